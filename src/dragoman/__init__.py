@@ -1,0 +1,55 @@
+"""Dragoman: any LLM client to any LLM upstream, without losing a tool call.
+
+This is the public surface; nothing else is API (`dragoman.raw_tools` and `dragoman.agent` are its two side doors).
+Names are loaded when first used, so that `import dragoman` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dragoman._version import __version__
+
+if TYPE_CHECKING:
+    from dragoman.api import StreamTranslator, Translated, stream_translator, translate_reply, translate_request
+    from dragoman.dialects import names as dialects
+    from dragoman.errors import DragomanError
+    from dragoman.model.notes import Note
+
+_PLACES = {
+    "DragomanError": ("dragoman.errors", "DragomanError"),
+    "Note": ("dragoman.model.notes", "Note"),
+    "StreamTranslator": ("dragoman.api", "StreamTranslator"),
+    "Translated": ("dragoman.api", "Translated"),
+    "dialects": ("dragoman.dialects", "names"),
+    "stream_translator": ("dragoman.api", "stream_translator"),
+    "translate_reply": ("dragoman.api", "translate_reply"),
+    "translate_request": ("dragoman.api", "translate_request"),
+}
+
+__all__ = [
+    "DragomanError",
+    "Note",
+    "StreamTranslator",
+    "Translated",
+    "__version__",
+    "dialects",
+    "stream_translator",
+    "translate_reply",
+    "translate_request",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'dragoman' has no attribute {name!r}")
+    from importlib import import_module
+
+    module, attribute = _PLACES[name]
+    value: object = getattr(import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,9 @@
+"""`python -m dragoman`."""
+
+from __future__ import annotations
+
+import sys
+
+from dragoman.cli import main
+
+sys.exit(main())

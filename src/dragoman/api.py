@@ -1,0 +1,176 @@
+"""The library's functions: translate a request, a whole reply, a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import msgspec
+from msgspec import structs
+
+from dragoman import dialects
+from dragoman.dialects.base import Dialect
+from dragoman.errors import DragomanError, LocalMisuse, MalformedRequest, UpstreamViolation
+from dragoman.model.conversation import Conversation
+from dragoman.model.notes import Note
+from dragoman.translate import Answer, Plan, Settings, answer_whole, configured, plan
+from dragoman.wire import jsonio
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Translated:
+    """A translated request or reply: its JSON body, where it goes, and what was changed."""
+
+    def __init__(self, raw: bytes, notes: list[Note], plan: Plan, path: str = "", headers: Mapping[str, str] | None = None) -> None:
+        self.raw = raw
+        self.notes = notes
+        self.plan = plan
+        self.path = path
+        self.headers = dict(headers or {})
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The body as a dict, a fresh one each time."""
+        body = jsonio.decode(self.raw)
+        assert isinstance(body, dict)
+        return body
+
+    def __repr__(self) -> str:
+        return f"<Translated {self.path or 'reply'}, {len(self.raw)} bytes, {len(self.notes)} notes>"
+
+
+class StreamTranslator:
+    """A stream on its way: feed it the source's bytes as they come, cut anywhere; it gives the target's."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._answer = Answer(plan)
+
+    def feed(self, chunk: bytes) -> bytes:
+        return self._answer.feed(chunk)
+
+    def close(self) -> bytes:
+        """The source has ended. What comes back ends the target's stream, with its error if the source was cut."""
+        return self._answer.close()
+
+    @property
+    def notes(self) -> list[Note]:
+        return self._answer.notes
+
+    @property
+    def error(self) -> DragomanError | None:
+        """What the stream ended with, if it did not end well."""
+        fault = self._answer.fault
+        return UpstreamViolation(fault.message, fault=fault) if fault else None
+
+
+def _shallow(blame: type[DragomanError]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Values nested almost as deep as Python's stack are refused like any other that cannot be read."""
+
+    def decorate(work: Callable[P, R]) -> Callable[P, R]:
+        @wraps(work)
+        def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return work(*args, **kwargs)
+            except RecursionError:
+                raise blame("nested too deeply") from None
+
+        return guarded
+
+    return decorate
+
+
+@_shallow(MalformedRequest)
+def translate_request(
+    body: Mapping[str, Any] | bytes | str, *, source: str, target: str, model: str | None = None, **options: Any
+) -> Translated:
+    """Translate a client's request from the dialect `source` into `target`, for `model` if given.
+
+    Raises MalformedRequest for a body that breaks its own dialect and Unrepresentable for one the target cannot be
+    told, both naming the path; LocalMisuse for an unknown dialect or option.
+    """
+    client, upstream, settings = _ends(source, target, options)
+    asked = client.codec.parse_request(client.binding.unwrap(_decoded(body, MalformedRequest)))
+    made = plan(client, upstream, asked, model=model, settings=settings)
+    request = upstream.binding.wrap(made.call())
+    return Translated(request.body, list(made.notes), made, request.path, dict(request.headers))
+
+
+@_shallow(UpstreamViolation)
+def translate_reply(
+    body: Mapping[str, Any] | bytes | str, *, source: str, target: str, request: Translated | None = None, **options: Any
+) -> Translated:
+    """Translate an upstream's whole reply from `source` into the client's dialect `target`.
+
+    `request` is what `translate_request` gave for the question; it carries model, tools and names. Raises
+    UpstreamViolation, naming the path, for a reply that breaks its own dialect.
+    """
+    made = _plan_of(source, target, request, options)
+    raw, notes = answer_whole(made, _encoded(body))
+    return Translated(raw, notes, made)
+
+
+def stream_translator(
+    *, source: str, target: str, request: Translated | None = None, **options: Any
+) -> StreamTranslator:
+    """Translate an upstream's stream from `source` into the client's dialect `target`, piece by piece.
+
+    `request` is as for `translate_reply`. A stream never raises for what the upstream sent: the client is told in its
+    own dialect, and `error` says it here.
+    """
+    return StreamTranslator(_plan_of(source, target, request, options))
+
+
+def _plan_of(source: str, target: str, request: Translated | None, options: dict[str, Any]) -> Plan:
+    """The plan whose answer comes back: the request's own, or one for a question nobody told us."""
+    if request is None:
+        client, upstream, settings = _ends(target, source, options)
+        return plan(client, upstream, Conversation("", ()), settings=settings)
+    made = request.plan
+    if (made.upstream.name, made.client.name) != (source, target):
+        raise LocalMisuse(
+            f"the request went from {made.client.name} to {made.upstream.name}: "
+            f"its answer goes from {made.upstream.name} to {made.client.name}"
+        )
+    if not options:
+        return made
+    client, upstream, settings = _ends(target, source, {**structs.asdict(made.settings), **options})
+    return plan(client, upstream, made.asked, model=made.sent.model, settings=settings)
+
+
+def _ends(client: str, upstream: str, options: dict[str, Any]) -> tuple[Dialect, Dialect, Settings]:
+    """Both dialects and the settings; an option belongs to the translation or else to one of the dialects."""
+    asker, answerer = dialects.get(client), dialects.get(upstream)
+    general = {name: options.pop(name) for name in Settings.__struct_fields__ if name in options}
+    known = [*getattr(answerer.codec, "__struct_fields__", ()), *getattr(asker.codec, "__struct_fields__", ())]
+    for name in options:
+        if name not in known:
+            near = get_close_matches(name, [*known, *Settings.__struct_fields__], 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise LocalMisuse(f"unknown option {name!r}{hint}")
+    ours = {name: options[name] for name in options if name in getattr(answerer.codec, "__struct_fields__", ())}
+    theirs = {name: options[name] for name in options if name not in ours}
+    try:
+        settings = msgspec.convert(general, Settings)
+    except msgspec.ValidationError as error:
+        raise LocalMisuse(f"option: {error}") from None
+    return configured(asker, theirs), configured(answerer, ours), settings
+
+
+def _encoded(body: Mapping[str, Any] | bytes | str) -> bytes:
+    if isinstance(body, bytes):
+        return body
+    try:
+        return body.encode("utf-8", "surrogatepass") if isinstance(body, str) else jsonio.encode(body)
+    except jsonio.JsonError as error:
+        raise LocalMisuse(f"the body is no JSON: {error}") from None
+
+
+def _decoded(body: Mapping[str, Any] | bytes | str, blame: type[DragomanError]) -> jsonio.Json:
+    try:
+        return jsonio.decode(body if isinstance(body, bytes | str) else jsonio.encode(body))
+    except jsonio.JsonError as error:
+        raise blame(f"the body is no JSON: {error}") from None

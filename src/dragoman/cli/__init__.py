@@ -1,0 +1,68 @@
+"""The command line: one command per file, imported only when it is called."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+from dragoman._version import __version__
+
+COMMANDS = {
+    "translate": "translate a request, a reply or a stream from one dialect into another",
+    "check": "lint a request or a captured stream against its dialect's own rules",
+    "dialects": "list the dialects that are known",
+}
+
+_USAGE = """usage: dragoman COMMAND [options]
+
+{commands}
+
+dragoman COMMAND --help says more; dragoman --version gives the version."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command. Exit status: 0 done, 1 bad input, 2 wrong usage, 3 something was lost or breaks a rule."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments[:1] in (["--version"], ["-V"]):
+        print(f"dragoman {__version__}")
+        return 0
+    if not arguments or arguments[0] in ("--help", "-h", "help"):
+        print(_help())
+        return 0 if arguments else 2
+    name = arguments[0]
+    if name not in COMMANDS:
+        return _unknown(name)
+    return _run(name, arguments[1:])
+
+
+def _run(name: str, arguments: list[str]) -> int:
+    from argparse import ArgumentParser
+
+    command = import_module(f"dragoman.cli.{name}")
+    parser = ArgumentParser(prog=f"dragoman {name}", description=COMMANDS[name].capitalize() + ".", allow_abbrev=False)
+    command.add_arguments(parser)
+    try:
+        parsed = parser.parse_args(arguments)
+    except SystemExit as stop:  # argparse has said why
+        return int(stop.code or 0)
+    try:
+        return int(command.run(parsed))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader has had enough
+        sys.stderr.close()
+        return 0
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    return _USAGE.format(commands="\n".join(f"  {name:<{width}}  {what}" for name, what in COMMANDS.items()))
+
+
+def _unknown(name: str) -> int:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, COMMANDS, 1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    print(f"dragoman: there is no command {name!r}.{hint}\n\n{_help()}", file=sys.stderr)
+    return 2

@@ -1,0 +1,35 @@
+"""`dragoman dialects`: what is known, from the registry."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+
+from dragoman import dialects
+from dragoman.wire import jsonio
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(arguments: Namespace) -> int:
+    rows = [_row(name) for name in dialects.names()]
+    if arguments.json:
+        print(jsonio.pretty(rows).decode())
+        return 0
+    for row in rows:
+        print(f"{row['name']:<12} {row['about']}")
+        if row["settings"]:
+            print(f"{'':<12} settings: {', '.join(row['settings'])}")
+    return 0
+
+
+def _row(name: str) -> dict[str, str | list[str]]:
+    codec = dialects.get(name).codec
+    about = (type(codec).__doc__ or "").strip().partition("\n")[0]
+    return {
+        "name": name,
+        "family": codec.family,
+        "about": about,
+        "settings": list(getattr(codec, "__struct_fields__", ())),
+    }

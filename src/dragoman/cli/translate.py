@@ -1,0 +1,122 @@
+"""`dragoman translate`: the translated body or stream on standard output, the notes on standard error."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+
+import dragoman
+from dragoman.api import Translated
+from dragoman.cli.files import Unreadable, chunks, complain, read
+from dragoman.errors import DragomanError, LocalMisuse
+from dragoman.model.notes import Note
+from dragoman.wire import jsonio
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--what", choices=("request", "reply", "stream"), default="request", help="default: request")
+    parser.add_argument("--from", dest="source", required=True, metavar="D", help="the dialect it is written in")
+    parser.add_argument("--to", dest="target", required=True, metavar="D", help="the dialect it shall be in")
+    parser.add_argument("--model", metavar="M", help="the model to ask for, if another")
+    parser.add_argument(
+        "--request",
+        metavar="FILE",
+        help="for a reply or a stream: the client's request, in the dialect of --to",
+    )
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting (VALUE: JSON or text)")
+    parser.add_argument("--explain", action="store_true", help="the notes, on standard error")
+    parser.add_argument("--json", action="store_true", help='{"body": …, "notes": […]} on standard output')
+    parser.add_argument("--strict", action="store_true", help="exit with 3 if anything was lost")
+    parser.add_argument("file", nargs="?", default="-", metavar="FILE|-", help="default: standard input")
+
+
+def run(arguments: Namespace) -> int:
+    try:
+        options = dict(map(_option, arguments.set))
+        notes, problem = (_stream if arguments.what == "stream" else _whole)(arguments, options)
+    except LocalMisuse as error:
+        return complain(error, 2)
+    except (DragomanError, Unreadable) as error:
+        return complain(error, 1)
+    if arguments.explain:
+        _explain(notes)
+    if problem is not None:
+        return complain(problem, 1)
+    return 3 if arguments.strict and any(note.action == "dropped" for note in notes) else 0
+
+
+def _option(text: str) -> tuple[str, jsonio.Json]:
+    name, found, value = text.partition("=")
+    if not found:
+        raise LocalMisuse(f"--set {text}: expected NAME=VALUE")
+    try:
+        return name, jsonio.decode(value)
+    except jsonio.JsonError:
+        return name, value
+
+
+def _asked(arguments: Namespace, options: dict[str, jsonio.Json]) -> Translated | None:
+    """The translated question of a reply or a stream, whose client speaks the dialect of --to."""
+    if arguments.request is None:
+        return None
+    return dragoman.translate_request(
+        read(arguments.request), source=arguments.target, target=arguments.source, model=arguments.model, **options
+    )
+
+
+def _whole(arguments: Namespace, options: dict[str, jsonio.Json]) -> tuple[Sequence[Note], None]:
+    body = read(arguments.file)
+    ends = {"source": arguments.source, "target": arguments.target}
+    if arguments.what == "request":
+        done = dragoman.translate_request(body, **ends, model=arguments.model, **options)
+    else:
+        asked = _asked(arguments, options)
+        done = dragoman.translate_reply(body, **ends, request=asked, **({} if asked else options))
+    if arguments.json:
+        _print_json(done.body, done.notes)
+    else:
+        print(jsonio.pretty(done.body).decode())
+    return done.notes, None
+
+
+def _stream(arguments: Namespace, options: dict[str, jsonio.Json]) -> tuple[Sequence[Note], DragomanError | None]:
+    asked = _asked(arguments, options)
+    ends = {"source": arguments.source, "target": arguments.target}
+    stream = dragoman.stream_translator(**ends, request=asked, **({} if asked else options))
+    kept: list[bytes] = []
+    out = sys.stdout.buffer
+
+    def put(data: bytes) -> None:
+        if arguments.json:
+            kept.append(data)
+        elif data:
+            out.write(data)
+            out.flush()
+
+    for chunk in chunks(arguments.file):
+        put(stream.feed(chunk))
+    put(stream.close())
+    if arguments.json:
+        _print_json(_as_text(b"".join(kept)), stream.notes)
+    return stream.notes, stream.error
+
+
+def _as_text(data: bytes) -> jsonio.Json:
+    """A stream as JSON can hold it: text, or base64 for binary frames."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _print_json(body: jsonio.Json, notes: Sequence[Note]) -> None:
+    print(jsonio.pretty({"body": body, "notes": list(notes)}).decode())
+
+
+def _explain(notes: Sequence[Note]) -> None:
+    if not notes:
+        print("nothing was changed", file=sys.stderr)
+    for note in notes:
+        print(note, file=sys.stderr)

@@ -1,0 +1,22 @@
+"""`python -m dragoman.conformance NAME…`: try dialects against the laws."""
+
+from __future__ import annotations
+
+import sys
+
+from dragoman import dialects
+from dragoman.conformance import run
+
+
+def main(names: list[str]) -> int:
+    broken = 0
+    for name in names or list(dialects.names()):
+        tried, failures = run(dialects.get(name))
+        broken += len(failures)
+        sys.stdout.write("".join(f"{name}: {failure}\n" for failure in failures))
+        sys.stdout.write(f"{name}: {tried - len(failures)} passed, {len(failures)} failed\n")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

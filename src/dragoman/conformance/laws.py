@@ -1,0 +1,260 @@
+"""The laws of translation, each a function that returns if it holds and raises Broken if not.
+
+"fit" is `translate.plan`. The numbers are those of ARCHITECTURE.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+from msgspec import structs
+
+from dragoman import dialects
+from dragoman.conformance.compare import alike, summary
+from dragoman.conformance.samples import CONVERSATIONS, STREAMS
+from dragoman.dialects.base import Dialect, Reader, World
+from dragoman.errors import DragomanError, Unrepresentable
+from dragoman.model.assemble import fold
+from dragoman.model.conversation import Conversation, Message
+from dragoman.model.events import Event, Events, Failed
+from dragoman.model.grammar import check
+from dragoman.translate import Answer, Plan, WaysBack, plan
+from dragoman.wire import jsonio
+
+NOBODY = Conversation("", ())  # a question nobody told us
+
+
+class Broken(AssertionError):
+    """A law that does not hold, with what it was tried on."""
+
+
+def still_world() -> World:
+    """A world in which nothing is random: ids count, and it is always the same moment."""
+    counter = itertools.count(1)
+    return World(new_id=lambda prefix: f"{prefix}{next(counter):04d}", now=lambda: 1_780_000_000)
+
+
+def _hold(truth: bool, law: str, *evidence: object) -> None:
+    if not truth:
+        raise Broken(f"{law}\n" + "\n".join(f"  {each!r}" for each in evidence))
+
+
+def fitted(client: Dialect, upstream: Dialect, asked: Conversation) -> Plan | None:
+    """The plan, or None where the target's own clear refusal is the answer."""
+    try:
+        return plan(client, upstream, asked)
+    except Unrepresentable:
+        return None
+
+
+# --- requests
+
+
+def settles(client: Dialect, upstream: Dialect, asked: Conversation) -> None:
+    """1. Fitting settles: a second run changes nothing and notes nothing."""
+    first = fitted(client, upstream, asked)
+    if first is None:
+        return
+    again = plan(client, upstream, first.sent)
+    _hold(again.sent == first.sent, "fitting twice is not fitting once", first.sent, again.sent)
+    _hold(not again.notes, "a second fitting noted something", again.notes)
+
+
+def notes_tell_changes(client: Dialect, upstream: Dialect, asked: Conversation) -> None:
+    """2. No note without a change, no change without a note."""
+    made = fitted(client, upstream, asked)
+    if made is None:
+        return
+    same = _unspelt(alike(made.sent)) == _unspelt(alike(asked))
+    _hold(same != bool(made.notes), "notes and changes disagree", made.notes, asked, made.sent)
+
+
+def fits_break_no_rule(client: Dialect, upstream: Dialect, asked: Conversation) -> None:
+    """3. What fits breaks no rule of the dialect."""
+    made = fitted(client, upstream, asked)
+    if made is not None:
+        breaches = upstream.codec.breaches(made.call())
+        _hold(not breaches, f"what fits breaks rules of {upstream.name}", breaches, made.sent)
+
+
+def codec_is_exact(client: Dialect, upstream: Dialect, asked: Conversation) -> None:
+    """4. On what fits the codec is exact: what it renders it reads as the same."""
+    made = fitted(client, upstream, asked)
+    if made is None:
+        return
+    call = upstream.binding.match(upstream.binding.wrap(made.call()))
+    _hold(call is not None, "a binding does not match what it wrapped", made.call())
+    if call is not None:
+        read = upstream.codec.parse_request(call)
+        _hold(alike(read) == alike(made.sent), f"{upstream.name} reads what it wrote otherwise", made.sent, read)
+
+
+def prefix_is_stable(client: Dialect, upstream: Dialect, asked: Conversation, more: Sequence[Message]) -> None:
+    """6. Appending turns after a user turn keeps the fitted messages as a prefix, so that prompt caches stay warm."""
+    if not asked.messages or asked.messages[-1].role != "user" or not more or more[0].role != "assistant":
+        return
+    short = fitted(client, upstream, asked)
+    long = fitted(client, upstream, structs.replace(asked, messages=(*asked.messages, *more)))
+    if short is None or long is None:
+        return
+    kept = _unmarked(long.sent.messages[: len(short.sent.messages)])
+    _hold(kept == _unmarked(short.sent.messages), "an appended turn changed the turns before it", short.sent, long.sent)
+
+
+def own_body_returns(dialect: Dialect, body: jsonio.Json) -> None:
+    """5. A dialect's own body comes back with every known and unknown field."""
+    read = dialect.codec.parse_request(dialect.binding.unwrap(body))
+    written = jsonio.decode(dialect.binding.wrap(dialect.codec.render_request(read)).body)
+    again = dialect.codec.parse_request(dialect.binding.unwrap(written))
+    _hold(alike(again) == alike(read), f"{dialect.name} loses something of its own body", read, again)
+
+
+# --- answers
+
+
+def cuts_do_not_matter(made: Plan, data: bytes, cuts: Iterable[int]) -> None:
+    """7. Output bytes do not depend on how the input was cut, violations included."""
+    whole = Answer(made, still_world())
+    expected = whole.feed(data) + whole.close()
+    answer = Answer(made, still_world())
+    edges = [0, *sorted({cut for cut in cuts if 0 < cut < len(data)}), len(data)]
+    pieces = [data[start:end] for start, end in itertools.pairwise(edges)]
+    got = b"".join(map(answer.feed, pieces)) + answer.close()
+    _hold(got == expected, "the output depends on the cut", edges, expected, got)
+
+
+def nothing_is_lost_in_a_stream(client: Dialect, upstream: Dialect, events: Events) -> None:
+    """8 and 9. Streamed equals whole, the grammar is kept on the way, and text, reasoning and calls all arrive."""
+    made = plan(client, upstream, NOBODY)
+    told = WaysBack(made).feed(events)
+    check(told)
+    streamed = read_back(client, encoded(client, told))
+    check(streamed)
+    if isinstance(told[-1], Failed) or isinstance(streamed[-1], Failed):
+        _hold(type(told[-1]) is type(streamed[-1]), "a failed stream came out as a good one, or the other way", told, streamed)
+        return
+    said = fold(told)
+    _hold(summary(fold(streamed)) == summary(said), f"{client.name} lost something in a stream", said, fold(streamed))
+    whole = client.codec.parse_reply(client.codec.render_reply(said, NOBODY, still_world()), NOBODY)
+    _hold(summary(whole) == summary(said), f"{client.name} lost something in a whole reply", said, whole)
+
+
+def equal_steps_pass_as_they_came(dialect: Dialect, events: Events) -> None:
+    """10. At home, a stream in which nothing changes goes out as it came."""
+    data = encoded(dialect, WaysBack(plan(dialect, dialect, NOBODY)).feed(events))
+    answer = Answer(plan(dialect, dialect, NOBODY), still_world())
+    got = answer.feed(data) + answer.close()
+    _hold(got == data, f"{dialect.name} to itself changed a stream", data, got)
+
+
+def only_our_errors(dialect: Dialect, data: bytes) -> None:
+    """11. Arbitrary bytes raise only our errors, and a stream of them ends by the grammar."""
+    check(read_back(dialect, data))
+    for read in (
+        lambda: dialect.codec.parse_reply(data, NOBODY),
+        lambda: dialect.codec.parse_request(dialect.binding.unwrap(_json(data))),
+    ):
+        try:
+            read()
+        except DragomanError:
+            pass
+
+
+def encoded(dialect: Dialect, events: Events) -> bytes:
+    encoder = dialect.codec.encoder(NOBODY, still_world())
+    return b"".join(dialect.binding.frame(payload) for payload in encoder.feed(events))
+
+
+def read_back(dialect: Dialect, data: bytes) -> Events:
+    reader = Reader(dialect.binding.frames(), dialect.codec.decoder(NOBODY, still_world()))
+    steps = [*reader.feed(data), *reader.close()]
+    return tuple(event for step in steps for event in step.events)
+
+
+def _json(data: bytes) -> jsonio.Json:
+    try:
+        return jsonio.decode(data)
+    except jsonio.JsonError:
+        return data.decode("latin-1")
+
+
+def _unspelt(conversation: Conversation) -> bytes:
+    """The conversation without the fields that only say how something was spelt, and without places."""
+    return jsonio.encode(_without_spelling(jsonio.decode(jsonio.encode(conversation))))
+
+
+def _without_spelling(value: jsonio.Json) -> jsonio.Json:
+    if isinstance(value, list):
+        return [_without_spelling(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"family", "fields", "spelling"}:
+        fields, spelling = value["fields"], value["spelling"]
+        assert isinstance(fields, dict) and isinstance(spelling, list)
+        kept = {name: each for name, each in fields.items() if name not in spelling}
+        return {"family": value["family"], "fields": kept} if kept else None
+    return {name: _without_spelling(each) for name, each in value.items() if name != "at"}
+
+
+def _unmarked(messages: Sequence[Message]) -> bytes:
+    """Messages without cache marks, which may move when the target takes only so many."""
+    return jsonio.encode(_without_marks(jsonio.decode(jsonio.encode(messages))))
+
+
+def _without_marks(value: jsonio.Json) -> jsonio.Json:
+    if isinstance(value, list):
+        return [_without_marks(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _without_marks(each) for name, each in value.items() if name not in ("cache", "at")}
+    return value
+
+
+# --- the kit
+
+RequestLaw: TypeAlias = Callable[[Dialect, Dialect, Conversation], None]
+REQUEST_LAWS: tuple[RequestLaw, ...] = (settles, notes_tell_changes, fits_break_no_rule, codec_is_exact)
+LAWS = (
+    *REQUEST_LAWS,
+    own_body_returns,
+    prefix_is_stable,
+    cuts_do_not_matter,
+    nothing_is_lost_in_a_stream,
+    equal_steps_pass_as_they_came,
+    only_our_errors,
+)
+
+
+def run(dialect: Dialect) -> tuple[int, list[str]]:
+    """Try every law on every sample, with every known dialect at the other end. Gives the count and the failures."""
+    trials = list(_trials(dialect))
+    failures = []
+    for name, trial in trials:
+        try:
+            trial()
+        except (Broken, DragomanError) as error:
+            failures.append(f"{name}: {error}")
+    return len(trials), failures
+
+
+def _trials(dialect: Dialect) -> Iterable[tuple[str, Callable[[], None]]]:
+    others = [dialects.get(name) for name in dialects.names()]
+    for (title, asked), other in itertools.product(CONVERSATIONS.items(), others):
+        for law in REQUEST_LAWS:
+            yield f"{law.__name__} {title} from {other.name}", lambda a=law, b=other, c=asked: a(b, dialect, c)  # type: ignore[misc]
+    for title, events in STREAMS.items():
+        yield f"at home {title}", lambda e=events: equal_steps_pass_as_they_came(dialect, e)  # type: ignore[misc]
+        data = encoded(dialect, WaysBack(plan(dialect, dialect, NOBODY)).feed(events))
+        yield f"cuts {title}", lambda d=data: cuts_do_not_matter(plan(dialect, dialect, NOBODY), d, range(len(d)))  # type: ignore[misc]
+        for other in others:
+            yield (
+                f"stream {title} from {other.name}",
+                lambda e=events, o=other: nothing_is_lost_in_a_stream(dialect, o, e),  # type: ignore[misc]
+            )
+    for data in (b"", b"{", b"null", b"data: {}\n\n", b"data: [1]\n\n", b"\x00" * 20, b'{"messages": 1}'):
+        yield f"bytes {data!r}", lambda d=data: only_our_errors(dialect, d)  # type: ignore[misc]
+
+
+def events_of(*events: Event) -> Events:
+    return events

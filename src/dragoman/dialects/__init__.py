@@ -1,0 +1,42 @@
+"""The registry: one line per dialect. Others may add theirs by an entry point of the group `dragoman.dialects`."""
+
+from __future__ import annotations
+
+import importlib
+from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import entry_points
+
+from dragoman.dialects.base import Dialect
+from dragoman.errors import LocalMisuse
+
+_BUILT_IN = {
+    "anthropic": "dragoman.dialects.anthropic:DIALECT",
+    "openai": "dragoman.dialects.openai:DIALECT",
+}
+
+
+def names() -> tuple[str, ...]:
+    """The names of all known dialects, built-in ones first."""
+    return tuple(_places())
+
+
+@cache
+def get(name: str) -> Dialect:
+    """The dialect of that name. Raises LocalMisuse, with the nearest name, if there is none."""
+    place = _places().get(name)
+    if place is None:
+        near = get_close_matches(name, names(), 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise LocalMisuse(f"unknown dialect {name!r}{hint} (known: {', '.join(names())})")
+    module, _, attribute = place.partition(":")
+    dialect = getattr(importlib.import_module(module), attribute)
+    if not isinstance(dialect, Dialect):
+        raise LocalMisuse(f"{place} is no Dialect")
+    return dialect
+
+
+@cache
+def _places() -> dict[str, str]:
+    added = {entry.name: entry.value for entry in entry_points(group="dragoman.dialects")}
+    return {**_BUILT_IN, **{name: place for name, place in added.items() if name not in _BUILT_IN}}

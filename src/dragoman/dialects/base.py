@@ -1,0 +1,172 @@
+"""A dialect is a codec (the language) times a binding (path, headers, framing). Everything here is pure.
+
+To add one: a package with a `DIALECT`, one line in the registry (or an entry point), and its story files.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from dragoman.errors import DragomanError, Fault
+from dragoman.model.capabilities import Capabilities
+from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.events import Event, Events, Failed, Finished, Step
+from dragoman.model.filter import Filter
+from dragoman.wire.frame import Frame, FrameDecoder, Payload
+from dragoman.wire.http import HttpRequest, HttpResponse
+from dragoman.wire.jsonio import Json
+
+Operation: TypeAlias = Literal["generate", "count", "models"]
+
+
+class Call(Struct, frozen=True):
+    """A request out of its envelope. `body` holds neither model nor stream; `hints` are headers that matter."""
+
+    operation: Operation
+    model: str
+    stream: bool
+    body: Json
+    hints: Mapping[str, str] = {}
+
+
+class Breach(Struct, frozen=True):
+    """A rule of the dialect that a payload breaks."""
+
+    rule: str
+    at: str
+    detail: str
+
+
+class World(Struct, frozen=True):
+    """Where decoders and encoders get ids and the time from; nothing else takes them."""
+
+    new_id: Callable[[str], str]
+    now: Callable[[], int]
+
+
+REAL_WORLD = World(new_id=lambda prefix: prefix + secrets.token_hex(12), now=lambda: int(time.time()))
+
+
+class Decoder(Protocol):
+    """Frames to events; sees whole frames only; may raise UpstreamViolation.
+
+    It obeys model/grammar.py: the events of all frames and of `close` are one whole stream.
+    """
+
+    def feed(self, frame: Frame) -> Events | None:
+        """The frame's meaning; None for one that must not travel, not even at home (D51)."""
+
+    def close(self, broken: Fault | None) -> Events:
+        """The end of the bytes: by themselves, or because something broke. Empty if the stream had ended."""
+
+
+class Encoder(Protocol):
+    def feed(self, events: Events) -> Iterable[Payload]: ...
+
+    def passes(self, events: Events) -> bool:
+        """Count these events and let their own frame through. False: numbering moved, or something is held back."""
+
+    def ping(self) -> Payload | None:
+        """A frame that says nothing, to keep a silent stream alive; None where the dialect has none."""
+
+
+class Codec(Protocol):
+    """The language. A frozen Struct whose fields, if any, are its settings."""
+
+    @property
+    def family(self) -> str: ...
+    def capabilities(self, model: str) -> Capabilities: ...
+    def quirks(self, model: str) -> Sequence[Filter]:
+        """Filters only this dialect needs."""
+
+    def parse_request(self, call: Call) -> Conversation: ...
+    def render_request(self, conversation: Conversation) -> Call: ...
+    def parse_reply(self, body: bytes, asked: Conversation) -> Reply: ...
+    def render_reply(self, reply: Reply, asked: Conversation, world: World) -> bytes: ...
+    def decoder(self, asked: Conversation, world: World) -> Decoder: ...
+    def encoder(self, asked: Conversation, world: World) -> Encoder: ...
+    def parse_fault(self, response: HttpResponse) -> Fault: ...
+    def render_fault(self, fault: Fault) -> bytes: ...
+    def breaches(self, call: Call) -> Sequence[Breach]:
+        """What a request breaks of the dialect's own rules."""
+
+    def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
+        """What a captured stream breaks of the dialect's own rules."""
+
+
+class Binding(Protocol):
+    """Path, headers and framing."""
+
+    def match(self, request: HttpRequest) -> Call | None:
+        """The call in this request, or None if it is not for this dialect. Raises MalformedRequest."""
+
+    def unwrap(self, body: Json) -> Call:
+        """The call in a body whose path and headers are not known."""
+
+    def wrap(self, call: Call) -> HttpRequest: ...
+    def frames(self) -> FrameDecoder: ...
+    def frame(self, payload: Payload) -> bytes: ...
+    def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
+        """The HTTP answer for a fault whose rendered body is `body`."""
+
+
+class Counts(Protocol):
+    """Token counting, for dialects that have it."""
+
+    def parse_count(self, body: bytes) -> int: ...
+    def render_count(self, tokens: int, estimated: bool) -> bytes: ...
+
+
+class Dialect(Struct, frozen=True):
+    name: str
+    codec: Codec
+    binding: Binding
+    counts: Counts | None = None
+
+
+class Reader:
+    """Bytes to steps, cut anywhere. A violation becomes Failed, so the frames before a bad one are not lost."""
+
+    def __init__(self, frames: FrameDecoder, decoder: Decoder) -> None:
+        self._frames = frames
+        self._decoder = decoder
+        self.over = False
+
+    def feed(self, chunk: bytes) -> list[Step]:
+        return [] if self.over else self._steps(lambda: self._frames.feed(chunk))
+
+    def close(self, broken: Fault | None = None) -> list[Step]:
+        """The end of the bytes; `broken` says why if it was not their own end."""
+        if self.over:
+            return []
+        steps = self._steps(self._frames.close) if broken is None else []
+        if not self.over:
+            steps.append(self._ended(self._decoder.close(broken)))
+        return steps
+
+    def _steps(self, frames: Callable[[], Iterable[Frame]]) -> list[Step]:
+        steps: list[Step] = []
+        try:
+            for frame in frames():
+                events = self._decoder.feed(frame)
+                if events is None:
+                    continue
+                steps.append(Step(events, frame.raw))
+                if events and type(events[-1]) in _LAST:
+                    self.over = True
+                    break
+        except DragomanError as error:
+            steps.append(self._ended((Failed(error.fault),)))
+        return steps
+
+    def _ended(self, events: Events) -> Step:
+        self.over = True
+        return Step(events)
+
+
+_LAST: frozenset[type[Event]] = frozenset({Finished, Failed})

@@ -1,0 +1,149 @@
+"""The whole error tree, split by blame. Blame decides status, log level and whether a retry makes sense.
+
+    DragomanError
+     ├ ClientFault          the client's request
+     │   ├ MalformedRequest     400   it breaks its own dialect
+     │   ├ Unrepresentable      400   the target cannot say it (D9)
+     │   ├ UnknownModel         404
+     │   ├ NotAuthorised        401
+     │   └ TooLarge             413
+     ├ UpstreamFault        the upstream refused, in well-formed words
+     ├ UpstreamViolation    the upstream broke its own dialect
+     │   ├ BadFrame             502
+     │   ├ MissingField         502
+     │   ├ OutOfOrder           502
+     │   └ Truncated            502
+     ├ TransportError       the network
+     │   ├ ConnectFailed        502
+     │   ├ TimedOut             504
+     │   └ Reset                502
+     └ LocalMisuse          500   the caller of this library, or a bug of ours
+
+Every one carries a `Fault`: the plain value that dialects render in their own error shape.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, TypeAlias
+
+from msgspec import Struct
+
+Kind: TypeAlias = Literal[
+    "invalid",
+    "auth",
+    "permission",
+    "not_found",
+    "too_large",
+    "rate_limit",
+    "quota",
+    "overloaded",
+    "context_full",
+    "timeout",
+    "server",
+]
+
+
+class Fault(Struct, frozen=True):
+    """What went wrong, ready to be told in any dialect. `at` is a path into the payload."""
+
+    kind: Kind
+    message: str
+    status: int = 502
+    retry_after: float | None = None
+    at: str = ""
+    code: str = ""  # the upstream's own error type or code, kept so that its own family can repeat it
+
+
+class DragomanError(Exception):
+    """The root of the tree. `str(error)` is a sentence that names the place."""
+
+    kind: ClassVar[Kind] = "server"
+    status: ClassVar[int] = 500
+
+    def __init__(self, message: str, *, at: str = "", fault: Fault | None = None) -> None:
+        super().__init__(message)
+        self.fault = fault or Fault(self.kind, f"{at}: {message}" if at else message, self.status, at=at)
+
+    @property
+    def at(self) -> str:
+        return self.fault.at
+
+    def __str__(self) -> str:
+        return self.fault.message
+
+
+class ClientFault(DragomanError):
+    kind = "invalid"
+    status = 400
+
+
+class MalformedRequest(ClientFault):
+    """The request breaks the rules of its own dialect."""
+
+
+class Unrepresentable(ClientFault):
+    """The target dialect has no way to say what the request says."""
+
+
+class UnknownModel(ClientFault):
+    kind = "not_found"
+    status = 404
+
+
+class NotAuthorised(ClientFault):
+    kind = "auth"
+    status = 401
+
+
+class TooLarge(ClientFault):
+    kind = "too_large"
+    status = 413
+
+
+class UpstreamFault(DragomanError):
+    """A well-formed refusal. Its `fault` says kind, status and when to come back."""
+
+    status = 502
+
+
+class UpstreamViolation(DragomanError):
+    """The upstream said something its own dialect does not allow."""
+
+    status = 502
+
+
+class BadFrame(UpstreamViolation):
+    """Bytes that are no frame, or a frame whose content cannot be read."""
+
+
+class MissingField(UpstreamViolation):
+    """A field that the dialect promises is absent, null or of the wrong type."""
+
+
+class OutOfOrder(UpstreamViolation):
+    """An event that the stream's grammar does not allow here."""
+
+
+class Truncated(UpstreamViolation):
+    """The stream ended before its end."""
+
+
+class TransportError(DragomanError):
+    status = 502
+
+
+class ConnectFailed(TransportError):
+    pass
+
+
+class TimedOut(TransportError):
+    kind = "timeout"
+    status = 504
+
+
+class Reset(TransportError):
+    pass
+
+
+class LocalMisuse(DragomanError):
+    """A call of this library that cannot be right: an unknown dialect, a used-up stream."""

@@ -1,0 +1,38 @@
+"""Filters: the changes a target needs. Pure, composable, each with its notes and its own way back.
+
+Their order is one table in translate.py. A filter changes what a conversation says; how it is spelt is the codec's.
+"""
+
+from __future__ import annotations
+
+from dragoman.filters.alternate_turns import AlternateTurns
+from dragoman.filters.carry_seals import CarrySeals
+from dragoman.filters.drop_foreign import DropForeign
+from dragoman.filters.fill_empty import FillEmpty
+from dragoman.filters.fit_limits import FitLimits
+from dragoman.filters.fold_system import FoldSystem
+from dragoman.filters.object_arguments import ObjectArguments
+from dragoman.filters.pair_tools import PairTools
+from dragoman.filters.plain_results import PlainResults
+from dragoman.filters.rename_tools import RenameTools
+from dragoman.filters.serialize_blocks import SerializeBlocks
+from dragoman.filters.settle_stop import SettleStop
+from dragoman.filters.think_tags import ThinkTags
+from dragoman.filters.wrap_text_tools import WrapTextTools
+
+__all__ = [
+    "AlternateTurns",
+    "CarrySeals",
+    "DropForeign",
+    "FillEmpty",
+    "FitLimits",
+    "FoldSystem",
+    "ObjectArguments",
+    "PairTools",
+    "PlainResults",
+    "RenameTools",
+    "SerializeBlocks",
+    "SettleStop",
+    "ThinkTags",
+    "WrapTextTools",
+]

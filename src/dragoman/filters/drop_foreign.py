@@ -1,0 +1,254 @@
+"""drop_foreign: what only another family understands is left out, each with its note; nothing else is lost (D9).
+
+Known content the target cannot carry is refused in the last user turn and replaced by a line of text in earlier ones,
+so that no old image bricks a conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from msgspec import Struct, structs
+
+from dragoman.errors import Unrepresentable
+from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
+from dragoman.model.capabilities import Capabilities
+from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
+from dragoman.model.events import (
+    ArgumentsDelta,
+    BlockEnded,
+    BlockStarted,
+    Cited,
+    Event,
+    Events,
+    OpaqueEvent,
+    ReasoningDelta,
+    Sealed,
+    Started,
+    Stopped,
+    TextDelta,
+    UsageReported,
+)
+from dragoman.model.filter import MakeBack
+from dragoman.model.notes import Notes
+
+S = TypeVar("S", bound=Struct)
+
+
+class DropForeign:
+    name = "drop_foreign"
+
+    def __init__(self, client: Capabilities, client_family: str, upstream: Capabilities, upstream_family: str) -> None:
+        self._client = client
+        self._client_family = client_family
+        self._upstream = upstream
+        self._family = upstream_family
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        fitted = _Request(self._upstream, self._family, notes).fit(conversation)
+        back: MakeBack = lambda notes: _Answer(self._client, self._client_family, notes)  # noqa: E731
+        return (conversation if fitted == conversation else fitted), back
+
+
+def _place(at: str, name: str) -> str:
+    return f"{at}.{name}" if at else name
+
+
+class _Request:
+    def __init__(self, target: Capabilities, family: str, notes: Notes) -> None:
+        self._target = target
+        self._family = family
+        self._notes = notes
+
+    def fit(self, conversation: Conversation) -> Conversation:
+        last = max((i for i, message in enumerate(conversation.messages) if message.role == "user"), default=-1)
+        messages = tuple(self._message(message, index == last) for index, message in enumerate(conversation.messages))
+        tools = tuple(tool for tool in map(self._tool, conversation.tools) if tool is not None)
+        fitted = structs.replace(
+            conversation,
+            messages=messages,
+            system=tuple(self._text(text) for text in conversation.system),
+            tools=tools,
+            tool_choice=self._choice(conversation, tools),
+            output=self._bare(conversation.output, "output"),
+            extra=self._extra(conversation.extra, ""),
+            hints=self._extra(conversation.hints, "headers"),
+        )
+        return fitted
+
+    def _extra(self, extra: Extra | None, at: str) -> Extra | None:
+        """Keep the family's own fields; note every other, except those that only say how something was spelt."""
+        if extra is None or extra.family == self._family:
+            return extra
+        for name in extra.fields:
+            if name not in extra.spelling:
+                self._notes.dropped("foreign.field", _place(at, name), f"{name} means nothing outside {extra.family}")
+        return None
+
+    def _bare(self, node: S, at: str) -> S:
+        """The node without another family's fields."""
+        extra: Extra | None = getattr(node, "extra", None)
+        kept = self._extra(extra, at)
+        return node if kept is extra else structs.replace(node, extra=kept)
+
+    def _message(self, message: Message, last: bool) -> Message:
+        blocks = tuple(kept for block in message.blocks if (kept := self._block(block, last)) is not None)
+        message = self._bare(message, message.at.path)
+        return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
+
+    def _block(self, block: Block, last: bool) -> Block | None:
+        match block:
+            case Text():
+                return self._text(block)
+            case Media():
+                return self._media(block, last)
+            case Opaque():
+                return self._opaque(block)
+            case Reasoning():
+                return self._reasoning(block)
+            case ToolResult():
+                content = tuple(
+                    kept for each in block.content if (kept := self._block(each, last)) is not None
+                )
+                return self._bare(structs.replace(block, content=content), block.at.path)  # type: ignore[arg-type]
+            case ToolCall():
+                return self._bare(self._unsealed(block), block.at.path)
+
+    def _text(self, text: Text) -> Text:
+        if text.citations:
+            kept = tuple(each for each in text.citations if each.family == self._family and self._target.citations)
+            if kept != text.citations:
+                self._notes.dropped("foreign.citation", text.at.path, "the target has no citations of this kind")
+                text = structs.replace(text, citations=kept)
+        return self._bare(self._unsealed(text), text.at.path)
+
+    def _unsealed(self, node: S) -> S:
+        seal = getattr(node, "seal", None)
+        if seal is None or seal.family == self._family or seal.family in self._target.seals:
+            return node
+        self._notes.dropped("foreign.seal", node.at.path, f"a {seal.kind} of {seal.family} means nothing to the target")  # type: ignore[attr-defined]
+        return structs.replace(node, seal=None)
+
+    def _opaque(self, block: Opaque) -> Opaque | None:
+        if block.family == self._family:
+            return block
+        kind = block.kind or "a block"
+        self._notes.dropped("foreign.block", block.at.path, f"{kind} of {block.family} cannot be told to the target")
+        return None
+
+    def _reasoning(self, block: Reasoning) -> Reasoning | None:
+        seal, target = block.seal, self._target
+        ours = block.family == self._family or (seal is not None and seal.family in target.seals)
+        if not (target.reasoning and ours):
+            self._notes.dropped("foreign.reasoning", block.at.path, f"reasoning of {block.family or 'unknown origin'} is not the target's own")
+            return None
+        if target.sealed_reasoning and seal is None:
+            self._notes.dropped("reasoning.unsealed", block.at.path, "the target takes its reasoning back only with its signature")
+            return None
+        return self._bare(block, block.at.path)
+
+    def _media(self, block: Media, last: bool) -> Media | Text:
+        if (block.kind, block.how) in self._target.media:
+            return self._bare(block, block.at.path)
+        if block.how == "text":
+            self._notes.changed("media.as_text", block.at.path, "a text document is given as text")
+            title = f"{block.name}\n" if block.name else ""
+            return Text(title + block.data, cache=block.cache, at=block.at)
+        if last:
+            raise Unrepresentable(f"the target takes no {block.kind} given as {block.how}", at=block.at.path)
+        self._notes.dropped("media.replaced", block.at.path, f"the target takes no {block.kind} given as {block.how}; a line of text stands for it")
+        return Text(f"[{block.kind} left out: this model cannot take it]", cache=block.cache, at=block.at)
+
+    def _tool(self, tool: ToolSpec | Opaque) -> ToolSpec | Opaque | None:
+        if isinstance(tool, ToolSpec):
+            return self._bare(tool, tool.at.path)
+        if tool.family == self._family:
+            return tool
+        self._notes.dropped("foreign.tool", tool.at.path, f"the tool {tool.kind or ''} runs only at {tool.family}".replace("  ", " "))
+        return None
+
+    def _choice(self, conversation: Conversation, tools: tuple[ToolSpec | Opaque, ...]) -> ToolChoice:
+        """A choice of tools that are gone is no choice."""
+        choice = conversation.tool_choice
+        if len(tools) == len(conversation.tools):
+            return choice
+        named = {tool.name for tool in tools if isinstance(tool, ToolSpec)}
+        names = tuple(name for name in choice.names if name in named)
+        if (names == choice.names and tools) or choice == ToolChoice():
+            return choice
+        self._notes.changed("tools.choice", "tool_choice", "it named tools that the target does not have")
+        return structs.replace(choice, names=names, mode=choice.mode if names and tools else "auto")
+
+
+class _Answer:
+    """The answer half: what the client's family does not know is left out, once noted per kind."""
+
+    def __init__(self, client: Capabilities, family: str, notes: Notes) -> None:
+        self._client = client
+        self._family = family
+        self._notes = notes
+        self._dropped: set[int] = set()
+        self._said: set[tuple[str, str]] = set()
+
+    def feed(self, events: Events) -> Events:
+        if not self._dropped and all(type(event) in _PLAIN for event in events):
+            return events
+        out = tuple(kept for event in events if (kept := self._take(event)) is not None)
+        return events if out == events else out
+
+    def _take(self, event: Event) -> Event | None:
+        match event:
+            case BlockStarted():
+                return self._block(event)
+            case TextDelta(key) | ReasoningDelta(key) | Sealed(key):
+                return None if key in self._dropped else event
+            case BlockEnded(key) if key in self._dropped:
+                self._dropped.discard(key)
+                return None
+            case Started():
+                return self._bare(event)
+            case Stopped(stop):
+                bare = self._bare(stop)
+                return event if bare is stop else structs.replace(event, stop=bare)
+            case UsageReported(usage):
+                bare_usage = self._bare(usage)
+                return event if bare_usage is usage else UsageReported(bare_usage)
+            case Cited(_, citation) if citation.family != self._family or not self._client.citations:
+                return self._say("foreign.citation", citation.family, "its citations have no place in the client's dialect")
+            case OpaqueEvent(family, kind) if family != self._family:
+                return self._say("foreign.event", kind, f"events of {family} named {kind} have no place in the client's dialect")
+            case _:
+                return event
+
+    def _block(self, event: BlockStarted) -> BlockStarted | None:
+        block = event.block
+        if isinstance(block, Opaque):
+            foreign, kind = block.family != self._family, block.kind
+        elif isinstance(block, Media):
+            foreign, kind = (block.kind, block.how) not in self._client.media, block.kind
+        else:
+            foreign, kind = isinstance(block, Reasoning) and not self._client.reasoning, "reasoning"
+        if foreign:
+            self._dropped.add(event.key)
+            self._notes.dropped("foreign.block", "", f"a block of the answer ({kind}) has no place in the client's dialect")
+            return None
+        bare = self._bare(block)
+        return event if bare is block else structs.replace(event, block=bare)
+
+    def _bare(self, node: S) -> S:
+        extra: Extra | None = getattr(node, "extra", None)
+        if extra is None or extra.family == self._family:
+            return node
+        for name in extra.fields:
+            if name not in extra.spelling:
+                self._say("foreign.field", name, f"{name} means nothing outside {extra.family}")
+        return structs.replace(node, extra=None)
+
+    def _say(self, rule: str, what: str, detail: str) -> None:
+        if (rule, what) not in self._said:
+            self._said.add((rule, what))
+            self._notes.dropped(rule, "", detail)
+
+
+_PLAIN: frozenset[type[Event]] = frozenset({TextDelta, ReasoningDelta, ArgumentsDelta, BlockEnded})

@@ -1,0 +1,208 @@
+"""fit_limits: settings and counts within what the target takes. Tuning it lacks is dropped with a note (D9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from msgspec import structs
+
+from dragoman.errors import Unrepresentable
+from dragoman.filters.fit_thinking import fit_thinking
+from dragoman.model.blocks import Block, Cache, Text, ToolResult
+from dragoman.model.capabilities import Capabilities
+from dragoman.model.conversation import Conversation, Message, Output, ToolChoice, ToolSpec
+from dragoman.model.filter import MakeBack
+from dragoman.model.notes import Notes
+from dragoman.wire.jsonio import Json
+
+_Fit: TypeAlias = Callable[[Conversation, Capabilities, Notes], Conversation]
+
+
+class FitLimits:
+    name = "fit_limits"
+
+    def __init__(self, upstream: Capabilities) -> None:
+        self._target = upstream
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        for fit in _FITS:
+            conversation = fit(conversation, self._target, notes)
+        return conversation, None
+
+
+def _choices(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
+    if conversation.choices > 1 and not target.choices:
+        raise Unrepresentable(f"the target gives one answer, not {conversation.choices}", at="n")
+    return conversation
+
+
+def _knobs(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
+    knobs = {name: value for name, value in conversation.knobs.items() if name in target.knobs}
+    for name in conversation.knobs.keys() - knobs.keys():
+        notes.dropped("knob.dropped", name, f"the target has no {name}")
+    for name, low, high in target.knob_ranges:
+        if name in knobs and not low <= knobs[name] <= high:
+            clamped = min(max(knobs[name], low), high)
+            notes.changed("knob.clamped", name, f"{knobs[name]} is outside {low:g} to {high:g}; {clamped:g} is sent")
+            knobs[name] = clamped
+    return conversation if knobs == conversation.knobs else structs.replace(conversation, knobs=knobs)
+
+
+def _max_tokens(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
+    if conversation.max_tokens is None and target.max_tokens is not None:
+        notes.added("max_tokens.default", "max_tokens", f"the target needs one; {target.max_tokens} is sent")
+        return structs.replace(conversation, max_tokens=target.max_tokens)
+    if conversation.max_tokens == 0 and not target.zero_tokens:
+        raise Unrepresentable("the target cannot answer with 0 tokens", at="max_tokens")
+    return conversation
+
+
+def _stops(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
+    stops = tuple(stop for stop in conversation.stop if stop and (target.blank_text or stop.strip()))
+    if stops != conversation.stop:
+        notes.dropped("stop.blank", "stop", "a blank stop sequence stops nothing")
+    if target.stop_limit is not None and len(stops) > target.stop_limit:
+        notes.dropped("stop.limit", "stop", f"the target takes {target.stop_limit} stop sequences, not {len(stops)}")
+        stops = stops[: target.stop_limit]
+    return conversation if stops == conversation.stop else structs.replace(conversation, stop=stops)
+
+
+def _output(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
+    output = conversation.output
+    if output.kind not in target.output:
+        kind = "json" if output.kind == "schema" and "json" in target.output else "text"
+        notes.dropped("output.form", "output", f"the target cannot promise {output.kind} output; {kind} is asked for")
+        output = Output(kind)  # type: ignore[arg-type]
+    if not target.output_names and (output.name or output.strict is not None):
+        notes.changed("output.name", "output", "the target's output schema has neither name nor strict flag")
+        output = structs.replace(output, name="", strict=None)
+    if target.closed_schemas and output.schema is not None:
+        schema = _closed(output.schema)
+        if schema != output.schema:
+            notes.changed("output.closed", "output", "objects in the schema say additionalProperties: false, as the target asks")
+            output = structs.replace(output, schema=schema)  # type: ignore[arg-type]
+    return conversation if output == conversation.output else structs.replace(conversation, output=output)
+
+
+def _closed(schema: object) -> Json:
+    """The schema with every object closed."""
+    if isinstance(schema, list):
+        return [_closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema  # type: ignore[return-value]
+    closed: dict[str, Json] = {
+        name: {key: _closed(each) for key, each in value.items()}
+        if name in _NAMED and isinstance(value, dict)
+        else (value if name in _VALUES else _closed(value))
+        for name, value in schema.items()
+    }
+    if schema.get("type") == "object" or "properties" in schema:
+        closed["additionalProperties"] = False
+    return closed
+
+
+_NAMED = frozenset({"properties", "$defs", "definitions", "patternProperties"})  # their keys are names, not keywords
+_VALUES = frozenset({"enum", "const", "default", "examples", "required"})  # their values are no schemas
+
+
+def _tool_choice(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
+    choice = conversation.tool_choice
+    if choice == ToolChoice():
+        return conversation
+    if not conversation.tools:
+        notes.changed("tools.choice", "tool_choice", "there are no tools to choose from")
+        return structs.replace(conversation, tool_choice=ToolChoice())
+    tools = conversation.tools
+    if choice.names and choice.mode in ("auto", "any") and not target.choice_names:
+        tools = tuple(tool for tool in tools if not isinstance(tool, ToolSpec) or tool.name in choice.names)
+        notes.changed("tools.allowed", "tool_choice", "the target cannot limit the choice; only the allowed tools are offered")
+        choice = structs.replace(choice, names=())
+    if choice.mode not in target.choice_modes:
+        notes.dropped("tools.choice", "tool_choice", f"the target has no tool choice {choice.mode!r}")
+        choice = ToolChoice(parallel=choice.parallel)
+    if choice.parallel is not None and (not target.parallel_flag or choice.mode == "none"):
+        notes.dropped("tools.parallel", "tool_choice", "the target has no such flag about parallel calls here")
+        choice = structs.replace(choice, parallel=None)
+    if choice == conversation.tool_choice:
+        return conversation
+    return structs.replace(conversation, tool_choice=choice, tools=tools)
+
+
+def _strict_tools(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
+    if target.strict_tools or all(getattr(tool, "strict", None) is None for tool in conversation.tools):
+        return conversation
+    notes.dropped("tools.strict", "tools", "the target cannot hold a tool to its schema")
+    tools = tuple(structs.replace(tool, strict=None) if isinstance(tool, ToolSpec) else tool for tool in conversation.tools)
+    return structs.replace(conversation, tools=tools)
+
+
+def _user(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
+    if target.user or not conversation.user:
+        return conversation
+    notes.dropped("user.dropped", "user", "the target takes no user id")
+    return structs.replace(conversation, user="")
+
+
+def _cache_marks(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
+    """Keep as many marks as the target takes: those of tools and system first, then the newest of the messages."""
+    lasting = sum(1 for node in (*conversation.tools, *conversation.system) if node.cache)
+    passing = sum(1 for message in conversation.messages for _ in _marks(message))
+    surplus = lasting + passing - target.cache_marks
+    if surplus <= 0:
+        return conversation
+    notes.dropped("cache.marks", "", f"the target takes {target.cache_marks} cache marks; {surplus} are left out")
+    from_messages = min(surplus, passing)
+    strip = _Strip(from_messages)
+    messages = tuple(map(strip.message, conversation.messages))
+    strip = _Strip(surplus - from_messages)
+    system = tuple(map(strip.node, reversed(conversation.system)))[::-1]
+    tools = tuple(map(strip.node, reversed(conversation.tools)))[::-1]
+    return structs.replace(conversation, messages=messages, system=system, tools=tools)
+
+
+def _marks(message: Message) -> Iterator[Cache]:
+    for block in message.blocks:
+        inner = block.content if isinstance(block, ToolResult) else ()
+        for each in (*inner, block):
+            cache = getattr(each, "cache", None)
+            if cache is not None:
+                yield cache
+
+
+class _Strip:
+    """Takes the first `count` marks off the nodes it is shown."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def node(self, node):  # type: ignore[no-untyped-def]  # any node, and the same kind back
+        if self._count and getattr(node, "cache", None) is not None:
+            self._count -= 1
+            return structs.replace(node, cache=None)
+        return node
+
+    def message(self, message: Message) -> Message:
+        if not self._count:
+            return message
+        return structs.replace(message, blocks=tuple(map(self._block, message.blocks)))
+
+    def _block(self, block: Block) -> Block:
+        if isinstance(block, ToolResult):
+            block = structs.replace(block, content=tuple(map(self.node, block.content)))
+        stripped: Block = self.node(block)
+        return stripped
+
+
+_FITS: tuple[_Fit, ...] = (
+    _choices,
+    _knobs,
+    _max_tokens,
+    _stops,
+    _output,
+    fit_thinking,
+    _tool_choice,
+    _strict_tools,
+    _user,
+    _cache_marks,
+)

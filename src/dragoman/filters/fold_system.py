@@ -1,0 +1,83 @@
+"""FoldSystem: system messages where the target has no place for them become labelled text of a user turn (D10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import structs
+
+from dragoman.model.blocks import Block, Text, ToolResult
+from dragoman.model.canonical import canonical
+from dragoman.model.capabilities import Capabilities
+from dragoman.model.conversation import Conversation, Message
+from dragoman.model.filter import MakeBack
+from dragoman.model.notes import Notes
+
+LABEL = "[System] "
+
+
+class FoldSystem:
+    """A system message joins the user turn right before it, else the one right after it, else it is a user turn itself.
+
+    Where the target has no system text at all, that text stands, without a label, before the first user turn.
+    """
+
+    name = "fold_system"
+
+    def __init__(self, upstream: Capabilities) -> None:
+        self._keeps_leading = upstream.system != "none"
+        self._question = upstream.fillers[1]
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        before = len(notes)
+        messages = _fold(conversation.messages, notes)
+        system = conversation.system
+        if system and not self._keeps_leading:
+            notes.changed("system.folded", system[0].at.path, "the system text now begins the first user turn")
+            messages = self._lead(system, messages, notes)
+            system = ()
+        if len(notes) == before:
+            return conversation, None
+        return canonical(structs.replace(conversation, messages=tuple(messages), system=system)), None
+
+    def _lead(self, system: tuple[Text, ...], messages: list[Message], notes: Notes) -> list[Message]:
+        if messages and messages[0].role == "user":
+            return [_with(messages[0], system), *messages[1:]]
+        notes.added("turn.placeholder", "", f"a missing first user turn became {self._question!r}")
+        return [Message("user", (*system, Text(self._question))), *messages]
+
+
+def _fold(messages: Iterable[Message], notes: Notes) -> list[Message]:
+    folded: list[Message] = []
+    waiting: list[Block] = []  # for the user turn after them
+    for message in messages:
+        if message.role == "system":
+            notes.changed("system.folded", message.at.path, "a system message became labelled text of a user turn")
+            if folded and folded[-1].role == "user":
+                folded[-1] = structs.replace(folded[-1], blocks=(*folded[-1].blocks, *_labelled(message)))
+            else:
+                waiting.extend(_labelled(message))
+            continue
+        if waiting and message.role == "user":
+            folded.append(_with(message, waiting))
+        else:
+            folded.extend([Message("user", tuple(waiting)), message] if waiting else [message])
+        waiting = []
+    if waiting:
+        folded.append(Message("user", tuple(waiting)))
+    return folded
+
+
+def _labelled(message: Message) -> Iterator[Block]:
+    for block in message.blocks:
+        if not isinstance(block, Text):
+            yield block
+        elif block.text.strip():
+            yield structs.replace(block, text=LABEL + block.text)
+
+
+def _with(message: Message, blocks: Iterable[Block]) -> Message:
+    """The turn with the blocks before what it says, but after its tool results, which must stand first."""
+    results = [block for block in message.blocks if isinstance(block, ToolResult)]
+    rest = [block for block in message.blocks if not isinstance(block, ToolResult)]
+    return structs.replace(message, blocks=(*results, *blocks, *rest))

@@ -1,0 +1,154 @@
+"""object_arguments: where a dialect needs an object, tool arguments are one (D3).
+
+Empty stays empty (every codec spells it `{}`); a JSON string that holds an object is unwrapped; anything else becomes
+`{"raw_arguments": "<text>"}`. In a stream, arguments that begin with `{` pass live; others are held and sent as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import structs
+
+from dragoman.errors import Fault
+from dragoman.model.blocks import Block, ToolCall
+from dragoman.model.capabilities import Capabilities
+from dragoman.model.conversation import Choice, Conversation, Message, Reply
+from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockStarted, Event, Events, Failed
+from dragoman.model.filter import MakeBack
+from dragoman.model.notes import Notes
+from dragoman.wire import jsonio
+from dragoman.wire.jsonscan import ObjectScanner
+
+HELD_LIMIT = 1024 * 1024  # characters of one call that may be held (D22)
+
+
+def as_object(arguments: str) -> str:
+    """The arguments as the text of a JSON object, the same text where it is one or is empty."""
+    if not arguments.strip():
+        return ""
+    value = _decoded(arguments)
+    if isinstance(value, dict):
+        return arguments
+    if isinstance(value, str):
+        inner = value.strip()
+        if not inner or isinstance(_decoded(inner), dict):
+            return inner
+    return jsonio.encode({"raw_arguments": arguments}).decode()
+
+
+def _decoded(text: str) -> jsonio.Json:
+    try:
+        return jsonio.decode(text)
+    except jsonio.JsonError:
+        return None
+
+
+class ObjectArguments:
+    name = "object_arguments"
+
+    def __init__(self, client: Capabilities, upstream: Capabilities) -> None:
+        self._client = client
+        self._upstream = upstream
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        if self._upstream.arguments == "object":
+            messages = tuple(_settle_message(message, notes) for message in conversation.messages)
+            if messages != conversation.messages:
+                conversation = structs.replace(conversation, messages=messages)
+        return conversation, _Objects if self._client.arguments == "object" else None
+
+
+def _settle_message(message: Message, notes: Notes) -> Message:
+    if message.role != "assistant":
+        return message
+    blocks = tuple(_settle(block, notes) for block in message.blocks)
+    return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
+
+
+def _settle(block: Block, notes: Notes) -> Block:
+    if not isinstance(block, ToolCall) or block.form != "json":
+        return block
+    arguments = as_object(block.arguments)
+    if arguments == block.arguments:
+        return block
+    if block.arguments.strip():  # blank is only another way to say nothing
+        notes.changed("arguments.wrapped", block.at.path, f"the arguments of {block.name} were no JSON object; now they are in one")
+    return structs.replace(block, arguments=arguments)
+
+
+def settle_reply(reply: Reply, notes: Notes) -> Reply:
+    """What a stream had to let pass (it began as an object but is none) a whole reply can still put right."""
+    choices = tuple(
+        Choice(tuple(_settle(block, notes) for block in choice.blocks), choice.stop) for choice in reply.choices
+    )
+    return reply if choices == reply.choices else structs.replace(reply, choices=choices)
+
+
+class _Arguments:
+    """The arguments of one open call."""
+
+    def __init__(self) -> None:
+        self.scanner: ObjectScanner | None = None  # set once they are known to begin as an object
+        self.held: list[str] = []
+        self.size = 0
+
+
+class _Objects:
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+        self._calls: dict[int, _Arguments] = {}
+        self._failed = False
+
+    def feed(self, events: Events) -> Events:
+        if self._failed:
+            return ()
+        for event in events:
+            if type(event) in _CONCERNED:
+                out = tuple(each for event in events for each in self._take(event))
+                return events if out == events else out
+        return events
+
+    def _take(self, event: Event) -> Iterable[Event]:
+        if self._failed:
+            return
+        match event:
+            case ArgumentsDelta(key, text) if (call := self._calls.get(key)) is not None:
+                yield from self._grow(key, text, call)
+            case BlockStarted(key, ToolCall(form="json")):
+                self._calls[key] = _Arguments()
+                yield event
+            case BlockEnded(key) if (call := self._calls.pop(key, None)) is not None:
+                yield from self._end(key, call)
+                yield event
+            case _:
+                yield event
+
+    def _grow(self, key: int, text: str, call: _Arguments) -> Iterable[Event]:
+        if call.scanner is not None:
+            call.scanner.feed(text)
+            yield ArgumentsDelta(key, text)
+            return
+        begun = text.lstrip() if not call.held else text
+        if not call.held and begun.startswith("{"):
+            call.scanner = ObjectScanner()
+            call.scanner.feed(begun)
+            yield ArgumentsDelta(key, text)
+        elif begun or call.held:
+            call.held.append(text)
+            call.size += len(text)
+            if call.size > HELD_LIMIT:
+                self._failed = True
+                yield Failed(Fault("server", f"tool arguments that are no JSON object grew beyond {HELD_LIMIT} characters"))
+
+    def _end(self, key: int, call: _Arguments) -> Iterable[Event]:
+        if call.held:
+            arguments = as_object("".join(call.held))
+            self._notes.changed("arguments.wrapped", "", "the arguments of a call were no JSON object; now they are in one")
+            if arguments:
+                yield ArgumentsDelta(key, arguments)
+        elif call.scanner is not None and not call.scanner.complete:
+            self._notes.changed("arguments.not_json", "", "the arguments of a call began as an object but are not a whole one")
+
+
+_CONCERNED: frozenset[type[Event]] = frozenset({ArgumentsDelta, BlockStarted, BlockEnded})

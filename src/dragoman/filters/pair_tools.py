@@ -1,0 +1,160 @@
+"""PairTools: every call is answered in the turn right after it, exactly once, and every result answers a call (D12).
+
+A result answers the latest call of its id, wherever it stands, and is moved to the turn after that call. Ids may be
+reused: each call's id is made unique, so that services which want unique ids get them. A trailing turn with calls is
+answered too, since services refuse it otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from msgspec import structs
+
+from dragoman.model.blocks import Block, Media, Text, ToolCall, ToolResult
+from dragoman.model.canonical import canonical
+from dragoman.model.conversation import Conversation, Message
+from dragoman.model.filter import MakeBack
+from dragoman.model.notes import Notes
+
+NO_RESULT = "(no result)"
+NO_OUTPUT = "(no output)"
+MOVED = "(tool result above)"
+
+
+class PairTools:
+    name = "pair_tools"
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        before = len(notes)
+        pairing = _Pairing(notes)
+        for message in conversation.messages:
+            pairing.read(message)
+        messages = tuple(pairing.write())
+        if len(notes) == before:
+            return conversation, None
+        return canonical(structs.replace(conversation, messages=messages)), None
+
+
+class _Turn:
+    """A message, what of it stays, the calls it makes and the results found for them."""
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        self.blocks: list[Block] = []
+        self.calls: list[ToolCall] = []
+        self.results: list[ToolResult] = []
+
+    def missing(self) -> Iterator[ToolCall]:
+        answered = {result.call_id for result in self.results}
+        return (call for call in self.calls if call.id not in answered)
+
+    def rebuilt(self, blocks: tuple[Block, ...]) -> Message:
+        return self.message if blocks == self.message.blocks else structs.replace(self.message, blocks=blocks)
+
+
+class _Pairing:
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+        self._turns: list[_Turn] = []
+        self._taken: set[str] = set()
+        # By the client's id: the calls that wait for a result, and the results that were given.
+        self._waiting: dict[str, list[tuple[_Turn, ToolCall]]] = {}
+        self._given: dict[str, list[ToolResult]] = {}
+        self._asked: set[str] = set()  # ids called since the last user turn: their results are still to come, in order
+
+    def read(self, message: Message) -> None:
+        turn = _Turn(message)
+        for block in message.blocks:
+            if message.role == "assistant" and isinstance(block, ToolCall):
+                turn.blocks.append(self._call(turn, block))
+            elif message.role == "user" and isinstance(block, ToolResult):
+                turn.blocks.extend(self._result(block))
+            else:
+                turn.blocks.append(block)
+        if message.role == "user":
+            self._asked.clear()
+        self._turns.append(turn)
+
+    def _call(self, turn: _Turn, call: ToolCall) -> ToolCall:
+        if call.id not in self._asked:  # a reused id means the new call from here on
+            self._asked.add(call.id)
+            self._waiting[call.id] = []
+            self._given[call.id] = []
+        unique = self._unique(call)
+        self._waiting[call.id].append((turn, unique))
+        turn.calls.append(unique)
+        return unique
+
+    def _unique(self, call: ToolCall) -> ToolCall:
+        """The call under an id that no earlier call has. Later ones do not matter: a prefix stays as it is."""
+        number, id_ = 1, call.id
+        while id_ in self._taken:
+            number += 1
+            id_ = f"{call.id}_{number}"
+        self._taken.add(id_)
+        if number == 1:
+            return call
+        self._notes.renamed("ids.duplicate", call.at.path, f"the id {call.id!r} was used before; this call is {id_!r}")
+        return structs.replace(call, id=id_)
+
+    def _result(self, result: ToolResult) -> Iterable[Block]:
+        """Give the result to its call; what comes back stays in the turn where the client put it."""
+        waiting, given = self._waiting.get(result.call_id), self._given.get(result.call_id, [])
+        if waiting:
+            turn, call = waiting.pop(0)
+            given.append(result)
+            if turn is not self._turns[-1]:
+                self._notes.changed("tools.moved_result", result.at.path, "moved to the turn right after its call")
+            turn.results.append(result if result.call_id == call.id else structs.replace(result, call_id=call.id))
+            return ()
+        if any((one.content, one.is_error) == (result.content, result.is_error) for one in given):
+            self._notes.changed("tools.duplicate_result", result.at.path, "the same result twice; one stays")
+            return ()
+        if given:
+            self._notes.changed("tools.duplicate_result", result.at.path, "its call has a result; this one became text")
+        else:
+            self._notes.changed("tools.orphan_result", result.at.path, f"no call {result.call_id!r}; it became text")
+        return self._as_text(result)
+
+    def _as_text(self, result: ToolResult) -> Iterable[Block]:
+        blocks: list[Text | Media] = []
+        for part in result.content:
+            match part:
+                case Text(text=text):
+                    blocks.extend([part] if text else [])
+                case Media():
+                    blocks.append(part)
+                case _:
+                    self._notes.dropped("tools.orphan_result", part.at.path, "only a tool result can hold it")
+        blocks = blocks or [Text(NO_OUTPUT, at=result.at)]
+        if result.cache is not None and blocks[-1].cache is None:
+            blocks[-1] = structs.replace(blocks[-1], cache=result.cache)
+        return blocks
+
+    def write(self) -> Iterator[Message]:
+        results: tuple[Block, ...] = ()
+        speaker = ""
+        for turn in self._turns:
+            role = turn.message.role
+            if role == "user":
+                blocks = (*results, *turn.blocks)
+                results = ()
+                if turn.message.blocks and not blocks:
+                    if speaker == "user":
+                        continue
+                    blocks = (Text(MOVED),)  # without it the answer before would become the end, or join the next one
+                yield turn.rebuilt(blocks)
+            else:
+                if results:
+                    yield Message("user", results)
+                yield turn.rebuilt(tuple(turn.blocks))
+                results = (*turn.results, *map(self._no_result, turn.missing()))
+            speaker = speaker if role == "system" else role
+            speaker = "user" if results else speaker
+        if results:
+            yield Message("user", results)
+
+    def _no_result(self, call: ToolCall) -> ToolResult:
+        self._notes.added("tools.missing_result", call.at.path, f"the call {call.id!r} has no result; it got an error")
+        return ToolResult(call.id, (Text(NO_RESULT),), is_error=True, at=call.at)

@@ -1,0 +1,78 @@
+"""PlainResults: tool results with no more in them than the target's can hold: no media, no error flag."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from dragoman.model.blocks import Block, Media, Opaque, Text, ToolResult
+from dragoman.model.capabilities import Capabilities
+from dragoman.model.conversation import Conversation, Message
+from dragoman.model.filter import MakeBack
+from dragoman.model.notes import Notes
+
+UNREADABLE = "unreadable media"  # the `kind` of an Opaque that readers put in the place of media they cannot read (D2)
+ERROR = "Error"
+
+
+class PlainResults:
+    name = "plain_results"
+
+    def __init__(self, upstream: Capabilities) -> None:
+        self._media = upstream.result_media
+        self._errors = upstream.result_errors
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        before = len(notes)
+        messages = tuple([self._message(message, notes) for message in conversation.messages])
+        if len(notes) == before:
+            return conversation, None
+        return structs.replace(conversation, messages=messages), None
+
+    def _message(self, message: Message, notes: Notes) -> Message:
+        if message.role != "user" or not any(isinstance(block, ToolResult) for block in message.blocks):
+            return message
+        results: list[Block] = []
+        lifted: list[Block] = []
+        rest: list[Block] = []
+        for block in message.blocks:
+            if isinstance(block, ToolResult):
+                result, media = self._result(block, notes)
+                results.append(result)
+                lifted.extend(media)
+            else:
+                rest.append(block)
+        blocks = (*results, *lifted, *rest)
+        return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
+
+    def _result(self, result: ToolResult, notes: Notes) -> tuple[ToolResult, list[Media]]:
+        content: list[Text | Media | Opaque] = []
+        lifted: list[Media] = []
+        for part in result.content:
+            if isinstance(part, Opaque) and part.kind == UNREADABLE:
+                notes.dropped("result.unreadable_media", part.at.path, "media that cannot be read was left out")
+            elif isinstance(part, Media) and not self._media:
+                notes.changed("result.media_lifted", part.at.path, f"the {part.kind} now stands after the results")
+                lifted.append(part)
+            else:
+                content.append(part)
+        if lifted and not any(map(_says_something, content)):
+            content = [Text(f"({' and '.join(dict.fromkeys(media.kind for media in lifted))} below)", at=result.at)]
+        is_error = result.is_error
+        if is_error and not self._errors:
+            notes.changed("result.error_text", result.at.path, "the error flag became the words of the result")
+            content, is_error = _error(content), False
+        if is_error == result.is_error and len(content) == len(result.content) and not lifted:
+            return result, lifted
+        return structs.replace(result, content=tuple(content), is_error=is_error), lifted
+
+
+def _says_something(part: Text | Media | Opaque) -> bool:
+    return not isinstance(part, Text) or bool(part.text.strip())
+
+
+def _error(content: list[Text | Media | Opaque]) -> list[Text | Media | Opaque]:
+    for index, part in enumerate(content):
+        if isinstance(part, Text) and part.text.strip():
+            said = structs.replace(part, text=f"{ERROR}: {part.text}")
+            return [*content[:index], said, *content[index + 1 :]]
+    return [Text(ERROR), *content]

@@ -1,0 +1,161 @@
+"""RenameTools: names and ids that the target allows (D4), the way back, and an id for every call of an answer (D5)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache, partial
+from hashlib import sha256
+
+from msgspec import structs
+
+from dragoman.model.blocks import Block, Opaque, ToolCall, ToolResult
+from dragoman.model.capabilities import Alphabet, Capabilities
+from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
+from dragoman.model.events import BlockStarted, Event, Events, Started
+from dragoman.model.filter import MakeBack
+from dragoman.model.notes import Notes
+
+_HASH = 8
+
+
+def rename(text: str, alphabet: Alphabet) -> str:
+    """The text itself if the alphabet allows it, else a cleaned prefix and eight characters of its hash.
+
+    A function of the text alone: the same on a call and its result, in every request, whatever stands around it.
+    """
+    legal, illegal, joint = _rules(alphabet)
+    if legal.fullmatch(text):
+        return text
+    prefix = illegal.sub(joint, text)[: alphabet.limit - _HASH - len(joint)]
+    return prefix + joint + _digest(text)[:_HASH]
+
+
+@cache
+def _rules(alphabet: Alphabet) -> tuple[re.Pattern[str], re.Pattern[str], str]:
+    characters = alphabet.pattern
+    joint = "_" if re.fullmatch(f"[{characters}]", "_") else ""
+    return re.compile(f"[{characters}]{{1,{alphabet.limit}}}"), re.compile(f"[^{characters}]"), joint
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+class RenameTools:
+    name = "rename_tools"
+
+    def __init__(self, upstream: Capabilities) -> None:
+        self._names = upstream.names
+        self._ids = upstream.ids
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        names = _Aliases(self._names, "tools.renamed", notes)
+        ids = _Aliases(self._ids, "ids.renamed", notes)
+        tools = tuple([_tool(tool, names) for tool in conversation.tools])
+        messages = tuple([_message(message, names, ids) for message in conversation.messages])
+        choice = _choice(conversation.tool_choice, names)
+        make_back = partial(_Back, names.originals(), ids.seen, len(conversation.messages))
+        if names.originals() or ids.originals():
+            conversation = structs.replace(conversation, tools=tools, messages=messages, tool_choice=choice)
+        return conversation, make_back
+
+
+class _Aliases:
+    """The aliases of one request; each new one is noted, at the first place that needs it."""
+
+    def __init__(self, alphabet: Alphabet, rule: str, notes: Notes) -> None:
+        self._alphabet = alphabet
+        self._rule = rule
+        self._notes = notes
+        self._aliases: dict[str, str] = {}
+
+    @property
+    def seen(self) -> frozenset[str]:
+        return frozenset(self._aliases)
+
+    def of(self, text: str, at: str) -> str:
+        alias = self._aliases.get(text)
+        if alias is None:
+            alias = self._aliases[text] = rename(text, self._alphabet)
+            if alias != text:
+                self._notes.renamed(self._rule, at, f"{text!r} is sent as {alias!r}")
+        return alias
+
+    def originals(self) -> dict[str, str]:
+        return {alias: text for text, alias in self._aliases.items() if alias != text}
+
+
+def _tool(tool: ToolSpec | Opaque, names: _Aliases) -> ToolSpec | Opaque:
+    if isinstance(tool, Opaque):
+        return tool
+    name = names.of(tool.name, tool.at.path)
+    return tool if name == tool.name else structs.replace(tool, name=name)
+
+
+def _choice(choice: ToolChoice, names: _Aliases) -> ToolChoice:
+    allowed = tuple([names.of(name, "tool_choice") for name in choice.names])
+    return choice if allowed == choice.names else structs.replace(choice, names=allowed)
+
+
+def _message(message: Message, names: _Aliases, ids: _Aliases) -> Message:
+    blocks = tuple([_block(block, names, ids) for block in message.blocks])
+    return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
+
+
+def _block(block: Block, names: _Aliases, ids: _Aliases) -> Block:
+    if isinstance(block, ToolCall):
+        id_, name = ids.of(block.id, block.at.path), names.of(block.name, block.at.path)
+        return block if (id_, name) == (block.id, block.name) else structs.replace(block, id=id_, name=name)
+    if isinstance(block, ToolResult):
+        id_ = ids.of(block.call_id, block.at.path)
+        return block if id_ == block.call_id else structs.replace(block, call_id=id_)
+    return block
+
+
+class _Back:
+    """Restores the names this request changed, and sees to it that every call of the answer has an id of its own.
+
+    Some upstreams send none, or begin with `call_0` in every answer, which a client that pairs by id alone mistakes for
+    the old call. `turns` is the request's length: it tells the answers of one conversation apart when `Started.id` does
+    not.
+    """
+
+    def __init__(self, names: Mapping[str, str], taken: frozenset[str], turns: int, notes: Notes) -> None:
+        self._names = names
+        self._taken = taken
+        self._notes = notes
+        self._seed = str(turns)
+        self._given: set[tuple[int, str]] = set()
+        self._calls = 0
+
+    def feed(self, events: Events) -> Events:
+        for event in events:
+            kind = type(event)
+            if kind is BlockStarted or kind is Started:
+                changed = tuple([self._event(event) for event in events])
+                return events if changed == events else changed
+        return events
+
+    def _event(self, event: Event) -> Event:
+        if isinstance(event, Started):
+            self._seed = f"{self._seed}\0{event.id}"
+        elif isinstance(event, BlockStarted) and isinstance(event.block, ToolCall):
+            call = self._call(event.block, event.choice)
+            return event if call is event.block else structs.replace(event, block=call)
+        return event
+
+    def _call(self, call: ToolCall, choice: int) -> ToolCall:
+        name = self._names.get(call.name, call.name)
+        id_ = call.id
+        if not id_ or id_ in self._taken or (choice, id_) in self._given:
+            id_ = "call_" + _digest(f"{self._seed}\0{self._calls}\0{name}")[:24]
+            if call.id:
+                self._notes.renamed(
+                    "ids.reused", "", f"the id {call.id!r} is in use; this call of {name} is {id_!r}"
+                )
+            else:
+                self._notes.added("ids.minted", "", f"the call of {name} came without an id; it is {id_!r}")
+        self._calls += 1
+        self._given.add((choice, id_))
+        return call if (id_, name) == (call.id, call.name) else structs.replace(call, id=id_, name=name)

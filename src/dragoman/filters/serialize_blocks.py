@@ -1,0 +1,173 @@
+"""serialize_blocks: blocks that are open side by side come out one after the other, nothing lost, nothing reordered within.
+
+The first open block streams live; the others wait. A tool call whose JSON is complete gives way as soon as another block
+has something to say, so parallel calls sent one after the other, the usual case, all stream live.
+"""
+
+from __future__ import annotations
+
+from dragoman.errors import Fault
+from dragoman.model.blocks import ToolCall
+from dragoman.model.conversation import Conversation
+from dragoman.model.events import (
+    ArgumentsDelta,
+    BlockEnded,
+    BlockStarted,
+    Cited,
+    Event,
+    Events,
+    Failed,
+    ReasoningDelta,
+    Sealed,
+    Stopped,
+    TextDelta,
+)
+from dragoman.model.filter import MakeBack
+from dragoman.model.notes import Notes
+from dragoman.wire.jsonscan import ObjectScanner
+
+HELD_LIMIT = 4 * 1024 * 1024  # characters held back in one stream
+
+_LIVE = (TextDelta, ReasoningDelta, ArgumentsDelta)
+
+
+class SerializeBlocks:
+    name = "serialize_blocks"
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        return conversation, lambda _notes: _Queue()
+
+
+class _Waiting:
+    """A block that is not out yet, with what has come for it."""
+
+    def __init__(self, started: BlockStarted) -> None:
+        self.events: list[Event] = [started]
+        self.ended = False
+
+
+class _Queue:
+    """The block at the head is out and streams; `_waiting` holds the others in the order they began."""
+
+    def __init__(self) -> None:
+        self._head: int | None = None
+        self._scanner: ObjectScanner | None = None  # follows the head's arguments if it is a JSON call
+        self._waiting: dict[int, _Waiting] = {}
+        self._closed_early: set[int] = set()
+        self._stops: list[Event] = []  # what must come after all blocks
+        self._held = 0
+        self._failed = False
+
+    def feed(self, events: Events) -> Events:
+        if self._failed:
+            return ()
+        if not self._waiting and all(type(event) in _LIVE and event.key == self._head for event in events):  # type: ignore[union-attr]
+            if self._scanner is None:
+                return events
+        out: list[Event] = []
+        for event in events:
+            self._take(event, out)
+            if self._failed:
+                break
+        return events if len(out) == len(events) and all(map(_same, out, events)) else tuple(out)
+
+    def _take(self, event: Event, out: list[Event]) -> None:
+        match event:
+            case BlockStarted():
+                self._started(event, out)
+            case TextDelta() | ReasoningDelta() | ArgumentsDelta() | Sealed() | Cited() | BlockEnded():
+                self._grown(event, out)
+            case Stopped() if self._waiting or self._head is not None:
+                self._stops.append(event)
+            case Failed():
+                self._failed = True
+                out.append(event)
+            case _:
+                out.append(event)
+
+    def _started(self, event: BlockStarted, out: list[Event]) -> None:
+        if self._head is None:
+            self._lead(event, out)
+            return
+        self._waiting[event.key] = _Waiting(event)
+        if self._scanner is not None and self._scanner.complete:
+            self._give_way(out)
+
+    def _lead(self, event: BlockStarted, out: list[Event]) -> None:
+        self._head = event.key
+        call = isinstance(event.block, ToolCall) and event.block.form == "json"
+        self._scanner = ObjectScanner() if call else None
+        out.append(event)
+
+    def _grown(self, event: TextDelta | ReasoningDelta | ArgumentsDelta | Sealed | Cited | BlockEnded, out: list[Event]) -> None:
+        if event.key == self._head:
+            self._head_grown(event, out)
+        elif event.key in self._closed_early:
+            self._late(event, out)
+        else:
+            self._hold(event, out)
+
+    def _head_grown(self, event: Event, out: list[Event]) -> None:
+        out.append(event)
+        if isinstance(event, BlockEnded):
+            self._head = self._scanner = None
+            self._advance(out)
+        elif isinstance(event, ArgumentsDelta) and self._scanner is not None:
+            self._scanner.feed(event.text)
+            if self._scanner.complete and self._waiting:
+                self._give_way(out)
+
+    def _late(self, event: Event, out: list[Event]) -> None:
+        """Something for a call that was closed because its JSON was complete: white space or its end, or a fault."""
+        if isinstance(event, ArgumentsDelta) and event.text.strip():
+            self._fail("a tool call went on after its JSON was complete", out)
+
+    def _hold(self, event: TextDelta | ReasoningDelta | ArgumentsDelta | Sealed | Cited | BlockEnded, out: list[Event]) -> None:
+        waiting = self._waiting[event.key]
+        waiting.events.append(event)
+        if isinstance(event, BlockEnded):
+            waiting.ended = True
+        elif isinstance(event, TextDelta | ReasoningDelta | ArgumentsDelta):
+            self._held += len(event.text)
+            if self._held > HELD_LIMIT:
+                self._fail(f"more than {HELD_LIMIT} characters of interleaved blocks had to be held back", out)
+
+    def _fail(self, why: str, out: list[Event]) -> None:
+        self._failed = True
+        out.append(Failed(Fault("server", why)))
+
+    def _give_way(self, out: list[Event]) -> None:
+        """End the head, whose JSON is complete, before its end was said."""
+        if self._head is not None:
+            self._closed_early.add(self._head)
+            out.append(BlockEnded(self._head))
+        self._head = self._scanner = None
+        self._advance(out)
+
+    def _advance(self, out: list[Event]) -> None:
+        """Let the next blocks out: all that have ended, then the first that is still open as the new head."""
+        while self._waiting and self._head is None:
+            key = next(iter(self._waiting))
+            waiting = self._waiting.pop(key)
+            for event in waiting.events:
+                if isinstance(event, TextDelta | ReasoningDelta | ArgumentsDelta):
+                    self._held -= len(event.text)
+                if isinstance(event, BlockStarted):
+                    self._lead(event, out)
+                    continue
+                out.append(event)
+                if isinstance(event, ArgumentsDelta) and self._scanner is not None:
+                    self._scanner.feed(event.text)
+            if waiting.ended:
+                self._head = self._scanner = None
+            elif self._scanner is not None and self._scanner.complete and self._waiting:
+                self._closed_early.add(key)
+                out.append(BlockEnded(key))
+                self._head = self._scanner = None
+        if self._head is None:
+            out.extend(self._stops)
+            self._stops.clear()
+
+
+def _same(one: Event, other: Event) -> bool:
+    return one is other

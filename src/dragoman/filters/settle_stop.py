@@ -1,0 +1,57 @@
+"""settle_stop: the stop reason follows the content (D6). A completed tool call means TOOL; without one it cannot be TOOL."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from dragoman.model.blocks import ToolCall
+from dragoman.model.conversation import Conversation, Stop, Why
+from dragoman.model.events import BlockEnded, BlockStarted, Event, Events, Stopped
+from dragoman.model.filter import MakeBack
+from dragoman.model.notes import Notes
+
+_FOLLOWS = frozenset({Why.END, Why.TOOL, Why.SEQUENCE})  # all others say more than the content can
+
+
+class SettleStop:
+    name = "settle_stop"
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        return conversation, _Settle
+
+
+class _Settle:
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+        self._open: dict[int, int] = {}  # key of an open call -> its choice
+        self._called: set[int] = set()  # choices with a completed call
+
+    def feed(self, events: Events) -> Events:
+        settled: list[Event] | None = None
+        for index, event in enumerate(events):
+            match event:
+                case BlockStarted(key, ToolCall(), choice):
+                    self._open[key] = choice
+                case BlockEnded(key, complete):
+                    choice_ended = self._open.pop(key, None)
+                    if complete and choice_ended is not None:
+                        self._called.add(choice_ended)
+                case Stopped(stop, choice):
+                    right = self._settle(stop, choice)
+                    if right is not stop:
+                        settled = settled or list(events)
+                        settled[index] = Stopped(right, choice)
+                case _:
+                    pass
+        return events if settled is None else tuple(settled)
+
+    def _settle(self, stop: Stop, choice: int) -> Stop:
+        if stop.why not in _FOLLOWS:
+            return stop
+        called = choice in self._called
+        if called == (stop.why is Why.TOOL):
+            return stop
+        why = Why.TOOL if called else Why.END
+        because = "it made a tool call" if called else "it made no tool call"
+        self._notes.changed("stop.settled", "", f"the answer said it stopped by {stop.why.value}, but {because}: {why.value}")
+        return structs.replace(stop, why=why, sequence=None, extra=None)

@@ -1,0 +1,93 @@
+"""wrap_text_tools: a tool that takes free text becomes one with a single string, and its calls come back as free text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import structs
+
+from dragoman.model.blocks import Block, Opaque, ToolCall
+from dragoman.model.conversation import Conversation, Message, ToolSpec
+from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockStarted, Event, Events
+from dragoman.model.filter import MakeBack
+from dragoman.model.notes import Notes
+from dragoman.wire import jsonio
+
+SCHEMA: dict[str, jsonio.Json] = {
+    "type": "object",
+    "properties": {"input": {"type": "string", "description": "The whole input of the tool, as free text."}},
+    "required": ["input"],
+}
+
+
+class WrapTextTools:
+    name = "wrap_text_tools"
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        wrapped = {tool.name for tool in conversation.tools if isinstance(tool, ToolSpec) and tool.schema is None}
+        messages = tuple(_wrap_message(message, notes) for message in conversation.messages)
+        tools = tuple(_wrap_tool(tool, notes) for tool in conversation.tools)
+        if not wrapped and messages == conversation.messages:
+            return conversation, None
+        changed = structs.replace(conversation, messages=messages, tools=tools)
+        return changed, (lambda notes: _Unwrap(wrapped, notes)) if wrapped else None
+
+
+def _wrap_tool(tool: ToolSpec | Opaque, notes: Notes) -> ToolSpec | Opaque:
+    if not isinstance(tool, ToolSpec) or tool.schema is not None:
+        return tool
+    notes.changed("tools.text_wrapped", tool.at.path, f"{tool.name} takes free text; it is offered with one string, `input`")
+    return structs.replace(tool, schema=SCHEMA)
+
+
+def _wrap_message(message: Message, notes: Notes) -> Message:
+    if not any(isinstance(block, ToolCall) and block.form == "text" for block in message.blocks):
+        return message
+    return structs.replace(message, blocks=tuple(_wrap_call(block, notes) for block in message.blocks))
+
+
+def _wrap_call(block: Block, notes: Notes) -> Block:
+    if not isinstance(block, ToolCall) or block.form != "text":
+        return block
+    notes.changed("tools.text_wrapped", block.at.path, f"the free text given to {block.name} stands in `input`")
+    return structs.replace(block, form="json", arguments=jsonio.encode({"input": block.arguments}).decode())
+
+
+class _Unwrap:
+    """Holds the arguments of a wrapped call until they are whole, for half a JSON string is no text."""
+
+    def __init__(self, wrapped: set[str], notes: Notes) -> None:
+        self._wrapped = wrapped
+        self._notes = notes
+        self._held: dict[int, list[str]] = {}
+
+    def feed(self, events: Events) -> Events:
+        out = tuple(each for event in events for each in self._take(event))
+        return events if out == events else out
+
+    def _take(self, event: Event) -> Iterable[Event]:
+        match event:
+            case BlockStarted(key, ToolCall(name=name) as call) if name in self._wrapped:
+                self._held[key] = []
+                yield structs.replace(event, block=structs.replace(call, form="text"))
+            case ArgumentsDelta(key, text) if key in self._held:
+                self._held[key].append(text)
+            case BlockEnded(key) if key in self._held:
+                text = self._unwrapped("".join(self._held.pop(key)))
+                if text:
+                    yield ArgumentsDelta(key, text)
+                yield event
+            case _:
+                yield event
+
+    def _unwrapped(self, arguments: str) -> str:
+        try:
+            value = jsonio.decode(arguments) if arguments else {}
+        except jsonio.JsonError:
+            value = None
+        if isinstance(value, dict):
+            text = value.get("input", "")
+            if isinstance(text, str) and not value.keys() - {"input"}:
+                return text
+        self._notes.changed("tools.text_unwrapped", "", "the arguments of a free-text tool were not as asked for; they are given as they came")
+        return arguments

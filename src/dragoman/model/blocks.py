@@ -1,0 +1,110 @@
+"""Blocks: what messages and replies are made of. Plain frozen values; identity and order belong to their owners."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from dragoman.wire.jsonio import Json
+
+
+class Where(Struct, frozen=True, eq=False):
+    """A place in the client's payload. Equal to every other, so that it never decides whether two values are."""
+
+    path: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Where)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+NOWHERE = Where()
+
+
+class Extra(Struct, frozen=True):
+    """Fields that only their own dialect family understands; rendered by that family and no other.
+
+    Those named in `spelling` only say how the family wrote what the node says anyway: nothing is lost without them.
+    """
+
+    family: str
+    fields: Mapping[str, Json]
+    spelling: frozenset[str] = frozenset()
+
+
+class Cache(Struct, frozen=True):
+    """A prompt-cache breakpoint after the node that carries it."""
+
+    ttl: Literal["5m", "1h"] = "5m"
+    extra: Extra | None = None
+
+
+class Seal(Struct, frozen=True):
+    """A proof that only the family which made it can read (D50)."""
+
+    family: str
+    data: str
+    kind: Literal["signature", "redacted", "encrypted"] = "signature"
+
+
+class Node(Struct, frozen=True, kw_only=True, tag=True):
+    extra: Extra | None = None
+    at: Where = NOWHERE
+
+
+class Opaque(Node, frozen=True):
+    """What the model has no name for, whole, with the family that can read it. `kind` is for people."""
+
+    family: str
+    data: Json
+    kind: str = ""
+    cache: Cache | None = None
+
+
+class Text(Node, frozen=True):
+    text: str
+    cache: Cache | None = None
+    seal: Seal | None = None
+    citations: tuple[Opaque, ...] = ()
+
+
+class Reasoning(Node, frozen=True):
+    """The model's thinking. `family` says whose; empty when unknown."""
+
+    text: str
+    family: str = ""
+    seal: Seal | None = None
+
+
+class Media(Node, frozen=True):
+    kind: Literal["image", "document", "audio", "video"]
+    mime: str
+    how: Literal["base64", "url", "text", "file"]
+    data: str
+    name: str = ""
+    cache: Cache | None = None
+
+
+class ToolCall(Node, frozen=True):
+    """A call the model makes. Arguments are text from wire to wire (D3); `form="text"` is free text, not JSON."""
+
+    id: str
+    name: str
+    arguments: str = ""
+    form: Literal["json", "text"] = "json"
+    cache: Cache | None = None
+    seal: Seal | None = None
+
+
+class ToolResult(Node, frozen=True):
+    call_id: str
+    content: tuple[Text | Media | Opaque, ...] = ()
+    is_error: bool = False
+    cache: Cache | None = None
+
+
+Block: TypeAlias = Text | Reasoning | Media | ToolCall | ToolResult | Opaque

@@ -1,0 +1,75 @@
+"""The form every reader ends with (D8), so that one conversation has one canonical value whatever its framing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import structs
+
+from dragoman.model.blocks import Block, Extra, Text, ToolResult
+from dragoman.model.conversation import Conversation, Message
+
+
+def canonical(conversation: Conversation) -> Conversation:
+    """Give the conversation its canonical form.
+
+    Results come first in their turn, and user messages that follow results belong to that turn; leading system
+    messages are part of `system`; a text that says nothing and carries nothing is no block.
+    """
+    messages = _join_result_turns(map(_tidy, conversation.messages))
+    system = list(filter(_says_something, conversation.system))
+    while messages and messages[0].role == "system" and _plain(messages[0]):
+        system.extend(_inherit(messages.pop(0)))
+    return structs.replace(conversation, messages=tuple(messages), system=tuple(system))
+
+
+def _says_something(block: Block) -> bool:
+    return not (isinstance(block, Text) and not block.text) or any(
+        (block.cache, block.seal, block.citations, block.extra)
+    )
+
+
+def _tidy(message: Message) -> Message:
+    blocks = tuple(filter(_says_something, message.blocks))
+    if message.role == "user" and any(isinstance(block, ToolResult) for block in blocks[1:]):
+        blocks = tuple(sorted(blocks, key=lambda block: not isinstance(block, ToolResult)))
+    return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
+
+
+def _join_result_turns(messages: Iterable[Message]) -> list[Message]:
+    joined: list[Message] = []
+    for message in messages:
+        last = joined[-1] if joined else None
+        if last is not None and last.role == message.role == "user" and _has_results(last):
+            extra = _union(last.extra, message.extra)
+            if extra is not False:
+                joined[-1] = _tidy(structs.replace(last, blocks=last.blocks + message.blocks, extra=extra))
+                continue
+        joined.append(message)
+    return joined
+
+
+def _has_results(message: Message) -> bool:
+    return any(isinstance(block, ToolResult) for block in message.blocks)
+
+
+def _union(one: Extra | None, other: Extra | None) -> Extra | None | bool:
+    """Both sets of fields in one, or False where they contradict each other: then the messages stay apart."""
+    if one is None or other is None or one == other:
+        return one or other
+    both = {**one.fields, **other.fields}
+    if one.family != other.family or any(both[name] != value for name, value in one.fields.items()):
+        return False
+    return Extra(one.family, both, one.spelling | other.spelling)
+
+
+def _plain(message: Message) -> bool:
+    return all(isinstance(block, Text) for block in message.blocks)
+
+
+def _inherit(message: Message) -> Iterable[Text]:
+    """The texts of a system message, each keeping the message's own extra fields."""
+    for block in message.blocks:
+        if isinstance(block, Text):
+            extra = _union(message.extra, block.extra)
+            yield structs.replace(block, extra=extra if isinstance(extra, Extra) else block.extra)

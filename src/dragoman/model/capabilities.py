@@ -1,0 +1,60 @@
+"""What one model behind one dialect can say, as data. Filters read it; codecs do not."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+
+class Alphabet(Struct, frozen=True):
+    """The characters (a regular-expression class body) and the length that an identifier may have."""
+
+    pattern: str
+    limit: int
+
+
+class Capabilities(Struct, frozen=True, kw_only=True):
+    # the conversation's shape
+    system: Literal["native", "leading", "none"] = "native"  # leading: only before the first turn
+    turns: Literal["free", "merge", "pair"] = "free"  # merge: one role never twice in a row; pair: user, assistant, …
+    fillers: tuple[str, str] = ("I understand.", "Continue")  # a missing answer, a missing question
+    prefill: bool = True  # the conversation may end with the assistant's turn
+    blank_text: bool = True  # text may be empty or white space only
+    # tools
+    names: Alphabet = Alphabet("a-zA-Z0-9_-", 64)
+    ids: Alphabet = Alphabet("a-zA-Z0-9_-", 64)
+    arguments: Literal["text", "object"] = "text"
+    text_tools: bool = False  # tools that take free text
+    paired_results: bool = True  # every call is answered in the next turn, every result answers a call
+    choice_modes: frozenset[str] = frozenset({"auto", "any", "none", "one"})
+    choice_names: bool = False  # `auto` or `any` may be limited to some tools
+    parallel_flag: bool = False
+    strict_tools: bool = False
+    result_media: bool = False  # a tool result may hold images and documents
+    result_errors: bool = False  # a tool result may say that it is an error
+    # content
+    media: frozenset[tuple[str, str]] = frozenset()  # (kind, how)
+    reasoning: bool = False  # takes its own family's reasoning back, and shows reasoning in answers
+    sealed_reasoning: bool = False  # takes reasoning back only with its seal
+    seals: frozenset[str] = frozenset()  # families whose seals it accepts
+    seal_slot: bool = False  # has a place where a foreign seal can travel, marked (D50)
+    cache_marks: int = 0
+    # answers
+    interleaves: bool = True  # several blocks may be open at once
+    choices: bool = False  # n > 1
+    citations: bool = False
+    # limits and knobs
+    knobs: frozenset[str] = frozenset()
+    knob_ranges: tuple[tuple[str, float, float], ...] = ()
+    output: frozenset[str] = frozenset({"text"})
+    output_names: bool = False  # an output schema has a name and a strict flag
+    closed_schemas: bool = False  # objects in an output schema must say additionalProperties: false
+    efforts: tuple[str, ...] = ()  # accepted effort names, least first
+    thinking: frozenset[str] = frozenset({"default"})  # accepted Thinking modes
+    budgets: bool = False  # thinking takes a token budget
+    thinking_show: bool = False  # thinking may be asked for without being shown
+    user: bool = False  # takes a user id
+    stop_limit: int | None = None  # how many stop sequences; 0: none at all
+    max_tokens: int | None = None  # not None: required, and this is the default
+    zero_tokens: bool = False  # max_tokens 0 is allowed (cache pre-warm)

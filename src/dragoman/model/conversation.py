@@ -1,0 +1,117 @@
+"""A conversation (what is asked) and a reply (what is answered), both whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from dragoman.model.blocks import Block, Cache, Extra, Node, Opaque, Text
+from dragoman.wire.jsonio import Json
+
+Role: TypeAlias = Literal["user", "assistant", "system"]
+
+
+class Message(Node, frozen=True):
+    role: Role
+    blocks: tuple[Block, ...]
+
+
+class ToolSpec(Node, frozen=True):
+    """A tool the model may call. `schema is None` means a free-text tool."""
+
+    name: str
+    description: str = ""
+    schema: Mapping[str, Json] | None = None
+    cache: Cache | None = None
+    strict: bool | None = None
+
+
+class ToolChoice(Struct, frozen=True):
+    """Whether the model may (`auto`), must (`any`), must not (`none`) call, or must call `names` (`one`).
+
+    With `auto` or `any`, `names` limits what may be called; empty means all tools.
+    """
+
+    mode: Literal["auto", "any", "none", "one"] = "auto"
+    names: tuple[str, ...] = ()
+    parallel: bool | None = None
+
+
+class Output(Struct, frozen=True):
+    """The form the answer must take."""
+
+    kind: Literal["text", "json", "schema"] = "text"
+    name: str = ""
+    schema: Mapping[str, Json] | None = None
+    strict: bool | None = None
+    extra: Extra | None = None
+
+
+class Thinking(Struct, frozen=True):
+    """How much the model shall think, and whether it shall show it."""
+
+    mode: Literal["default", "off", "on", "adaptive", "between_tools"] = "default"
+    effort: str = ""
+    budget: int | None = None
+    show: bool | None = None  # None: as the target does by itself
+
+
+class Conversation(Node, frozen=True):
+    model: str
+    messages: tuple[Message, ...]
+    system: tuple[Text, ...] = ()
+    tools: tuple[ToolSpec | Opaque, ...] = ()
+    tool_choice: ToolChoice = ToolChoice()
+    output: Output = Output()
+    thinking: Thinking = Thinking()
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    knobs: Mapping[str, float] = {}
+    choices: int = 1
+    stream: bool = False
+    previous: str | None = None
+    user: str = ""  # who asks, for the upstream's abuse checks
+    hints: Extra | None = None  # request headers that matter to one family
+
+
+class Why(Enum):
+    END = "end"
+    TOOL = "tool"
+    LENGTH = "length"
+    SEQUENCE = "sequence"
+    REFUSAL = "refusal"
+    CONTEXT = "context"
+    PAUSE = "pause"
+
+
+class Stop(Struct, frozen=True):
+    why: Why
+    sequence: str | None = None
+    extra: Extra | None = None
+
+
+class Usage(Struct, frozen=True):
+    """Token counts. `input` excludes both cache figures; `output` includes `reasoning`."""
+
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    reasoning: int = 0
+    estimated: bool = False
+    extra: Extra | None = None
+
+
+class Choice(Struct, frozen=True):
+    blocks: tuple[Block, ...]
+    stop: Stop
+
+
+class Reply(Node, frozen=True):
+    id: str
+    model: str
+    choices: tuple[Choice, ...]
+    usage: Usage | None = None

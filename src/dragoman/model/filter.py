@@ -1,0 +1,29 @@
+"""The shape of a filter: it changes what a conversation says, notes it, and owns the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from dragoman.model.conversation import Conversation
+from dragoman.model.events import Events
+from dragoman.model.notes import Notes
+
+
+class Back(Protocol):
+    """The answer half of a filter: stateful, one per answer. Returns an equal tuple (best: the same) if nothing changes.
+
+    Every stream ends with Finished or Failed, so a filter that holds something lets go of it there.
+    """
+
+    def feed(self, events: Events) -> Events: ...
+
+
+MakeBack: TypeAlias = Callable[[Notes], Back]
+
+
+class Filter(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]: ...

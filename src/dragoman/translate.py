@@ -1,0 +1,179 @@
+"""plan: what must change in a conversation so that the upstream can take it, and the ways back for its answer. Pure.
+
+One table, `ORDER`, says in which order filters work: forward top to bottom, back bottom to top (D52).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
+
+from msgspec import Struct, structs
+
+from dragoman import filters
+from dragoman.dialects.base import REAL_WORLD, Call, Dialect, Reader, World
+from dragoman.errors import Fault, LocalMisuse
+from dragoman.filters.object_arguments import settle_reply
+from dragoman.model.assemble import fold, unfold
+from dragoman.model.capabilities import Capabilities
+from dragoman.model.conversation import Conversation
+from dragoman.model.events import Events, Failed, Finished, Step
+from dragoman.model.filter import Filter, MakeBack
+from dragoman.model.notes import Note, Notes
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a caller may choose about a translation."""
+
+    losses: Literal["note", "refuse"] = "note"
+    think_tags: bool = False  # the upstream writes its thinking as <think>…</think> into the text
+
+
+class Pair(Struct, frozen=True):
+    """Both ends of a translation, as filters see them."""
+
+    client: Capabilities
+    client_family: str
+    upstream: Capabilities
+    upstream_family: str
+    settings: Settings
+
+
+_Maker: TypeAlias = Callable[[Pair], Filter | None]
+
+ORDER: tuple[_Maker, ...] = (
+    lambda pair: None if pair.client.interleaves else filters.SerializeBlocks(),
+    lambda _: filters.SettleStop(),
+    lambda pair: filters.CarrySeals(pair.client, pair.client_family, pair.upstream),
+    lambda pair: filters.DropForeign(pair.client, pair.client_family, pair.upstream, pair.upstream_family),
+    lambda pair: None if pair.upstream.text_tools else filters.WrapTextTools(),
+    lambda pair: filters.PairTools() if pair.upstream.paired_results else None,
+    lambda pair: filters.PlainResults(pair.upstream),
+    lambda pair: filters.RenameTools(pair.upstream),
+    lambda pair: None if pair.upstream.system == "native" else filters.FoldSystem(pair.upstream),
+    lambda pair: None if pair.upstream.blank_text else filters.FillEmpty(),
+    lambda pair: filters.AlternateTurns(pair.upstream),
+    lambda pair: filters.FitLimits(pair.upstream),
+    lambda pair: filters.ObjectArguments(pair.client, pair.upstream),
+)
+LAST: tuple[_Maker, ...] = (  # after the upstream dialect's own quirks: these read the answer first
+    lambda pair: filters.ThinkTags(pair.upstream_family) if pair.settings.think_tags else None,
+)
+
+
+class Plan(Struct, frozen=True):
+    """A translated request and the ways back. Immutable: every retry starts a fresh answer from it."""
+
+    client: Dialect
+    upstream: Dialect
+    asked: Conversation
+    sent: Conversation
+    notes: tuple[Note, ...]
+    makers: tuple[MakeBack, ...]
+    settings: Settings
+
+    @property
+    def verbatim(self) -> bool:
+        """Whether an answer may pass byte for byte: one language, one framing, nothing to change."""
+        return not self.makers and self.same_wire
+
+    @property
+    def same_wire(self) -> bool:
+        return self.client.codec == self.upstream.codec and self.client.binding == self.upstream.binding
+
+    def call(self) -> Call:
+        return self.upstream.codec.render_request(self.sent)
+
+
+def plan(
+    client: Dialect,
+    upstream: Dialect,
+    asked: Conversation,
+    *,
+    model: str | None = None,
+    settings: Settings | None = None,
+) -> Plan:
+    """Fit what a client asked to an upstream. Raises Unrepresentable for what it cannot be told (D9)."""
+    settings = settings or Settings()
+    notes = Notes(refuse=settings.losses == "refuse")
+    sent = asked if model is None else structs.replace(asked, model=model)
+    makers: list[MakeBack] = []
+    for each in _filters(client, upstream, sent.model, settings):
+        sent, maker = each.forward(sent, notes)
+        if maker is not None:
+            makers.append(maker)
+    return Plan(client, upstream, asked, sent, tuple(notes), tuple(makers), settings)
+
+
+def _filters(client: Dialect, upstream: Dialect, model: str, settings: Settings) -> Sequence[Filter]:
+    codec = upstream.codec
+    pair = Pair(client.codec.capabilities(model), client.codec.family, codec.capabilities(model), codec.family, settings)
+    chosen = [*(make(pair) for make in ORDER), *codec.quirks(model), *(make(pair) for make in LAST)]
+    return [each for each in chosen if each is not None]
+
+
+class WaysBack:
+    """All ways back of a plan as one, last change first."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.notes = Notes(refuse=False)
+        self._backs = [make(self.notes) for make in reversed(plan.makers)]
+
+    def feed(self, events: Events) -> Events:
+        for back in self._backs:
+            events = back.feed(events)
+        return events
+
+
+class Answer:
+    """One answer on its way back: the upstream's bytes in, the client's bytes out."""
+
+    def __init__(self, plan: Plan, world: World = REAL_WORLD) -> None:
+        upstream, client = plan.upstream, plan.client
+        self._reader = Reader(upstream.binding.frames(), upstream.codec.decoder(plan.sent, world))
+        self._ways = WaysBack(plan)
+        self._encoder = client.codec.encoder(plan.asked, world)
+        self._frame = client.binding.frame
+        self._keeps_frames = plan.same_wire
+        self.over = False
+        self.fault: Fault | None = None
+
+    @property
+    def notes(self) -> list[Note]:
+        return list(self._ways.notes)
+
+    def feed(self, chunk: bytes) -> bytes:
+        return b"".join([self._write(step) for step in self._reader.feed(chunk)])
+
+    def close(self, broken: Fault | None = None) -> bytes:
+        """The upstream's bytes are over. The client's stream always ends with its dialect's end or its error."""
+        return b"".join([self._write(step) for step in self._reader.close(broken)])
+
+    def _write(self, step: Step) -> bytes:
+        events = self._ways.feed(step.events)
+        if events and isinstance(events[-1], Finished | Failed):
+            self.over = True
+            self.fault = events[-1].fault if isinstance(events[-1], Failed) else None
+        if self._keeps_frames and step.raw and events == step.events and self._encoder.passes(events):
+            return step.raw
+        return b"".join([self._frame(payload) for payload in self._encoder.feed(events)])
+
+
+def answer_whole(plan: Plan, body: bytes, world: World = REAL_WORLD) -> tuple[bytes, list[Note]]:
+    """A whole reply in the client's dialect: the streamed path, so that streamed equals whole by construction."""
+    ways = WaysBack(plan)
+    reply = plan.upstream.codec.parse_reply(body, plan.sent)
+    reply = fold(ways.feed(unfold(reply)), ways.notes)
+    if plan.client.codec.capabilities(plan.asked.model).arguments == "object":
+        reply = settle_reply(reply, ways.notes)
+    return plan.client.codec.render_reply(reply, plan.asked, world), list(ways.notes)
+
+
+def configured(dialect: Dialect, settings: dict[str, object]) -> Dialect:
+    """The dialect with its codec's settings changed. Raises LocalMisuse for one it does not have."""
+    codec = dialect.codec
+    known = getattr(codec, "__struct_fields__", ())
+    for name in settings:
+        if name not in known:
+            raise LocalMisuse(f"{dialect.name} has no setting {name!r} (it has: {', '.join(known) or 'none'})")
+    return structs.replace(dialect, codec=structs.replace(codec, **settings)) if settings else dialect  # type: ignore[type-var]

@@ -1,0 +1,214 @@
+"""Fields: typed, blame-aware reading of a JSON object. What was not asked for is kept and can be had as `rest()`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NoReturn, TypeAlias, TypeVar, cast, overload
+
+from dragoman.errors import DragomanError, MalformedRequest
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
+
+D = TypeVar("D")
+T = TypeVar("T")
+Words: TypeAlias = tuple[str, ...] | frozenset[str]
+
+
+class _Required:
+    """The default of a field that has none."""
+
+
+_REQUIRED: Final = _Required()
+_NAMES: Final[dict[type, str]] = {
+    dict: "an object",
+    list: "an array",
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    bool: "a boolean",
+    type(None): "null",
+}
+
+
+def describe(value: Json) -> str:
+    """Name a value's JSON type with its article, as error messages do."""
+    return _NAMES.get(type(value), "something else")
+
+
+class Fields:
+    """One JSON object under a path. Every reader takes the name, so that it is no longer part of `rest()`.
+
+    A field that is null counts as absent when the reader was given a default. Errors are of the class `blame`, and name
+    the path: `messages[3].content[0].text: expected a string, got a number`. The object itself is never changed.
+    """
+
+    __slots__ = ("_data", "_left", "at", "blame")
+
+    def __init__(self, data: Json, at: str = "", blame: type[DragomanError] = MalformedRequest) -> None:
+        if not isinstance(data, dict):
+            raise blame(f"expected an object, got {describe(data)}", at=at)
+        self.at = at
+        self.blame = blame
+        self._data = data
+        self._left = data.copy()  # popping from a copy is cheaper than remembering names
+
+    @classmethod
+    def parse(cls, data: bytes | str, at: str = "", blame: type[DragomanError] = MalformedRequest) -> Fields:
+        """Decode a JSON object and read it; text that is no JSON is blamed in the same way."""
+        try:
+            return cls(jsonio.decode(data), at, blame)
+        except jsonio.JsonError as error:
+            raise blame(f"not JSON: {error}", at=at) from None
+
+    # --- scalars
+
+    @overload
+    def text(self, name: str) -> str: ...
+    @overload
+    def text(self, name: str, default: D) -> str | D: ...
+    def text(self, name: str, default: D | _Required = _REQUIRED) -> str | D:
+        """Take a string."""
+        value = self._left.pop(name, None)
+        if isinstance(value, str):
+            return value
+        return self._otherwise(name, value, "a string", default)
+
+    @overload
+    def integer(self, name: str) -> int: ...
+    @overload
+    def integer(self, name: str, default: D) -> int | D: ...
+    def integer(self, name: str, default: D | _Required = _REQUIRED) -> int | D:
+        """Take a whole number; `3.0` is one, `true` is not."""
+        value = self._left.pop(name, None)
+        if type(value) is int:
+            return value
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+        return self._otherwise(name, value, "an integer", default)
+
+    @overload
+    def number(self, name: str) -> float: ...
+    @overload
+    def number(self, name: str, default: D) -> float | D: ...
+    def number(self, name: str, default: D | _Required = _REQUIRED) -> float | D:
+        """Take a number as it was spelt: an int stays an int."""
+        value = self._left.pop(name, None)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return value
+        return self._otherwise(name, value, "a number", default)
+
+    @overload
+    def flag(self, name: str) -> bool: ...
+    @overload
+    def flag(self, name: str, default: D) -> bool | D: ...
+    def flag(self, name: str, default: D | _Required = _REQUIRED) -> bool | D:
+        """Take a boolean."""
+        value = self._left.pop(name, None)
+        if isinstance(value, bool):
+            return value
+        return self._otherwise(name, value, "a boolean", default)
+
+    @overload
+    def one_of(self, name: str, choices: Mapping[str, T]) -> T: ...
+    @overload
+    def one_of(self, name: str, choices: Mapping[str, T], default: D) -> T | D: ...
+    @overload
+    def one_of(self, name: str, choices: Words) -> str: ...
+    @overload
+    def one_of(self, name: str, choices: Words, default: D) -> str | D: ...
+    def one_of(self, name: str, choices: Mapping[str, T] | Words, default: D | _Required = _REQUIRED) -> T | str | D:
+        """Take one of a few words: the word itself, or what a mapping makes of it."""
+        value = self._left.pop(name, None)
+        if value is None:
+            return self._otherwise(name, value, "a string", default)
+        if not isinstance(value, str) or value not in choices:
+            got = jsonio.quote(value).decode() if isinstance(value, str) else describe(value)
+            self.fail(name, f"expected one of {', '.join(choices)}, got {got}")
+        return choices[value] if isinstance(choices, Mapping) else value
+
+    def any(self, name: str, default: Json = None) -> Json:
+        """Take whatever is there, null included."""
+        return self._left.pop(name, default)
+
+    # --- structure
+
+    def child(self, name: str) -> Fields:
+        """Take an object."""
+        value = self._left.pop(name, None)
+        if value is None:
+            return self._otherwise(name, value, "an object", _REQUIRED)
+        return Fields(value, self.path(name), self.blame)
+
+    def maybe_child(self, name: str) -> Fields | None:
+        """Take an object, or None when it is absent or null."""
+        return None if self._data.get(name) is None else self.child(name)
+
+    @overload
+    def array(self, name: str) -> list[Json]: ...
+    @overload
+    def array(self, name: str, default: D) -> list[Json] | D: ...
+    def array(self, name: str, default: D | _Required = _REQUIRED) -> list[Json] | D:
+        """Take an array of anything."""
+        value = self._left.pop(name, None)
+        if isinstance(value, list):
+            return value
+        return self._otherwise(name, value, "an array", default)
+
+    @overload
+    def children(self, name: str) -> list[Fields]: ...
+    @overload
+    def children(self, name: str, default: D) -> list[Fields] | D: ...
+    def children(self, name: str, default: D | _Required = _REQUIRED) -> list[Fields] | D:
+        """Take an array of objects."""
+        value = self._left.pop(name, None)
+        if not isinstance(value, list):
+            return self._otherwise(name, value, "an array", default)
+        path, blame = self.path(name), self.blame
+        return [Fields(item, f"{path}[{index}]", blame) for index, item in enumerate(value)]
+
+    @overload
+    def strings(self, name: str) -> tuple[str, ...]: ...
+    @overload
+    def strings(self, name: str, default: D) -> tuple[str, ...] | D: ...
+    def strings(self, name: str, default: D | _Required = _REQUIRED) -> tuple[str, ...] | D:
+        """Take an array of strings."""
+        value = self._left.pop(name, None)
+        if not isinstance(value, list):
+            return self._otherwise(name, value, "an array", default)
+        for index, item in enumerate(value):
+            if not isinstance(item, str):
+                raise self.blame(f"expected a string, got {describe(item)}", at=f"{self.path(name)}[{index}]")
+        return tuple(cast("list[str]", value))
+
+    # --- looking without taking
+
+    def has(self, name: str) -> bool:
+        """Tell whether the object has the field, null or taken included."""
+        return name in self._data
+
+    def peek(self, name: str) -> Json:
+        """Give the field's value, None when it is absent, and leave it in `rest()`."""
+        return self._data.get(name)
+
+    def rest(self) -> dict[str, Json]:
+        """Give all that nobody took, in its order. The caller may keep the dict."""
+        return self._left.copy()
+
+    # --- blame
+
+    def path(self, name: str) -> str:
+        """Give the field's path from the root of the payload."""
+        if not name.isidentifier():
+            return f"{self.at}[{jsonio.quote(name).decode()}]"
+        return f"{self.at}.{name}" if self.at else name
+
+    def fail(self, name: str, message: str) -> NoReturn:
+        """Raise the blamed error for the field, or for the object itself when `name` is empty."""
+        raise self.blame(message, at=self.path(name) if name else self.at)
+
+    def _otherwise(self, name: str, value: Json, wanted: str, default: D | _Required) -> D:
+        """Settle a field that is not of the wanted type: the default if it is absent, an error if it is not."""
+        if value is None and not isinstance(default, _Required):
+            return default
+        got = f"got {describe(value)}" if name in self._data else "found nothing"
+        raise self.blame(f"expected {wanted}, {got}", at=self.path(name))

@@ -1,0 +1,199 @@
+"""The only JSON entry point: fast through msgspec, exact where msgspec refuses, one exception for all that goes wrong.
+
+What comes back: integers of any size exactly (up to Python's limit of 4300 digits); other numbers as doubles, of which
+`1e400` is refused rather than turned into infinity; the last of duplicate keys; lone surrogates, which clients do send
+in escaped form, as they are. `NaN` and `Infinity` are not JSON. Invalid UTF-8 is refused, except inside the parts that
+a typed decoder skips or keeps as `Raw`, which are never looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+__all__ = ["Json", "JsonError", "Raw", "decode", "encode", "pretty", "quote", "typed"]
+
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+T = TypeVar("T")
+
+
+class JsonError(ValueError):
+    """Text that is no JSON, or a value that JSON cannot hold.
+
+    `position` is a byte offset, a hint only and None where it is not known; `at` is a path such as `choices[0].index`
+    when the text is JSON but does not fit the type asked for.
+    """
+
+    def __init__(self, message: str, position: int | None = None, at: str = "") -> None:
+        super().__init__(message if position is None else f"{message} (byte {position})")
+        self.message = message
+        self.position = position
+        self.at = at
+
+
+_TROUBLE = (msgspec.MsgspecError, RecursionError, ValueError)  # ValueError: UnicodeError, and integers of 4300 digits
+_DEEP = "nested too deeply"
+
+_plain_decode: Callable[[bytes | str], Json] = msgspec.json.Decoder().decode
+_plain_encode = msgspec.json.Encoder().encode
+
+
+def decode(data: bytes | str) -> Json:
+    """Decode one JSON text. Raises JsonError."""
+    try:
+        return _plain_decode(data)
+    except _TROUBLE as error:
+        return _decode_again(_plain_decode, data, error)
+
+
+def typed(kind: type[T]) -> Callable[[bytes | str], T]:
+    """Make a decoder into `kind`, usually a Struct of a stream chunk. What it makes raises JsonError."""
+    strict = msgspec.json.Decoder(kind).decode
+
+    def read(data: bytes | str) -> T:
+        try:
+            return strict(data)
+        except _TROUBLE as error:
+            return _decode_again(strict, data, error)
+
+    return read
+
+
+def encode(value: object) -> bytes:
+    """Encode compactly; Structs and `Raw` may be part of `value`. Not-a-number becomes null. Raises JsonError."""
+    try:
+        return _plain_encode(value)
+    except UnicodeEncodeError:
+        return _guard(_spell, value)
+    except (RecursionError, TypeError, ValueError) as error:
+        raise _refusal(error) from None
+
+
+def pretty(value: object) -> bytes:
+    """Encode for people: two spaces a level. Raises JsonError."""
+    return _guard(_indent, encode(value))
+
+
+def quote(text: str) -> bytes:
+    """Give the JSON string literal, quotes included, of any text."""
+    try:
+        return _plain_encode(text)
+    except UnicodeEncodeError:  # lone surrogates have no UTF-8, only an escape
+        return json.dumps(text).encode()
+
+
+# --- what msgspec refuses although the wire has it: lone surrogates
+
+# Every escape is matched, so that the second half of `\\ud800` (an escaped backslash) is not taken for one.
+_ESCAPE = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u([dD][89a-fA-F][0-9a-fA-F]{2})|.)|([\ud800-\udfff])",
+    re.DOTALL,
+)
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_NONCHARACTERS = "".join(map(chr, range(0xFDD0, 0xFDF0)))
+
+
+def _decode_again(decoder: Callable[[bytes | str], T], data: bytes | str, error: Exception) -> T:
+    """Decode with lone surrogates masked by text that msgspec accepts, then unmask; or explain what is wrong."""
+    try:
+        text = data if isinstance(data, str) else str(data, "utf-8")
+    except UnicodeDecodeError as bad:
+        raise JsonError("invalid UTF-8", bad.start) from None
+    if not isinstance(error, RecursionError) and (mark := _unused(text)):
+        masked, found = _mask(text, mark)
+        if found:
+            try:
+                return _unmask(decoder(masked), re.compile(mark + "(....)"))  # type: ignore[return-value]
+            except _TROUBLE as second:
+                refusal = _refusal(second)
+                raise JsonError(refusal.message, at=refusal.at) from None  # its position is one in the masked text
+    raise _refusal(error, len(data)) from None
+
+
+def _unused(text: str) -> str:
+    """Pick a noncharacter that the text does not hold, neither plainly nor escaped."""
+    lowered = text.lower()
+    return next((mark for mark in _NONCHARACTERS if mark not in text and f"\\u{ord(mark):04x}" not in lowered), "")
+
+
+def _mask(text: str, mark: str) -> tuple[str, bool]:
+    found = False
+
+    def spell(match: re.Match[str]) -> str:
+        nonlocal found
+        escaped, plain = match.groups()
+        if escaped is None and plain is None:
+            return match[0]
+        found = True
+        return f"{mark}{escaped or format(ord(plain), '04x')}"
+
+    return _ESCAPE.sub(spell, text), found
+
+
+def _unmask(value: object, masked: re.Pattern[str]) -> object:
+    """Put the surrogates back wherever they are: keys, values, Struct fields and raw text."""
+    if isinstance(value, str):
+        return masked.sub(lambda match: chr(int(match[1], 16)), value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(_unmask(item, masked) for item in value)
+    if isinstance(value, dict):
+        return {_unmask(key, masked): _unmask(item, masked) for key, item in value.items()}
+    if isinstance(value, Raw):
+        return Raw(masked.sub(r"\\u\1", str(memoryview(value), "utf-8")).encode())
+    if isinstance(value, Struct):
+        names = value.__struct_fields__
+        return msgspec.structs.replace(value, **{name: _unmask(getattr(value, name), masked) for name in names})
+    return value
+
+
+def _spell(value: object) -> bytes:
+    """Encode a value that has lone surrogates somewhere. Slow, rare."""
+    if isinstance(value, str):
+        return quote(value)
+    if isinstance(value, (list, tuple)):
+        return b"[%b]" % b",".join(map(_spell, value))
+    if isinstance(value, dict):
+        return b"{%b}" % b",".join(b"%b:%b" % (quote(key), _spell(item)) for key, item in value.items())
+    if isinstance(value, Struct):
+        return _spell(msgspec.to_builtins(value, builtin_types=(Raw,)))
+    return _plain_encode(value)
+
+
+def _indent(text: bytes) -> bytes:
+    plain = str(text, "utf-8")
+    mark = _unused(plain)
+    masked, _ = _mask(plain, mark) if mark else (plain, False)
+    indented = msgspec.json.format(masked, indent=2)
+    return (re.sub(mark + "(....)", r"\\u\1", indented) if mark else indented).encode()
+
+
+# --- errors
+
+_BYTE = re.compile(r" \(byte (\d+)\)$")
+_PLACE = re.compile(r" - at `\$\.?([^`]*)`$")
+
+
+def _guard(work: Callable[[T], bytes], value: T) -> bytes:
+    try:
+        return work(value)
+    except (RecursionError, TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise _refusal(error) from None
+
+
+def _refusal(error: Exception, size: int | None = None) -> JsonError:
+    """Turn whatever a JSON library raised into our one error. `size` is the input's, to place "truncated"."""
+    if isinstance(error, RecursionError):
+        return JsonError(_DEEP)
+    if isinstance(error, UnicodeError):
+        return JsonError("a surrogate outside a string")
+    message = str(error)
+    if place := _PLACE.search(message):
+        return JsonError(message[: place.start()], at=place[1])
+    if byte := _BYTE.search(message):
+        return JsonError(message[: byte.start()], int(byte[1]))
+    return JsonError(message, size if "truncated" in message else None)

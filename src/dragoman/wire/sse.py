@@ -1,0 +1,193 @@
+"""Server-sent events, by the HTML specification: a decoder for bytes cut anywhere, and the encoder.
+
+Theory of operation. The decoder knows blocks, not lines: pieces are only kept until one of them, read together with
+the last bytes before it, completes a block. Then all is joined once and the complete blocks are decoded. So every byte
+is joined and looked at a fixed number of times, however long a line or a block is and however it was cut.
+
+A block ends where a line end is followed by another. A CR at the end of the input may be half of a CRLF, so there the
+decoder waits for one more byte; except after a line that was itself ended by a lone CR: `CR CR` ends the block at once,
+and an LF that may follow is a blank line between blocks, which never means anything. So the frames, `raw` included, do
+not depend on where the input was cut.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+from dragoman.errors import BadFrame, LocalMisuse
+from dragoman.wire.frame import Frame
+
+MAX_FRAME = 32 * 1024 * 1024
+
+_BOM = b"\xef\xbb\xbf"
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_BLOCK_END = re.compile(rb"\r\r|(?:\r\n|\n)(?:\n|\r\n|\r(?!\n|\Z))")
+_LONGEST_UNDECIDED = 2  # LF CR
+_LONGEST_RETRY = 15  # digits; a longer one is no time in milliseconds
+_LONGEST_CACHED_NAME = 64
+
+
+class FrameTooLong(BadFrame):
+    """A block that is longer than the decoder's limit, or would be."""
+
+
+class SseDecoder:
+    """Feed bytes cut anywhere; get the same frames as if they came whole.
+
+    `Frame.kind` is the event name, "" where there is none (HTML would say "message"; "" re-encodes exactly).
+    `Frame.data` is the data lines joined with LF, in the bytes that came, valid UTF-8 or not. `Frame.raw` is the
+    block's own bytes with its blank line, without a BOM or blank lines before it. Blocks without a data line (comments,
+    lone ids) give no frame.
+
+    `last_event_id` and `retry` are as of the last block decoded. After FrameTooLong the decoder stays failed.
+    """
+
+    __slots__ = ("_failed", "_fresh", "_held", "_max_frame", "_size", "_tail", "last_event_id", "retry")
+
+    def __init__(self, max_frame: int = MAX_FRAME) -> None:
+        self.last_event_id = ""
+        self.retry: int | None = None
+        self._max_frame = max_frame
+        self._held: list[bytes] = []  # pieces of one unfinished block
+        self._size = 0
+        self._tail = b""  # the last bytes of the pieces
+        self._fresh = True  # a byte order mark may still come
+        self._failed: FrameTooLong | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether a block has begun and not ended: at the end of the stream, it broke in mid-frame."""
+        return bool(self._held)
+
+    def feed(self, chunk: bytes) -> Iterator[Frame]:
+        """Take more bytes and give the frames they complete. Raises FrameTooLong, after the frames before it."""
+        if self._failed is not None:
+            raise self._failed
+        if self._fresh:
+            chunk = b"".join(self._held) + chunk
+            if len(chunk) < len(_BOM) and _BOM.startswith(chunk):
+                self._hold(chunk)
+                return iter(())
+            self._fresh = False
+            self._hold(b"")
+            chunk = chunk.removeprefix(_BOM)
+        if self._held:
+            probe = self._tail + chunk
+            self._held.append(chunk)
+            if not (_BLOCK_END.search(probe) if b"\r" in probe else b"\n\n" in probe):
+                self._size += len(chunk)
+                self._tail = probe[-_LONGEST_UNDECIDED:]
+                return iter(()) if self._size <= self._max_frame else self._fail([])
+            chunk = b"".join(self._held)
+        frames: list[Frame] = []
+        rest = self._split(chunk, frames)
+        if len(rest) > self._max_frame:
+            return self._fail(frames)
+        if rest or self._held:
+            self._hold(rest)
+        return iter(frames)
+
+    def close(self) -> Iterator[Frame]:
+        """Give the last block as if its blank line had come, which some upstreams omit; `raw` gets the blank line.
+
+        A line without its line end counts too. A half frame can therefore come out; `pending`, read before, tells, and
+        a dialect notices by data that is no JSON or by its own last event missing.
+        """
+        if self._failed is not None:
+            raise self._failed
+        block = b"".join(self._held)
+        self._hold(b"")
+        if not block.endswith(b"\n\r"):
+            block += b"\n" if block.endswith(b"\n") else b"\n\n"
+        frame = self._block(block)
+        return iter(()) if frame is None else iter((frame,))
+
+    def _hold(self, piece: bytes) -> None:
+        self._held = [piece] if piece else []
+        self._size = len(piece)
+        self._tail = piece[-_LONGEST_UNDECIDED:]
+
+    def _fail(self, frames: list[Frame]) -> Iterator[Frame]:
+        self._hold(b"")
+        self._failed = FrameTooLong(f"a frame is longer than {self._max_frame} bytes")
+        return _then_raise(frames, self._failed)
+
+    def _split(self, buffer: bytes, frames: list[Frame]) -> bytes:
+        """Decode all complete blocks; give what is left of the buffer. The usual shapes take the short way."""
+        if len(buffer) > self._max_frame:
+            return self._split_any(buffer, frames)
+        mixed = b"\r" in buffer
+        line_end, block_end = (b"\r\n", b"\r\n\r\n") if mixed else (b"\n", b"\n\n")
+        blocks = buffer.split(block_end)
+        rest = blocks.pop()
+        for block in blocks:
+            kind: str | None = ""
+            line = block
+            if block.startswith(b"event: "):
+                name, _, line = block[7:].partition(line_end)
+                kind = _name(name) if len(name) <= _LONGEST_CACHED_NAME else None
+            if kind is not None and line.startswith(b"data: ") and b"\n" not in line and not (mixed and b"\r" in line):
+                frames.append(Frame(kind, line[6:], block + block_end))
+            elif mixed:
+                self._split_any(block + block_end, frames)
+            elif frame := self._block(block.lstrip(b"\n") + block_end):
+                frames.append(frame)
+        return self._split_any(rest, frames) if mixed else rest.lstrip(b"\n")
+
+    def _split_any(self, buffer: bytes, frames: list[Frame]) -> bytes:
+        """Do the same for any fields and any mixture of line ends; give a block that is too long as the rest."""
+        begin = 0
+        for found in _BLOCK_END.finditer(buffer):
+            raw = buffer[begin : found.end()].lstrip(b"\r\n")
+            if len(raw) > self._max_frame:
+                return raw
+            begin = found.end()
+            if frame := self._block(raw):
+                frames.append(frame)
+        return buffer[begin:].lstrip(b"\r\n")
+
+    def _block(self, raw: bytes) -> Frame | None:
+        """Decode one whole block, line by line."""
+        kind = b""
+        data: list[bytes] = []
+        for line in _LINE_END.split(raw) if b"\r" in raw else raw.split(b"\n"):
+            name, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if name == b"data":
+                data.append(value)
+            elif name == b"event":
+                kind = value
+            elif name == b"id" and b"\0" not in value:
+                self.last_event_id = str(value, "utf-8", "replace")
+            elif name == b"retry" and value.isdigit() and len(value) <= _LONGEST_RETRY:
+                self.retry = int(value)
+        return Frame(str(kind, "utf-8", "replace"), b"\n".join(data), raw) if data else None
+
+
+@lru_cache(256)
+def _name(line: bytes) -> str | None:
+    """Decode an event name; None if a lone CR or LF hides in it."""
+    return None if b"\n" in line or b"\r" in line else str(line, "utf-8", "replace")
+
+
+def _then_raise(frames: list[Frame], error: Exception) -> Iterator[Frame]:
+    yield from frames
+    raise error
+
+
+def encode_sse(kind: bytes, data: bytes) -> bytes:
+    """Write one event, without an event line if `kind` is empty. Decoding gives `data` back, every line end as LF."""
+    if b"\n" in data or b"\r" in data:
+        data = b"\ndata: ".join(_LINE_END.split(data))
+    if not kind:
+        return b"data: " + data + b"\n\n"
+    if b"\n" in kind or b"\r" in kind:
+        raise LocalMisuse("an event name cannot hold a line end")
+    return b"event: " + kind + b"\ndata: " + data + b"\n\n"
+
+
+def comment(text: bytes) -> bytes:
+    """Write a comment, which every client ignores: the usual keep-alive."""
+    return b": %b\n\n" % b"\n: ".join(_LINE_END.split(text))

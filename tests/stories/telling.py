@@ -1,0 +1,137 @@
+"""A story is one exchange told in every dialect, as data files.
+
+`story.md` opens with two lines, `asked: <dialect>` and `answered: <dialect>`, which name the two files written by hand:
+`<asked>.request.json` and `<answered>.stream` (the upstream's answer, frames as text, see `frames_text`). Everything else
+in the folder is what Dragoman makes of them; `python -m tests.stories` rewrites it and reviewers read the diff.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from dragoman import dialects
+from dragoman.dialects.base import Dialect, Reader, World
+from dragoman.model.conversation import Conversation
+from dragoman.model.events import Event
+from dragoman.translate import Answer, Plan, answer_whole, plan
+from dragoman.wire import jsonio
+from dragoman.wire.frame import Payload
+
+STORIES = Path(__file__).parent
+
+
+def still_world() -> World:
+    """A world in which nothing is random: ids count, and it is always the same moment."""
+    counter = itertools.count(1)
+    return World(new_id=lambda prefix: f"{prefix}{next(counter):04d}", now=lambda: 1_780_000_000)
+
+
+@dataclass(frozen=True)
+class Story:
+    folder: Path
+    asked: str
+    answered: str
+    raw_tools: str = ""
+
+    def __str__(self) -> str:
+        return self.folder.name
+
+    @property
+    def request(self) -> bytes:
+        return (self.folder / f"{self.asked}.request.json").read_bytes()
+
+    @property
+    def stream(self) -> bytes:
+        """The upstream's answer as it stood on the wire."""
+        return wire_bytes(dialects.get(self.answered), (self.folder / f"{self.answered}.stream").read_bytes())
+
+
+def stories() -> list[Story]:
+    return [_load(path.parent) for path in sorted(STORIES.glob("*/story.md"))]
+
+
+def _load(folder: Path) -> Story:
+    head = (folder / "story.md").read_text().split("\n\n")[0]
+    fields = dict(line.split(": ", 1) for line in head.splitlines() if ": " in line)
+    return Story(folder, fields["asked"], fields["answered"])
+
+
+def tell(story: Story) -> dict[str, bytes]:
+    """Every generated file of a story."""
+    files: dict[str, bytes] = {}
+    client, upstream = dialects.get(story.asked), dialects.get(story.answered)
+    asked = client.codec.parse_request(client.binding.unwrap(jsonio.decode(story.request)))
+    files["conversation.json"] = canonical_json(asked)
+    notes: list[str] = []
+    for name in dialects.names():
+        target = dialects.get(name)
+        if name != story.asked:
+            made = plan(client, target, asked)
+            files[f"{name}.request.json"] = jsonio.pretty(jsonio.decode(target.binding.wrap(made.call()).body)) + b"\n"
+            notes += [f"request {story.asked} -> {name}: {note}" for note in made.notes]
+    events = [event for step in steps(upstream, asked, story.stream) for event in step.events]
+    files["events.jsonl"] = b"".join(jsonio.encode(event) + b"\n" for event in events)
+    for name in dialects.names():
+        target = dialects.get(name)
+        if name == story.answered:
+            continue
+        answer = Answer(_plan_for(story, target, upstream, asked), still_world())
+        raw = answer.feed(story.stream) + answer.close()
+        files[f"{name}.stream"] = story_text(target, raw)
+        notes += [f"answer {story.answered} -> {name}: {note}" for note in answer.notes]
+    files["notes.txt"] = "".join(f"{note}\n" for note in notes).encode()
+    return files
+
+
+def _plan_for(story: Story, client: Dialect, upstream: Dialect, asked: Conversation) -> Plan:
+    """The story's question as if a client of that dialect had asked it."""
+    if client.name == story.asked:
+        return plan(client, upstream, asked)
+    spoken = plan(dialects.get(story.asked), client, asked)
+    again = client.codec.parse_request(client.binding.unwrap(jsonio.decode(client.binding.wrap(spoken.call()).body)))
+    return plan(client, upstream, again)
+
+
+def steps(dialect: Dialect, asked: Conversation, data: bytes):  # type: ignore[no-untyped-def]
+    reader = Reader(dialect.binding.frames(), dialect.codec.decoder(asked, still_world()))
+    return [*reader.feed(data), *reader.close()]
+
+
+def canonical_json(value: Conversation | Event) -> bytes:
+    """A canonical value as people read it: defaults and places left out."""
+    plain = msgspec.to_builtins(value, builtin_types=(), str_keys=True)
+    return jsonio.pretty(_without_noise(plain)) + b"\n"
+
+
+def _without_noise(value: object) -> object:
+    if isinstance(value, dict):
+        kept = {name: _without_noise(each) for name, each in value.items() if name != "at"}
+        return {name: each for name, each in kept.items() if each not in (None, "", [], {}, False)}
+    return [_without_noise(each) for each in value] if isinstance(value, list) else value
+
+
+def story_text(dialect: Dialect, raw: bytes) -> bytes:
+    """Wire bytes as a text file: themselves for text framings, one `kind: data` line a frame for binary ones."""
+    if not _binary(dialect):
+        return raw
+    decoder = dialect.binding.frames()
+    frames = [*decoder.feed(raw), *decoder.close()]
+    return b"".join(b"%s%s: %s\n" % (b"!" if frame.error else b"", frame.kind.encode(), frame.data) for frame in frames)
+
+
+def wire_bytes(dialect: Dialect, text: bytes) -> bytes:
+    if not _binary(dialect):
+        return text
+    out = b""
+    for line in text.splitlines():
+        kind, _, data = line.partition(b": ")
+        out += dialect.binding.frame(Payload(kind.removeprefix(b"!"), data, kind.startswith(b"!")))
+    return out
+
+
+def _binary(dialect: Dialect) -> bool:
+    return b"\x00" in dialect.binding.frame(Payload(b"x", b"{}"))

@@ -1,0 +1,458 @@
+"""Hypothesis strategies for the model: conversations as wild as clients send them, streams of events, cuts of bytes.
+
+`conversations()` is canonical (what readers promise), but otherwise unfit for any target: illegal, duplicate and reused
+ids, orphans, missing, late and doubled results, blank texts, system messages anywhere, everything of two families.
+`conversations_that_go_on()` gives a conversation and the same one some turns later. `events()` obeys model/grammar.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+from msgspec import structs
+
+from dragoman.errors import Fault
+from dragoman.model.blocks import (
+    Block,
+    Cache,
+    Extra,
+    Media,
+    Opaque,
+    Reasoning,
+    Seal,
+    Text,
+    ToolCall,
+    ToolResult,
+    Where,
+)
+from dragoman.model.canonical import canonical
+from dragoman.model.capabilities import Alphabet, Capabilities
+from dragoman.model.conversation import (
+    Conversation,
+    Message,
+    Output,
+    Stop,
+    Thinking,
+    ToolChoice,
+    ToolSpec,
+    Usage,
+    Why,
+)
+from dragoman.model.events import (
+    FINISHED,
+    ArgumentsDelta,
+    BlockEnded,
+    BlockStarted,
+    Cited,
+    Event,
+    Events,
+    Failed,
+    OpaqueEvent,
+    ReasoningDelta,
+    Sealed,
+    Started,
+    Stopped,
+    TextDelta,
+    UsageReported,
+)
+
+FAMILIES = ("anthropic", "openai")
+
+# Few, so that they meet; each is here for a rule: legal, legal on some targets only, too long, alike in their first 80
+# characters, one that a renaming of another could give.
+IDS = (
+    "call_1",
+    "call_2",
+    "call_1_2",
+    "functions.read:0",
+    "call_x|fc_y",
+    "naïve id",
+    "i" * 64,
+    "i" * 65,
+    "i" * 80 + "1",
+    "i" * 80 + "2",
+)
+NAMES = ("read", "mcp.a.b", "mcp_a_b", "files.read all", "n" * 64, "n" * 65, "n" * 129)
+TEXTS = (
+    "",
+    " ",
+    "\n\t ",
+    "hi",
+    "two\nlines",
+    "ends with space ",
+    " begins with one",
+    "é 漢 🐉",
+    "</think>",
+    '"quoted"\\',
+)
+BLANKS = ("", " ", "\n\t ")
+
+
+# ---- plain values
+
+texts: SearchStrategy[str] = st.sampled_from(TEXTS) | st.text(max_size=6)
+ids: SearchStrategy[str] = st.sampled_from(IDS)
+names: SearchStrategy[str] = st.sampled_from(NAMES)
+numbers: SearchStrategy[float] = st.floats(-4, 4, allow_nan=False).map(lambda number: round(number, 3) + 0.0)
+counts: SearchStrategy[int] = st.integers(0, 5000)
+scalars: SearchStrategy[Any] = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | numbers | texts
+json_values: SearchStrategy[Any] = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts, inner, max_size=2), max_leaves=4
+)
+schemas: SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {
+        "type": st.just("object"),
+        "properties": st.dictionaries(names, st.sampled_from([{"type": "string"}, {"type": "integer"}]), max_size=2),
+    }
+)
+arguments: SearchStrategy[str] = st.sampled_from(
+    ("", "{}", '{"path": "a", "n": 1.0}', '{ "x":[1,2] }', '"{\\"a\\":1}"', "[1]", '{"cut', "no json")
+)
+
+
+def maybe(strategy: SearchStrategy[Any]) -> SearchStrategy[Any]:
+    """Mostly None, so that what is rare in life is rare here, and shrinks away."""
+    return st.one_of(st.none(), st.none(), strategy)
+
+
+# No dialect knows these field names, so each must keep them as they are, or say that it did not.
+extras: SearchStrategy[Extra] = st.builds(
+    Extra,
+    st.sampled_from(FAMILIES),
+    st.dictionaries(st.sampled_from(("x_mark", "x_trace")), json_values, min_size=1, max_size=2),
+)
+caches: SearchStrategy[Cache] = st.builds(Cache, st.sampled_from(("5m", "1h")))
+seals: SearchStrategy[Seal] = st.builds(
+    Seal,
+    st.sampled_from((*FAMILIES, "gemini")),
+    st.sampled_from(("c2VhbA==", "bW9yZQ==")),
+    st.sampled_from(("signature", "redacted", "encrypted")),
+)
+
+
+# ---- blocks
+
+
+def opaques(kinds: Sequence[str] = ("x_widget",)) -> SearchStrategy[Opaque]:
+    data = st.sampled_from(kinds).map(lambda kind: {"type": kind, "x_data": [1, None]})
+    return st.builds(Opaque, st.sampled_from(FAMILIES), data, st.sampled_from(kinds), cache=maybe(caches))
+
+
+media: SearchStrategy[Media] = st.one_of(
+    st.builds(
+        Media,
+        st.just("image"),
+        st.sampled_from(("image/png", "image/jpeg")),
+        st.just("base64"),
+        st.just("aGk="),
+        cache=maybe(caches),
+        extra=maybe(extras),
+    ),
+    st.builds(Media, st.just("image"), st.just(""), st.just("url"), st.just("https://example.org/a.png")),
+    st.builds(Media, st.just("document"), st.just("application/pdf"), st.just("base64"), st.just("JVBERg=="), texts),
+    st.builds(Media, st.just("document"), st.just("text/plain"), st.just("text"), texts),
+    st.builds(Media, st.just("document"), st.just(""), st.just("file"), st.just("file_1")),
+    st.builds(Media, st.just("audio"), st.just("audio/wav"), st.just("base64"), st.just("UklGRg==")),
+)
+plain_texts: SearchStrategy[Text] = st.builds(Text, texts, maybe(caches), extra=maybe(extras))
+spoken_texts: SearchStrategy[Text] = st.builds(
+    Text, texts, maybe(caches), maybe(seals), st.lists(opaques(("x_citation",)), max_size=1).map(tuple)
+)
+reasonings: SearchStrategy[Reasoning] = st.builds(Reasoning, texts, st.sampled_from(("", *FAMILIES)), maybe(seals))
+
+
+def tool_calls(ids: SearchStrategy[str] = ids) -> SearchStrategy[ToolCall]:
+    form = st.sampled_from(("json", "json", "text"))
+    return st.builds(ToolCall, ids, names, arguments, form, maybe(caches), maybe(seals), extra=maybe(extras))
+
+
+def tool_results(ids: SearchStrategy[str] = ids) -> SearchStrategy[ToolResult]:
+    part = plain_texts | media | opaques(("x_widget", "unreadable media"))
+    content = st.lists(part, max_size=3).map(tuple)
+    return st.builds(ToolResult, ids, content, st.booleans(), maybe(caches), extra=maybe(extras))
+
+
+# ---- messages
+
+_user_blocks: SearchStrategy[list[Block]] = st.lists(
+    st.one_of(plain_texts, plain_texts, media, tool_results(), opaques()), max_size=3
+)
+_assistant_blocks: SearchStrategy[list[Block]] = st.lists(
+    st.one_of(spoken_texts, spoken_texts, reasonings, tool_calls(), opaques()), max_size=3
+)
+_system_blocks: SearchStrategy[list[Block]] = st.lists(st.one_of(plain_texts, plain_texts, opaques()), max_size=2)
+
+
+def _message(
+    role: Literal["user", "assistant", "system"], blocks: SearchStrategy[list[Block]]
+) -> SearchStrategy[Message]:
+    return st.builds(Message, st.just(role), blocks.map(tuple), extra=maybe(extras))
+
+
+user_turns = _message("user", _user_blocks)
+assistant_turns = _message("assistant", _assistant_blocks)
+system_turns = _message("system", _system_blocks)
+talk: SearchStrategy[list[Message]] = st.lists(
+    st.one_of(user_turns, user_turns, assistant_turns, assistant_turns, system_turns), max_size=3
+)
+
+
+@st.composite
+def tool_exchanges(draw: DrawFn) -> list[Message]:
+    """Calls and their results, told as badly as clients do: shuffled, lost, doubled, late, with talk between them."""
+    calls = draw(st.lists(tool_calls(), min_size=1, max_size=3))
+    results = [draw(tool_results(st.just(call.id))) for call in calls if draw(st.integers(0, 5))]
+    if results and not draw(st.integers(0, 3)):
+        results.append(draw(st.sampled_from(results)))
+    results = draw(st.permutations(results))
+    cut = draw(st.integers(0, len(results))) if not draw(st.integers(0, 2)) else len(results)
+    said = draw(st.lists(plain_texts, max_size=1))
+    before = draw(st.lists(spoken_texts | reasonings, max_size=1))
+    between = (
+        draw(st.lists(st.one_of(system_turns, user_turns, assistant_turns), max_size=1)) if cut < len(results) else []
+    )
+    return [
+        Message("assistant", (*before, *calls)),
+        *draw(st.lists(system_turns, max_size=1) if not draw(st.integers(0, 3)) else st.just([])),
+        Message("user", (*results[:cut], *said)),
+        *between,
+        *([Message("user", tuple(results[cut:]))] if cut < len(results) else []),
+    ]
+
+
+def _joined(parts: Iterable[list[Message]]) -> tuple[Message, ...]:
+    return tuple([message for part in parts for message in part])
+
+
+histories: SearchStrategy[tuple[Message, ...]] = st.lists(talk | tool_exchanges(), max_size=4).map(_joined)
+
+
+# ---- conversations
+
+tool_specs: SearchStrategy[ToolSpec] = st.builds(
+    ToolSpec, names, texts, maybe(schemas), maybe(caches), maybe(st.booleans()), extra=maybe(extras)
+)
+tools: SearchStrategy[tuple[ToolSpec | Opaque, ...]] = st.lists(
+    st.one_of(tool_specs, tool_specs, tool_specs, opaques(("x_server_tool",))), max_size=3
+).map(tuple)
+outputs: SearchStrategy[Output] = st.one_of(
+    st.just(Output()),
+    st.just(Output("json")),
+    st.builds(Output, st.just("schema"), st.sampled_from(("", "answer")), schemas, maybe(st.booleans())),
+)
+thinkings: SearchStrategy[Thinking] = st.one_of(
+    st.just(Thinking()),
+    st.builds(
+        Thinking,
+        st.sampled_from(("default", "off", "on", "adaptive", "between_tools")),
+        st.sampled_from(("", "low", "medium", "high", "max")),
+        maybe(st.integers(1024, 4096)),
+        maybe(st.booleans()),
+    ),
+)
+knobs: SearchStrategy[dict[str, float]] = st.dictionaries(
+    st.sampled_from(("temperature", "top_p", "top_k", "seed", "frequency_penalty", "x_knob")), numbers, max_size=2
+)
+
+
+@st.composite
+def tool_choices(draw: DrawFn, declared: Sequence[str]) -> ToolChoice:
+    parallel = draw(maybe(st.booleans()))
+    if not declared:
+        return ToolChoice(draw(st.sampled_from(("auto", "none"))), parallel=parallel)
+    mode: Any = draw(st.sampled_from(("auto", "any", "none", "one")))
+    limit = {"one": (1, 1), "none": (0, 0)}.get(mode, (0, 2))
+    chosen = draw(st.lists(st.sampled_from(declared), min_size=limit[0], max_size=limit[1], unique=True))
+    return ToolChoice(mode, tuple(chosen), parallel)
+
+
+@st.composite
+def conversations(draw: DrawFn, messages: SearchStrategy[tuple[Message, ...]] = histories) -> Conversation:
+    declared = draw(tools)
+    conversation = Conversation(
+        draw(st.sampled_from(("model-1", "claude-x"))),
+        draw(messages),
+        tuple(draw(st.lists(plain_texts, max_size=2))),
+        declared,
+        draw(tool_choices([tool.name for tool in declared if isinstance(tool, ToolSpec)])),
+        draw(outputs),
+        draw(thinkings),
+        draw(maybe(st.integers(0, 4096))),
+        tuple(draw(st.lists(st.sampled_from(("STOP", "\n\n")), max_size=2))),
+        draw(knobs),
+        draw(st.sampled_from((1, 1, 1, 2))),
+        draw(st.booleans()),
+        user=draw(st.sampled_from(("", "user-1"))),
+        extra=draw(maybe(extras)),
+    )
+    return placed(canonical(conversation))
+
+
+@st.composite
+def conversations_that_go_on(draw: DrawFn) -> tuple[Conversation, Conversation]:
+    """A conversation whose last turn is the user's and leaves no call open, and the same one some turns later.
+
+    What a prompt cache sees: the later one begins with the model's answer to the earlier one.
+    """
+    earlier = draw(conversations(st.tuples(histories, user_turns).map(lambda pair: (*pair[0], pair[1]))))
+    messages = (*earlier.messages, *_answers_to_open_calls(earlier.messages))
+    answer = draw(assistant_turns | tool_exchanges())
+    later = (*messages, *(answer if isinstance(answer, list) else [answer]), *draw(histories))
+    return (
+        placed(canonical(structs.replace(earlier, messages=messages))),
+        placed(canonical(structs.replace(earlier, messages=later))),
+    )
+
+
+def _answers_to_open_calls(messages: Iterable[Message]) -> list[Message]:
+    """Calls may have one id several times; a result for each is enough, and one too many is harmless."""
+    called = [block.id for message in messages for block in message.blocks if isinstance(block, ToolCall)]
+    return [Message("user", tuple([ToolResult(id_, (Text("late"),)) for id_ in called]))] if called else []
+
+
+def placed(conversation: Conversation) -> Conversation:
+    """The conversation with a path on every node, as a reader sets them."""
+    return structs.replace(
+        conversation,
+        system=_placed(conversation.system, "system"),
+        tools=_placed(conversation.tools, "tools"),
+        messages=tuple(
+            [
+                structs.replace(
+                    message, at=Where(f"messages[{i}]"), blocks=_placed(message.blocks, f"messages[{i}].content")
+                )
+                for i, message in enumerate(conversation.messages)
+            ]
+        ),
+    )
+
+
+def _placed(nodes: Iterable[Any], path: str) -> tuple[Any, ...]:
+    placed: list[Any] = []
+    for index, node in enumerate(nodes):
+        here = f"{path}[{index}]"
+        content = {"content": _placed(node.content, f"{here}.content")} if isinstance(node, ToolResult) else {}
+        placed.append(structs.replace(node, at=Where(here), **content))
+    return tuple(placed)
+
+
+# ---- targets
+
+alphabets: SearchStrategy[Alphabet] = st.builds(
+    Alphabet, st.sampled_from(("a-zA-Z0-9_-", "a-zA-Z0-9_.:-", "a-zA-Z0-9")), st.sampled_from((9, 40, 64, 128))
+)
+shapes: SearchStrategy[Capabilities] = st.builds(
+    Capabilities,
+    system=st.sampled_from(("native", "leading", "none")),
+    turns=st.sampled_from(("free", "merge", "pair")),
+    prefill=st.booleans(),
+    blank_text=st.booleans(),
+    names=alphabets,
+    ids=alphabets,
+    paired_results=st.just(True),
+    result_media=st.booleans(),
+    result_errors=st.booleans(),
+)
+"""Capabilities that differ in what they ask of a conversation's shape."""
+
+
+# ---- answers
+
+usages: SearchStrategy[Usage] = st.builds(Usage, counts, counts, counts, counts, st.just(0), st.booleans())
+stops: SearchStrategy[Stop] = st.sampled_from(list(Why)).map(
+    lambda why: Stop(why, "STOP" if why is Why.SEQUENCE else None)
+)
+faults: SearchStrategy[Fault] = st.sampled_from(
+    (Fault("overloaded", "busy", 529), Fault("rate_limit", "slow down", 429, 3.0), Fault("server", "broke", 500))
+)
+_growing: SearchStrategy[Any] = st.one_of(
+    st.builds(Text, st.just("")),
+    st.builds(Reasoning, st.just(""), st.sampled_from(("", *FAMILIES))),
+    st.builds(ToolCall, st.just("") | ids, names),
+    media,
+    opaques(),
+)
+_deltas: dict[type, Any] = {Text: TextDelta, Reasoning: ReasoningDelta, ToolCall: ArgumentsDelta}
+
+
+@st.composite
+def events(draw: DrawFn, choices: int = 2, may_fail: bool = True) -> Events:
+    """One whole stream: blocks interleave, keys come in any order, choices stop one by one; it may fail anywhere."""
+    if may_fail and not draw(st.integers(0, 15)):
+        return (Failed(draw(faults)),)
+    stream: list[Event] = [
+        Started(draw(st.sampled_from(("", "msg_1"))), "model-1", draw(maybe(usages)), draw(maybe(extras)))
+    ]
+    keys = iter(draw(st.permutations(range(8))))
+    running = list(range(draw(st.integers(1, choices))))
+    open_blocks: dict[int, BlockStarted] = {}
+    sealed: set[int] = set()
+    for _ in range(draw(st.integers(0, 14))):
+        act = draw(st.sampled_from(("start", "grow", "grow", "grow", "end", "stop", "usage", "opaque")))
+        if act == "start" and running and (key := next(keys, None)) is not None:
+            open_blocks[key] = BlockStarted(key, draw(_growing), draw(st.sampled_from(running)))
+            stream.append(open_blocks[key])
+        elif act in ("grow", "end") and open_blocks:
+            key = draw(st.sampled_from(sorted(open_blocks)))
+            stream.append(_grown(draw, open_blocks, key, sealed) if act == "grow" else _ended(draw, open_blocks, key))
+        elif act == "stop" and len(running) > 1:
+            stream.extend(_stopped(draw, open_blocks, running.pop()))
+        elif act == "usage":
+            stream.append(UsageReported(draw(usages)))
+        elif act == "opaque":
+            stream.append(OpaqueEvent(draw(st.sampled_from(FAMILIES)), "x_event", {"type": "x_event"}))
+    if may_fail and not draw(st.integers(0, 7)):
+        return (*stream, Failed(draw(faults)))
+    while running:
+        stream.extend(_stopped(draw, open_blocks, running.pop(0)))
+    return (*stream, *draw(st.lists(usages.map(UsageReported), max_size=1)), FINISHED)
+
+
+def _grown(draw: DrawFn, open_blocks: dict[int, BlockStarted], key: int, sealed: set[int]) -> Event:
+    block = open_blocks[key].block
+    delta = _deltas.get(type(block))
+    if delta is None:  # it came whole
+        return _ended(draw, open_blocks, key)
+    if key not in sealed and not draw(st.integers(0, 4)):
+        sealed.add(key)
+        return Sealed(key, draw(seals))
+    if isinstance(block, Text) and not draw(st.integers(0, 4)):
+        return Cited(key, draw(opaques(("x_citation",))))
+    grown: Event = delta(key, draw(texts))
+    return grown
+
+
+def _ended(draw: DrawFn, open_blocks: dict[int, BlockStarted], key: int) -> Event:
+    del open_blocks[key]
+    return BlockEnded(key, bool(draw(st.integers(0, 5))))
+
+
+def _stopped(draw: DrawFn, open_blocks: dict[int, BlockStarted], choice: int) -> list[Event]:
+    ending = [key for key, started in open_blocks.items() if started.choice == choice]
+    return [*(_ended(draw, open_blocks, key) for key in ending), Stopped(draw(stops), choice)]
+
+
+# ---- cuts
+
+
+@st.composite
+def batches_of(draw: DrawFn, stream: Events) -> list[Events]:
+    """The events as they might come, some at a time, sometimes none."""
+    cuts = sorted(draw(st.lists(st.integers(0, len(stream)), max_size=len(stream))))
+    return [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
+
+
+@st.composite
+def cuts_of(draw: DrawFn, data: bytes) -> list[bytes]:
+    """The bytes in pieces: any cuts, empty pieces too; now and then all at once or each by itself."""
+    match draw(st.sampled_from(("any", "any", "any", "whole", "each"))):
+        case "whole":
+            return [data]
+        case "each":
+            return [data[index : index + 1] for index in range(len(data))]
+        case _:
+            cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=12)))
+            return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
