@@ -10,6 +10,7 @@ from dragoman._version import __version__
 COMMANDS = {
     "translate": "translate a request, a reply or a stream from one dialect into another",
     "check": "lint a request or a captured stream against its dialect's own rules",
+    "sim": "run an upstream that refuses what the real one refuses",
     "dialects": "list the dialects that are known",
 }
 

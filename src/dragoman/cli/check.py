@@ -6,7 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
-from dragoman import dialects
+import dragoman.dialects as registry
 from dragoman.cli.files import Unreadable, complain, read
 from dragoman.dialects.base import Breach, Dialect
 from dragoman.errors import DragomanError, MalformedRequest
@@ -24,7 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     try:
-        dialect = dialects.get(arguments.dialect)
+        dialect = registry.get(arguments.dialect)
     except DragomanError as error:
         return complain(error, 2)
     try:

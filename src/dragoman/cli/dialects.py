@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from dragoman import dialects
+import dragoman.dialects as registry
 from dragoman.wire import jsonio
 
 
@@ -13,7 +13,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    rows = [_row(name) for name in dialects.names()]
+    rows = [_row(name) for name in registry.names()]
     if arguments.json:
         print(jsonio.pretty(rows).decode())
         return 0
@@ -25,7 +25,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _row(name: str) -> dict[str, str | list[str]]:
-    codec = dialects.get(name).codec
+    codec = registry.get(name).codec
     about = (type(codec).__doc__ or "").strip().partition("\n")[0]
     return {
         "name": name,

@@ -1,0 +1,82 @@
+"""`dragoman sim`: an upstream on loopback, in any dialect."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+
+import msgspec
+
+from dragoman.cli.files import complain
+from dragoman.errors import LocalMisuse
+from dragoman.simulator import Limits, Received, Simulator
+
+_PORT = 8788
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("dialect", metavar="DIALECT", help="kiro, or any dialect that `dragoman dialects` lists")
+    parser.add_argument("--profile", default="observed", help="what it refuses: official, observed (default), paranoid")
+    parser.add_argument("--script", metavar="FILE", help="a TOML file of turns; without one a small model answers")
+    parser.add_argument("--host", default="127.0.0.1", help="a loopback address (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=_PORT, help=f"0 picks a free one (default: {_PORT})")
+    parser.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        type=_limit,
+        metavar="NAME=VALUE",
+        help=f"change a threshold ({', '.join(Limits.__struct_fields__)})",
+    )
+    parser.add_argument("--quiet", action="store_true", help="no line for each request")
+
+
+def run(arguments: Namespace) -> int:
+    try:
+        simulator = Simulator(
+            arguments.dialect,
+            profile=arguments.profile,
+            script=arguments.script,
+            limits=_limits(dict(arguments.limit)),
+            host=arguments.host,
+            port=arguments.port,
+            on_exchange=None if arguments.quiet else _told,
+        )
+    except LocalMisuse as error:
+        return complain(error, 2)
+    try:
+        asyncio.run(_serve(simulator))
+    except OSError as error:
+        print(f"dragoman: cannot listen on {simulator.url}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _serve(simulator: Simulator) -> None:
+    async with simulator:
+        print(simulator.url, flush=True)  # data on stdout, talk on stderr: a caller reads the address
+        await asyncio.Event().wait()
+
+
+def _told(received: Received) -> None:
+    note = f"  {received.note}" if received.note else ""
+    ended = f" ({received.ended})" if received.ended != "whole" else ""
+    print(f"{received.method} {received.path} {received.status}{ended}{note}", file=sys.stderr, flush=True)
+
+
+def _limit(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
+    return name, value
+
+
+def _limits(given: dict[str, str]) -> Limits:
+    values: dict[str, object] = {
+        name: value.split(",") if name == "profile_arns" else value for name, value in given.items()
+    }
+    try:
+        return msgspec.convert(values, Limits, strict=False)
+    except msgspec.ValidationError as error:
+        raise LocalMisuse(f"--limit: {error}") from None

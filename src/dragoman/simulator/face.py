@@ -1,0 +1,296 @@
+"""A simulated service in any registered dialect: its own codec reads the request and writes the model's answer."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+from dragoman.dialects.base import Call, Dialect, World
+from dragoman.errors import DragomanError, Fault
+from dragoman.model.assemble import fold
+from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, ToolResult
+from dragoman.model.conversation import Conversation, Message, Stop, ToolSpec, Usage, Why
+from dragoman.model.events import (
+    FINISHED,
+    ArgumentsDelta,
+    BlockEnded,
+    BlockStarted,
+    Event,
+    Failed,
+    ReasoningDelta,
+    Sealed,
+    Started,
+    Stopped,
+    TextDelta,
+    UsageReported,
+)
+from dragoman.simulator.model import Prompt, Spoken, Tool, estimate, output_tokens, respond
+from dragoman.simulator.pieces import Pause, Piece, Response, header_text, scripted_headers, shaped, whole
+from dragoman.simulator.script import Player, Script
+from dragoman.simulator.turn import Emit, Part, Raise, Reason, Refuse, Say, Turn, Use, Wait, exception_for, fault
+from dragoman.wire import jsonio
+from dragoman.wire.eventstream import EventStreamDecoder
+from dragoman.wire.frame import Payload
+from dragoman.wire.http import HttpRequest
+
+_NOW = 1_767_225_600  # answers are deterministic, times too
+_KEYS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
+_JSON = (("content-type", "application/json"),)
+_MODEL = "sim-model"
+# How a family's ids of answers and of calls begin, as clients are used to them.
+_PREFIXES = {"anthropic": ("msg_", "toolu_"), "openai": ("chatcmpl-", "call_")}
+
+
+class Face(Protocol):
+    """One dialect's side of the server frame. Pure but for its own state: it opens nothing and waits for nothing."""
+
+    max_body: int
+
+    def answer(self, request: HttpRequest) -> Response: ...
+
+    def too_large(self, request: HttpRequest) -> Response:
+        """The answer to a body longer than `max_body`, which was not read."""
+
+
+class DialectFace:
+    """The face of any dialect in the registry. `strict` refuses what the dialect's own rules call a breach."""
+
+    def __init__(
+        self, dialect: Dialect, script: Script, *, strict: bool = True, max_body: int = 32 * 1024 * 1024
+    ) -> None:
+        self._dialect = dialect
+        self._script = script
+        self._player = Player(script)
+        self._strict = strict
+        self.max_body = max_body
+
+    def answer(self, request: HttpRequest) -> Response:
+        try:
+            return self._answer(request)
+        except DragomanError as error:
+            return self._refuse(error.fault)
+
+    def too_large(self, request: HttpRequest) -> Response:
+        return self._refuse(Fault("too_large", f"The request exceeds {self.max_body} bytes.", 413))
+
+    def _answer(self, request: HttpRequest) -> Response:
+        if not self._knows(request):
+            return self._refuse(Fault("auth", "The API key is missing or not valid.", 401))
+        call = self._dialect.binding.match(request)
+        if call is None:
+            if request.method == "GET" and request.path.endswith("/models"):
+                return _models()
+            return self._refuse(Fault("not_found", f"Nothing answers {request.method} {request.path}.", 404))
+        match call.operation:
+            case "generate":
+                return self._generate(call, request.body)
+            case "count":
+                return self._count(call)
+            case "models":
+                return _models()
+
+    def _knows(self, request: HttpRequest) -> bool:
+        keys = [request.header(name) for name in _KEYS if request.header(name)]
+        taken = self._script.tokens.access
+        return any(taken is None or key in taken or key.partition(" ")[2] in taken for key in keys)
+
+    def _count(self, call: Call) -> Response:
+        counts = self._dialect.counts
+        if counts is None:
+            return self._refuse(Fault("not_found", "This service counts no tokens.", 404))
+        asked = self._dialect.codec.parse_request(call)
+        return whole(200, _JSON, counts.render_count(read_prompt(asked).input_tokens, False))
+
+    def _generate(self, call: Call, body: bytes) -> Response:
+        codec = self._dialect.codec
+        if self._strict:
+            breaches = codec.breaches(call)
+            if breaches:
+                first = breaches[0]
+                fault_ = Fault("invalid", f"{first.at}: {first.detail}" if first.at else first.detail, 400, at=first.at)
+                return self._refuse(fault_, first.rule)
+        asked = codec.parse_request(call)
+        turn = self._player.next()
+        if turn.refuse is not None:
+            return self._scripted_refusal(turn.refuse)
+        return self._perform(asked, turn, _world(body))
+
+    def _perform(self, asked: Conversation, turn: Turn, world: World) -> Response:
+        told = _tell(asked, turn, world, self._dialect)
+        if asked.stream:
+            frames = _frames(told, self._dialect, asked, world)
+            event_stream = isinstance(self._dialect.binding.frames(), EventStreamDecoder)
+            kind = "application/vnd.amazon.eventstream" if event_stream else "text/event-stream; charset=utf-8"
+            headers = (("content-type", kind), ("cache-control", "no-cache"))
+            return Response(200, headers, shaped(frames, turn.pace, turn.cut))
+        waits, events = [], []
+        for each in told:
+            if isinstance(each, Wait):
+                waits.append(Pause(each.seconds))
+            elif not isinstance(each, Emit):
+                events.append(each)
+        try:
+            reply = fold(events)
+        except DragomanError as error:  # the script let it fail: a whole reply fails as a whole
+            return self._refuse(error.fault)
+        rendered = self._dialect.codec.render_reply(reply, asked, world)
+        return Response(200, _JSON, shaped([*waits, rendered], turn.pace, turn.cut), len(rendered))
+
+    def _refuse(self, fault_: Fault, rule: str = "") -> Response:
+        refused = self._dialect.binding.refuse(fault_, self._dialect.codec.render_fault(fault_))
+        headers = (*refused.headers, ("x-dragoman-rule", header_text(rule))) if rule else refused.headers
+        return whole(refused.status, headers, refused.body, f"{rule} {fault_.message}".strip())
+
+    def _scripted_refusal(self, refuse: Refuse) -> Response:
+        name = refuse.type or exception_for(refuse.status)
+        response = self._refuse(fault(name, refuse.message, refuse.status, refuse.retry_after))
+        more = scripted_headers(refuse)
+        kept = tuple((name, value) for name, value in response.headers if name not in more)
+        headers = (*kept, *more.items())
+        return Response(refuse.status, headers, response.pieces, response.length, f"script: {refuse.status}")
+
+
+def _models() -> Response:
+    """A list that clients of every family can read."""
+    model = {
+        "id": _MODEL,
+        "object": "model",
+        "type": "model",
+        "created": _NOW,
+        "created_at": "2026-01-01T00:00:00Z",
+        "owned_by": "dragoman",
+        "display_name": "The simulated model",
+    }
+    listed = {"object": "list", "data": [model], "has_more": False, "first_id": _MODEL, "last_id": _MODEL}
+    return whole(200, _JSON, jsonio.encode(listed))
+
+
+def _world(body: bytes) -> World:
+    """Ids that are the same for the same request, and differ from one turn of a conversation to the next."""
+    seed, number = hashlib.sha256(body).hexdigest()[:16], itertools.count()
+    return World(new_id=lambda prefix: f"{prefix}{seed}{next(number):08x}", now=lambda: _NOW)
+
+
+# --- what the model sees
+
+
+def read_prompt(asked: Conversation) -> Prompt:
+    """Read a conversation as the embedded model needs it."""
+    last = next((message for message in reversed(asked.messages) if message.role != "system"), None)
+    blocks = last.blocks if last is not None and last.role == "user" else ()
+    choice = asked.tool_choice
+    tools = tuple(Tool(tool.name, tool.schema) for tool in asked.tools if isinstance(tool, ToolSpec))
+    if choice.names:
+        tools = tuple(tool for tool in tools if tool.name in choice.names)
+    return Prompt(
+        text="\n".join(block.text for block in blocks if isinstance(block, Text)),
+        results=tuple(_result_text(block) for block in blocks if isinstance(block, ToolResult)),
+        tools=() if choice.mode == "none" else tools,
+        must_call=choice.mode in ("any", "one"),
+        parallel=choice.parallel is not False,
+        thinks=asked.thinking.mode in ("on", "adaptive", "between_tools") or asked.thinking.effort not in ("", "none"),
+        output=asked.output.schema or {"type": "object"} if asked.output.kind != "text" else None,
+        max_tokens=asked.max_tokens,
+        stop=asked.stop,
+        input_tokens=_input_tokens(asked),
+    )
+
+
+def _result_text(result: ToolResult) -> str:
+    return "\n".join(part.text for part in result.content if isinstance(part, Text))
+
+
+def _input_tokens(asked: Conversation) -> int:
+    system = sum(estimate(part.text) for part in asked.system)
+    tools = sum(estimate(jsonio.encode(tool).decode()) for tool in asked.tools)
+    return system + tools + sum(map(_message_tokens, asked.messages))
+
+
+def _message_tokens(message: Message) -> int:
+    total = 4  # a message is more than its text
+    for block in message.blocks:
+        match block:
+            case Text(text=words) | Reasoning(text=words):
+                total += estimate(words)
+            case ToolCall():
+                total += estimate(block.name) + estimate(block.arguments)
+            case ToolResult():
+                total += estimate(_result_text(block))
+            case _:
+                total += 1600
+    return total
+
+
+# --- what it answers
+
+
+def _tell(asked: Conversation, turn: Turn, world: World, dialect: Dialect) -> Iterator[Event | Wait | Emit]:
+    """A turn as events, one whole stream, with waits and raw frames where the script put them."""
+    capabilities = dialect.codec.capabilities(asked.model)
+    prompt = read_prompt(asked)
+    spoken = respond(prompt) if turn.parts is None else _scripted(turn)
+    parts = (
+        spoken.parts if capabilities.reasoning else tuple(part for part in spoken.parts if not isinstance(part, Reason))
+    )
+    family = dialect.codec.family if dialect.codec.family in capabilities.seals else ""
+    used = prompt.input_tokens if turn.input_tokens is None else turn.input_tokens
+    said = output_tokens(parts) if turn.output_tokens is None else turn.output_tokens
+    reply_prefix, call_prefix = _PREFIXES.get(dialect.codec.family, ("sim-", "call_"))
+    yield Started(world.new_id(reply_prefix), asked.model, Usage(input=used))
+    keys = itertools.count()
+    for choice in range(max(asked.choices, 1)):
+        for part in parts:
+            if isinstance(part, Raise):
+                yield Failed(fault(part.type, part.message))
+                return
+            yield from _part_events(
+                part, next(keys), choice, turn.pace.chunk, family, lambda: world.new_id(call_prefix)
+            )
+        yield Stopped(Stop(turn.stop or spoken.stop, turn.sequence or spoken.sequence), choice)
+    yield UsageReported(Usage(input=used, output=said * max(asked.choices, 1)))
+    yield FINISHED
+
+
+def _scripted(turn: Turn) -> Spoken:
+    parts = turn.parts or ()
+    return Spoken(parts, Why.TOOL if any(isinstance(part, Use) for part in parts) else Why.END)
+
+
+def _part_events(
+    part: Part, key: int, choice: int, chunk: int, family: str, new_call_id: Callable[[], str]
+) -> Iterator[Event | Wait | Emit]:
+    match part:
+        case Say(text):
+            yield BlockStarted(key, Text(""), choice)
+            yield from (TextDelta(key, text[at : at + chunk]) for at in range(0, len(text), chunk))
+        case Reason(text):
+            yield BlockStarted(key, Reasoning("", family), choice)
+            yield from (ReasoningDelta(key, text[at : at + chunk]) for at in range(0, len(text), chunk))
+            if family:
+                yield Sealed(key, Seal(family, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()))
+        case Use():
+            yield BlockStarted(key, ToolCall(part.id or new_call_id(), part.name), choice)
+            arguments = part.arguments
+            yield from (ArgumentsDelta(key, arguments[at : at + chunk]) for at in range(0, len(arguments), chunk))
+        case Wait() | Emit():
+            yield part
+            return
+        case Raise():
+            return
+    yield BlockEnded(key)
+
+
+def _frames(
+    told: Iterable[Event | Wait | Emit], dialect: Dialect, asked: Conversation, world: World
+) -> Iterator[Piece]:
+    encoder, frame = dialect.codec.encoder(asked, world), dialect.binding.frame
+    for each in told:
+        match each:
+            case Wait(seconds):
+                yield Pause(seconds)
+            case Emit(event, data):
+                yield frame(Payload(event.encode(), jsonio.encode(data)))
+            case event:
+                yield from (frame(payload) for payload in encoder.feed((event,)))

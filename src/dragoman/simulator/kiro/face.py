@@ -1,0 +1,208 @@
+"""The simulated Kiro service: token check, refusal rules, endpoints, and the model's answer as frames."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+
+from dragoman.model.conversation import Why
+from dragoman.simulator.kiro import catalogue
+from dragoman.simulator.kiro.frames import Performance, perform
+from dragoman.simulator.kiro.reading import Asked, Object, items, members, text
+from dragoman.simulator.kiro.routes import Route, protocol, route
+from dragoman.simulator.kiro.rules import BODY_CAP, first_refusal
+from dragoman.simulator.kiro.tokens import TokenService
+from dragoman.simulator.kiro.verdict import Answer, Limits, Profile, Refusal
+from dragoman.simulator.model import Prompt, Spoken, Tool, output_tokens, respond
+from dragoman.simulator.pieces import Response, header_text, scripted_headers, shaped, whole
+from dragoman.simulator.script import Player, Script
+from dragoman.simulator.turn import TROUBLES, Refuse, Turn, Use, exception_for
+from dragoman.wire import jsonio
+from dragoman.wire.http import Headers, HttpRequest
+from dragoman.wire.jsonio import Json
+
+_NAMESPACE = "com.amazon.aws.codewhisperer#"
+_JSON_TYPES = {"rest": "application/json", "target": "application/x-amz-json-1.0"}
+_ASKS_TO_THINK = re.compile(r"<thinking_mode>(?:enabled|adaptive)</thinking_mode>")
+_THINKING_TAG = re.compile(r"<(thinking_mode|max_thinking_length|thinking_effort)>[^<]*</\1>\s*")
+_STREAM: Headers = (("content-type", "application/vnd.amazon.eventstream"),)
+
+
+class KiroFace:
+    """Answers requests of either wire protocol. One per simulator: it holds tokens, the script's place and a count."""
+
+    def __init__(self, profile: Profile, script: Script, limits: Limits) -> None:
+        self._profile = profile
+        self._limits = limits
+        self._tokens = TokenService(script.tokens)
+        self._player = Player(script)
+        self._answered = 0
+        self.max_body = limits.body_bytes
+
+    def answer(self, request: HttpRequest) -> Response:
+        served = self._tokens.serve(request)
+        if served is not None:
+            return served
+        refused = self._tokens.refused(request)
+        if refused is not None:
+            return _refuse(request, refused, f"token: {refused.message}")
+        routed = route(request)
+        if isinstance(routed, Refusal):
+            return _refuse(request, routed.answer, str(routed), routed)
+        match routed.operation:
+            case "generate":
+                return self._generate(request)
+            case "models":
+                return _document(routed, catalogue.list_models())
+            case "profiles":
+                return _document(routed, catalogue.list_profiles())
+            case "usage":
+                resource = request.parameter("resourceType") or text(Asked(request).top.get("resourceType"))
+                return _document(routed, catalogue.usage_limits(self._answered, resource or "AGENTIC_REQUEST"))
+            case "mcp":
+                return _document(routed, _searched(Asked(request).top))
+
+    def too_large(self, request: HttpRequest) -> Response:
+        """Refuse a body that was not read to its end (rule 44)."""
+        detail = f"more than {self.max_body} bytes"
+        refusal = Refusal(44, "the body is within the HTTP cap", "B", "", detail, BODY_CAP)
+        return _refuse(request, BODY_CAP, str(refusal), refusal)
+
+    def _generate(self, request: HttpRequest) -> Response:
+        refusal = first_refusal(request, self._profile, self._limits)
+        if refusal is not None:
+            return _refuse(request, refusal.answer, str(refusal), refusal)
+        act = self._player.next()
+        if act.refuse is not None:
+            return _scripted_refusal(request, act.refuse)
+        self._answered += 1
+        asked = Asked(request)
+        prompt = read_prompt(asked)
+        spoken = respond(prompt) if act.parts is None else _scripted(act)
+        conversation = text(asked.state.get("conversationId")) or "sim-conversation"
+        performance = Performance(
+            parts=spoken.parts,
+            stop=act.stop or spoken.stop,
+            model=asked.model if asked.model != "auto" else catalogue.DEFAULT_MODEL,
+            conversation=conversation,
+            call_ids=_call_ids(request.body, spoken),
+            percentage=_percentage(asked, act, spoken),
+            chunk=act.pace.chunk,
+            tags=_thinks_by_tags(asked),
+            quirks=act.quirks,
+        )
+        headers = (*_STREAM, ("x-amzn-codewhisperer-conversation-id", header_text(conversation)))
+        return Response(200, headers, shaped(perform(performance), act.pace, act.cut))
+
+
+# --- what the model sees
+
+
+def read_prompt(asked: Asked) -> Prompt:
+    """Read a request as the embedded model needs it."""
+    current = asked.current
+    if current is None:
+        return Prompt(input_tokens=asked.tokens)
+    words = _THINKING_TAG.sub("", current.content)
+    if not asked.history:  # the system text stands in front of the first turn (facts 1.4)
+        words = words.strip().rpartition("\n\n")[2]
+    return Prompt(
+        text=words,
+        results=tuple(_result_text(result) for _, result in current.results),
+        tools=tuple(_tool(spec) for _, spec in asked.tools),
+        thinks=_thinks_natively(asked) or _thinks_by_tags(asked),
+        input_tokens=asked.tokens,
+    )
+
+
+def _tool(spec: Object) -> Tool:
+    return Tool(text(spec.get("name")), members(members(spec.get("inputSchema")).get("json")))
+
+
+def _result_text(result: Object) -> str:
+    parts = [members(part) for part in items(result.get("content"))]
+    return "\n".join(
+        text(part["text"]) if "text" in part else jsonio.encode(part.get("json")).decode() for part in parts
+    )
+
+
+def _thinks_natively(asked: Asked) -> bool:
+    fields = members(asked.top.get("additionalModelRequestFields"))
+    thinking = text(members(fields.get("thinking")).get("type"))
+    return thinking in ("adaptive", "enabled") or "output_config" in fields or "reasoning" in fields
+
+
+def _thinks_by_tags(asked: Asked) -> bool:
+    if _thinks_natively(asked):
+        return False
+    users = [turn.content for turn in asked.turns if turn.role == "user"]
+    return any(_ASKS_TO_THINK.search(words) for words in (*users[:1], *users[-1:]))
+
+
+# --- what it answers
+
+
+def _scripted(act: Turn) -> Spoken:
+    parts = act.parts or ()
+    return Spoken(parts, Why.TOOL if any(isinstance(part, Use) for part in parts) else Why.END)
+
+
+def _call_ids(body: bytes, spoken: Spoken) -> tuple[str, ...]:
+    """Ids that a conversation does not use twice: it grows between two requests, and so its hash differs."""
+    seed = hashlib.sha256(body).hexdigest()[:16]
+    return tuple(f"tooluse_{seed}_{index}" for index, part in enumerate(spoken.parts) if isinstance(part, Use))
+
+
+def _percentage(asked: Asked, act: Turn, spoken: Spoken) -> float:
+    used = asked.tokens if act.input_tokens is None else act.input_tokens
+    said = output_tokens(spoken.parts) if act.output_tokens is None else act.output_tokens
+    return round((used + said) * 100 / catalogue.window(asked.model), 6)
+
+
+def _document(routed: Route, body: Json) -> Response:
+    return whole(200, (("content-type", _JSON_TYPES[routed.protocol]),), jsonio.encode(body))
+
+
+def _searched(asked: Object) -> Json:
+    """The web search of /mcp: one made-up result."""
+    query = text(members(members(asked.get("params")).get("arguments")).get("query"))
+    result: Json = {
+        "title": f"About {query}",
+        "url": "https://example.com/",
+        "snippet": f"A simulated page on {query}.",
+    }
+    found = jsonio.encode({"results": [result], "totalResults": 1, "query": query, "error": None}).decode()
+    content: Json = [{"type": "text", "text": found}]
+    return {"id": asked.get("id"), "jsonrpc": "2.0", "result": {"content": content, "isError": False}}
+
+
+# --- refusals
+
+
+def _refuse(
+    request: HttpRequest,
+    answer: Answer,
+    note: str,
+    refusal: Refusal | None = None,
+    more: Mapping[str, str] | None = None,
+) -> Response:
+    kind = protocol(request)
+    body: dict[str, Json] = {"message": answer.message, "reason": answer.reason}
+    headers = {"content-type": _JSON_TYPES[kind]}
+    if kind == "target":
+        body = {"__type": _NAMESPACE + answer.type, **body}
+    else:
+        headers["x-amzn-errortype"] = answer.type
+    if refusal is not None:  # what the real service never tells
+        headers |= {"x-dragoman-rule": str(refusal.rule), "x-dragoman-detail": header_text(str(refusal))}
+    headers |= more or {}
+    return whole(answer.status, tuple(headers.items()), answer.whole or jsonio.encode(body), note)
+
+
+def _scripted_refusal(request: HttpRequest, refuse: Refuse) -> Response:
+    name = refuse.type or exception_for(refuse.status)
+    known = TROUBLES.get(name)
+    message = refuse.message or (known.message if known else "Refused by the script.")
+    answer = Answer(message, refuse.reason, refuse.status, name)
+    return _refuse(request, answer, f"script: {refuse.status}", more=scripted_headers(refuse))

@@ -1,0 +1,196 @@
+"""Tokens of the simulated service: which access token is good, and the ways to get a new one (facts 4)."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from urllib.parse import parse_qs
+
+from dragoman.simulator.kiro.catalogue import PROFILE_ARN
+from dragoman.simulator.kiro.reading import Object, members, text
+from dragoman.simulator.kiro.verdict import Answer
+from dragoman.simulator.pieces import Response, whole
+from dragoman.simulator.script import Tokens
+from dragoman.wire import jsonio
+from dragoman.wire.http import HttpRequest
+from dragoman.wire.jsonio import Json
+
+_JSON = (("content-type", "application/json"),)
+_KNOWN = 10_000  # tokens remembered
+
+MISSING = Answer("Invalid token", None, 401, "UnauthorizedException")
+INVALID = Answer("The bearer token included in the request is invalid.", None, 403, "AccessDeniedException")
+EXPIRED = Answer("The bearer token included in the request is expired.", None, 403, "ExpiredTokenException")
+
+
+class TokenService:
+    """Refresh (social and OIDC), device login, and the check of every other call."""
+
+    def __init__(self, settings: Tokens, now: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self._now = now
+        self._number = itertools.count(1)
+        self._expiry: dict[str, float] = {}  # of tokens given out here
+        self._used: dict[str, int] = {}
+        self._refresh = set(settings.refresh or ())
+        self._dead: set[str] = set()  # refresh tokens that were rotated away
+        self._polls: dict[str, int] = {}
+        self._endpoints: dict[str, Callable[[HttpRequest], Response]] = {
+            "/refreshToken": self._social,
+            "/token": self._oidc,
+            "/client/register": self._register,
+            "/device_authorization": self._authorize,
+        }
+
+    def serve(self, request: HttpRequest) -> Response | None:
+        """Answer an endpoint that needs no access token; None for all others."""
+        endpoint = self._endpoints.get(request.path)
+        return endpoint(request) if endpoint and request.method == "POST" else None
+
+    def refused(self, request: HttpRequest) -> Answer | None:
+        """Why the request's access token is not good; None if it is."""
+        scheme, _, token = request.header("authorization").partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token:
+            return MISSING
+        fixed = self._settings.access
+        if token not in self._expiry and fixed is not None and token not in fixed:
+            return INVALID
+        if self._now() >= self._expiry.get(token, float("inf")):
+            return EXPIRED
+        return EXPIRED if self._used_up(token) else None
+
+    def _used_up(self, token: str) -> bool:
+        if self._settings.uses is None:
+            return False
+        self._used[token] = self._used.get(token, 0) + 1
+        _forget(self._used)
+        return self._used[token] > self._settings.uses
+
+    # --- endpoints
+
+    def _social(self, request: HttpRequest) -> Response:
+        asked = _body(request)
+        old = text(asked.get("refreshToken"))
+        if not self._good(old):
+            return _reply(401, {"message": "Bad credentials"}, "refresh: unknown token")
+        return _reply(200, {**self._granted(old), "profileArn": PROFILE_ARN})
+
+    def _oidc(self, request: HttpRequest) -> Response:
+        if "form-urlencoded" in request.header("content-type"):
+            return self._external(request)
+        asked = _body(request)
+        if not text(asked.get("clientId")) or not text(asked.get("clientSecret")):
+            return _oauth(400, "invalid_client", "Invalid client provided")
+        match text(asked.get("grantType")):
+            case "refresh_token":
+                old = text(asked.get("refreshToken"))
+                return _reply(200, self._granted(old)) if self._good(old) else _dead_token()
+            case "urn:ietf:params:oauth:grant-type:device_code":
+                return self._poll(text(asked.get("deviceCode")))
+            case unknown:
+                return _oauth(400, "unsupported_grant_type", f"No grant type {unknown!r}")
+
+    def _external(self, request: HttpRequest) -> Response:
+        """An enterprise identity provider: form in, snake_case out."""
+        form = parse_qs(request.body.decode("utf-8", "replace"))
+        old = (form.get("refresh_token") or [""])[0]
+        if not self._good(old):
+            return _dead_token()
+        given = self._granted(old)
+        names = {"accessToken": "access_token", "refreshToken": "refresh_token", "expiresIn": "expires_in"}
+        return _reply(200, {"token_type": "Bearer", **{names[name]: value for name, value in given.items()}})
+
+    def _register(self, request: HttpRequest) -> Response:
+        if not text(_body(request).get("clientName")):
+            return _oauth(400, "invalid_client_metadata", "clientName is missing")
+        number = next(self._number)
+        return _reply(
+            200,
+            {
+                "clientId": f"sim-client-{number}",
+                "clientSecret": f"sim-secret-{number}",
+                "clientIdIssuedAt": int(time.time()),
+                "clientSecretExpiresAt": int(time.time()) + 90 * 24 * 3600,
+            },
+        )
+
+    def _authorize(self, request: HttpRequest) -> Response:
+        asked = _body(request)
+        if not text(asked.get("clientId")) or not text(asked.get("clientSecret")) or not text(asked.get("startUrl")):
+            return _oauth(400, "invalid_request", "clientId, clientSecret and startUrl are needed")
+        number = next(self._number)
+        code = f"sim-device-{number}"
+        self._polls[code] = self._settings.pending
+        _forget(self._polls)
+        page = f"http://{request.header('host', '127.0.0.1')}/device"
+        return _reply(
+            200,
+            {
+                "deviceCode": code,
+                "userCode": f"SIM-{number:04d}",
+                "verificationUri": page,
+                "verificationUriComplete": f"{page}?user_code=SIM-{number:04d}",
+                "expiresIn": 600,
+                "interval": 1,
+            },
+        )
+
+    def _poll(self, code: str) -> Response:
+        left = self._polls.get(code)
+        if left is None:
+            return _oauth(400, "invalid_grant", "Invalid device code provided")
+        if left > 0:
+            self._polls[code] = left - 1
+            return _oauth(400, "authorization_pending", "")
+        del self._polls[code]
+        return _reply(200, {**self._granted(""), "tokenType": "Bearer"})
+
+    # --- tokens
+
+    def _good(self, refresh: str) -> bool:
+        known = self._settings.refresh is None or refresh in self._refresh
+        return bool(refresh) and known and refresh not in self._dead
+
+    def _granted(self, old: str) -> Object:
+        number = next(self._number)
+        access, refresh = f"sim-access-{number}", f"sim-refresh-{number}"
+        self._expiry[access] = self._now() + self._settings.lifetime
+        _forget(self._expiry)
+        given: Object = {"accessToken": access, "expiresIn": int(self._settings.lifetime)}
+        if self._settings.rotate or not old:
+            self._refresh.add(refresh)
+            if old:
+                self._dead.add(old)
+            given["refreshToken"] = refresh
+        return given
+
+
+def _forget(tokens: dict[str, float] | dict[str, int]) -> None:
+    while len(tokens) > _KNOWN:
+        del tokens[next(iter(tokens))]
+
+
+def _body(request: HttpRequest) -> Object:
+    try:
+        return members(jsonio.decode(request.body))
+    except jsonio.JsonError:
+        return {}
+
+
+def _reply(status: int, body: Json, note: str = "") -> Response:
+    return whole(status, _JSON, jsonio.encode(body), note)
+
+
+_TYPES = {"invalid_grant": "InvalidGrantException", "authorization_pending": "AuthorizationPendingException"}
+
+
+def _oauth(status: int, error: str, description: str) -> Response:
+    name = _TYPES.get(error, "InvalidRequestException")
+    body = jsonio.encode({"error": error, "error_description": description})
+    return whole(status, (*_JSON, ("x-amzn-errortype", name)), body, f"{error}: {description}")
+
+
+def _dead_token() -> Response:
+    return _oauth(400, "invalid_grant", "Invalid refresh token provided")

@@ -1,0 +1,11 @@
+"""Hypothesis budgets: `default` for `make test`, `long` for `make laws-long`. Failures replay by themselves."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+_CALM = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+
+settings.register_profile("default", max_examples=150, deadline=None, suppress_health_check=_CALM, print_blob=True)
+settings.register_profile("long", max_examples=10_000, deadline=None, suppress_health_check=_CALM, print_blob=True)
+settings.load_profile("default")

@@ -1,0 +1,212 @@
+"""The 51 refusal rules: each refuses what it names, with the service's words, and accepts what is next to it."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Any, cast, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.simulator.kiro.images import pixels
+from dragoman.simulator.kiro.rules import RULES, first_refusal, refusals
+from dragoman.simulator.kiro.verdict import PROFILES, Profile
+from dragoman.wire import jsonio
+from dragoman.wire.http import HttpRequest
+from tests.unit.simulator.kiro_cases import (
+    ACCEPTED,
+    REFUSED,
+    Case,
+    assistant,
+    body,
+    called,
+    image,
+    png,
+    result,
+    spec,
+    user,
+)
+
+NUMBERS = range(1, 52)
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=str)
+def test_a_breach_is_the_first_error_with_the_services_words(case: Case) -> None:
+    found = first_refusal(case.request, "paranoid", case.limits)
+    assert found is not None
+    answer = found.answer
+    assert (found.rule, found.grade) == (case.rule, case.grade)
+    assert (answer.status, answer.type, answer.message, answer.reason) == (
+        case.status,
+        case.type,
+        case.message,
+        case.reason,
+    )
+    assert not case.at or found.at == case.at
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=str)
+def test_a_breach_breaks_only_its_rule(case: Case) -> None:
+    assert {found.rule for found in refusals(case.request, "paranoid", case.limits)} == {case.rule, *case.also}
+
+
+@pytest.mark.parametrize("profile", get_args(Profile))
+@pytest.mark.parametrize("case", REFUSED, ids=str)
+def test_a_profile_refuses_by_the_grades_it_has(case: Case, profile: Profile) -> None:
+    broken = {found.rule for found in refusals(case.request, profile, case.limits)}
+    assert (case.rule in broken) == (case.grade in PROFILES[profile])
+
+
+@pytest.mark.parametrize("case", ACCEPTED, ids=str)
+def test_what_is_next_to_a_breach_is_accepted_by_every_profile(case: Case) -> None:
+    for profile in get_args(Profile):
+        assert list(map(str, refusals(case.request, profile, case.limits))) == []
+
+
+def test_every_rule_has_a_refused_and_an_accepted_request() -> None:
+    assert sorted(rule.number for rule in RULES) == [0, *NUMBERS]
+    assert {case.rule for case in REFUSED} == set(NUMBERS)
+    assert {case.rule for case in ACCEPTED} == set(NUMBERS)
+
+
+_ORPHAN_AND_IMAGE = body(user(results=[result()], tools=[spec()], images=[image("bmp")]))
+# The documented check order: of two breaches the earlier one is answered.
+ORDER = (
+    ("top level before profileArn", body(profileArn="x", stream=True), 30),
+    ("profileArn before the model", body(user(modelId="x"), profileArn="x"), 49),
+    ("the model before lengths", body(user(modelId="x"), state={"conversationId": ""}), 48),
+    ("lengths before tools", body(user("u" * 600_001, tools=[spec("a b")])), 51),
+    ("a schema before a name", body(user(tools=[spec("a b", {"type": "string"})])), 19),
+    ("tools before history", body(user(tools=[spec("a b")]), [assistant()]), 15),
+    (
+        "history before pairing",
+        body(user(tools=[spec()]), [assistant("x", {"toolUseId": "a", "name": "get_weather", "input": {}})]),
+        2,
+    ),
+    ("pairing before images", _ORPHAN_AND_IMAGE, 8),
+    ("images before size", body(user(images=[image("bmp")]), [user("w" * 500_000), assistant()] * 2), 35),
+)
+
+
+@pytest.mark.parametrize(("asked", "rule"), [row[1:] for row in ORDER], ids=[row[0] for row in ORDER])
+def test_of_two_breaches_the_earlier_in_the_check_order_is_answered(asked: Any, rule: int) -> None:
+    found = first_refusal(Case(rule=rule, name="", body=asked).request)
+    assert found is not None
+    assert found.rule == rule
+
+
+WRONG_SHAPES: tuple[tuple[str, Any, str | None], ...] = (
+    ("no state", {}, "conversationState"),
+    ("not an object", [], ""),
+    ("no current message", {"conversationState": {"chatTriggerType": "MANUAL"}}, "conversationState.currentMessage"),
+    ("two members", body({**user(), **assistant()}), "conversationState.currentMessage"),
+    ("content is a list", body(user([{"text": "a"}])), "conversationState.currentMessage.userInputMessage.content"),
+    ("unknown origin", body(user(origin="MOON")), "conversationState.currentMessage.userInputMessage.origin"),
+    ("history entry is a text", body(state={"history": ["a"]}), "conversationState.history[0]"),
+    ("two kinds of result", called({"toolUseId": "t1", "content": [{"text": "a", "json": {}}]}), None),
+)
+
+
+@pytest.mark.parametrize(("asked", "at"), [row[1:] for row in WRONG_SHAPES], ids=[row[0] for row in WRONG_SHAPES])
+def test_a_wrong_shape_is_refused_by_every_profile(asked: Any, at: str | None) -> None:
+    found = first_refusal(Case(rule=0, name="", body=asked).request, "official")
+    assert found is not None
+    assert found.rule == 0
+    assert at is None or found.at == at
+
+
+ROUTES: tuple[tuple[str, str, dict[str, str], int], ...] = (
+    ("POST", "/nowhere", {"content-type": "application/json"}, 404),
+    ("GET", "/generateAssistantResponse", {}, 404),
+    ("POST", "/generateAssistantResponse", {"content-type": "text/plain"}, 400),
+    (
+        "POST",
+        "/",
+        {
+            "content-type": "application/json",
+            "x-amz-target": "AmazonCodeWhispererStreamingService.GenerateAssistantResponse",
+        },
+        400,
+    ),
+    ("POST", "/", {"content-type": "application/x-amz-json-1.0", "x-amz-target": "Some.Thing"}, 400),
+)
+
+
+@pytest.mark.parametrize(("method", "path", "headers", "status"), ROUTES)
+def test_an_unknown_operation_is_refused_before_the_body_is_looked_at(
+    method: str, path: str, headers: dict[str, str], status: int
+) -> None:
+    found = first_refusal(HttpRequest(method, path, headers=tuple(headers.items()), body=b"{"))
+    assert found is not None
+    assert (found.answer.status, found.answer.type) == (status, "UnknownOperationException")
+
+
+# --- the heads of image files
+
+PICTURES = (
+    ("png", base64.b64decode(png(30, 20)), (30, 20)),
+    ("gif", b"GIF89a" + struct.pack("<HH", 30, 20), (30, 20)),
+    ("jpeg", b"\xff\xd8\xff\xe0\x00\x04ab\xff\xc2\x00\x11\x08" + struct.pack(">HH", 20, 30) + b"\x03", (30, 20)),
+    ("webp, extended", b"RIFF....WEBPVP8X" + b"." * 8 + b"\x1d\x00\x00\x13\x00\x00", (30, 20)),
+    ("webp, lossless", b"RIFF....WEBPVP8L....\x2f" + struct.pack("<I", 29 | 19 << 14) + b"." * 5, (30, 20)),
+    ("webp, lossy", b"RIFF....WEBPVP8 " + b"." * 10 + struct.pack("<HH", 30, 20), (30, 20)),
+    ("jpeg without a frame", b"\xff\xd8\xff\xe0\x00\x04ab" + b"." * 20, ()),
+    ("webp of an unknown kind", b"RIFF....WEBPXXXX" + b"." * 20, ()),
+    ("text", b"hello", ()),
+)
+
+
+@pytest.mark.parametrize(("data", "edges"), [row[1:] for row in PICTURES], ids=[row[0] for row in PICTURES])
+def test_the_edges_of_an_image_are_read_from_its_head(data: bytes, edges: tuple[int, ...]) -> None:
+    assert pixels(data) == edges
+
+
+# --- laws
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def _places(value: Any) -> list[tuple[Any, Any]]:
+    """Every (container, key) in a document."""
+    found: list[tuple[Any, Any]] = []
+    pending = [value]
+    while pending:
+        node = pending.pop()
+        inner = (
+            list(node.items()) if isinstance(node, dict) else list(enumerate(node)) if isinstance(node, list) else []
+        )
+        found += [(node, key) for key, _ in inner]
+        pending += [item for _, item in inner]
+    return found
+
+
+_RICH = called(tools=[spec(), spec("other", {"type": "object", "properties": {"a": {"anyOf": [{"type": "string"}]}}})])
+_RICH["conversationState"]["currentMessage"]["userInputMessage"]["images"] = [image()]
+_RICH["conversationState"]["history"][1]["assistantResponseMessage"]["reasoningContent"] = {"redactedContent": "YQ=="}
+_PLACES = len(_places(_RICH))
+
+
+@given(st.lists(st.tuples(st.integers(0, _PLACES - 1), _JSON), max_size=3))
+@settings(max_examples=300, deadline=None)
+def test_no_request_whatever_breaks_the_rules_themselves(changes: list[tuple[int, Any]]) -> None:
+    document = jsonio.decode(jsonio.encode(_RICH))
+    for place, value in changes:
+        places = _places(document)
+        if place < len(places):
+            container, key = places[place]
+            container[key] = value
+    request = Case(rule=0, name="", body=cast("Any", document)).request
+    found = {profile: {(each.rule, each.at) for each in refusals(request, profile)} for profile in get_args(Profile)}
+    assert found["official"] <= found["observed"] <= found["paranoid"]
+    assert bool(changes) or not found["paranoid"]
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_whatever_break_the_rules_themselves(raw: bytes) -> None:
+    list(refusals(Case(rule=0, name="", body=raw).request))
