@@ -24,18 +24,15 @@ class ObjectScanner:
 
     def feed(self, text: str) -> str:
         """Take more text; give what follows the completed object, which is never part of it."""
-        position = 0
+        position = self._in_string(text, 0) if self._quoted else 0
         while not self.complete:
-            if self._quoted:
-                position = self._in_string(text, position)
-                if self._quoted:
-                    return ""
-                continue
-            found = _STRUCTURE.search(text, position)
+            found = _STRUCTURE.search(text, position) if not self._quoted else None
             if found is None:
                 return ""
             position = found.end()
             self._at(found[0])
+            if self._quoted:
+                position = self._in_string(text, position)
         return text[position:]
 
     def _at(self, mark: str) -> None:

@@ -99,9 +99,7 @@ class SseDecoder:
             raise self._failed
         block = b"".join(self._held)
         self._hold(b"")
-        if not block.endswith(b"\n\r"):
-            block += b"\n" if block.endswith(b"\n") else b"\n\n"
-        frame = self._block(block)
+        frame = self._block(block + (b"\n" if block.endswith((b"\n", b"\n\r")) else b"\n\n"))
         return iter(()) if frame is None else iter((frame,))
 
     def _hold(self, piece: bytes) -> None:

@@ -46,6 +46,22 @@ def grows_linearly(work: Callable[[int], Callable[[], object]], small: int, fact
     raise AssertionError(f"{factor} times the input took {min(ratios):.0f} times as long")
 
 
+def a_read_costs_the_same_however_much_is_held(feed: Callable[[bytes], object], size: int) -> None:
+    """Fail if reads get slower while one frame of 8 MiB gathers: what is held must not be copied at every read."""
+    read = b"a" * size
+    count = 200
+
+    def some() -> None:
+        for _ in range(count):
+            feed(read)
+
+    early = min(_timed(some) for _ in range(5))
+    for _ in range(8):
+        feed(b"a" * (1 << 20))
+    late = min(_timed(some) for _ in range(5))
+    assert late < 10 * early, f"a read costs {late / early:.0f} times as much as at the beginning"
+
+
 def _timed(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()

@@ -26,7 +26,14 @@ from dragoman.wire.eventstream import (
     encode_message,
 )
 from dragoman.wire.frame import Frame
-from tests.unit.wire.cutting import cut, grows_linearly, reads, two_way_cuts, vectors
+from tests.unit.wire.cutting import (
+    a_read_costs_the_same_however_much_is_held,
+    cut,
+    grows_linearly,
+    reads,
+    two_way_cuts,
+    vectors,
+)
 
 VECTORS = vectors("eventstream.json")
 good_vectors = pytest.mark.parametrize("vector", VECTORS["good"], ids=lambda vector: str(vector["name"]))
@@ -275,7 +282,14 @@ def test_one_long_message_in_small_reads_is_linear(size: int) -> None:
         chunks = reads(encode_event("e", bytes(length)), size)
         return lambda: decode(chunks)
 
-    grows_linearly(work, size * 512)
+    grows_linearly(work, size * 64)
+
+
+@pytest.mark.parametrize("size", [1024, 16])
+def test_a_read_costs_the_same_however_much_is_held(size: int) -> None:
+    decoder = EventStreamDecoder()
+    decoder.feed(encode_event("e", bytes(20 << 20))[:100])
+    a_read_costs_the_same_however_much_is_held(decoder.feed, size)
 
 
 def test_many_messages_in_one_read_are_linear() -> None:

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from dragoman.errors import BadFrame, LocalMisuse
 from dragoman.wire.frame import Frame
 from dragoman.wire.sse import FrameTooLong, SseDecoder, comment, encode_sse
-from tests.unit.wire.cutting import cut, grows_linearly, reads, two_way_cuts, vectors
+from tests.unit.wire.cutting import (
+    a_read_costs_the_same_however_much_is_held,
+    cut,
+    grows_linearly,
+    reads,
+    two_way_cuts,
+    vectors,
+)
 
 VECTORS = vectors("sse.json")
 FINISHED = [vector for vector in VECTORS if not vector["closed"] and vector["text"][-1:] in ("\n", "\r")]
@@ -114,9 +121,12 @@ def test_cuts_do_not_matter(case: tuple[bytes, list[bytes]]) -> None:
 
 
 @given(streams)
+@example(b"data: a\n\r")
+@example(b"data: a\n\r\r")
 def test_raw_bytes_of_the_frames_decode_to_the_same_frames(stream: bytes) -> None:
     found = decode([stream])
-    assert decode([b"\n" + b"".join(frame.raw for frame in found)], close=False) == found
+    again = decode([b"\n", *(frame.raw for frame in found)])
+    assert [(frame.kind, frame.data) for frame in again] == [(frame.kind, frame.data) for frame in found]
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
@@ -184,7 +194,15 @@ def test_one_long_frame_in_small_reads_is_linear(block: Any) -> None:
         chunks = reads(b"data: " + block(size), 1024)
         return lambda: decode(chunks)
 
-    grows_linearly(work, 1 << 18)
+    grows_linearly(work, 1 << 15)
+
+
+@pytest.mark.parametrize("head", [b"data: ", b"event: e\r\ndata: "])
+@pytest.mark.parametrize("size", [1024, 16])
+def test_a_read_costs_the_same_however_much_is_held(head: bytes, size: int) -> None:
+    decoder = SseDecoder()
+    decoder.feed(head)
+    a_read_costs_the_same_however_much_is_held(decoder.feed, size)
 
 
 @pytest.mark.parametrize("size", [1, 1 << 30])
