@@ -125,11 +125,15 @@ extras: SearchStrategy[Extra] = st.builds(
     st.dictionaries(st.sampled_from(("x_mark", "x_trace")), json_values, min_size=1, max_size=2),
 )
 caches: SearchStrategy[Cache] = st.builds(Cache, st.sampled_from(("5m", "1h")))
+_SEALS = (
+    ("anthropic", "signature"),
+    ("anthropic", "redacted"),
+    ("openai", "signature"),
+    ("openai", "encrypted"),
+    ("gemini", "signature"),
+)
 seals: SearchStrategy[Seal] = st.builds(
-    Seal,
-    st.sampled_from((*FAMILIES, "gemini")),
-    st.sampled_from(("c2VhbA==", "bW9yZQ==")),
-    st.sampled_from(("signature", "redacted", "encrypted")),
+    lambda made, data: Seal(made[0], data, made[1]), st.sampled_from(_SEALS), st.sampled_from(("c2VhbA==", "bW9yZQ=="))
 )
 
 
@@ -137,8 +141,8 @@ seals: SearchStrategy[Seal] = st.builds(
 
 
 def opaques(kinds: Sequence[str] = ("x_widget",)) -> SearchStrategy[Opaque]:
-    data = st.sampled_from(kinds).map(lambda kind: {"type": kind, "x_data": [1, None]})
-    return st.builds(Opaque, st.sampled_from(FAMILIES), data, st.sampled_from(kinds), cache=maybe(caches))
+    made = lambda family, kind, cache: Opaque(family, {"type": kind, "x_data": [1, None]}, kind, cache)  # noqa: E731
+    return st.builds(made, st.sampled_from(FAMILIES), st.sampled_from(kinds), maybe(caches))
 
 
 media: SearchStrategy[Media] = st.one_of(
@@ -192,11 +196,16 @@ def _message(
     return st.builds(Message, st.just(role), blocks.map(tuple), extra=maybe(extras))
 
 
-user_turns = _message("user", _user_blocks)
-assistant_turns = _message("assistant", _assistant_blocks)
-system_turns = _message("system", _system_blocks)
+def _or_blank(blocks: SearchStrategy[list[Block]]) -> SearchStrategy[list[Block]]:
+    blank: SearchStrategy[list[Block]] = st.lists(st.builds(Text, st.sampled_from(BLANKS), maybe(caches)), max_size=2)
+    return st.one_of(blocks, blocks, blocks, blank)
+
+
+user_turns = _message("user", _or_blank(_user_blocks))
+assistant_turns = _message("assistant", _or_blank(_assistant_blocks))
+system_turns = _message("system", _or_blank(_system_blocks))
 talk: SearchStrategy[list[Message]] = st.lists(
-    st.one_of(user_turns, user_turns, assistant_turns, assistant_turns, system_turns), max_size=3
+    st.one_of(user_turns, user_turns, assistant_turns, assistant_turns, system_turns), min_size=1, max_size=3
 )
 
 
@@ -270,11 +279,12 @@ def tool_choices(draw: DrawFn, declared: Sequence[str]) -> ToolChoice:
 
 
 @st.composite
-def conversations(draw: DrawFn, messages: SearchStrategy[tuple[Message, ...]] = histories) -> Conversation:
+def conversations(draw: DrawFn, messages: SearchStrategy[tuple[Message, ...]] | None = None) -> Conversation:
+    """A canonical conversation, with `messages` for its history."""
     declared = draw(tools)
     conversation = Conversation(
         draw(st.sampled_from(("model-1", "claude-x"))),
-        draw(messages),
+        draw(histories if messages is None else messages),
         tuple(draw(st.lists(plain_texts, max_size=2))),
         declared,
         draw(tool_choices([tool.name for tool in declared if isinstance(tool, ToolSpec)])),
@@ -299,8 +309,8 @@ def conversations_that_go_on(draw: DrawFn) -> tuple[Conversation, Conversation]:
     """
     earlier = draw(conversations(st.tuples(histories, user_turns).map(lambda pair: (*pair[0], pair[1]))))
     messages = (*earlier.messages, *_answers_to_open_calls(earlier.messages))
-    answer = draw(assistant_turns | tool_exchanges())
-    later = (*messages, *(answer if isinstance(answer, list) else [answer]), *draw(histories))
+    answered = draw(st.tuples(assistant_turns, user_turns).map(list) | tool_exchanges())
+    later = (*messages, *answered, *draw(histories))
     return (
         placed(canonical(structs.replace(earlier, messages=messages))),
         placed(canonical(structs.replace(earlier, messages=later))),
@@ -348,6 +358,7 @@ shapes: SearchStrategy[Capabilities] = st.builds(
     Capabilities,
     system=st.sampled_from(("native", "leading", "none")),
     turns=st.sampled_from(("free", "merge", "pair")),
+    turn_seam=st.sampled_from(("", "\n\n")),
     prefill=st.booleans(),
     blank_text=st.booleans(),
     names=alphabets,
@@ -368,14 +379,16 @@ stops: SearchStrategy[Stop] = st.sampled_from(list(Why)).map(
 faults: SearchStrategy[Fault] = st.sampled_from(
     (Fault("overloaded", "busy", 529), Fault("rate_limit", "slow down", 429, 3.0), Fault("server", "broke", 500))
 )
-_growing: SearchStrategy[Any] = st.one_of(
-    st.builds(Text, st.just("")),
-    st.builds(Reasoning, st.just(""), st.sampled_from(("", *FAMILIES))),
-    st.builds(ToolCall, st.just("") | ids, names),
-    media,
-    opaques(),
+_texts_begun = st.builds(Text, st.just(""))
+_thoughts_begun = st.builds(Reasoning, st.just(""), st.sampled_from(("", *FAMILIES)))
+_calls_begun = st.builds(ToolCall, st.just("") | ids, names)
+_begun: SearchStrategy[Any] = st.one_of(
+    _texts_begun, _texts_begun, _thoughts_begun, _calls_begun, _calls_begun, media, opaques()
 )
 _deltas: dict[type, Any] = {Text: TextDelta, Reasoning: ReasoningDelta, ToolCall: ArgumentsDelta}
+
+
+_ACTS = ("start", "grow", "grow", "grow", "grow", "end", "stop", "usage", "opaque")
 
 
 @st.composite
@@ -390,10 +403,10 @@ def events(draw: DrawFn, choices: int = 2, may_fail: bool = True) -> Events:
     running = list(range(draw(st.integers(1, choices))))
     open_blocks: dict[int, BlockStarted] = {}
     sealed: set[int] = set()
-    for _ in range(draw(st.integers(0, 14))):
-        act = draw(st.sampled_from(("start", "grow", "grow", "grow", "end", "stop", "usage", "opaque")))
+    for _ in range(draw(st.integers(0, 24))):
+        act = draw(st.sampled_from(_ACTS)) if open_blocks else draw(st.sampled_from(("start", "start", *_ACTS)))
         if act == "start" and running and (key := next(keys, None)) is not None:
-            open_blocks[key] = BlockStarted(key, draw(_growing), draw(st.sampled_from(running)))
+            open_blocks[key] = BlockStarted(key, draw(_begun), draw(st.sampled_from(running)))
             stream.append(open_blocks[key])
         elif act in ("grow", "end") and open_blocks:
             key = draw(st.sampled_from(sorted(open_blocks)))
@@ -408,7 +421,17 @@ def events(draw: DrawFn, choices: int = 2, may_fail: bool = True) -> Events:
         return (*stream, Failed(draw(faults)))
     while running:
         stream.extend(_stopped(draw, open_blocks, running.pop(0)))
+    stream = [_stop_that_cut(event, stream) for event in stream]
     return (*stream, *draw(st.lists(usages.map(UsageReported), max_size=1)), FINISHED)
+
+
+def _stop_that_cut(event: Event, stream: Sequence[Event]) -> Event:
+    """What never came to its end was cut by the length (D7): no other reason leaves a block uncompleted."""
+    if not isinstance(event, Stopped):
+        return event
+    cut = {ended.key for ended in stream if isinstance(ended, BlockEnded) and not ended.complete}
+    keys = {started.key for started in stream if isinstance(started, BlockStarted) and started.choice == event.choice}
+    return Stopped(Stop(Why.LENGTH), event.choice) if cut & keys else event
 
 
 def _grown(draw: DrawFn, open_blocks: dict[int, BlockStarted], key: int, sealed: set[int]) -> Event:

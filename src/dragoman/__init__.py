@@ -21,7 +21,7 @@ _PLACES = {
     "Note": ("dragoman.model.notes", "Note"),
     "StreamTranslator": ("dragoman.api", "StreamTranslator"),
     "Translated": ("dragoman.api", "Translated"),
-    "dialects": ("dragoman.dialects", "names"),
+    "dialects": ("dragoman.dialects", ""),  # a package that can be called: it gives the names
     "stream_translator": ("dragoman.api", "stream_translator"),
     "translate_reply": ("dragoman.api", "translate_reply"),
     "translate_request": ("dragoman.api", "translate_request"),
@@ -46,7 +46,8 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     module, attribute = _PLACES[name]
-    value: object = getattr(import_module(module), attribute)
+    home = import_module(module)
+    value: object = getattr(home, attribute) if attribute else home
     globals()[name] = value
     return value
 

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 from msgspec import structs
 
-from dragoman import dialects
+import dragoman.dialects as registry
 from dragoman.dialects.base import Dialect
 from dragoman.errors import DragomanError, LocalMisuse, MalformedRequest, UpstreamViolation
 from dragoman.model.conversation import Conversation
@@ -25,7 +25,9 @@ R = TypeVar("R")
 class Translated:
     """A translated request or reply: its JSON body, where it goes, and what was changed."""
 
-    def __init__(self, raw: bytes, notes: list[Note], plan: Plan, path: str = "", headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, raw: bytes, notes: list[Note], plan: Plan, path: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
         self.raw = raw
         self.notes = notes
         self.plan = plan
@@ -101,7 +103,12 @@ def translate_request(
 
 @_shallow(UpstreamViolation)
 def translate_reply(
-    body: Mapping[str, Any] | bytes | str, *, source: str, target: str, request: Translated | None = None, **options: Any
+    body: Mapping[str, Any] | bytes | str,
+    *,
+    source: str,
+    target: str,
+    request: Translated | None = None,
+    **options: Any,
 ) -> Translated:
     """Translate an upstream's whole reply from `source` into the client's dialect `target`.
 
@@ -143,7 +150,7 @@ def _plan_of(source: str, target: str, request: Translated | None, options: dict
 
 def _ends(client: str, upstream: str, options: dict[str, Any]) -> tuple[Dialect, Dialect, Settings]:
     """Both dialects and the settings; an option belongs to the translation or else to one of the dialects."""
-    asker, answerer = dialects.get(client), dialects.get(upstream)
+    asker, answerer = registry.get(client), registry.get(upstream)
     general = {name: options.pop(name) for name in Settings.__struct_fields__ if name in options}
     known = [*getattr(answerer.codec, "__struct_fields__", ()), *getattr(asker.codec, "__struct_fields__", ())]
     for name in options:

@@ -73,7 +73,7 @@ class DragomanError(Exception):
 
 
 class ClientFault(DragomanError):
-    kind = "invalid"
+    kind: ClassVar[Kind] = "invalid"
     status = 400
 
 

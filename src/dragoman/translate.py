@@ -5,16 +5,17 @@ One table, `ORDER`, says in which order filters work: forward top to bottom, bac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
 
 from dragoman import filters
 from dragoman.dialects.base import REAL_WORLD, Call, Dialect, Reader, World
-from dragoman.errors import Fault, LocalMisuse
+from dragoman.errors import DragomanError, Fault, LocalMisuse, Unrepresentable
 from dragoman.filters.object_arguments import settle_reply
 from dragoman.model.assemble import fold, unfold
+from dragoman.model.canonical import canonical
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import Events, Failed, Finished, Step
@@ -99,17 +100,32 @@ def plan(
     sent = asked if model is None else structs.replace(asked, model=model)
     makers: list[MakeBack] = []
     for each in _filters(client, upstream, sent.model, settings):
-        sent, maker = each.forward(sent, notes)
+        changed, maker = each.forward(sent, notes)
+        sent = sent if changed is sent else canonical(changed)  # what a filter leaves may be less than a text
         if maker is not None:
             makers.append(maker)
+    if (asked.messages or asked.system) and not (sent.messages or sent.system):
+        raise Unrepresentable("there is nothing in it to be answered", at="messages")
     return Plan(client, upstream, asked, sent, tuple(notes), tuple(makers), settings)
 
 
 def _filters(client: Dialect, upstream: Dialect, model: str, settings: Settings) -> Sequence[Filter]:
     codec = upstream.codec
-    pair = Pair(client.codec.capabilities(model), client.codec.family, codec.capabilities(model), codec.family, settings)
-    chosen = [*(make(pair) for make in ORDER), *codec.quirks(model), *(make(pair) for make in LAST)]
-    return [each for each in chosen if each is not None]
+    pair = Pair(
+        client.codec.capabilities(model), client.codec.family, codec.capabilities(model), codec.family, settings
+    )
+    shared = [each for make in ORDER if (each := make(pair)) is not None]
+    last = [each for make in LAST if (each := make(pair)) is not None]
+    return [*_placed(shared, codec.quirks(model)), *last]
+
+
+def _placed(shared: Sequence[Filter], quirks: Sequence[Filter]) -> Iterator[Filter]:
+    """Quirks run after all shared filters, except one whose `before` names the filter that needs its work done."""
+    for each in shared:
+        yield from (quirk for quirk in quirks if getattr(quirk, "before", "") == each.name)
+        yield each
+    names = {each.name for each in shared}
+    yield from (quirk for quirk in quirks if getattr(quirk, "before", "") not in names)
 
 
 class WaysBack:
@@ -150,6 +166,15 @@ class Answer:
         return b"".join([self._write(step) for step in self._reader.close(broken)])
 
     def _write(self, step: Step) -> bytes:
+        if self.over:
+            return b""
+        try:
+            return self._written(step)
+        except DragomanError as error:  # something no filter knew: the client is told, in its own dialect
+            self.over, self.fault = True, error.fault
+            return b"".join([self._frame(payload) for payload in self._encoder.feed((Failed(error.fault),))])
+
+    def _written(self, step: Step) -> bytes:
         events = self._ways.feed(step.events)
         if events and isinstance(events[-1], Finished | Failed):
             self.over = True
@@ -162,11 +187,19 @@ class Answer:
 def answer_whole(plan: Plan, body: bytes, world: World = REAL_WORLD) -> tuple[bytes, list[Note]]:
     """A whole reply in the client's dialect: the streamed path, so that streamed equals whole by construction."""
     ways = WaysBack(plan)
-    reply = plan.upstream.codec.parse_reply(body, plan.sent)
-    reply = fold(ways.feed(unfold(reply)), ways.notes)
+    reply = fold(ways.feed(_told(plan, body, world)), ways.notes)
     if plan.client.codec.capabilities(plan.asked.model).arguments == "object":
         reply = settle_reply(reply, ways.notes)
     return plan.client.codec.render_reply(reply, plan.asked, world), list(ways.notes)
+
+
+def _told(plan: Plan, body: bytes, world: World) -> Events:
+    """What a whole answer says, as events. One that only ever streams is read as the stream it is."""
+    upstream = plan.upstream
+    if not upstream.codec.capabilities(plan.sent.model).streams_only:
+        return unfold(upstream.codec.parse_reply(body, plan.sent))
+    reader = Reader(upstream.binding.frames(), upstream.codec.decoder(plan.sent, world))
+    return tuple(event for step in (*reader.feed(body), *reader.close()) for event in step.events)
 
 
 def configured(dialect: Dialect, settings: dict[str, object]) -> Dialect:

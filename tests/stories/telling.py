@@ -13,11 +13,11 @@ from pathlib import Path
 
 import msgspec
 
-from dragoman import dialects
+import dragoman.dialects as registry
 from dragoman.dialects.base import Dialect, Reader, World
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import Event
-from dragoman.translate import Answer, Plan, answer_whole, plan
+from dragoman.translate import Answer, Plan, plan
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 
@@ -47,7 +47,7 @@ class Story:
     @property
     def stream(self) -> bytes:
         """The upstream's answer as it stood on the wire."""
-        return wire_bytes(dialects.get(self.answered), (self.folder / f"{self.answered}.stream").read_bytes())
+        return wire_bytes(registry.get(self.answered), (self.folder / f"{self.answered}.stream").read_bytes())
 
 
 def stories() -> list[Story]:
@@ -63,20 +63,20 @@ def _load(folder: Path) -> Story:
 def tell(story: Story) -> dict[str, bytes]:
     """Every generated file of a story."""
     files: dict[str, bytes] = {}
-    client, upstream = dialects.get(story.asked), dialects.get(story.answered)
+    client, upstream = registry.get(story.asked), registry.get(story.answered)
     asked = client.codec.parse_request(client.binding.unwrap(jsonio.decode(story.request)))
     files["conversation.json"] = canonical_json(asked)
     notes: list[str] = []
-    for name in dialects.names():
-        target = dialects.get(name)
+    for name in registry.names():
+        target = registry.get(name)
         if name != story.asked:
             made = plan(client, target, asked)
             files[f"{name}.request.json"] = jsonio.pretty(jsonio.decode(target.binding.wrap(made.call()).body)) + b"\n"
             notes += [f"request {story.asked} -> {name}: {note}" for note in made.notes]
     events = [event for step in steps(upstream, asked, story.stream) for event in step.events]
     files["events.jsonl"] = b"".join(jsonio.encode(event) + b"\n" for event in events)
-    for name in dialects.names():
-        target = dialects.get(name)
+    for name in registry.names():
+        target = registry.get(name)
         if name == story.answered:
             continue
         answer = Answer(_plan_for(story, target, upstream, asked), still_world())
@@ -91,7 +91,7 @@ def _plan_for(story: Story, client: Dialect, upstream: Dialect, asked: Conversat
     """The story's question as if a client of that dialect had asked it."""
     if client.name == story.asked:
         return plan(client, upstream, asked)
-    spoken = plan(dialects.get(story.asked), client, asked)
+    spoken = plan(registry.get(story.asked), client, asked)
     again = client.codec.parse_request(client.binding.unwrap(jsonio.decode(client.binding.wrap(spoken.call()).body)))
     return plan(client, upstream, again)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ def chunks(name: str) -> Iterator[bytes]:
     """A file piece by piece, as it comes."""
     try:
         if name == "-":
-            while chunk := sys.stdin.buffer.read1(CHUNK):
+            while chunk := os.read(sys.stdin.fileno(), CHUNK):  # what is there, without waiting for more
                 yield chunk
         else:
             with Path(name).open("rb") as file:

@@ -6,6 +6,7 @@ import base64
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from typing import Any
 
 import dragoman
 from dragoman.api import Translated
@@ -25,7 +26,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="for a reply or a stream: the client's request, in the dialect of --to",
     )
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting (VALUE: JSON or text)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting (VALUE: JSON or text)"
+    )
     parser.add_argument("--explain", action="store_true", help="the notes, on standard error")
     parser.add_argument("--json", action="store_true", help='{"body": …, "notes": […]} on standard output')
     parser.add_argument("--strict", action="store_true", help="exit with 3 if anything was lost")
@@ -47,7 +50,7 @@ def run(arguments: Namespace) -> int:
     return 3 if arguments.strict and any(note.action == "dropped" for note in notes) else 0
 
 
-def _option(text: str) -> tuple[str, jsonio.Json]:
+def _option(text: str) -> tuple[str, Any]:
     name, found, value = text.partition("=")
     if not found:
         raise LocalMisuse(f"--set {text}: expected NAME=VALUE")
@@ -57,7 +60,7 @@ def _option(text: str) -> tuple[str, jsonio.Json]:
         return name, value
 
 
-def _asked(arguments: Namespace, options: dict[str, jsonio.Json]) -> Translated | None:
+def _asked(arguments: Namespace, options: dict[str, Any]) -> Translated | None:
     """The translated question of a reply or a stream, whose client speaks the dialect of --to."""
     if arguments.request is None:
         return None
@@ -66,7 +69,7 @@ def _asked(arguments: Namespace, options: dict[str, jsonio.Json]) -> Translated 
     )
 
 
-def _whole(arguments: Namespace, options: dict[str, jsonio.Json]) -> tuple[Sequence[Note], None]:
+def _whole(arguments: Namespace, options: dict[str, Any]) -> tuple[Sequence[Note], None]:
     body = read(arguments.file)
     ends = {"source": arguments.source, "target": arguments.target}
     if arguments.what == "request":
@@ -81,7 +84,7 @@ def _whole(arguments: Namespace, options: dict[str, jsonio.Json]) -> tuple[Seque
     return done.notes, None
 
 
-def _stream(arguments: Namespace, options: dict[str, jsonio.Json]) -> tuple[Sequence[Note], DragomanError | None]:
+def _stream(arguments: Namespace, options: dict[str, Any]) -> tuple[Sequence[Note], DragomanError | None]:
     asked = _asked(arguments, options)
     ends = {"source": arguments.source, "target": arguments.target}
     stream = dragoman.stream_translator(**ends, request=asked, **({} if asked else options))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from dragoman import dialects
+import dragoman.dialects as registry
 from dragoman.conformance import run
 
 
 def main(names: list[str]) -> int:
     broken = 0
-    for name in names or list(dialects.names()):
-        tried, failures = run(dialects.get(name))
+    for name in names or list(registry.names()):
+        tried, failures = run(registry.get(name))
         broken += len(failures)
         sys.stdout.write("".join(f"{name}: {failure}\n" for failure in failures))
         sys.stdout.write(f"{name}: {tried - len(failures)} passed, {len(failures)} failed\n")

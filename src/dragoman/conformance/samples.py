@@ -95,7 +95,11 @@ CONVERSATIONS: dict[str, Conversation] = {
     ),
     "a free-text tool": Conversation(
         "m",
-        (_user(Text("Patch it")), _assistant(ToolCall("p", "patch", "*** Begin", "text")), _user(ToolResult("p", (Text("ok"),)))),
+        (
+            _user(Text("Patch it")),
+            _assistant(ToolCall("p", "patch", "*** Begin", "text")),
+            _user(ToolResult("p", (Text("ok"),))),
+        ),
         tools=(ToolSpec("patch", "Apply a patch."),),
         tool_choice=ToolChoice("one", ("patch",)),
     ),
@@ -105,7 +109,13 @@ CONVERSATIONS: dict[str, Conversation] = {
         output=Output("schema", "answer", {"type": "object", "properties": {"x": {"type": "integer"}}}, True),
     ),
     "a system message between": Conversation(
-        "m", (_user(Text("one")), _assistant(Text("two")), Message("system", (Text("Now in French."),)), _user(Text("three")))
+        "m",
+        (
+            _user(Text("one")),
+            _assistant(Text("two")),
+            Message("system", (Text("Now in French."),)),
+            _user(Text("three")),
+        ),
     ),
 }
 

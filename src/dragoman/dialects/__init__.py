@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import entry_points
+from types import ModuleType
 
 from dragoman.dialects.base import Dialect
 from dragoman.errors import LocalMisuse
@@ -13,6 +15,7 @@ from dragoman.errors import LocalMisuse
 _BUILT_IN = {
     "anthropic": "dragoman.dialects.anthropic:DIALECT",
     "openai": "dragoman.dialects.openai:DIALECT",
+    "kiro": "dragoman.dialects.kiro:DIALECT",
 }
 
 
@@ -40,3 +43,13 @@ def get(name: str) -> Dialect:
 def _places() -> dict[str, str]:
     added = {entry.name: entry.value for entry in entry_points(group="dragoman.dialects")}
     return {**_BUILT_IN, **{name: place for name, place in added.items() if name not in _BUILT_IN}}
+
+
+class _Callable(ModuleType):
+    """Lets `dragoman.dialects()`, the public call, and `dragoman.dialects`, this package, be one name."""
+
+    def __call__(self) -> tuple[str, ...]:
+        return names()
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from dragoman.model.blocks import Extra, Text, ToolResult
+from dragoman.model.canonical import spaced
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Role
 from dragoman.model.filter import MakeBack
@@ -23,6 +24,7 @@ class AlternateTurns:
 
     def __init__(self, upstream: Capabilities) -> None:
         self._turns = upstream.turns
+        self._seam = upstream.turn_seam
         self._prefill = upstream.prefill
         self._fillers: dict[Role, str] = {"assistant": upstream.fillers[0], "user": upstream.fillers[1]}
 
@@ -31,7 +33,7 @@ class AlternateTurns:
         messages = list(conversation.messages)
         if self._turns != "free":
             messages = self._begun(messages, notes)
-            messages = _merged(messages, notes) if self._turns == "merge" else self._paired(messages, notes)
+            messages = _merged(messages, self._seam, notes) if self._turns == "merge" else self._paired(messages, notes)
         if not self._prefill and messages and messages[-1].role == "assistant":
             messages.append(self._filler("user", messages[-1], notes))
         if len(notes) == before:
@@ -58,19 +60,19 @@ class AlternateTurns:
         return Message(role, (Text(text),))
 
 
-def _merged(messages: Iterable[Message], notes: Notes) -> list[Message]:
+def _merged(messages: Iterable[Message], seam: str, notes: Notes) -> list[Message]:
     merged: list[Message] = []
     for message in messages:
         if merged and merged[-1].role == message.role != "system":
             notes.changed("turn.merged", message.at.path, f"joined with the {message.role} turn before it")
-            merged[-1] = _join(merged[-1], message)
+            merged[-1] = _join(merged[-1], message, seam)
         else:
             merged.append(message)
     return merged
 
 
-def _join(one: Message, other: Message) -> Message:
-    blocks = (*one.blocks, *other.blocks)
+def _join(one: Message, other: Message, seam: str) -> Message:
+    blocks = (*one.blocks, *spaced(one.blocks, other.blocks, seam))
     if one.role == "user":
         blocks = tuple(sorted(blocks, key=lambda block: not isinstance(block, ToolResult)))
     return structs.replace(one, blocks=blocks, extra=_union(one.extra, other.extra))

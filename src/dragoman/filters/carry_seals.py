@@ -36,7 +36,7 @@ def unmark(text: str) -> Seal | None:
     if f"{prefix}." != _PREFIX or not family or kind not in _KINDS or rest.count(".") != 2:
         return None
     try:
-        plain = base64.urlsafe_b64decode(data + "=" * (-len(data) % 4)).decode("utf-8", "surrogatepass")
+        plain = base64.b64decode(data + "=" * (-len(data) % 4), b"-_", validate=True).decode("utf-8", "surrogatepass")
     except (binascii.Error, ValueError):
         return None
     return Seal(family, plain, kind)  # type: ignore[arg-type]
@@ -78,6 +78,7 @@ class _Marks:
         self._family = family
         self._notes = notes
         self._unsealed: dict[int, str] = {}  # open foreign reasoning without a seal yet -> its family
+        self._thoughts: set[int] = set()
 
     def feed(self, events: Events) -> Events:
         for event in events:
@@ -88,11 +89,16 @@ class _Marks:
 
     def _mark(self, event: Event) -> Iterable[Event]:
         match event:
-            case BlockStarted(key, Reasoning(family=family)) if self._foreign(family):
-                self._unsealed[key] = family
+            case BlockStarted(key, Reasoning(family=family)):
+                self._thoughts.add(key)
+                if self._foreign(family):
+                    self._unsealed[key] = family
                 yield event
-            case Sealed(key, seal) if self._foreign(seal.family):
+            case Sealed(key, seal) if self._foreign(seal.family) or not self._holds(key):
                 yield from self._sealed(key, seal)
+            case Sealed(key):
+                self._unsealed.pop(key, None)
+                yield event
             case BlockEnded(key) if key in self._unsealed:
                 family = self._unsealed.pop(key)
                 if self._client.seal_slot:
@@ -104,12 +110,17 @@ class _Marks:
     def _foreign(self, family: str) -> bool:
         return bool(family) and family != self._family and family not in self._client.seals
 
+    def _holds(self, key: int) -> bool:
+        return key in self._thoughts or self._client.sealed_words
+
     def _sealed(self, key: int, seal: Seal) -> Iterable[Event]:
         if self._client.seal_slot and key in self._unsealed:
             del self._unsealed[key]
             yield Sealed(key, Seal(self._family, mark(seal)))
         else:
-            self._notes.dropped("seal.no_place", "", f"a {seal.kind} of {seal.family} has no place in the client's dialect")
+            self._notes.dropped(
+                "seal.no_place", "", f"a {seal.kind} of {seal.family} has no place in the client's dialect"
+            )
 
 
 _CONCERNED: frozenset[type[Event]] = frozenset({BlockStarted, Sealed, BlockEnded})

@@ -6,7 +6,6 @@ so that no old image bricks a conversation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TypeVar
 
 from msgspec import Struct, structs
@@ -65,7 +64,7 @@ class _Request:
         last = max((i for i, message in enumerate(conversation.messages) if message.role == "user"), default=-1)
         messages = tuple(self._message(message, index == last) for index, message in enumerate(conversation.messages))
         tools = tuple(tool for tool in map(self._tool, conversation.tools) if tool is not None)
-        fitted = structs.replace(
+        return structs.replace(
             conversation,
             messages=messages,
             system=tuple(self._text(text) for text in conversation.system),
@@ -75,7 +74,6 @@ class _Request:
             extra=self._extra(conversation.extra, ""),
             hints=self._extra(conversation.hints, "headers"),
         )
-        return fitted
 
     def _extra(self, extra: Extra | None, at: str) -> Extra | None:
         """Keep the family's own fields; note every other, except those that only say how something was spelt."""
@@ -108,10 +106,8 @@ class _Request:
             case Reasoning():
                 return self._reasoning(block)
             case ToolResult():
-                content = tuple(
-                    kept for each in block.content if (kept := self._block(each, last)) is not None
-                )
-                return self._bare(structs.replace(block, content=content), block.at.path)  # type: ignore[arg-type]
+                content = tuple(kept for each in block.content if (kept := self._block(each, last)) is not None)
+                return self._bare(structs.replace(block, content=content), block.at.path)
             case ToolCall():
                 return self._bare(self._unsealed(block), block.at.path)
 
@@ -125,7 +121,8 @@ class _Request:
 
     def _unsealed(self, node: S) -> S:
         seal = getattr(node, "seal", None)
-        if seal is None or seal.family == self._family or seal.family in self._target.seals:
+        ours = seal is not None and (seal.family == self._family or seal.family in self._target.seals)
+        if seal is None or (ours and self._target.sealed_words):
             return node
         self._notes.dropped("foreign.seal", node.at.path, f"a {seal.kind} of {seal.family} means nothing to the target")  # type: ignore[attr-defined]
         return structs.replace(node, seal=None)
@@ -139,13 +136,21 @@ class _Request:
 
     def _reasoning(self, block: Reasoning) -> Reasoning | None:
         seal, target = block.seal, self._target
-        ours = block.family == self._family or (seal is not None and seal.family in target.seals)
+        ours = block.family == self._family if seal is None else seal.family in {self._family, *target.seals}
         if not (target.reasoning and ours):
-            self._notes.dropped("foreign.reasoning", block.at.path, f"reasoning of {block.family or 'unknown origin'} is not the target's own")
+            self._notes.dropped(
+                "foreign.reasoning",
+                block.at.path,
+                f"reasoning of {block.family or 'unknown origin'} is not the target's own",
+            )
             return None
         if target.sealed_reasoning and seal is None:
-            self._notes.dropped("reasoning.unsealed", block.at.path, "the target takes its reasoning back only with its signature")
+            self._notes.dropped(
+                "reasoning.unsealed", block.at.path, "the target takes its reasoning back only with its signature"
+            )
             return None
+        if seal is not None:  # accepted as its own
+            block = structs.replace(block, family=self._family, seal=structs.replace(seal, family=self._family))
         return self._bare(block, block.at.path)
 
     def _media(self, block: Media, last: bool) -> Media | Text:
@@ -157,7 +162,11 @@ class _Request:
             return Text(title + block.data, cache=block.cache, at=block.at)
         if last:
             raise Unrepresentable(f"the target takes no {block.kind} given as {block.how}", at=block.at.path)
-        self._notes.dropped("media.replaced", block.at.path, f"the target takes no {block.kind} given as {block.how}; a line of text stands for it")
+        self._notes.dropped(
+            "media.replaced",
+            block.at.path,
+            f"the target takes no {block.kind} given as {block.how}; a line of text stands for it",
+        )
         return Text(f"[{block.kind} left out: this model cannot take it]", cache=block.cache, at=block.at)
 
     def _tool(self, tool: ToolSpec | Opaque) -> ToolSpec | Opaque | None:
@@ -165,7 +174,9 @@ class _Request:
             return self._bare(tool, tool.at.path)
         if tool.family == self._family:
             return tool
-        self._notes.dropped("foreign.tool", tool.at.path, f"the tool {tool.kind or ''} runs only at {tool.family}".replace("  ", " "))
+        self._notes.dropped(
+            "foreign.tool", tool.at.path, f"the tool {tool.kind or ''} runs only at {tool.family}".replace("  ", " ")
+        )
         return None
 
     def _choice(self, conversation: Conversation, tools: tuple[ToolSpec | Opaque, ...]) -> ToolChoice:
@@ -215,9 +226,15 @@ class _Answer:
                 bare_usage = self._bare(usage)
                 return event if bare_usage is usage else UsageReported(bare_usage)
             case Cited(_, citation) if citation.family != self._family or not self._client.citations:
-                return self._say("foreign.citation", citation.family, "its citations have no place in the client's dialect")
+                self._say(
+                    "foreign.citation", citation.family, "its citations have no place in the client's dialect"
+                )
+                return None
             case OpaqueEvent(family, kind) if family != self._family:
-                return self._say("foreign.event", kind, f"events of {family} named {kind} have no place in the client's dialect")
+                self._say(
+                    "foreign.event", kind, f"events of {family} named {kind} have no place in the client's dialect"
+                )
+                return None
             case _:
                 return event
 
@@ -226,12 +243,15 @@ class _Answer:
         if isinstance(block, Opaque):
             foreign, kind = block.family != self._family, block.kind
         elif isinstance(block, Media):
-            foreign, kind = (block.kind, block.how) not in self._client.media, block.kind
+            known = (block.kind, block.how) in self._client.media and self._client.answer_media
+            foreign, kind = not known, block.kind
         else:
             foreign, kind = isinstance(block, Reasoning) and not self._client.reasoning, "reasoning"
         if foreign:
             self._dropped.add(event.key)
-            self._notes.dropped("foreign.block", "", f"a block of the answer ({kind}) has no place in the client's dialect")
+            self._notes.dropped(
+                "foreign.block", "", f"a block of the answer ({kind}) has no place in the client's dialect"
+            )
             return None
         bare = self._bare(block)
         return event if bare is block else structs.replace(event, block=bare)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from dragoman.errors import Unrepresentable
 from dragoman.filters.fit_thinking import fit_thinking
-from dragoman.model.blocks import Block, Cache, Text, ToolResult
+from dragoman.model.blocks import Block, Cache, Opaque, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Output, ToolChoice, ToolSpec
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire.jsonio import Json
 
+N = TypeVar("N", bound=Struct)
 _Fit: TypeAlias = Callable[[Conversation, Capabilities, Notes], Conversation]
 
 
@@ -80,8 +81,10 @@ def _output(conversation: Conversation, target: Capabilities, notes: Notes) -> C
     if target.closed_schemas and output.schema is not None:
         schema = _closed(output.schema)
         if schema != output.schema:
-            notes.changed("output.closed", "output", "objects in the schema say additionalProperties: false, as the target asks")
-            output = structs.replace(output, schema=schema)  # type: ignore[arg-type]
+            notes.changed(
+                "output.closed", "output", "objects in the schema say additionalProperties: false, as the target asks"
+            )
+            output = structs.replace(output, schema=schema)
     return conversation if output == conversation.output else structs.replace(conversation, output=output)
 
 
@@ -116,7 +119,9 @@ def _tool_choice(conversation: Conversation, target: Capabilities, notes: Notes)
     tools = conversation.tools
     if choice.names and choice.mode in ("auto", "any") and not target.choice_names:
         tools = tuple(tool for tool in tools if not isinstance(tool, ToolSpec) or tool.name in choice.names)
-        notes.changed("tools.allowed", "tool_choice", "the target cannot limit the choice; only the allowed tools are offered")
+        notes.changed(
+            "tools.allowed", "tool_choice", "the target cannot limit the choice; only the allowed tools are offered"
+        )
         choice = structs.replace(choice, names=())
     if choice.mode not in target.choice_modes:
         notes.dropped("tools.choice", "tool_choice", f"the target has no tool choice {choice.mode!r}")
@@ -129,11 +134,34 @@ def _tool_choice(conversation: Conversation, target: Capabilities, notes: Notes)
     return structs.replace(conversation, tool_choice=choice, tools=tools)
 
 
+def _tool_names(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
+    """Of several tools with one name the first counts: no service takes two."""
+    names: set[str] = set()
+    tools: list[ToolSpec | Opaque] = []
+    for tool in conversation.tools:
+        name = _tool_name(tool)
+        if name and name in names:
+            notes.dropped("tools.duplicate", tool.at.path, f"there is a tool {name} already")
+            continue
+        names.add(name)
+        tools.append(tool)
+    return conversation if len(tools) == len(conversation.tools) else structs.replace(conversation, tools=tuple(tools))
+
+
+def _tool_name(tool: ToolSpec | Opaque) -> str:
+    name = (
+        tool.data.get("name") if isinstance(tool, Opaque) and isinstance(tool.data, dict) else getattr(tool, "name", "")
+    )
+    return name if isinstance(name, str) else ""
+
+
 def _strict_tools(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
     if target.strict_tools or all(getattr(tool, "strict", None) is None for tool in conversation.tools):
         return conversation
     notes.dropped("tools.strict", "tools", "the target cannot hold a tool to its schema")
-    tools = tuple(structs.replace(tool, strict=None) if isinstance(tool, ToolSpec) else tool for tool in conversation.tools)
+    tools = tuple(
+        structs.replace(tool, strict=None) if isinstance(tool, ToolSpec) else tool for tool in conversation.tools
+    )
     return structs.replace(conversation, tools=tools)
 
 
@@ -176,7 +204,7 @@ class _Strip:
     def __init__(self, count: int) -> None:
         self._count = count
 
-    def node(self, node):  # type: ignore[no-untyped-def]  # any node, and the same kind back
+    def node(self, node: N) -> N:
         if self._count and getattr(node, "cache", None) is not None:
             self._count -= 1
             return structs.replace(node, cache=None)
@@ -190,8 +218,7 @@ class _Strip:
     def _block(self, block: Block) -> Block:
         if isinstance(block, ToolResult):
             block = structs.replace(block, content=tuple(map(self.node, block.content)))
-        stripped: Block = self.node(block)
-        return stripped
+        return self.node(block)
 
 
 _FITS: tuple[_Fit, ...] = (
@@ -201,6 +228,7 @@ _FITS: tuple[_Fit, ...] = (
     _stops,
     _output,
     fit_thinking,
+    _tool_names,
     _tool_choice,
     _strict_tools,
     _user,

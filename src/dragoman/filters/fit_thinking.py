@@ -20,7 +20,9 @@ def fit_thinking(conversation: Conversation, target: Capabilities, notes: Notes)
     if fitted == Thinking() and not target.efforts:
         notes.dropped("thinking.dropped", "thinking", f"the target cannot be told how to think ({_words(asked)})")
     else:
-        notes.changed("thinking.fitted", "thinking", f"asked for: {_words(asked)}; the target is told: {_words(fitted)}")
+        notes.changed(
+            "thinking.fitted", "thinking", f"asked for: {_words(asked)}; the target is told: {_words(fitted)}"
+        )
     return structs.replace(conversation, thinking=fitted)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import structs
 
-from dragoman.model.blocks import Block, Text, ToolResult
-from dragoman.model.canonical import canonical
+from dragoman.model.blocks import Block, Text
+from dragoman.model.canonical import canonical, spaced
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.filter import MakeBack
@@ -27,6 +27,7 @@ class FoldSystem:
     def __init__(self, upstream: Capabilities) -> None:
         self._keeps_leading = upstream.system != "none"
         self._question = upstream.fillers[1]
+        self._seam = upstream.turn_seam
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
         before = len(notes)
@@ -42,9 +43,10 @@ class FoldSystem:
 
     def _lead(self, system: tuple[Text, ...], messages: list[Message], notes: Notes) -> list[Message]:
         if messages and messages[0].role == "user":
-            return [_with(messages[0], system), *messages[1:]]
+            turn = structs.replace(messages[0], blocks=spaced(system, messages[0].blocks, self._seam))
+            return [_begun(system, turn), *messages[1:]]
         notes.added("turn.placeholder", "", f"a missing first user turn became {self._question!r}")
-        return [Message("user", (*system, Text(self._question))), *messages]
+        return [Message("user", (*system, *spaced(system, (Text(self._question),), self._seam))), *messages]
 
 
 def _fold(messages: Iterable[Message], notes: Notes) -> list[Message]:
@@ -59,7 +61,7 @@ def _fold(messages: Iterable[Message], notes: Notes) -> list[Message]:
                 waiting.extend(_labelled(message))
             continue
         if waiting and message.role == "user":
-            folded.append(_with(message, waiting))
+            folded.append(_begun(waiting, message))
         else:
             folded.extend([Message("user", tuple(waiting)), message] if waiting else [message])
         waiting = []
@@ -76,8 +78,6 @@ def _labelled(message: Message) -> Iterator[Block]:
             yield structs.replace(block, text=LABEL + block.text)
 
 
-def _with(message: Message, blocks: Iterable[Block]) -> Message:
-    """The turn with the blocks before what it says, but after its tool results, which must stand first."""
-    results = [block for block in message.blocks if isinstance(block, ToolResult)]
-    rest = [block for block in message.blocks if not isinstance(block, ToolResult)]
-    return structs.replace(message, blocks=(*results, *blocks, *rest))
+def _begun(blocks: Iterable[Block], message: Message) -> Message:
+    """The turn with the blocks before what it says; the canonical form keeps its tool results first."""
+    return structs.replace(message, blocks=(*blocks, *message.blocks))

@@ -73,7 +73,11 @@ def _settle(block: Block, notes: Notes) -> Block:
     if arguments == block.arguments:
         return block
     if block.arguments.strip():  # blank is only another way to say nothing
-        notes.changed("arguments.wrapped", block.at.path, f"the arguments of {block.name} were no JSON object; now they are in one")
+        notes.changed(
+            "arguments.wrapped",
+            block.at.path,
+            f"the arguments of {block.name} were no JSON object; now they are in one",
+        )
     return structs.replace(block, arguments=arguments)
 
 
@@ -139,16 +143,22 @@ class _Objects:
             call.size += len(text)
             if call.size > HELD_LIMIT:
                 self._failed = True
-                yield Failed(Fault("server", f"tool arguments that are no JSON object grew beyond {HELD_LIMIT} characters"))
+                yield Failed(
+                    Fault("server", f"tool arguments that are no JSON object grew beyond {HELD_LIMIT} characters")
+                )
 
     def _end(self, key: int, call: _Arguments) -> Iterable[Event]:
         if call.held:
             arguments = as_object("".join(call.held))
-            self._notes.changed("arguments.wrapped", "", "the arguments of a call were no JSON object; now they are in one")
+            self._notes.changed(
+                "arguments.wrapped", "", "the arguments of a call were no JSON object; now they are in one"
+            )
             if arguments:
                 yield ArgumentsDelta(key, arguments)
         elif call.scanner is not None and not call.scanner.complete:
-            self._notes.changed("arguments.not_json", "", "the arguments of a call began as an object but are not a whole one")
+            self._notes.changed(
+                "arguments.not_json", "", "the arguments of a call began as an object but are not a whole one"
+            )
 
 
 _CONCERNED: frozenset[type[Event]] = frozenset({ArgumentsDelta, BlockStarted, BlockEnded})

@@ -151,9 +151,7 @@ class _Back:
         if not id_ or id_ in self._taken or (choice, id_) in self._given:
             id_ = "call_" + _digest(f"{self._seed}\0{self._calls}\0{name}")[:24]
             if call.id:
-                self._notes.renamed(
-                    "ids.reused", "", f"the id {call.id!r} is in use; this call of {name} is {id_!r}"
-                )
+                self._notes.renamed("ids.reused", "", f"the id {call.id!r} is in use; this call of {name} is {id_!r}")
             else:
                 self._notes.added("ids.minted", "", f"the call of {name} came without an id; it is {id_!r}")
         self._calls += 1

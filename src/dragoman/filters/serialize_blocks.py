@@ -1,7 +1,7 @@
-"""serialize_blocks: blocks that are open side by side come out one after the other, nothing lost, nothing reordered within.
+"""serialize_blocks: blocks that are open side by side come out one after the other, and nothing is lost.
 
-The first open block streams live; the others wait. A tool call whose JSON is complete gives way as soon as another block
-has something to say, so parallel calls sent one after the other, the usual case, all stream live.
+The first open block streams live; the others wait. A tool call whose JSON is complete gives way as soon as another
+block has something to say, so parallel calls sent one after the other, the usual case, all stream live.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ from dragoman.model.notes import Notes
 from dragoman.wire.jsonscan import ObjectScanner
 
 HELD_LIMIT = 4 * 1024 * 1024  # characters held back in one stream
-
-_LIVE = (TextDelta, ReasoningDelta, ArgumentsDelta)
 
 
 class SerializeBlocks:
@@ -61,15 +59,17 @@ class _Queue:
     def feed(self, events: Events) -> Events:
         if self._failed:
             return ()
-        if not self._waiting and all(type(event) in _LIVE and event.key == self._head for event in events):  # type: ignore[union-attr]
-            if self._scanner is None:
-                return events
+        if not self._waiting and self._scanner is None and all(map(self._is_live, events)):
+            return events
         out: list[Event] = []
         for event in events:
             self._take(event, out)
-            if self._failed:
+            if out and isinstance(out[-1], Failed):
                 break
         return events if len(out) == len(events) and all(map(_same, out, events)) else tuple(out)
+
+    def _is_live(self, event: Event) -> bool:
+        return isinstance(event, TextDelta | ReasoningDelta) and event.key == self._head
 
     def _take(self, event: Event, out: list[Event]) -> None:
         match event:
@@ -99,7 +99,9 @@ class _Queue:
         self._scanner = ObjectScanner() if call else None
         out.append(event)
 
-    def _grown(self, event: TextDelta | ReasoningDelta | ArgumentsDelta | Sealed | Cited | BlockEnded, out: list[Event]) -> None:
+    def _grown(
+        self, event: TextDelta | ReasoningDelta | ArgumentsDelta | Sealed | Cited | BlockEnded, out: list[Event]
+    ) -> None:
         if event.key == self._head:
             self._head_grown(event, out)
         elif event.key in self._closed_early:
@@ -122,7 +124,9 @@ class _Queue:
         if isinstance(event, ArgumentsDelta) and event.text.strip():
             self._fail("a tool call went on after its JSON was complete", out)
 
-    def _hold(self, event: TextDelta | ReasoningDelta | ArgumentsDelta | Sealed | Cited | BlockEnded, out: list[Event]) -> None:
+    def _hold(
+        self, event: TextDelta | ReasoningDelta | ArgumentsDelta | Sealed | Cited | BlockEnded, out: list[Event]
+    ) -> None:
         waiting = self._waiting[event.key]
         waiting.events.append(event)
         if isinstance(event, BlockEnded):

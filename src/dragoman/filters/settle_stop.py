@@ -1,4 +1,4 @@
-"""settle_stop: the stop reason follows the content (D6). A completed tool call means TOOL; without one it cannot be TOOL."""
+"""settle_stop: the stop reason follows the content (D6): a completed tool call means TOOL, none means it cannot be."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dragoman.model.events import BlockEnded, BlockStarted, Event, Events, Stopp
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 
-_FOLLOWS = frozenset({Why.END, Why.TOOL, Why.SEQUENCE})  # all others say more than the content can
+_FOLLOWS = frozenset({Why.END, Why.TOOL, Why.SEQUENCE, Why.PAUSE})  # all others say more than the content can
 
 
 class SettleStop:
@@ -49,9 +49,11 @@ class _Settle:
         if stop.why not in _FOLLOWS:
             return stop
         called = choice in self._called
-        if called == (stop.why is Why.TOOL):
+        if called == (stop.why is Why.TOOL) or (stop.why is not Why.TOOL and not called):
             return stop
         why = Why.TOOL if called else Why.END
         because = "it made a tool call" if called else "it made no tool call"
-        self._notes.changed("stop.settled", "", f"the answer said it stopped by {stop.why.value}, but {because}: {why.value}")
+        self._notes.changed(
+            "stop.settled", "", f"the answer said it stopped by {stop.why.value}, but {because}: {why.value}"
+        )
         return structs.replace(stop, why=why, sequence=None, extra=None)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from dragoman.model.blocks import Reasoning, Text
 from dragoman.model.conversation import Conversation
-from dragoman.model.events import BlockEnded, BlockStarted, Event, Events, ReasoningDelta, TextDelta
+from dragoman.model.events import BlockEnded, BlockStarted, Cited, Event, Events, ReasoningDelta, Sealed, TextDelta
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 
@@ -64,9 +64,8 @@ class _Split:
                 yield from self._text(block, text)
             case BlockEnded(key) if (block := self._blocks.pop(key, None)) is not None:
                 yield from self._end(block, event.complete)
-            case _ if (key := getattr(event, "key", None)) in self._blocks:
-                block = self._blocks[key]
-                yield from self._plain(block, "")
+            case Sealed(key) | Cited(key) if (block := self._blocks.get(key)) is not None:
+                yield from self._plain(block, block.held)
                 yield event
             case _:
                 yield event

@@ -1,4 +1,4 @@
-"""wrap_text_tools: a tool that takes free text becomes one with a single string, and its calls come back as free text."""
+"""wrap_text_tools: a free-text tool becomes one with a single string; its calls come back as free text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ class WrapTextTools:
 def _wrap_tool(tool: ToolSpec | Opaque, notes: Notes) -> ToolSpec | Opaque:
     if not isinstance(tool, ToolSpec) or tool.schema is not None:
         return tool
-    notes.changed("tools.text_wrapped", tool.at.path, f"{tool.name} takes free text; it is offered with one string, `input`")
+    notes.changed(
+        "tools.text_wrapped", tool.at.path, f"{tool.name} takes free text; it is offered with one string, `input`"
+    )
     return structs.replace(tool, schema=SCHEMA)
 
 
@@ -89,5 +91,9 @@ class _Unwrap:
             text = value.get("input", "")
             if isinstance(text, str) and not value.keys() - {"input"}:
                 return text
-        self._notes.changed("tools.text_unwrapped", "", "the arguments of a free-text tool were not as asked for; they are given as they came")
+        self._notes.changed(
+            "tools.text_unwrapped",
+            "",
+            "the arguments of a free-text tool were not as asked for; they are given as they came",
+        )
         return arguments

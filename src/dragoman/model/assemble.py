@@ -1,4 +1,4 @@
-"""fold: events into a whole reply; unfold: a whole reply into events. Whole answers take the streamed path by these two."""
+"""fold: events into a whole reply; unfold: the way back. By these two, whole answers take the streamed path."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ class _Growing:
         match self.block:
             case Text() as block:
                 seal = self.seal or block.seal
-                return structs.replace(block, text=block.text + text, seal=seal, citations=(*block.citations, *self.citations))
+                return structs.replace(
+                    block, text=block.text + text, seal=seal, citations=(*block.citations, *self.citations)
+                )
             case Reasoning() as block:
                 return structs.replace(block, text=block.text + text, seal=self.seal or block.seal)
             case ToolCall() as block:
@@ -102,7 +104,9 @@ def _choice(index: int, stop: Stop, growing: Iterable[_Growing], notes: Notes | 
         block = grown.built()
         if isinstance(block, ToolCall) and not (grown.complete and _whole(block, stop)):
             if notes is not None:
-                notes.dropped("stream.unfinished_call", "", f"the call of {block.name} was cut off; a whole reply leaves it out")
+                notes.dropped(
+                    "stream.unfinished_call", "", f"the call of {block.name} was cut off; a whole reply leaves it out"
+                )
             continue
         blocks.append(block)
     return Choice(tuple(blocks), stop)
@@ -110,7 +114,7 @@ def _choice(index: int, stop: Stop, growing: Iterable[_Growing], notes: Notes | 
 
 def _whole(call: ToolCall, stop: Stop) -> bool:
     """A dialect without an end of its own for calls cannot say which one the length limit cut: their JSON can (D7)."""
-    if stop.why is not Why.LENGTH or call.form == "text" or not call.arguments:
+    if stop.why not in (Why.LENGTH, Why.CONTEXT) or call.form == "text" or not call.arguments:
         return True
     try:
         jsonio.decode(call.arguments)

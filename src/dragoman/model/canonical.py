@@ -23,6 +23,16 @@ def canonical(conversation: Conversation) -> Conversation:
     return structs.replace(conversation, messages=tuple(messages), system=tuple(system))
 
 
+def spaced(before: Iterable[Block], blocks: tuple[Block, ...], seam: str) -> tuple[Block, ...]:
+    """The blocks with the seam in front of their first text, if there is text before them that it keeps apart."""
+    if not seam or not any(isinstance(block, Text) and block.text.strip() for block in before):
+        return blocks
+    for index, block in enumerate(blocks):
+        if isinstance(block, Text) and block.text.strip():
+            return (*blocks[:index], structs.replace(block, text=seam + block.text), *blocks[index + 1 :])
+    return blocks
+
+
 def _says_something(block: Block) -> bool:
     return not (isinstance(block, Text) and not block.text) or any(
         (block.cache, block.seal, block.citations, block.extra)
@@ -53,7 +63,7 @@ def _has_results(message: Message) -> bool:
     return any(isinstance(block, ToolResult) for block in message.blocks)
 
 
-def _union(one: Extra | None, other: Extra | None) -> Extra | None | bool:
+def _union(one: Extra | None, other: Extra | None) -> Extra | bool | None:
     """Both sets of fields in one, or False where they contradict each other: then the messages stay apart."""
     if one is None or other is None or one == other:
         return one or other

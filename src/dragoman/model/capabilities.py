@@ -19,6 +19,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     system: Literal["native", "leading", "none"] = "native"  # leading: only before the first turn
     turns: Literal["free", "merge", "pair"] = "free"  # merge: one role never twice in a row; pair: user, assistant, …
     fillers: tuple[str, str] = ("I understand.", "Continue")  # a missing answer, a missing question
+    turn_seam: str = ""  # what stands between texts of different turns, or of system and turn, that become one
     prefill: bool = True  # the conversation may end with the assistant's turn
     blank_text: bool = True  # text may be empty or white space only
     # tools
@@ -38,9 +39,12 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     reasoning: bool = False  # takes its own family's reasoning back, and shows reasoning in answers
     sealed_reasoning: bool = False  # takes reasoning back only with its seal
     seals: frozenset[str] = frozenset()  # families whose seals it accepts
+    sealed_words: bool = False  # texts and tool calls carry seals too, not reasoning alone
     seal_slot: bool = False  # has a place where a foreign seal can travel, marked (D50)
     cache_marks: int = 0
     # answers
+    streams_only: bool = False  # every answer is a stream: a whole one is a stream that was gathered
+    answer_media: bool = True  # an answer may hold the media that a question may
     interleaves: bool = True  # several blocks may be open at once
     choices: bool = False  # n > 1
     citations: bool = False

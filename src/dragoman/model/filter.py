@@ -11,7 +11,7 @@ from dragoman.model.notes import Notes
 
 
 class Back(Protocol):
-    """The answer half of a filter: stateful, one per answer. Returns an equal tuple (best: the same) if nothing changes.
+    """The answer half of a filter: stateful, one per answer. Returns the same tuple if nothing changes.
 
     Every stream ends with Finished or Failed, so a filter that holds something lets go of it there.
     """

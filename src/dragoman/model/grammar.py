@@ -1,10 +1,10 @@
 """Which event may follow which. Decoders guarantee it, ways back preserve it, encoders rely on it.
 
-    stream  = Started item* (Finished | Failed)  |  Failed
-    item    = BlockStarted (fresh key, its choice not stopped)
-            | a delta of the block's own kind, Sealed (once), Cited, BlockEnded   (while the block is open)
-            | UsageReported | OpaqueEvent
-            | Stopped (once per choice, after its last block)
+stream  = Started item* (Finished | Failed)  |  Failed
+item    = BlockStarted (fresh key, its choice not stopped)
+        | a delta of the block's own kind, Sealed (once), Cited, BlockEnded   (while the block is open)
+        | UsageReported | OpaqueEvent
+        | Stopped (once per choice, after its last block)
 """
 
 from __future__ import annotations

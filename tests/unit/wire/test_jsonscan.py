@@ -19,7 +19,9 @@ objects = st.dictionaries(st.text('k"\\}', max_size=3), values, max_size=4)
 
 
 @given(objects, st.sampled_from(["", " ", "}", '{"next":1}']), st.data())
-def test_complete_exactly_at_the_closing_bracket_under_every_cut(value: object, after: str, data: st.DataObject) -> None:
+def test_complete_exactly_at_the_closing_bracket_under_every_cut(
+    value: object, after: str, data: st.DataObject
+) -> None:
     text = json.dumps(value, ensure_ascii=data.draw(st.booleans()))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=4)))
     scanner = ObjectScanner()

@@ -1,0 +1,11 @@
+"""Anthropic Messages. docs/dialects/anthropic.md says what it can and cannot say."""
+
+from __future__ import annotations
+
+from dragoman.dialects.anthropic.binding import AnthropicBinding, AnthropicCounts
+from dragoman.dialects.anthropic.codec import AnthropicCodec
+from dragoman.dialects.base import Dialect
+
+__all__ = ["DIALECT", "AnthropicBinding", "AnthropicCodec"]
+
+DIALECT = Dialect("anthropic", AnthropicCodec(), AnthropicBinding(), AnthropicCounts())

@@ -1,0 +1,349 @@
+"""Content blocks, both directions. The same readers serve a client's request and an upstream's reply; blame differs."""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Callable, Iterable, Sequence
+from typing import assert_never
+
+from dragoman.dialects.anthropic.nodes import (
+    FAMILY,
+    extra,
+    extra_of,
+    json_text,
+    opaque,
+    take_cache,
+    with_cache,
+    with_extra,
+)
+from dragoman.errors import DragomanError, Unrepresentable
+from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
+from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
+from dragoman.wire.jsonio import Json
+
+# --- reading
+
+
+def parse_text(fields: Fields) -> Text:
+    fields.any("type")
+    citations = fields.children("citations", [])
+    return Text(
+        fields.text("text"),
+        take_cache(fields),
+        citations=tuple(map(parse_citation, citations)),
+        extra=extra(fields),
+        at=Where(fields.at),
+    )
+
+
+def parse_citation(fields: Fields) -> Opaque:
+    kind = fields.peek("type")
+    return opaque(fields, kind if isinstance(kind, str) else "")
+
+
+def parse_thinking(fields: Fields) -> Reasoning:
+    fields.any("type")
+    text, signature = fields.text("thinking", ""), fields.text("signature", "")
+    seal = Seal(FAMILY, signature) if signature else None
+    return Reasoning(text, FAMILY, seal, extra=extra(fields), at=Where(fields.at))
+
+
+def parse_redacted(fields: Fields) -> Reasoning:
+    fields.any("type")
+    seal = Seal(FAMILY, fields.text("data"), "redacted")
+    return Reasoning("", FAMILY, seal, extra=extra(fields), at=Where(fields.at))
+
+
+def parse_tool_use(fields: Fields) -> ToolCall:
+    fields.any("type")
+    call_id, name = identifier(fields, "id"), identifier(fields, "name")
+    value = fields.any("input")
+    arguments = "" if value is None else json_text(value, fields.path("input"), fields.blame)
+    cache = take_cache(fields)
+    return ToolCall(call_id, name, arguments, cache=cache, extra=extra(fields), at=Where(fields.at))
+
+
+def identifier(fields: Fields, name: str) -> str:
+    """An id or a name: never the empty string (D5)."""
+    value = fields.text(name)
+    if not value:
+        fields.fail(name, "expected a string that is not empty")
+    return value
+
+
+_KINDS: dict[str, Callable[[Fields], Block]] = {}  # filled below, where all readers are known
+
+
+def parse_block(fields: Fields) -> Block:
+    """Any block of a message. An object without a type is a text if it has one (D1)."""
+    kind = fields.peek("type")
+    if kind is None and isinstance(fields.peek("text"), str):
+        kind = "text"
+    if not isinstance(kind, str):
+        kind = fields.text("type")
+    read = _KINDS.get(kind)
+    return read(fields) if read else opaque(fields, kind)
+
+
+def parse_content(value: Json, at: str, blame: type[DragomanError]) -> tuple[Block, ...]:
+    """A message's content: a string, or an array of blocks and strings."""
+    if isinstance(value, str):
+        return (Text(value, at=Where(at)),)
+    if not isinstance(value, list):
+        raise blame("expected a string or an array of blocks", at=at)
+    return tuple(_item(item, f"{at}[{index}]", blame) for index, item in enumerate(value))
+
+
+def _item(item: Json, at: str, blame: type[DragomanError]) -> Block:
+    return Text(item, at=Where(at)) if isinstance(item, str) else parse_block(Fields(item, at, blame))
+
+
+# --- reading media
+
+
+def _image(fields: Fields) -> Media | Opaque:
+    return _media(fields, "image")
+
+
+def _document(fields: Fields) -> Media | Opaque:
+    return _media(fields, "document")
+
+
+def _media(fields: Fields, kind: str) -> Media | Opaque:
+    source = fields.peek("source")
+    how = source.get("type") if isinstance(source, dict) else None
+    if isinstance(how, str) and how not in _SOURCES[kind]:
+        return opaque(fields, kind)
+    fields.any("type")
+    inner = fields.child("source")
+    how = inner.one_of("type", _SOURCES[kind])
+    mime, data = _source(inner, how)
+    cache = take_cache(fields)
+    name = fields.text("title", "") if kind == "document" else ""
+    rest, unknown = fields.rest(), inner.rest()
+    if unknown:
+        rest["source"] = unknown
+    return Media(
+        "image" if kind == "image" else "document",
+        mime,
+        how,  # type: ignore[arg-type]  # one_of saw to it
+        data,
+        name,
+        cache,
+        extra=extra_of(rest),
+        at=Where(fields.at),
+    )
+
+
+_SOURCES = {"image": ("base64", "url", "file"), "document": ("base64", "url", "text", "file")}
+
+
+def _source(fields: Fields, how: str) -> tuple[str, str]:
+    if how == "url":
+        return "", identifier(fields, "url")
+    if how == "file":
+        return "", identifier(fields, "file_id")
+    if how == "text":
+        return fields.text("media_type", "text/plain"), fields.text("data")
+    mime, data = identifier(fields, "media_type"), identifier(fields, "data")
+    try:
+        binascii.a2b_base64(data.encode("ascii"), strict_mode=True)
+    except ValueError:
+        fields.fail("data", "expected base64")
+    return mime, data
+
+
+# --- reading tool results (D1, D2)
+
+_RESULT_IDS = ("tool_call_id", "tool_use_id", "tool_useId")
+_STATUSES = {"success": False, "error": True, "failed": True, "failure": True}
+
+
+def parse_tool_result(fields: Fields) -> ToolResult:
+    """A tool_result block, or a message of the role `tool`: both have the same fields."""
+    fields.any("type")
+    ids = [fields.text(name, "") for name in _RESULT_IDS]
+    call_id = next(filter(None, ids), "")
+    if not call_id:
+        fields.fail("tool_use_id", "expected a string that is not empty")
+    is_error = _is_error(fields)
+    field = "content" if fields.peek("content") is not None else "text"
+    fallback = fields.any(field)
+    content = tuple(_result_parts(fallback, fields.path(field), fields.blame))
+    fields.any("content")
+    return ToolResult(call_id, content, is_error, take_cache(fields), extra=extra(fields), at=Where(fields.at))
+
+
+def _is_error(fields: Fields) -> bool:
+    """`is_error: true` outranks the status. A status with another name than the two stays to be seen."""
+    status = fields.peek("status")
+    by_status = _STATUSES.get(status.lower(), False) if isinstance(status, str) else False
+    if status in (None, "success", "error"):
+        fields.any("status")
+    return fields.flag("is_error", False) or by_status
+
+
+def _result_parts(value: Json, at: str, blame: type[DragomanError]) -> Iterable[Text | Media | Opaque]:
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _result_parts(item, f"{at}[{index}]", blame)
+    elif isinstance(value, dict):
+        yield from _result_object(Fields(value, at, blame))
+    elif value is not None and value != "":
+        yield Text(value if isinstance(value, str) else json_text(value, at, blame), at=Where(at))
+
+
+def _result_object(fields: Fields) -> Iterable[Text | Media | Opaque]:
+    kind, text, at, blame = fields.peek("type"), fields.peek("text"), fields.at, fields.blame
+    if kind in ("image", "document"):
+        yield _readable(fields, str(kind))
+    elif isinstance(text, str):
+        block = _result_text(fields)
+        if block.text or block.cache or block.extra or block.citations:
+            yield block
+    elif text is not None:
+        yield from _result_parts(text, fields.path("text"), blame)
+    elif isinstance(kind, str) and kind != "text":
+        yield opaque(fields, kind)
+    elif fields.peek("content") is not None:
+        yield from _result_parts(fields.peek("content"), fields.path("content"), blame)
+    elif not fields.has("text"):
+        yield Text(json_text(fields.rest(), at, blame), at=Where(at))
+
+
+def _result_text(fields: Fields) -> Text:
+    """A text, whatever type it says it has: a type of its own stays, so that it goes back home as it came."""
+    kind = fields.peek("type")
+    block = parse_text(fields)
+    if kind in (None, "text"):
+        return block
+    kept = {"type": kind, **(block.extra.fields if block.extra else {})}
+    return Text(block.text, block.cache, None, block.citations, extra=extra_of(kept), at=block.at)
+
+
+def _readable(fields: Fields, kind: str) -> Media | Opaque:
+    """Media, or, where it cannot be read, something that the next filter leaves out with a note (D2)."""
+    whole = fields.rest()
+    try:
+        return _media(fields, kind)
+    except fields.blame:
+        return Opaque(FAMILY, whole, "unreadable media", at=Where(fields.at))
+
+
+_KINDS.update(
+    text=parse_text,
+    thinking=parse_thinking,
+    redacted_thinking=parse_redacted,
+    tool_use=parse_tool_use,
+    tool_result=parse_tool_result,
+    image=_image,
+    document=_document,
+)
+
+# --- rendering
+
+
+def render_content(blocks: Sequence[Block], blame: type[DragomanError] = Unrepresentable) -> Json:
+    """Content as real clients spell it: one plain text is a string."""
+    if len(blocks) == 1 and (plain := plain_text(blocks[0])) is not None:
+        return plain
+    return [render_block(block, blame) for block in blocks]
+
+
+def plain_text(block: Block) -> str | None:
+    """The text of a block that is nothing but text."""
+    if isinstance(block, Text) and not (block.cache or block.extra or block.citations or block.seal):
+        return block.text
+    return None
+
+
+def render_block(block: Block, blame: type[DragomanError] = Unrepresentable) -> dict[str, Json]:
+    """One block; `blame` is raised for what this dialect cannot say."""
+    cache = None if isinstance(block, Reasoning) else block.cache
+    return with_extra(with_cache(_bare(block, blame), cache), block.extra)
+
+
+def _bare(block: Block, blame: type[DragomanError]) -> dict[str, Json]:
+    """The block without its cache mark and its unknown fields."""
+    match block:
+        case Text():
+            return _render_text(block, blame)
+        case Reasoning():
+            return render_reasoning(block, blame)
+        case ToolCall(call_id, name):
+            _no_seal(block.seal, block.at, blame)
+            return {"type": "tool_use", "id": call_id, "name": name, "input": render_arguments(block, blame)}
+        case ToolResult():
+            return _render_result(block, blame)
+        case Media():
+            return _render_media(block, blame)
+        case Opaque():
+            return {**_own(block, blame)}
+    assert_never(block)
+
+
+def _render_text(block: Text, blame: type[DragomanError]) -> dict[str, Json]:
+    _no_seal(block.seal, block.at, blame)
+    body: dict[str, Json] = {"type": "text", "text": block.text}
+    if block.citations:
+        body["citations"] = [render_block(citation, blame) for citation in block.citations]
+    return body
+
+
+def _render_result(block: ToolResult, blame: type[DragomanError]) -> dict[str, Json]:
+    body: dict[str, Json] = {"type": "tool_result", "tool_use_id": block.call_id}
+    if block.content:
+        body["content"] = render_content(block.content, blame)
+    if block.is_error:
+        body["is_error"] = True
+    return body
+
+
+def render_reasoning(block: Reasoning, blame: type[DragomanError] = Unrepresentable) -> dict[str, Json]:
+    seal = block.seal
+    if seal is not None and seal.kind == "redacted" and not block.text:
+        return {"type": "redacted_thinking", "data": seal.data}
+    if seal is not None and seal.kind != "signature":
+        raise blame(f"reasoning with {seal.kind} data has no place here", at=block.at.path)
+    return {"type": "thinking", "thinking": block.text, "signature": seal.data if seal else ""}
+
+
+def render_arguments(call: ToolCall, blame: type[DragomanError] = Unrepresentable) -> Json:
+    """A call's arguments as the object they must be."""
+    if not call.arguments and call.form == "json":
+        return {}
+    try:
+        value = jsonio.decode(call.arguments) if call.form == "json" else None
+    except jsonio.JsonError:
+        value = None
+    if not isinstance(value, dict):
+        raise blame(f"the arguments of {call.name} are no JSON object", at=call.at.path)
+    return value
+
+
+def _render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
+    if block.how not in _SOURCES.get(block.kind, ()):
+        raise blame(f"{block.kind} given by {block.how} has no place here", at=block.at.path)
+    source: dict[str, Json] = {"type": block.how}
+    if block.how == "url":
+        source["url"] = block.data
+    elif block.how == "file":
+        source["file_id"] = block.data
+    else:
+        source |= {"media_type": block.mime, "data": block.data}
+    body: dict[str, Json] = {"type": block.kind, "source": source}
+    if block.name and block.kind == "document":
+        body["title"] = block.name
+    return body
+
+
+def _own(block: Opaque, blame: type[DragomanError]) -> dict[str, Json]:
+    if block.family != FAMILY or not isinstance(block.data, dict):
+        raise blame(f"{block.kind or 'a block'} of {block.family} has no place here", at=block.at.path)
+    return block.data
+
+
+def _no_seal(seal: Seal | None, at: Where, blame: type[DragomanError]) -> None:
+    if seal is not None:
+        raise blame("only reasoning has a place for a seal here", at=at.path)

@@ -1,0 +1,99 @@
+"""The language: the parts of this package as one codec, and what it can say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from dragoman.dialects.anthropic import faults, reply, request, rules, stream_rules
+from dragoman.dialects.anthropic.encoder import AnthropicEncoder
+from dragoman.dialects.anthropic.nodes import FAMILY
+from dragoman.dialects.anthropic.quirks import AskSomething, ObjectSchemas, OwnReasoning, SettleThinking
+from dragoman.dialects.anthropic.stream import AnthropicDecoder
+from dragoman.dialects.base import Breach, Call, World
+from dragoman.errors import Fault
+from dragoman.model.capabilities import Alphabet, Capabilities
+from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.filter import Filter
+from dragoman.wire.frame import Frame
+from dragoman.wire.http import HttpResponse
+
+
+class AnthropicCodec(Struct, frozen=True):
+    """The settings: `default_max_tokens` is what a request gets that sets no limit, since this dialect demands one;
+    `signed_thinking = false` is for compatible services that sign no thinking and still want it back.
+    """
+
+    default_max_tokens: int = 8192
+    signed_thinking: bool = True
+
+    @property
+    def family(self) -> str:
+        return FAMILY
+
+    def capabilities(self, model: str) -> Capabilities:
+        return Capabilities(
+            blank_text=False,
+            names=Alphabet("a-zA-Z0-9_-", 128),
+            arguments="object",
+            parallel_flag=True,
+            strict_tools=True,
+            result_media=True,
+            result_errors=True,
+            media=frozenset(
+                {("image", how) for how in ("base64", "url", "file")}
+                | {("document", how) for how in ("base64", "url", "text", "file")}
+            ),
+            reasoning=True,
+            sealed_reasoning=self.signed_thinking,
+            seals=frozenset({FAMILY, "bedrock"}),
+            seal_slot=True,
+            cache_marks=4,
+            interleaves=False,
+            citations=True,
+            knobs=frozenset(request.KNOBS),
+            knob_ranges=(("temperature", 0.0, 1.0), ("top_p", 0.0, 1.0)),
+            output=frozenset({"text", "schema"}),
+            closed_schemas=True,
+            efforts=("low", "medium", "high", "xhigh", "max"),
+            thinking=frozenset({"default", "off", "on", "adaptive", "between_tools"}),
+            budgets=True,
+            thinking_show=True,
+            user=True,
+            max_tokens=self.default_max_tokens,
+            zero_tokens=True,
+        )
+
+    def quirks(self, model: str) -> Sequence[Filter]:
+        return (AskSomething(), OwnReasoning(), SettleThinking(), ObjectSchemas())
+
+    def parse_request(self, call: Call) -> Conversation:
+        return request.parse_request(call)
+
+    def render_request(self, conversation: Conversation) -> Call:
+        return request.render_request(conversation)
+
+    def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
+        return reply.parse_reply(body, asked)
+
+    def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
+        return reply.render_reply(reply_, asked, world)
+
+    def decoder(self, asked: Conversation, world: World) -> AnthropicDecoder:
+        return AnthropicDecoder(asked)
+
+    def encoder(self, asked: Conversation, world: World) -> AnthropicEncoder:
+        return AnthropicEncoder(asked, world)
+
+    def parse_fault(self, response: HttpResponse) -> Fault:
+        return faults.parse_fault(response)
+
+    def render_fault(self, fault: Fault) -> bytes:
+        return faults.render_fault(fault)
+
+    def breaches(self, call: Call) -> Sequence[Breach]:
+        return rules.breaches(call)
+
+    def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
+        return stream_rules.stream_breaches(frames)

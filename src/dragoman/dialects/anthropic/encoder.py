@@ -1,0 +1,246 @@
+"""Streams, canonical to wire: one encoder per answer, in the form that both official SDKs accept.
+
+Indices are dense from 0 in the order of starts. Two things are held back: the start of reasoning, until it is known
+whether it is redacted, and message_delta, until the end, because counts may come after the reason to stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dragoman.dialects.anthropic.blocks import render_block
+from dragoman.dialects.anthropic.faults import render_fault
+from dragoman.dialects.anthropic.nodes import FAMILY, with_extra
+from dragoman.dialects.anthropic.reply import render_envelope, render_stop, render_usage
+from dragoman.dialects.base import World
+from dragoman.errors import LocalMisuse
+from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
+from dragoman.model.conversation import Conversation, Stop, Usage, Why
+from dragoman.model.events import (
+    ArgumentsDelta,
+    BlockEnded,
+    BlockStarted,
+    Cited,
+    Event,
+    Events,
+    Failed,
+    Finished,
+    OpaqueEvent,
+    ReasoningDelta,
+    Sealed,
+    Started,
+    Stopped,
+    TextDelta,
+    UsageReported,
+)
+from dragoman.wire import jsonio
+from dragoman.wire.frame import Payload
+from dragoman.wire.jsonio import Json
+
+_PING = Payload(b"ping", b'{"type": "ping"}')
+_STOP = Payload(b"message_stop", b'{"type":"message_stop"}')
+_DELTA = b"content_block_delta"
+_TEXT = b'{"type":"content_block_delta","index":%d,"delta":{"type":"text_delta","text":%b}}'
+_THINKING = b'{"type":"content_block_delta","index":%d,"delta":{"type":"thinking_delta","thinking":%b}}'
+_INPUT = b'{"type":"content_block_delta","index":%d,"delta":{"type":"input_json_delta","partial_json":%b}}'
+_SIGNATURE = b'{"type":"content_block_delta","index":%d,"delta":{"type":"signature_delta","signature":%b}}'
+_CITATION = b'{"type":"content_block_delta","index":%d,"delta":{"type":"citations_delta","citation":%b}}'
+_START = b'{"type":"content_block_start","index":%d,"content_block":%b}'
+_END = b'{"type":"content_block_stop","index":%d}'
+_GROWING_INPUT = ("server_tool_use", "mcp_tool_use")  # blocks whose input clients read from deltas only
+
+# What the frames of this dialect's own decoder may mean and still be let through: nothing in them was held back before.
+_PASSING: frozenset[tuple[type, ...]] = frozenset(
+    {
+        (Started,),
+        (BlockStarted,),
+        (BlockStarted, TextDelta),
+        (BlockStarted, ReasoningDelta),
+        (BlockStarted, Sealed),
+        (ReasoningDelta,),
+        (Cited,),
+        (BlockEnded,),
+        (UsageReported,),
+        (UsageReported, Stopped),
+        (Finished,),
+        (Failed,),
+        (OpaqueEvent,),
+    }
+)
+
+
+class AnthropicEncoder:
+    """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
+
+    def __init__(self, asked: Conversation, world: World) -> None:
+        self._asked = asked
+        self._world = world
+        self._index: dict[int, int] = {}
+        self._reasoning: set[int] = set()
+        self._held: dict[int, Reasoning] = {}  # reasoning whose start has not gone out
+        self._usage: Usage | None = None
+        self._stop: Stop | None = None
+        self._told = False  # message_delta has gone out
+
+    def feed(self, events: Events) -> Iterable[Payload]:
+        out: list[Payload] = []
+        for event in events:
+            if isinstance(event, TextDelta):
+                out.append(Payload(_DELTA, _TEXT % (self._index[event.key], jsonio.quote(event.text))))
+            elif isinstance(event, ArgumentsDelta):
+                out.append(Payload(_DELTA, _INPUT % (self._index[event.key], jsonio.quote(event.text))))
+            else:
+                out.extend(self._payloads(event))
+        return out
+
+    def passes(self, events: Events) -> bool:
+        """Whether the frame may go as it came: it begins no block under another number, and nothing is held."""
+        if self._held or not events:
+            return False
+        first = events[0]
+        if isinstance(first, TextDelta | ArgumentsDelta) and len(events) == 1:
+            return self._index[first.key] == first.key
+        if tuple(map(type, events)) not in _PASSING:
+            return False
+        if isinstance(first, BlockStarted):
+            return self._passes_start(first)
+        if isinstance(first, ReasoningDelta | Cited | BlockEnded):
+            return self._index[first.key] == first.key
+        if isinstance(first, Started):
+            if not first.id or first.usage is None:
+                return False  # clients need both
+            self._usage = first.usage
+        elif isinstance(first, UsageReported):
+            if len(events) == 1 and not self._told:
+                return False  # its frame may name a reason to stop that a filter has changed
+            self._usage, self._told = first.usage, True
+        elif isinstance(first, Finished):
+            return self._told
+        elif isinstance(first, OpaqueEvent):
+            return not (isinstance(first.data, dict) and "index" in first.data)
+        return True
+
+    def _passes_start(self, event: BlockStarted) -> bool:
+        if event.key != len(self._index) or event.choice:
+            return False
+        self._index[event.key] = event.key
+        if isinstance(event.block, Reasoning):
+            self._reasoning.add(event.key)
+        return True
+
+    def ping(self) -> Payload:
+        return _PING
+
+    def _payloads(self, event: Event) -> Iterable[Payload]:
+        match event:
+            case ReasoningDelta(key, text):
+                yield from self._release(key)
+                yield Payload(_DELTA, _THINKING % (self._index[key], jsonio.quote(text)))
+            case TextDelta() | ArgumentsDelta():
+                yield from self.feed((event,))
+            case BlockStarted():
+                yield from self._block_started(event)
+            case BlockEnded(key):
+                yield from self._release(key)
+                yield Payload(b"content_block_stop", _END % self._index[key])
+            case Sealed(key, seal):
+                yield from self._sealed(key, seal)
+            case Cited(key, citation):
+                data = jsonio.encode(render_block(citation, LocalMisuse))
+                yield Payload(_DELTA, _CITATION % (self._index[key], data))
+            case Started():
+                yield self._started(event)
+            case UsageReported(usage):
+                self._usage = usage
+            case Stopped(stop, choice):
+                _only_choice(choice)
+                self._stop = stop
+            case Finished():
+                yield from self._finished()
+            case Failed(fault):
+                yield Payload(b"error", render_fault(fault), error=True)
+            case OpaqueEvent():
+                yield from self._opaque_event(event)
+
+    def _started(self, event: Started) -> Payload:
+        self._usage = event.usage
+        message = render_envelope(event.id or self._world.new_id("msg_"), event.model or self._asked.model)
+        message["usage"] = render_usage(event.usage or Usage())
+        body: Json = {"type": "message_start", "message": with_extra(message, event.extra)}
+        return Payload(b"message_start", jsonio.encode(body))
+
+    def _block_started(self, event: BlockStarted) -> Iterable[Payload]:
+        _only_choice(event.choice)
+        key = event.key
+        self._index[key] = len(self._index)
+        match event.block:
+            case Reasoning() as block:
+                self._reasoning.add(key)
+                self._held[key] = block
+            case Text() as block:
+                yield self._start(key, with_extra({"type": "text", "text": ""}, block.extra))
+                if block.text:
+                    yield from self.feed((TextDelta(key, block.text),))
+            case ToolCall() as block:
+                body: dict[str, Json] = {"type": "tool_use", "id": block.id, "name": block.name, "input": {}}
+                yield self._start(key, with_extra(body, block.extra))
+                if block.arguments:
+                    yield from self.feed((ArgumentsDelta(key, block.arguments),))
+            case Opaque() as block:
+                yield from self._whole(key, render_block(block, LocalMisuse))
+            case Media() as block:
+                yield self._start(key, render_block(block, LocalMisuse))
+
+    def _whole(self, key: int, body: dict[str, Json]) -> Iterable[Payload]:
+        given = body.get("input")
+        if body.get("type") in _GROWING_INPUT and given:
+            yield self._start(key, {**body, "input": {}})
+            yield from self.feed((ArgumentsDelta(key, jsonio.encode(given).decode()),))
+        else:
+            yield self._start(key, body)
+
+    def _start(self, key: int, body: dict[str, Json]) -> Payload:
+        return Payload(b"content_block_start", _START % (self._index[key], jsonio.encode(body)))
+
+    def _release(self, key: int) -> Iterable[Payload]:
+        """The start of reasoning that turned out to be no redacted one."""
+        block = self._held.pop(key, None)
+        if block is not None:
+            yield self._start(key, with_extra({"type": "thinking", "thinking": "", "signature": ""}, block.extra))
+            if block.text:
+                yield Payload(_DELTA, _THINKING % (self._index[key], jsonio.quote(block.text)))
+
+    def _sealed(self, key: int, seal: Seal) -> Iterable[Payload]:
+        held = self._held.get(key)
+        if seal.kind == "redacted" and held is not None and not held.text:
+            del self._held[key]
+            yield self._start(key, with_extra({"type": "redacted_thinking", "data": seal.data}, held.extra))
+        elif seal.kind == "signature" and key in self._reasoning:
+            yield from self._release(key)
+            yield Payload(_DELTA, _SIGNATURE % (self._index[key], jsonio.quote(seal.data)))
+        else:
+            raise LocalMisuse(f"{seal.kind} data of {seal.family} has no place in this block")
+
+    def _finished(self) -> Iterable[Payload]:
+        if not self._told:
+            usage: Json = render_usage(self._usage) if self._usage else {"output_tokens": 0}
+            delta = render_stop(self._stop or Stop(Why.END))
+            body: Json = {"type": "message_delta", "delta": delta, "usage": usage}
+            yield Payload(b"message_delta", jsonio.encode(body))
+        yield _STOP
+
+    def _opaque_event(self, event: OpaqueEvent) -> Iterable[Payload]:
+        data = event.data
+        if event.family != FAMILY or not isinstance(data, dict):
+            raise LocalMisuse(f"an event of {event.family} has no place here")
+        if event.kind == "content_block_delta":
+            key = data.get("index")
+            if not isinstance(key, int) or key not in self._index:
+                return  # the block that it belongs to does not exist here
+            data = {**data, "index": self._index[key]}
+        yield Payload(event.kind.encode("utf-8", "replace"), jsonio.encode(data))
+
+
+def _only_choice(choice: int) -> None:
+    if choice:
+        raise LocalMisuse("there is only one choice here")

@@ -1,0 +1,72 @@
+"""What every node of this dialect shares: its family, its unknown fields, its cache mark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dragoman.errors import DragomanError
+from dragoman.model.blocks import Cache, Extra, Opaque, Where
+from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
+from dragoman.wire.jsonio import Json
+
+FAMILY = "anthropic"
+
+
+def extra(fields: Fields) -> Extra | None:
+    """All that nobody took, for this family alone."""
+    return extra_of(fields.rest())
+
+
+def extra_of(rest: dict[str, Json]) -> Extra | None:
+    return Extra(FAMILY, rest) if rest else None
+
+
+def with_extra(body: dict[str, Json], kept: Extra | None) -> dict[str, Json]:
+    """Put kept fields back. Objects are merged, as a known one may hold unknown fields; else the kept one wins."""
+    if kept is None or kept.family != FAMILY:
+        return body
+    return _merged(body, kept.fields)
+
+
+def _merged(body: dict[str, Json], kept: Mapping[str, Json]) -> dict[str, Json]:
+    for name, value in kept.items():
+        known = body.get(name)
+        body[name] = _merged({**known}, value) if isinstance(known, dict) and isinstance(value, dict) else value
+    return body
+
+
+def take_cache(fields: Fields) -> Cache | None:
+    """The cache mark, if it is one we know; any other form stays among the node's unknown fields."""
+    mark = fields.peek("cache_control")
+    if mark is None:
+        fields.any("cache_control")
+        return None
+    if not isinstance(mark, dict) or mark.get("type") != "ephemeral" or mark.get("ttl") not in (None, "5m", "1h"):
+        return None
+    fields.any("cache_control")
+    rest = {name: value for name, value in mark.items() if name not in ("type", "ttl")}
+    return Cache("1h" if mark.get("ttl") == "1h" else "5m", extra_of(rest))
+
+
+def with_cache(body: dict[str, Json], cache: Cache | None) -> dict[str, Json]:
+    if cache is not None:
+        mark: dict[str, Json] = {"type": "ephemeral"}
+        if cache.ttl != "5m":
+            mark["ttl"] = cache.ttl
+        body["cache_control"] = with_extra(mark, cache.extra)
+    return body
+
+
+def opaque(fields: Fields, kind: str) -> Opaque:
+    """The whole object, of which nothing was taken yet; only its cache mark is read."""
+    cache = take_cache(fields)
+    return Opaque(FAMILY, fields.rest(), kind, cache, at=Where(fields.at))
+
+
+def json_text(value: Json, at: str, blame: type[DragomanError]) -> str:
+    """A value as JSON text."""
+    try:
+        return jsonio.encode(value).decode()
+    except jsonio.JsonError as error:
+        raise blame(str(error), at=at) from None

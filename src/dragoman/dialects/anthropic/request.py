@@ -1,0 +1,327 @@
+"""Requests, both directions: the body of POST /v1/messages and a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dragoman.dialects.anthropic.blocks import (
+    identifier,
+    parse_content,
+    parse_text,
+    parse_tool_result,
+    plain_text,
+    render_block,
+    render_content,
+)
+from dragoman.dialects.anthropic.nodes import (
+    FAMILY,
+    extra,
+    extra_of,
+    json_text,
+    opaque,
+    take_cache,
+    with_cache,
+    with_extra,
+)
+from dragoman.dialects.base import Call
+from dragoman.errors import MalformedRequest, Unrepresentable
+from dragoman.model.blocks import Block, Extra, Opaque, Text, ToolCall, Where
+from dragoman.model.canonical import canonical
+from dragoman.model.conversation import Conversation, Message, Output, Role, Thinking, ToolChoice, ToolSpec
+from dragoman.wire.fields import Fields
+from dragoman.wire.jsonio import Json
+
+KNOBS = ("temperature", "top_p", "top_k")
+NO_PARAMETERS: dict[str, Json] = {"type": "object", "properties": {}}
+
+_MODES = {"auto": "auto", "any": "any", "none": "none", "tool": "one"}
+_CHOICES = {mode: name for name, mode in _MODES.items()}
+_THINKING = {"enabled": "on", "disabled": "off", "adaptive": "adaptive", "between_tools": "between_tools"}
+_THINKING_TYPES = {mode: name for name, mode in _THINKING.items()}
+_DISPLAYS = {"summarized": True, "omitted": False}
+_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+
+# --- reading
+
+
+def parse_request(call: Call) -> Conversation:
+    """Read a request. Raises MalformedRequest, naming the place."""
+    try:
+        return canonical(_conversation(call))
+    except RecursionError:
+        raise MalformedRequest("nested too deeply") from None
+
+
+def _conversation(call: Call) -> Conversation:
+    fields = Fields(call.body)
+    kept: dict[str, Json] = {}  # what known objects hold beside what we know
+    messages = tuple(_messages(fields.children("messages")))
+    metadata = fields.maybe_child("metadata")
+    user = metadata.text("user_id", "") if metadata else ""
+    _keep(kept, "metadata", metadata)
+    output, thinking = _asked_form(fields, kept)
+    return Conversation(
+        call.model,
+        messages,
+        system=_system(fields.any("system")),
+        tools=tuple(map(_tool, fields.children("tools", []))),
+        tool_choice=_tool_choice(fields, kept),
+        output=output,
+        thinking=thinking,
+        max_tokens=fields.integer("max_tokens", None),
+        stop=fields.strings("stop_sequences", ()),
+        knobs={name: value for name in KNOBS if (value := fields.number(name, None)) is not None},
+        stream=call.stream,
+        user=user,
+        hints=Extra(FAMILY, {**call.hints}) if call.hints else None,
+        extra=extra_of({**fields.rest(), **kept}),
+    )
+
+
+def _keep(kept: dict[str, Json], name: str, fields: Fields | None) -> None:
+    if fields is not None and (rest := fields.rest()):
+        kept[name] = rest
+
+
+def _system(value: Json) -> tuple[Text, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (Text(value, at=Where("system")),)
+    if not isinstance(value, list):
+        raise MalformedRequest("expected a string or an array of text blocks", at="system")
+    return tuple(_system_text(item, f"system[{index}]") for index, item in enumerate(value))
+
+
+def _system_text(item: Json, at: str) -> Text:
+    if isinstance(item, str):
+        return Text(item, at=Where(at))
+    fields = Fields(item, at)
+    if fields.peek("type") not in (None, "text"):
+        fields.fail("type", "expected text: a system prompt holds nothing else")
+    return parse_text(fields)
+
+
+def _messages(messages: Iterable[Fields]) -> Iterable[Message]:
+    for fields in messages:
+        said = fields.text("role")
+        role = _ROLES.get(said.lower())
+        if said.lower() == "tool":
+            yield _tool_message(fields)
+        elif role is None:
+            fields.fail("role", "expected user, assistant, system or tool")
+        else:
+            yield _message(fields, role)
+
+
+def _message(fields: Fields, role: Role) -> Message:
+    calls = tuple(map(_foreign_call, fields.children("tool_calls", []))) if role == "assistant" else ()
+    content = fields.any("content")
+    blocks: tuple[Block, ...] = ()
+    if content is not None or not calls:
+        blocks = parse_content(content, fields.path("content"), fields.blame)
+    return Message(role, blocks + calls, extra=extra(fields), at=Where(fields.at))
+
+
+def _tool_message(fields: Fields) -> Message:
+    """A message of the role `tool` is one result, or holds result blocks: then it is a user's by another name."""
+    content = fields.peek("content")
+    if isinstance(content, list) and any(
+        isinstance(item, dict) and item.get("type") == "tool_result" for item in content
+    ):
+        return _message(fields, "user")
+    return Message("user", (parse_tool_result(fields),), at=Where(fields.at))
+
+
+def _foreign_call(fields: Fields) -> ToolCall:
+    """A call in the shape of another dialect, which some clients mix in (D2)."""
+    fields.any("type")
+    function = fields.child("function")
+    value = function.any("arguments")
+    text = value if isinstance(value, str) else json_text(value or {}, function.path("arguments"), fields.blame)
+    call_id, name = identifier(fields, "id"), identifier(function, "name")
+    return ToolCall(call_id, name, text, extra=extra(fields), at=Where(fields.at))
+
+
+def _tool(fields: Fields) -> ToolSpec | Opaque:
+    kind = fields.peek("type")
+    if isinstance(kind, str) and kind != "custom":
+        return opaque(fields, kind)
+    fields.text("type", "")
+    schema = fields.any("input_schema")
+    name, description = identifier(fields, "name"), fields.text("description", "")
+    cache, strict = take_cache(fields), fields.flag("strict", None)
+    rest = fields.rest()
+    if schema is not None and not isinstance(schema, dict):
+        rest["input_schema"] = schema
+    known = schema if isinstance(schema, dict) else NO_PARAMETERS
+    return ToolSpec(name, description, known, cache, strict, extra=extra_of(rest), at=Where(fields.at))
+
+
+def _tool_choice(fields: Fields, kept: dict[str, Json]) -> ToolChoice:
+    choice = fields.maybe_child("tool_choice")
+    if choice is None:
+        fields.any("tool_choice")
+        return ToolChoice()
+    mode = choice.one_of("type", _MODES)
+    names = (identifier(choice, "name"),) if mode == "one" else ()
+    alone = choice.flag("disable_parallel_tool_use", None)
+    _keep(kept, "tool_choice", choice)
+    return ToolChoice(mode, names, None if alone is None else not alone)  # type: ignore[arg-type]  # _MODES has them all
+
+
+def _asked_form(fields: Fields, kept: dict[str, Json]) -> tuple[Output, Thinking]:
+    """What the answer shall look like, in today's fields and in yesterday's."""
+    config = fields.maybe_child("output_config")
+    effort = config.text("effort", "") if config else ""
+    old, output = _format(fields, "output_format"), Output()
+    if config and (new := _format(config, "format")):
+        output = new
+    elif old:
+        output = old
+    _keep(kept, "output_config", config)
+    return output, _thinking(fields, effort, kept)
+
+
+def _format(fields: Fields, name: str) -> Output | None:
+    """The schema asked for; a format of an unknown type stays among the unknown fields."""
+    value = fields.peek(name)
+    if value is None or (isinstance(value, dict) and value.get("type") != "json_schema"):
+        if value is None:
+            fields.any(name)
+        return None
+    form = fields.child(name)
+    form.any("type")
+    schema = form.child("schema").rest()
+    return Output("schema", schema=schema, extra=extra(form))
+
+
+def _thinking(fields: Fields, effort: str, kept: dict[str, Json]) -> Thinking:
+    thinking = fields.maybe_child("thinking")
+    if thinking is None:
+        fields.any("thinking")
+        return Thinking(effort=effort)
+    said = thinking.peek("type")
+    mode = _THINKING.get(said) if isinstance(said, str) else None
+    if mode is None:
+        thinking.text("type")
+        kept["thinking"] = fields.peek("thinking")
+        return Thinking(effort=effort)
+    thinking.any("type")
+    show: bool | None = None
+    display = thinking.peek("display")
+    if display is None or (isinstance(display, str) and display in _DISPLAYS):
+        show = thinking.one_of("display", _DISPLAYS, None)
+    budget = thinking.integer("budget_tokens", None) if mode == "on" else None
+    _keep(kept, "thinking", thinking)
+    return Thinking(mode, effort, budget, show)  # type: ignore[arg-type]  # _THINKING has them all
+
+
+# --- rendering
+
+
+def render_request(conversation: Conversation) -> Call:
+    """Say a conversation that fits. Raises Unrepresentable for what this dialect cannot say."""
+    _refuse_unsayable(conversation)
+    try:
+        body = _body(conversation)
+    except RecursionError:
+        raise Unrepresentable("nested too deeply") from None
+    hints = conversation.hints
+    headers = {**hints.fields} if hints and hints.family == FAMILY else {}
+    said = {name: value for name, value in headers.items() if isinstance(value, str)}
+    return Call("generate", conversation.model, conversation.stream, body, said)
+
+
+def _refuse_unsayable(conversation: Conversation) -> None:
+    if conversation.choices != 1:
+        raise Unrepresentable("one request gets one answer here", at="n")
+    if conversation.previous is not None:
+        raise Unrepresentable("no conversation is kept here to go on with", at="previous_response_id")
+    if conversation.output.kind == "json":
+        raise Unrepresentable("JSON without a schema cannot be asked for here", at="response_format")
+    for name in conversation.knobs:
+        if name not in KNOBS:
+            raise Unrepresentable("there is no such knob here", at=name)
+
+
+def _body(conversation: Conversation) -> dict[str, Json]:
+    body: dict[str, Json] = {}
+    if conversation.max_tokens is not None:
+        body["max_tokens"] = conversation.max_tokens
+    if conversation.system:
+        body["system"] = _render_system(conversation.system)
+    body["messages"] = [_render_message(message) for message in conversation.messages]
+    if conversation.tools:
+        body["tools"] = [_render_tool(tool) for tool in conversation.tools]
+    if conversation.tool_choice != ToolChoice():
+        body["tool_choice"] = _render_choice(conversation.tool_choice)
+    body |= _render_form(conversation.output, conversation.thinking)
+    if conversation.stop:
+        body["stop_sequences"] = list(conversation.stop)
+    body |= conversation.knobs
+    if conversation.user:
+        body["metadata"] = {"user_id": conversation.user}
+    return with_extra(body, conversation.extra)
+
+
+def _render_system(system: Sequence[Text]) -> Json:
+    if len(system) == 1 and (plain := plain_text(system[0])) is not None:
+        return plain
+    return [render_block(text) for text in system]
+
+
+def _render_message(message: Message) -> Json:
+    return with_extra({"role": message.role, "content": render_content(message.blocks)}, message.extra)
+
+
+def _render_tool(tool: ToolSpec | Opaque) -> Json:
+    if isinstance(tool, Opaque):
+        return render_block(tool)
+    if tool.schema is None:
+        raise Unrepresentable(f"the tool {tool.name} takes free text, which has no place here", at=tool.at.path)
+    body: dict[str, Json] = {"name": tool.name}
+    if tool.description:
+        body["description"] = tool.description
+    body["input_schema"] = {**tool.schema}
+    if tool.strict is not None:
+        body["strict"] = tool.strict
+    with_cache(body, tool.cache)
+    kept = tool.extra
+    if kept is not None and kept.family == FAMILY and "input_schema" in kept.fields:
+        del body["input_schema"]  # it came as something else than an object, and goes back as it came
+    return with_extra(body, kept)
+
+
+def _render_choice(choice: ToolChoice) -> Json:
+    if (choice.mode == "one") != (len(choice.names) == 1) or (choice.names and choice.mode != "one"):
+        raise Unrepresentable("a choice among some of the tools cannot be said here", at="tool_choice")
+    body: dict[str, Json] = {"type": _CHOICES[choice.mode]}
+    if choice.names:
+        body["name"] = choice.names[0]
+    if choice.parallel is not None:
+        body["disable_parallel_tool_use"] = not choice.parallel
+    return body
+
+
+def _render_form(output: Output, thinking: Thinking) -> dict[str, Json]:
+    body: dict[str, Json] = {}
+    config: dict[str, Json] = {}
+    if thinking.effort:
+        config["effort"] = thinking.effort
+    if output.kind == "schema":
+        config["format"] = with_extra({"type": "json_schema", "schema": {**(output.schema or {})}}, output.extra)
+    if config:
+        body["output_config"] = config
+    if thinking.mode != "default":
+        body["thinking"] = _render_thinking(thinking)
+    return body
+
+
+def _render_thinking(thinking: Thinking) -> Json:
+    body: dict[str, Json] = {"type": _THINKING_TYPES[thinking.mode]}
+    if thinking.budget is not None and thinking.mode == "on":
+        body["budget_tokens"] = thinking.budget
+    if thinking.show is not None:
+        body["display"] = "summarized" if thinking.show else "omitted"
+    return body

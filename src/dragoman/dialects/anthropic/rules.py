@@ -1,0 +1,298 @@
+"""The service's own rules for requests, as a lint over raw JSON; independent of the reader and the writer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+from dragoman.dialects.base import Breach, Call
+from dragoman.wire.jsonio import Json
+
+_Object: TypeAlias = "dict[str, Json]"
+
+MOST_MESSAGES = 100_000
+MOST_CACHE_MARKS = 4
+LEAST_BUDGET = 1024
+_ID = re.compile(r"[a-zA-Z0-9_-]+\Z")
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}\Z")
+_ROLES = ("user", "assistant", "system")
+_CHOICES = ("auto", "any", "tool", "none")
+_THINKING = ("enabled", "disabled", "adaptive", "between_tools")
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
+
+
+def breaches(call: Call) -> Sequence[Breach]:
+    """Every rule of the service that the request breaks, with its place."""
+    body = call.body
+    if not isinstance(body, dict):
+        return [_breach("body.object", "", "the body must be an object")]
+    found = [*_top(call, body), *_tools(body), *_thinking(body), *_system(body)]
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        found.append(_breach("messages.required", "messages", "there must be at least one message"))
+        return found
+    if len(messages) > MOST_MESSAGES:
+        found.append(_breach("messages.limit", "messages", f"there may be {MOST_MESSAGES} messages"))
+    for index, message in enumerate(messages):
+        found.extend(_message(message, f"messages[{index}]", last=index == len(messages) - 1))
+    found.extend(_pairing(messages))
+    found.extend(_opening(body, messages))
+    found.extend(_cache_marks(body))
+    return found
+
+
+def _breach(rule: str, at: str, detail: str) -> Breach:
+    return Breach(f"anthropic.{rule}", at, detail)
+
+
+def _objects(value: Json, at: str) -> Iterator[tuple[_Object, str]]:
+    """The objects of an array, with their places."""
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            if isinstance(item, dict):
+                yield item, f"{at}[{index}]"
+
+
+def _as_blocks(content: Json) -> Json:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+# --- settings
+
+
+def _top(call: Call, body: _Object) -> Iterator[Breach]:
+    if not call.model:
+        yield _breach("model.required", "model", "a model must be named")
+    limit = body.get("max_tokens")
+    if call.operation == "generate" and limit is None:
+        yield _breach("max_tokens.required", "max_tokens", "it must be set")
+    elif limit is not None and (type(limit) is not int or limit < 0):
+        yield _breach("max_tokens.range", "max_tokens", "it must be a whole number, 0 or more")
+    for name, high in (("temperature", 1), ("top_p", 1)):
+        value = body.get(name)
+        if value is not None and (type(value) not in (int, float) or not 0 <= value <= high):  # type: ignore[operator]
+            yield _breach(f"{name}.range", name, f"it must be a number from 0 to {high}")
+    stops = body.get("stop_sequences")
+    if stops is not None and not (
+        isinstance(stops, list) and all(isinstance(each, str) and each.strip() for each in stops)
+    ):
+        yield _breach("stop_sequences.blank", "stop_sequences", "each must be a string that is not blank")
+
+
+def _thinking(body: _Object) -> Iterator[Breach]:
+    config = body.get("output_config")
+    effort = config.get("effort") if isinstance(config, dict) else None
+    if effort is not None and effort not in _EFFORTS:
+        yield _breach("output_config.effort", "output_config.effort", f"it must be one of {', '.join(_EFFORTS)}")
+    thinking = body.get("thinking")
+    if thinking is None:
+        return
+    if not isinstance(thinking, dict) or thinking.get("type") not in _THINKING:
+        yield _breach("thinking.type", "thinking.type", f"it must be one of {', '.join(_THINKING)}")
+        return
+    if thinking["type"] == "enabled":
+        yield from _budget(thinking.get("budget_tokens"), body.get("max_tokens"))
+    choice = body.get("tool_choice")
+    forced = isinstance(choice, dict) and choice.get("type") in ("any", "tool")
+    if forced and thinking["type"] == "enabled":
+        yield _breach("thinking.forced_tool", "tool_choice.type", "a tool cannot be forced while thinking is on")
+
+
+def _budget(budget: Json, limit: Json) -> Iterator[Breach]:
+    at = "thinking.budget_tokens"
+    if type(budget) is not int:
+        yield _breach("thinking.budget_required", at, "it must be set when thinking is enabled")
+    elif budget < LEAST_BUDGET:
+        yield _breach("thinking.budget_least", at, f"it must be at least {LEAST_BUDGET}")
+    elif type(limit) is int and budget >= limit:
+        yield _breach("thinking.budget_limit", at, "it must be less than max_tokens")
+
+
+def _tools(body: _Object) -> Iterator[Breach]:
+    names: set[str] = set()
+    for tool, at in _objects(body.get("tools"), "tools"):
+        name = tool.get("name")
+        if isinstance(name, str):
+            if name in names:
+                yield _breach("tools.duplicate", f"{at}.name", f"the name {name} is used twice")
+            names.add(name)
+        if tool.get("type") in (None, "custom"):
+            yield from _custom_tool(tool, at)
+        if tool.get("defer_loading") and tool.get("cache_control"):
+            yield _breach("tools.deferred_cache", f"{at}.cache_control", "a deferred tool cannot be a cache mark")
+    yield from _tool_choice(body.get("tool_choice"), names, bool(body.get("tools")))
+
+
+def _custom_tool(tool: _Object, at: str) -> Iterator[Breach]:
+    name, schema = tool.get("name"), tool.get("input_schema")
+    if not isinstance(name, str) or not _NAME.match(name):
+        yield _breach("tools.name", f"{at}.name", "it must have 1 to 128 letters, digits, _ and -")
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        yield _breach("tools.schema", f"{at}.input_schema", 'it must be a schema whose type is "object"')
+
+
+def _tool_choice(choice: Json, names: set[str], any_tools: bool) -> Iterator[Breach]:
+    if choice is None:
+        return
+    if not isinstance(choice, dict) or choice.get("type") not in _CHOICES:
+        yield _breach("tool_choice.type", "tool_choice.type", f"it must be one of {', '.join(_CHOICES)}")
+        return
+    if not any_tools:
+        yield _breach("tool_choice.no_tools", "tool_choice", "there are no tools to choose from")
+    elif choice["type"] == "tool" and choice.get("name") not in names:
+        yield _breach("tool_choice.name", "tool_choice.name", "there is no tool of this name")
+    if choice["type"] == "none" and "disable_parallel_tool_use" in choice:
+        yield _breach("tool_choice.parallel", "tool_choice", "it says nothing where no tool may be called")
+
+
+# --- content
+
+
+def _system(body: _Object) -> Iterator[Breach]:
+    for block, at in _objects(_as_blocks(body.get("system") or []), "system"):
+        if block.get("type") != "text":
+            yield _breach("system.text", at, "a system prompt holds text only")
+        else:
+            yield from _text(block, at)
+
+
+def _message(message: Json, at: str, last: bool) -> Iterator[Breach]:
+    if not isinstance(message, dict) or message.get("role") not in _ROLES:
+        yield _breach("messages.role", f"{at}.role", f"it must be one of {', '.join(_ROLES)}")
+        return
+    content = _as_blocks(message.get("content"))
+    assistant = message["role"] == "assistant"
+    if not isinstance(content, list) or (not content and not (last and assistant)):
+        yield _breach("messages.empty", f"{at}.content", "a message must have content")
+        return
+    for block, place in _objects(content, f"{at}.content"):
+        yield from _block(block, place)
+    end = content[-1] if content else None
+    text = end.get("text") if isinstance(end, dict) and end.get("type") == "text" else None
+    if last and assistant and isinstance(text, str) and text != text.rstrip():
+        yield _breach("messages.trailing_space", f"{at}.content", "the last answer may not end with white space")
+
+
+def _block(block: _Object, at: str) -> Iterator[Breach]:
+    match block.get("type"):
+        case "text":
+            yield from _text(block, at)
+        case "tool_use":
+            yield from _tool_use(block, at)
+        case "tool_result":
+            yield from _tool_result(block, at)
+        case "thinking" | "redacted_thinking" as kind:
+            if block.get("cache_control"):
+                yield _breach("cache.thinking", f"{at}.cache_control", "thinking cannot be a cache mark")
+            if kind == "thinking" and not block.get("signature"):
+                yield _breach("thinking.signature", f"{at}.signature", "thinking goes back only with its signature")
+        case str():
+            pass  # not ours to judge
+        case _:
+            yield _breach("block.type", f"{at}.type", "a block must say its type")
+
+
+def _text(block: _Object, at: str) -> Iterator[Breach]:
+    text = block.get("text")
+    if not isinstance(text, str) or not text.strip():
+        yield _breach("text.blank", f"{at}.text", "it must hold more than white space")
+        if block.get("cache_control"):
+            yield _breach("cache.blank_text", f"{at}.cache_control", "an empty text cannot be a cache mark")
+
+
+def _tool_use(block: _Object, at: str) -> Iterator[Breach]:
+    yield from _identifier(block, at, "id", "tool_use")
+    name = block.get("name")
+    if not isinstance(name, str) or not _NAME.match(name):
+        yield _breach("tool_use.name", f"{at}.name", "it must have 1 to 128 letters, digits, _ and -")
+    if not isinstance(block.get("input"), dict):
+        yield _breach("tool_use.input", f"{at}.input", "it must be an object")
+
+
+def _tool_result(block: _Object, at: str) -> Iterator[Breach]:
+    yield from _identifier(block, at, "tool_use_id", "tool_result")
+    for part, place in _objects(block.get("content"), f"{at}.content"):
+        if part.get("type") == "text" and part.get("text") == "":
+            yield _breach("text.blank", f"{place}.text", "it must not be empty")
+
+
+def _identifier(block: _Object, at: str, field: str, owner: str) -> Iterator[Breach]:
+    value = block.get(field)
+    if not isinstance(value, str) or not value:
+        yield _breach(f"{owner}.id_required", f"{at}.{field}", "it must be set")
+    elif not _ID.match(value):
+        yield _breach(f"{owner}.id_charset", f"{at}.{field}", "it must have letters, digits, _ and - only")
+
+
+# --- how messages follow one another
+
+
+class _Turn:
+    """Messages of one role in a row: the service takes them as one."""
+
+    def __init__(self, role: Json, at: str) -> None:
+        self.role = role
+        self.at = at
+        self.blocks: list[tuple[_Object, str]] = []
+
+    def ids(self, kind: str, field: str) -> Iterator[tuple[Json, str]]:
+        return ((block.get(field), at) for block, at in self.blocks if block.get("type") == kind)
+
+
+def _turns(messages: Iterable[Json]) -> list[_Turn]:
+    turns: list[_Turn] = []
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict):
+            continue
+        if not turns or turns[-1].role != message.get("role"):
+            turns.append(_Turn(message.get("role"), f"messages[{index}]"))
+        turns[-1].blocks.extend(_objects(_as_blocks(message.get("content")), f"messages[{index}].content"))
+    return turns
+
+
+def _pairing(messages: Iterable[Json]) -> Iterator[Breach]:
+    """Every call is answered in the turn after it, once; every result answers a call of the turn before it."""
+    waiting: list[Json] = []
+    before = ""
+    for turn in _turns(messages):
+        answered: list[Json] = []
+        for call_id, at in turn.ids("tool_result", "tool_use_id"):
+            if call_id in answered:
+                yield _breach("tool_result.duplicate", at, "this call has its result already")
+            elif call_id not in waiting or turn.role != "user":
+                yield _breach("tool_result.orphan", at, "the turn before it holds no such call")
+            answered.append(call_id)
+        if any(call_id not in answered for call_id in waiting):
+            yield _breach("tool_use.unanswered", before, "each call must be answered in the next turn")
+        waiting, before = [], turn.at
+        for call_id, at in turn.ids("tool_use", "id"):
+            if call_id in waiting:
+                yield _breach("tool_use.duplicate", at, "two calls have one id")
+            waiting.append(call_id)
+    if waiting:
+        yield _breach("tool_use.unanswered", before, "each call must be answered in the next turn")
+
+
+def _opening(body: _Object, messages: Iterable[Json]) -> Iterator[Breach]:
+    """While thinking is on, the tool loop that is under way must begin with the thinking that led to it."""
+    thinking = body.get("thinking")
+    if not isinstance(thinking, dict) or thinking.get("type") != "enabled":
+        return
+    answers = [turn for turn in _turns(messages) if turn.role == "assistant" and any(turn.ids("tool_use", "id"))]
+    first = answers[-1].blocks[0][0].get("type") if answers else "thinking"
+    if first not in ("thinking", "redacted_thinking"):
+        yield _breach("thinking.opening", answers[-1].at, "the last answer that calls a tool must open with thinking")
+
+
+def _cache_marks(body: _Object) -> Iterator[Breach]:
+    count = _marks(body.get("tools")) + _marks(body.get("system"))
+    messages = body.get("messages")
+    for message in messages if isinstance(messages, list) else ():
+        count += _marks(message.get("content")) if isinstance(message, dict) else 0
+    if count > MOST_CACHE_MARKS:
+        yield _breach("cache.count", "", f"there may be {MOST_CACHE_MARKS} cache marks, not {count}")
+
+
+def _marks(blocks: Json) -> int:
+    return sum(bool(block.get("cache_control")) + _marks(block.get("content")) for block, _ in _objects(blocks, ""))

@@ -1,0 +1,363 @@
+"""Streams, wire to canonical: one decoder per answer.
+
+Theory of operation. Keys are the upstream's own indices. A frame's meaning comes out at once, with three exceptions.
+An unknown block that starts with something empty waits for its end, because it must come whole. So does a call's input
+that stands in the block's start, because deltas, if any come, replace it. A signature waits for the next frame that is
+no signature, because a later one replaces it.
+
+    before message_start    ping, error
+    message_start           then blocks; a block is content_block_start, deltas of its kind, content_block_stop
+    message_delta           no block is open; the reason to stop and the counts
+    message_stop            the end; without it the stream was cut (D7)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from msgspec import Struct, structs
+
+from dragoman.dialects.anthropic.blocks import (
+    parse_citation,
+    parse_redacted,
+    parse_text,
+    parse_thinking,
+    parse_tool_use,
+)
+from dragoman.dialects.anthropic.faults import fault_of
+from dragoman.dialects.anthropic.nodes import FAMILY, extra_of
+from dragoman.dialects.anthropic.reply import drop_null, parse_envelope, parse_stop, parse_usage
+from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
+from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall, Where
+from dragoman.model.conversation import Conversation, Stop, Usage, Why
+from dragoman.model.events import (
+    FINISHED,
+    ArgumentsDelta,
+    BlockEnded,
+    BlockStarted,
+    Cited,
+    Event,
+    Events,
+    Failed,
+    OpaqueEvent,
+    ReasoningDelta,
+    Sealed,
+    Started,
+    Stopped,
+    TextDelta,
+    UsageReported,
+)
+from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
+from dragoman.wire.frame import Frame
+from dragoman.wire.jsonio import Json
+
+_SILENT = (b"", b"null", b"[DONE]")  # frames that no client can read as an event (D51)
+
+
+class _Delta(Struct, gc=False):
+    """The three deltas that make up nearly all of a stream."""
+
+    type: str
+    text: str | None = None
+    partial_json: str | None = None
+    thinking: str | None = None
+
+
+class _DeltaFrame(Struct, gc=False):
+    index: int
+    delta: _Delta
+    type: str = "content_block_delta"
+
+
+_read_delta = jsonio.typed(_DeltaFrame)
+
+
+class _Open:
+    """A block that has begun and not ended."""
+
+    __slots__ = ("arguments", "block", "grown", "held", "pieces")
+
+    def __init__(self, block: Text | Reasoning | ToolCall | Opaque) -> None:
+        self.block = block
+        self.arguments = ""  # what the start said, if no delta says it
+        self.grown = False
+        self.held = False  # an unknown block that may still grow
+        self.pieces: list[str] = []  # of an unknown block's input
+
+
+_Handler: TypeAlias = Callable[[Fields], Events]
+
+
+class AnthropicDecoder:
+    """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
+
+    def __init__(self, asked: Conversation) -> None:
+        self._asked = asked
+        self._open: dict[int, _Open] = {}
+        self._used: set[int] = set()
+        self._usage: Usage | None = None
+        self._stop: Stop | None = None
+        self._signed: Sealed | None = None  # held until the next frame that is no signature
+        self._sealed: set[int] = set()
+        self._begun = False
+        self._over = False
+        self._handlers: dict[str, _Handler] = {
+            "message_start": self._message_start,
+            "content_block_start": self._block_start,
+            "content_block_delta": self._block_delta,
+            "content_block_stop": self._block_stop,
+            "message_delta": self._message_delta,
+            "message_stop": self._message_stop,
+            "ping": lambda _: (),
+            "error": self._error,
+        }
+
+    def feed(self, frame: Frame) -> Events | None:
+        if frame.kind == "content_block_delta" and self._signed is None:
+            events = self._hot(frame.data)
+            if events is not None:
+                return events
+        if frame.data.strip() in _SILENT:
+            return None
+        try:
+            fields = Fields(jsonio.decode(frame.data), frame.kind, MissingField)
+        except jsonio.JsonError as error:
+            raise BadFrame(f"not JSON: {error}", at=frame.kind) from None
+        kind = fields.text("type", frame.kind) or fields.text("type")
+        if self._over:
+            raise OutOfOrder("the stream is over", at=kind)
+        if not self._begun and kind not in ("message_start", "ping", "error"):
+            raise OutOfOrder("message_start has not come", at=kind)
+        handler = self._handlers.get(kind)
+        signed, self._signed = self._signed, None
+        events = handler(fields) if handler else (OpaqueEvent(FAMILY, kind, {"type": kind, **fields.rest()}),)
+        return self._after(signed, events) if signed else events
+
+    def _after(self, signed: Sealed, events: Events) -> Events:
+        """A signature goes before what comes next, unless that is nothing, or another that replaces it."""
+        replaced = self._signed is not None and self._signed.key == signed.key
+        if events or (self._signed is not None and not replaced):
+            self._sealed.add(signed.key)
+            return (signed, *events)
+        if not replaced:
+            self._signed = signed
+        return events
+
+    def close(self, broken: Fault | None) -> Events:
+        if self._over:
+            return ()
+        self._over = True
+        signed = (self._signed,) if self._signed else ()
+        return (
+            *signed,
+            Failed(broken or Truncated("the upstream's stream ended before message_stop").fault),
+        )
+
+    def _hot(self, data: bytes) -> Events | None:
+        """The usual deltas. None for all else: the slow way knows it, or knows what is wrong with it."""
+        try:
+            frame = _read_delta(data)
+        except jsonio.JsonError:
+            return None
+        key, delta = frame.index, frame.delta
+        grown = self._open.get(key)
+        if grown is None or frame.type != "content_block_delta":
+            return None
+        if delta.type == "text_delta" and delta.text is not None and type(grown.block) is Text:
+            return (TextDelta(key, delta.text),)
+        if delta.type == "input_json_delta" and delta.partial_json is not None and type(grown.block) is ToolCall:
+            grown.grown = True
+            return (ArgumentsDelta(key, delta.partial_json),)
+        if delta.type == "thinking_delta" and delta.thinking is not None and type(grown.block) is Reasoning:
+            return (ReasoningDelta(key, delta.thinking),)
+        return None
+
+    # --- the message
+
+    def _message_start(self, fields: Fields) -> Events:
+        if self._begun:
+            raise OutOfOrder("it has come already", at="message_start")
+        message = fields.child("message")
+        if message.array("content", None):
+            raise OutOfOrder("content comes in blocks of its own", at=message.path("content"))
+        parse_stop(message)
+        usage = message.maybe_child("usage")
+        self._usage = parse_usage(usage) if usage else None
+        message_id, model, kept = parse_envelope(message, self._asked)
+        self._begun = True
+        return (Started(message_id, model, self._usage, kept),)
+
+    def _message_delta(self, fields: Fields) -> Events:
+        if self._open:
+            raise OutOfOrder(f"block {next(iter(self._open))} is open", at="message_delta")
+        events: list[Event] = []
+        usage = fields.maybe_child("usage")
+        if usage is not None:
+            self._usage = parse_usage(usage, self._usage)
+            events.append(UsageReported(self._usage))
+        delta = fields.child("delta")
+        if delta.peek("stop_reason") is not None:
+            stop = self._parse_stop(delta)
+            if self._stop is None:
+                self._stop = stop
+                events.append(Stopped(stop))
+            elif (self._stop.why, self._stop.sequence) != (stop.why, stop.sequence):
+                raise OutOfOrder("the message has stopped for another reason already", at="message_delta")
+        return tuple(events)
+
+    def _parse_stop(self, delta: Fields) -> Stop:
+        stop = parse_stop(delta)
+        drop_null(delta, "container")
+        rest = {**(stop.extra.fields if stop.extra else {}), **delta.rest()}
+        return structs.replace(stop, extra=extra_of(rest))
+
+    def _message_stop(self, _: Fields) -> Events:
+        if self._open:
+            raise OutOfOrder(f"block {next(iter(self._open))} is open", at="message_stop")
+        self._over = True
+        # A message that ends without a reason has ended; without a Stopped its content would belong to no choice.
+        return (FINISHED,) if self._stop else (Stopped(Stop(Why.END)), FINISHED)
+
+    def _error(self, fields: Fields) -> Events:
+        self._over = True
+        return (Failed(fault_of(fields.rest())),)
+
+    # --- blocks
+
+    def _block_start(self, fields: Fields) -> Events:
+        key, content = fields.integer("index"), fields.child("content_block")
+        if key in self._used:
+            raise OutOfOrder(f"index {key} was used before", at="content_block_start")
+        if self._stop is not None:
+            raise OutOfOrder("the message has stopped", at="content_block_start")
+        kind = content.text("type")
+        grown, events = self._begin(key, kind, content)
+        self._used.add(key)
+        self._open[key] = grown
+        return events
+
+    def _begin(self, key: int, kind: str, content: Fields) -> tuple[_Open, Events]:
+        match kind:
+            case "text":
+                if content.peek("text") is None:  # one SDK takes it as empty
+                    content = Fields({**content.rest(), "text": ""}, content.at, content.blame)
+                return _begin_text(key, parse_text(content))
+            case "thinking":
+                thought = parse_thinking(content)
+                grown = _Open(structs.replace(thought, text="", seal=None))
+                self._signed = Sealed(key, thought.seal) if thought.seal else None
+                start = BlockStarted(key, grown.block)
+                return grown, (start, ReasoningDelta(key, thought.text)) if thought.text else (start,)
+            case "redacted_thinking":
+                hidden = parse_redacted(content)
+                seals = (Sealed(key, hidden.seal),) if hidden.seal else ()
+                self._sealed.add(key)
+                hidden = structs.replace(hidden, seal=None)
+                return _Open(hidden), (BlockStarted(key, hidden), *seals)
+            case "tool_use":
+                call = parse_tool_use(content)
+                grown = _Open(structs.replace(call, arguments=""))
+                grown.arguments = "" if call.arguments == "{}" else call.arguments
+                return grown, (BlockStarted(key, grown.block),)
+            case _:
+                data = {"type": kind, **content.rest()}
+                grown = _Open(Opaque(FAMILY, data, kind, at=Where(content.at)))
+                grown.held = _may_grow(data)
+                return grown, () if grown.held else (BlockStarted(key, grown.block),)
+
+    def _block_delta(self, fields: Fields) -> Events:
+        key, delta = fields.integer("index"), fields.child("delta")
+        grown = self._open.get(key)
+        if grown is None:
+            raise OutOfOrder(f"block {key} is not open", at="content_block_delta")
+        kind = delta.text("type")
+        if grown.held:
+            _grow_unknown(grown, kind, delta)
+            return ()
+        match kind if not isinstance(grown.block, Opaque) else "":
+            case "text_delta":
+                _demand(grown, Text, kind)
+                return (TextDelta(key, delta.text("text")),)
+            case "thinking_delta":
+                _demand(grown, Reasoning, kind)
+                return (ReasoningDelta(key, delta.text("thinking")),)
+            case "input_json_delta":
+                _demand(grown, ToolCall, kind)
+                grown.grown = True
+                return (ArgumentsDelta(key, delta.text("partial_json")),)
+            case "signature_delta":
+                _demand(grown, Reasoning, kind)
+                self._sign(key, delta.text("signature"))
+                return ()
+            case "citations_delta":
+                _demand(grown, Text, kind)
+                return (Cited(key, parse_citation(delta.child("citation"))),)
+            case _:
+                data: Json = {"type": "content_block_delta", "index": key, "delta": {"type": kind, **delta.rest()}}
+                return (OpaqueEvent(FAMILY, "content_block_delta", data),)
+
+    def _block_stop(self, fields: Fields) -> Events:
+        key = fields.integer("index")
+        grown = self._open.pop(key, None)
+        if grown is None:
+            raise OutOfOrder(f"block {key} is not open", at="content_block_stop")
+        end = BlockEnded(key)
+        match grown.block:
+            case Opaque() if grown.held:
+                return (BlockStarted(key, _whole(grown)), end)
+            case ToolCall() if grown.arguments and not grown.grown:
+                return (ArgumentsDelta(key, grown.arguments), end)
+            case _:
+                return (end,)
+
+    def _sign(self, key: int, signature: str) -> None:
+        if key in self._sealed:
+            raise OutOfOrder(f"block {key} is signed already", at="content_block_delta")
+        self._signed = Sealed(key, Seal(FAMILY, signature)) if signature else None
+
+
+def _begin_text(key: int, text: Text) -> tuple[_Open, Events]:
+    empty = structs.replace(text, text="", citations=())
+    events: list[Event] = [BlockStarted(key, empty)]
+    if text.text:
+        events.append(TextDelta(key, text.text))
+    events.extend(Cited(key, citation) for citation in text.citations)
+    return _Open(empty), tuple(events)
+
+
+def _demand(grown: _Open, kind: type, delta: str) -> None:
+    if type(grown.block) is not kind:
+        raise OutOfOrder(f"{delta} in a block that is a {type(grown.block).__name__}", at="content_block_delta")
+
+
+def _may_grow(data: dict[str, Json]) -> bool:
+    """Whether an unknown block leaves room: the service starts what it will fill with deltas as `{}`, null or ""."""
+    return any(name in data and data[name] in ({}, None, "") for name in ("input", "content", "text"))
+
+
+def _grow_unknown(grown: _Open, kind: str, delta: Fields) -> None:
+    """Let an unknown block grow as the known ones do: JSON text becomes the input, text is joined, the rest is set."""
+    block = grown.block
+    assert isinstance(block, Opaque)
+    assert isinstance(block.data, dict)
+    if kind == "input_json_delta":
+        grown.pieces.append(delta.text("partial_json"))
+        return
+    data = block.data
+    for name, value in delta.rest().items():
+        before = data.get(name)
+        data[name] = before + value if isinstance(before, str) and isinstance(value, str) else value
+
+
+def _whole(grown: _Open) -> Opaque:
+    block = grown.block
+    assert isinstance(block, Opaque)
+    text = "".join(grown.pieces)
+    if text and isinstance(block.data, dict):
+        try:
+            block.data["input"] = jsonio.decode(text)
+        except jsonio.JsonError as error:
+            raise BadFrame(f"the input of {block.kind} is not JSON: {error}", at="content_block_stop") from None
+    return block

@@ -1,0 +1,11 @@
+"""OpenAI Chat Completions, and what the many servers that speak it do with it."""
+
+from __future__ import annotations
+
+from dragoman.dialects.base import Dialect
+from dragoman.dialects.openai.binding import OpenaiBinding
+from dragoman.dialects.openai.codec import OpenaiCodec
+
+__all__ = ["DIALECT", "OpenaiBinding", "OpenaiCodec"]
+
+DIALECT = Dialect("openai", OpenaiCodec(), OpenaiBinding())

@@ -1,0 +1,61 @@
+"""Where Chat Completions live: paths, headers, SSE."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from dragoman.dialects.base import Call
+from dragoman.dialects.openai.faults import status_of
+from dragoman.errors import Fault
+from dragoman.wire.fields import Fields
+from dragoman.wire.frame import FrameDecoder, Payload
+from dragoman.wire.http import HttpRequest, HttpResponse
+from dragoman.wire.jsonio import Json, encode
+from dragoman.wire.sse import SseDecoder, comment, encode_sse
+
+_PATH = "/chat/completions"
+_JSON = ("content-type", "application/json")
+
+
+class OpenaiBinding(Struct, frozen=True):
+    prefix: str = "/v1"
+
+    def match(self, request: HttpRequest) -> Call | None:
+        path = request.path.rstrip("/")
+        if request.method == "POST" and path.endswith(_PATH):
+            return self._call(Fields.parse(request.body))
+        if request.method == "GET" and path.endswith("/models") and not request.header("anthropic-version"):
+            return Call("models", "", False, None)
+        return None
+
+    def unwrap(self, body: Json) -> Call:
+        return self._call(Fields(body))
+
+    def _call(self, fields: Fields) -> Call:
+        model, stream = fields.text("model"), fields.flag("stream", False)
+        if not model:
+            fields.fail("model", "expected the name of a model")
+        return Call("generate", model, stream, fields.rest())
+
+    def wrap(self, call: Call) -> HttpRequest:
+        if call.operation == "models":
+            return HttpRequest("GET", f"{self.prefix}/models")
+        body = {"model": call.model, **(call.body if isinstance(call.body, dict) else {})}
+        if call.stream:
+            body["stream"] = True
+        accept = ("accept", "text/event-stream" if call.stream else "application/json")
+        return HttpRequest("POST", f"{self.prefix}{_PATH}", headers=(_JSON, accept), body=encode(body))
+
+    def frames(self) -> FrameDecoder:
+        return SseDecoder()
+
+    def frame(self, payload: Payload) -> bytes:
+        if not payload.data:
+            return comment(b"ping")  # an empty data line breaks clients
+        return encode_sse(payload.kind, payload.data)
+
+    def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
+        headers = [_JSON]
+        if fault.retry_after is not None:
+            headers.append(("retry-after", str(max(0, -int(-fault.retry_after // 1)))))
+        return HttpResponse(status_of(fault), tuple(headers), body)

@@ -1,0 +1,118 @@
+"""The calls of one choice of a stream, whatever upstreams do with indices, ids and names.
+
+An entry belongs to the call at its index, or to the last call if it has none. It begins another one if it names another
+id together with a name, or another name: several calls share index 0 at some upstreams. Repetition says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dragoman.dialects.openai.chunk import CallPart, FunctionPart
+from dragoman.dialects.openai.parts import JsonObject, arguments_text, extra_of
+from dragoman.dialects.openai.settings import FAMILY
+from dragoman.errors import MissingField
+from dragoman.model.blocks import ToolCall
+from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockStarted, Event, OpaqueEvent
+
+_MOST_HELD = 1024 * 1024  # characters of arguments that may wait for their call's name (D22)
+
+
+class _OpenCall:
+    __slots__ = ("held", "id", "key", "name", "place", "rest", "size")
+
+    def __init__(self, call_id: str, place: str) -> None:
+        self.id = call_id
+        self.name = ""
+        self.key = -1  # until it has begun
+        self.held: list[str] = []
+        self.size = 0
+        self.rest: JsonObject = {}
+        self.place = place
+
+
+class CallReader:
+    def __init__(self, choice: int, next_key: Callable[[], int], before: Callable[[list[Event]], None]) -> None:
+        self._choice = choice
+        self._next_key = next_key
+        self._before = before  # called when a call begins
+        self._by_index: dict[int, _OpenCall] = {}
+        self._all: list[_OpenCall] = []
+        self._older: _OpenCall | None = None
+
+    def feed(self, entry: CallPart, position: int, events: list[Event]) -> None:
+        if entry.custom is not None or entry.type == "custom":
+            custom = entry.custom
+            name, words, form = (custom.name or "", custom.input or "", "text") if custom else ("", "", "text")
+        elif entry.function is not None:
+            name, words, form = entry.function.name or "", arguments_text(entry.function.arguments), "json"
+        else:
+            name, words, form = "", "", "json"
+        call = self._call_of(entry, name, position)
+        if call is not None:
+            self._take(call, name, words, form, entry.rest, events)
+
+    def older(self, part: FunctionPart, events: list[Event]) -> None:
+        """Take a `function_call`: one call, and it has no id."""
+        name, words = part.name or "", arguments_text(part.arguments)
+        call = self._older
+        if call is None:
+            if not (name or words):
+                return
+            self._older = call = _OpenCall("", f"choices[{self._choice}].delta.function_call.name")
+            self._all.append(call)
+        self._take(call, name, words, "json", None, events)
+
+    def _call_of(self, entry: CallPart, name: str, position: int) -> _OpenCall | None:
+        index, call_id = entry.index, entry.id or ""
+        call = self._all[-1] if index is None and self._all else None if index is None else self._by_index.get(index)
+        if call is not None and not _begins_another(call, call_id, name, indexed=index is not None):
+            call.id = call.id or call_id if call.key < 0 else call.id
+            return call
+        if call is None and not (call_id or name or entry.function or entry.custom):
+            return None
+        call = _OpenCall(call_id, f"choices[{self._choice}].delta.tool_calls[{position}].function.name")
+        self._all.append(call)
+        if index is not None:
+            self._by_index[index] = call
+        return call
+
+    def _take(
+        self, call: _OpenCall, name: str, words: str, form: str, rest: JsonObject | None, events: list[Event]
+    ) -> None:
+        if call.key >= 0:
+            if words:
+                events.append(ArgumentsDelta(call.key, words))
+            if rest:
+                events.append(OpaqueEvent(FAMILY, "call", {"key": call.key, "fields": rest}))
+            return
+        call.rest |= rest or {}
+        if words:
+            call.held.append(words)
+            call.size += len(words)
+        if not name:
+            if call.size > _MOST_HELD:
+                raise MissingField("arguments came, and no name", at=call.place)
+            return
+        self._before(events)
+        call.name, call.key = name, self._next_key()
+        block = ToolCall(call.id, name, form="text" if form == "text" else "json", extra=extra_of(call.rest))
+        events.append(BlockStarted(call.key, block, self._choice))
+        if call.held:
+            events.append(ArgumentsDelta(call.key, "".join(call.held)))
+            call.held.clear()
+
+    def close(self, events: list[Event]) -> None:
+        for call in self._all:
+            if call.key >= 0:
+                events.append(BlockEnded(call.key))
+            elif call.id or call.size:
+                raise MissingField("a call has no name", at=call.place)
+        self._all.clear()
+        self._by_index.clear()
+
+
+def _begins_another(call: _OpenCall, call_id: str, name: str, *, indexed: bool) -> bool:
+    if call_id and call.id and call_id != call.id:
+        return bool(name) or not indexed
+    return bool(name and call.name and name != call.name)

@@ -1,0 +1,236 @@
+"""One choice of a stream: fragments to blocks. See stream.py for the theory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dragoman.dialects.openai.calls import CallReader
+from dragoman.dialects.openai.chunk import Delta
+from dragoman.dialects.openai.parts import JsonObject, extra_of, flat_text
+from dragoman.dialects.openai.reasoning import ENCRYPTED, SUMMARY, TEXT
+from dragoman.dialects.openai.reply import parse_images, parse_stop
+from dragoman.dialects.openai.settings import FAMILY
+from dragoman.errors import MissingField, OutOfOrder
+from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text
+from dragoman.model.conversation import Conversation, Stop
+from dragoman.model.events import (
+    BlockEnded,
+    BlockStarted,
+    Event,
+    OpaqueEvent,
+    ReasoningDelta,
+    Sealed,
+    Stopped,
+    TextDelta,
+)
+
+_REFUSAL = Extra(FAMILY, {"refusal": True})
+
+
+class _Thought:
+    """The open reasoning block."""
+
+    __slots__ = ("detail", "key", "pieces", "seal")
+
+    def __init__(self, key: int, detail: int | None) -> None:
+        self.key = key
+        self.detail = detail  # the index of its entry; None while only the plain field told it
+        self.pieces: list[str] = []
+        self.seal: Seal | None = None
+
+
+class ChoiceReader:
+    def __init__(self, index: int, next_key: Callable[[], int], asked: Conversation) -> None:
+        self._index = index
+        self._next_key = next_key
+        self._asked = asked
+        self._text = -1  # the key of the open text block
+        self._refusing = False  # it is a refusal
+        self._refused = False
+        self._thought: _Thought | None = None
+        self._details = 0
+        self._calls = CallReader(index, next_key, self._close_prose)
+        self.stopped = False
+
+    # --- a chunk's delta: reasoning, content, calls, in this order
+
+    def feed(self, delta: Delta, events: list[Event]) -> None:
+        if self.stopped:
+            self._late(delta)
+            return
+        if delta.reasoning_details or delta.thinking_blocks:
+            self._detailed(delta, events)
+        elif thought := delta.reasoning_content or delta.reasoning:
+            self._think(thought, events)
+        if content := delta.content:
+            if isinstance(content, str):
+                self._say(content, events)
+            else:
+                self._parts(content, events)
+        if delta.refusal:
+            self._say(delta.refusal, events, refusing=True)
+        if delta.images:
+            self._show(delta.images, events)
+        if delta.tool_calls:
+            for position, entry in enumerate(delta.tool_calls):
+                if entry is not None:
+                    self._calls.feed(entry, position, events)
+        if delta.function_call is not None:
+            self._calls.older(delta.function_call, events)
+        if delta.rest:
+            self._odd(delta.rest, events)
+
+    def _late(self, delta: Delta) -> None:
+        """After the stop only silence may follow."""
+        said = delta.content or delta.reasoning_content or delta.reasoning or delta.refusal
+        called = [entry for entry in delta.tool_calls or () if entry is not None and (entry.id or entry.function)]
+        if said or called or delta.function_call is not None:
+            raise OutOfOrder("content after its finish_reason", at=f"choices[{self._index}].delta")
+
+    def _say(self, text: str, events: list[Event], *, refusing: bool = False) -> None:
+        if self._text < 0 or self._refusing != refusing:
+            self._close_prose(events)
+            self._text, self._refusing = self._next_key(), refusing
+            self._refused |= refusing
+            events.append(BlockStarted(self._text, Text("", extra=_REFUSAL if refusing else None), self._index))
+        events.append(TextDelta(self._text, text))
+
+    def _parts(self, parts: list[Any], events: list[Event]) -> None:
+        """Content as parts, as Mistral sends it."""
+        for part in parts:
+            match part:
+                case {"type": "thinking", "thinking": thought}:
+                    if text := flat_text(thought):
+                        self._think(text, events)
+                case str() | {"type": "text"} | {"text": str()}:
+                    if text := flat_text(part):
+                        self._say(text, events)
+                case _:
+                    self._odd({"content": [part]}, events)
+
+    def _show(self, images: list[Any], events: list[Event]) -> None:
+        for block in parse_images(images, f"choices[{self._index}].delta.images"):
+            if isinstance(block, Media | Opaque):
+                self._close_prose(events)
+                key = self._next_key()
+                events += (BlockStarted(key, block, self._index), BlockEnded(key))
+
+    def _odd(self, fields: JsonObject, events: list[Event]) -> None:
+        events.append(OpaqueEvent(FAMILY, "delta", {"index": self._index, "delta": fields}))
+
+    # --- reasoning
+
+    def _think(self, text: str, events: list[Event]) -> None:
+        thought = self._thought
+        if thought is None or thought.detail is not None:
+            thought = self._begin(None, None, events)
+        thought.pieces.append(text)
+        events.append(ReasoningDelta(thought.key, text))
+
+    def _begin(self, detail: int | None, extra: Extra | None, events: list[Event]) -> _Thought:
+        self._close_prose(events)
+        self._thought = thought = _Thought(self._next_key(), detail)
+        events.append(BlockStarted(thought.key, Reasoning("", FAMILY, extra=extra), self._index))
+        return thought
+
+    def _detailed(self, delta: Delta, events: list[Event]) -> None:
+        """Details, and the plain field only where they do not tell the text themselves."""
+        told = any(entry.get("text") or entry.get("summary") for entry in delta.reasoning_details or ())
+        plain = delta.reasoning_content or delta.reasoning
+        if not told and not plain and delta.thinking_blocks:
+            plain = "".join(flat_text(entry.get("thinking")) for entry in delta.thinking_blocks)
+        if not told and plain:
+            self._think(plain, events)
+        for entry in delta.reasoning_details or ():
+            self._detail(entry, events)
+        for entry in delta.thinking_blocks or () if not delta.reasoning_details else ():
+            self._litellm_block(entry, events)
+
+    def _detail(self, entry: dict[str, Any], events: list[Event]) -> None:
+        kind, place = entry.get("type"), f"choices[{self._index}].delta.reasoning_details"
+        if kind not in (TEXT, SUMMARY, ENCRYPTED):
+            self._odd({"reasoning_details": [entry]}, events)
+            return
+        index = entry.get("index", self._details)
+        text = entry.get("text") or entry.get("summary") or ""
+        seal = entry.get("data") if kind == ENCRYPTED else entry.get("signature")
+        if not isinstance(text, str) or not isinstance(seal, str | None) or type(index) is not int:
+            raise MissingField("expected strings, and an integer as index", at=place)
+        thought = self._thought_of(index, kind, text)
+        if thought is None:
+            thought = self._begin(index, _entry_extra(entry, self._details), events)
+            self._details += 1
+        elif thought.detail is None:  # the plain field has told this text already
+            thought.detail, text = index, ""
+            self._details += 1
+        if text:
+            thought.pieces.append(text)
+            events.append(ReasoningDelta(thought.key, text))
+        if seal:
+            self._seal(thought, Seal(FAMILY, seal, "encrypted" if kind == ENCRYPTED else "signature"), events)
+
+    def _seal(self, thought: _Thought, seal: Seal, events: list[Event]) -> None:
+        """Seal a block at once, so that the frame means what it says; a second seal gets a block of its own."""
+        if thought.seal == seal:
+            return
+        if thought.seal is not None:
+            thought = self._begin(thought.detail, None, events)
+        thought.seal = seal
+        events.append(Sealed(thought.key, seal))
+
+    def _thought_of(self, index: int, kind: object, text: str) -> _Thought | None:
+        """The open block that an entry belongs to, if it is not the first of a new one."""
+        thought = self._thought
+        if thought is None:
+            return None
+        if thought.detail is None:
+            return thought if "".join(thought.pieces) == text or (not text and kind == TEXT) else None
+        sealed_otherwise = thought.seal is not None and (thought.seal.kind == "encrypted") != (kind == ENCRYPTED)
+        return thought if thought.detail == index and not sealed_otherwise else None
+
+    def _litellm_block(self, entry: dict[str, Any], events: list[Event]) -> None:
+        signature, data = entry.get("signature"), entry.get("data")
+        if entry.get("type") == "redacted_thinking" and isinstance(data, str):
+            hidden = self._begin(-1, extra_of({"_field": "thinking_blocks"}), events)
+            self._seal(hidden, Seal(FAMILY, data, "redacted"), events)
+        elif isinstance(signature, str) and signature:
+            thought = self._thought or self._begin(None, None, events)
+            self._seal(thought, Seal(FAMILY, signature), events)
+
+    # --- ends
+
+    def _close_prose(self, events: list[Event]) -> None:
+        """End the open text or reasoning."""
+        if self._text >= 0:
+            events.append(BlockEnded(self._text))
+            self._text = -1
+        if (thought := self._thought) is not None:
+            events.append(BlockEnded(thought.key))
+            self._thought = None
+
+    def close(self, events: list[Event]) -> None:
+        """End whatever is open. Raises MissingField for a call that never got its name."""
+        self._close_prose(events)
+        self._calls.close(events)
+
+    def stop(self, word: str, rest: JsonObject, events: list[Event]) -> None:
+        if self.stopped:
+            return
+        self.close(events)
+        self.end(parse_stop(word, rest, self._asked, refused=self._refused), events)
+
+    def end(self, stop: Stop, events: list[Event]) -> None:
+        self.stopped = True
+        events.append(Stopped(stop, self._index))
+
+
+def _entry_extra(entry: dict[str, Any], position: int) -> Extra | None:
+    """What an entry says beside its text and seal."""
+    known = {"text", "summary", "signature", "data", "index"}
+    rest = {name: value for name, value in entry.items() if name not in known and value is not None}
+    if rest.get("type") != SUMMARY:
+        rest.pop("type", None)
+    if entry.get("index", position) != position:
+        rest["index"] = entry["index"]
+    return extra_of(rest)

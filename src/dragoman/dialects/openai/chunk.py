@@ -1,0 +1,111 @@
+"""The wire shape of a chunk. Decoded once, typed; fields we do not know take the slow way and are kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.dialects.openai.parts import JsonObject
+from dragoman.errors import BadFrame, MissingField
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
+
+
+class FunctionPart(Struct):
+    name: str | None = None
+    arguments: Any = None  # text, but some send the object
+
+
+class CustomPart(Struct):
+    name: str | None = None
+    input: str | None = None
+
+
+class CallPart(Struct, forbid_unknown_fields=True):
+    index: int | None = None
+    id: str | None = None
+    type: str | None = None
+    function: FunctionPart | None = None
+    custom: CustomPart | None = None
+    rest: dict[str, Any] | None = None  # filled by us: fields without a name here
+
+
+class Delta(Struct, forbid_unknown_fields=True):
+    role: Any = None
+    content: str | list[Any] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    reasoning_details: list[dict[str, Any]] | None = None
+    thinking_blocks: list[dict[str, Any]] | None = None
+    refusal: str | None = None
+    images: list[Any] | None = None
+    tool_calls: list[CallPart | None] | None = None
+    function_call: FunctionPart | None = None
+    rest: dict[str, Any] | None = None  # filled by us
+
+
+class ChunkChoice(Struct):
+    index: int | None = None
+    delta: Delta | None = None
+    finish_reason: str | None = None
+    logprobs: Any = None
+
+
+class Chunk(Struct):
+    id: str | None = None
+    model: str | None = None
+    created: Any = None
+    choices: list[ChunkChoice | None] | None = None
+    usage: dict[str, Any] | None = None
+    error: Any = None
+
+
+_typed = jsonio.typed(Chunk)
+_DELTA = frozenset(Delta.__struct_fields__) - {"rest"}
+_CALL = frozenset(CallPart.__struct_fields__) - {"rest"}
+
+
+def read_chunk(data: bytes) -> Chunk:
+    """Raises BadFrame for what is no JSON object, MissingField for a field of the wrong type."""
+    try:
+        return _typed(data)
+    except jsonio.JsonError:
+        return _read_odd(data)
+
+
+def read_plain(data: bytes) -> JsonObject:
+    """The chunk as plain JSON, for the rare moments that want every field."""
+    try:
+        value = jsonio.decode(data)
+    except jsonio.JsonError as error:
+        raise BadFrame(f"a frame is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise BadFrame("a frame is no JSON object")
+    return value
+
+
+def _read_odd(data: bytes) -> Chunk:
+    value = read_plain(data)
+    choices = value.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        delta = choice.get("delta") if isinstance(choice, dict) else None
+        if isinstance(delta, dict):
+            _set_apart(delta, _DELTA)
+            calls = delta.get("tool_calls")
+            for call in calls if isinstance(calls, list) else ():
+                if isinstance(call, dict):
+                    _set_apart(call, _CALL)
+    try:
+        return msgspec.convert(value, Chunk)
+    except (msgspec.ValidationError, RecursionError) as error:
+        message, _, place = str(error).partition(" - at `$.")
+        raise MissingField(message, at=place.rstrip("`")) from None
+
+
+def _set_apart(fields: JsonObject, known: frozenset[str]) -> None:
+    """Move the fields we have no name for under `rest`; those that say nothing go."""
+    unknown = {name: fields.pop(name) for name in [*fields] if name not in known}
+    telling: Json = {name: value for name, value in unknown.items() if value not in (None, [], {})}
+    fields["rest"] = telling or None

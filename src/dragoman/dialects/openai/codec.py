@@ -1,0 +1,94 @@
+"""The language: settings, and the functions that speak it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dragoman.dialects.base import Breach, Call, Decoder, Encoder, World
+from dragoman.dialects.openai import faults, reply, request, rules, stream_rules
+from dragoman.dialects.openai.encoder import OpenaiEncoder
+from dragoman.dialects.openai.quirks import AskUsage, NameOutput, OrderBlocks
+from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
+from dragoman.dialects.openai.stream import OpenaiDecoder
+from dragoman.errors import Fault, MalformedRequest
+from dragoman.model.capabilities import Alphabet, Capabilities
+from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.filter import Filter
+from dragoman.wire.frame import Frame
+from dragoman.wire.http import HttpResponse
+from dragoman.wire.jsonio import JsonError
+
+EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
+_MEDIA = frozenset(
+    {("image", "base64"), ("image", "url"), ("audio", "base64"), ("document", "base64"), ("document", "file")}
+)
+
+
+class OpenaiCodec(OpenaiSettings, frozen=True):
+    @property
+    def family(self) -> str:
+        return FAMILY
+
+    def capabilities(self, model: str) -> Capabilities:
+        return Capabilities(
+            ids=Alphabet(r"\x21-\x7e", 64),
+            text_tools=self.custom_tools,
+            choice_names=True,
+            parallel_flag=True,
+            strict_tools=True,
+            result_media=self.result_media,
+            media=_MEDIA,
+            reasoning=True,
+            seals=frozenset({FAMILY}),
+            seal_slot=True,
+            choices=True,
+            knobs=frozenset({*request.KNOBS, *self.more_knobs}),
+            knob_ranges=(
+                ("temperature", 0, 2),
+                ("top_p", 0, 1),
+                ("frequency_penalty", -2, 2),
+                ("presence_penalty", -2, 2),
+            ),
+            output=frozenset({"text", "json", "schema"}),
+            output_names=True,
+            efforts=EFFORTS,
+            thinking=frozenset({"default", "off"}),
+            user=True,
+            stop_limit=4,
+        )
+
+    def quirks(self, model: str) -> Sequence[Filter]:
+        return (OrderBlocks(), NameOutput(), *((AskUsage(),) if self.ask_usage else ()))
+
+    def parse_request(self, call: Call) -> Conversation:
+        try:
+            return request.parse_request(call, self)
+        except (RecursionError, JsonError):
+            raise MalformedRequest("nested too deeply") from None
+
+    def render_request(self, conversation: Conversation) -> Call:
+        return request.render_request(conversation, self)
+
+    def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
+        return reply.parse_reply(body, asked, self)
+
+    def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
+        return reply.render_reply(reply_, asked, world, self)
+
+    def decoder(self, asked: Conversation, world: World) -> Decoder:
+        return OpenaiDecoder(asked, world)
+
+    def encoder(self, asked: Conversation, world: World) -> Encoder:
+        return OpenaiEncoder(asked, world, self)
+
+    def parse_fault(self, response: HttpResponse) -> Fault:
+        return faults.parse_fault(response)
+
+    def render_fault(self, fault: Fault) -> bytes:
+        return faults.render_fault(fault)
+
+    def breaches(self, call: Call) -> Sequence[Breach]:
+        return rules.breaches(call)
+
+    def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
+        return stream_rules.stream_breaches(frames)

@@ -1,0 +1,297 @@
+"""Events to a stream of chunks that both official helpers read.
+
+They want: the role once, dense call indices, id, type and name once, one finish chunk, the usage chunk last and only
+where it was asked for, then `[DONE]`; after an error nothing. A chunk is a head made when its block began, the
+fragment, and a tail; Chat has no blocks, so most beginnings and ends say nothing. Nor can two open texts of one choice
+be told apart, or reasoning be sealed once something else was said: what begins meanwhile waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct, structs
+
+from dragoman.dialects.base import World
+from dragoman.dialects.openai.faults import render_fault
+from dragoman.dialects.openai.parts import JsonObject, own_fields, render_part, wire_fields
+from dragoman.dialects.openai.reasoning import render_detail
+from dragoman.dialects.openai.reply import render_stop
+from dragoman.dialects.openai.settings import OpenaiSettings
+from dragoman.dialects.openai.usage import render_usage
+from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
+from dragoman.model.conversation import Conversation, Stop, Usage
+from dragoman.model.events import (
+    ArgumentsDelta,
+    BlockEnded,
+    BlockStarted,
+    Event,
+    Events,
+    Failed,
+    Finished,
+    OpaqueEvent,
+    ReasoningDelta,
+    Sealed,
+    Started,
+    Stopped,
+    TextDelta,
+    UsageReported,
+)
+from dragoman.wire.frame import Payload
+from dragoman.wire.jsonio import encode, quote
+
+_DONE = Payload(b"", b"[DONE]")
+_PING = Payload(b"", b"")  # the binding writes it as a comment: an empty data line breaks clients
+
+
+class _Thought(Struct):
+    """Reasoning under way: its text is told again, whole, beside its seal."""
+
+    choice: int
+    block: Reasoning
+    pieces: list[str]
+    seal: Seal | None = None
+    told: bool = False  # by the upstream's own frame
+
+
+class _Waiting(Struct):
+    """A block whose turn has not come."""
+
+    started: BlockStarted
+    later: list[Event]
+
+
+class OpenaiEncoder:
+    def __init__(self, asked: Conversation, world: World, settings: OpenaiSettings) -> None:
+        self._asked = asked
+        self._world = world
+        self._settings = settings
+        options = own_fields(asked.extra).get("stream_options")
+        asks = isinstance(options, dict) and options.get("include_usage") is True
+        self._wants_usage = asks or not asked.messages  # nobody told us the question: better tell it than lose it
+        self._usage: Usage | None = None
+        self._usage_told = False  # by the last frame that went out
+        self._head = b""
+        self._tail = b',"usage":null}' if self._wants_usage else b"}"
+        self._goes_on = b',"logprobs":null,"finish_reason":null}]' + self._tail
+        self._spoken: set[int] = set()  # choices whose role was told
+        self._grows: dict[int, tuple[bytes, bytes]] = {}  # head and tail of a block's chunks
+        self._speaking: dict[int, BlockStarted] = {}  # the open text or reasoning of a choice
+        self._waiting: dict[int, _Waiting] = {}
+        self._thoughts: dict[int, _Thought] = {}
+        self._details: dict[int, int] = {}
+        self._bare: set[int] = set()  # open calls without arguments yet: clients parse them as JSON
+        self._images: dict[int, int] = {}
+        self._calls: dict[int, int] = {}
+        self._numbered: dict[int, tuple[int, int]] = {}  # choice and number of a call
+
+    def ping(self) -> Payload | None:
+        return _PING
+
+    def passes(self, events: Events) -> bool:
+        """Frames about calls are always written anew: upstreams number and repeat in ways that break clients."""
+        if len(events) == 1 and type(events[0]) is TextDelta and not self._waiting:
+            self._usage_told = False
+            return True
+        if not self._may_pass(events):
+            return False
+        list(self.feed(events))
+        for event in events:
+            if type(event) is Sealed and event.key in self._thoughts:
+                self._thoughts[event.key].told = True
+        if events:
+            self._usage_told = any(type(event) is UsageReported for event in events)
+        return True
+
+    def _may_pass(self, events: Events) -> bool:
+        kinds = {type(event) for event in events}
+        if ArgumentsDelta in kinds or any(type(e) is BlockStarted and type(e.block) is ToolCall for e in events):
+            return False
+        if Finished in kinds:
+            return len(events) == 1 and not self._owes_usage
+        if UsageReported in kinds and not self._wants_usage:
+            return not kinds <= {UsageReported, Started}
+        return True
+
+    @property
+    def _owes_usage(self) -> bool:
+        return self._wants_usage and self._usage is not None and not self._usage_told
+
+    def feed(self, events: Events) -> Iterable[Payload]:
+        payloads: list[Payload] = []
+        for event in events:
+            if self._waiting and getattr(event, "key", None) in self._waiting:
+                self._waiting[event.key].later.append(event)  # type: ignore[union-attr]
+            elif type(event) is TextDelta or type(event) is ArgumentsDelta or type(event) is ReasoningDelta:
+                head, tail = self._grows[event.key]
+                if type(event) is ReasoningDelta:
+                    self._thoughts[event.key].pieces.append(event.text)
+                elif type(event) is ArgumentsDelta and event.text:
+                    self._bare.discard(event.key)
+                payloads.append(Payload(b"", head + quote(event.text) + tail))
+            else:
+                payloads.extend(self._rare(event))
+        if payloads:
+            self._usage_told = False
+        return payloads
+
+    def _rare(self, event: Event) -> Iterable[Payload]:
+        match event:
+            case Started():
+                self._usage = event.usage
+                self._head = self._envelope(event)
+                yield from self._role(0)
+            case BlockStarted(key) if not self._may_speak(event):
+                self._waiting[key] = _Waiting(event, [])
+            case BlockStarted():
+                yield from self._role(event.choice)
+                yield from self._block(event)
+            case Sealed(key, seal):
+                if key in self._thoughts:
+                    self._thoughts[key].seal = seal
+            case BlockEnded(key):
+                yield from self._ended(key)
+                yield from self._next(key)
+            case UsageReported(usage):
+                self._usage = usage
+            case Stopped(stop, choice):
+                yield from self._role(choice)
+                yield self._stop(stop, choice)
+            case OpaqueEvent():
+                yield from self._opaque(event)
+            case Finished():
+                if self._owes_usage and self._usage is not None:
+                    told = encode(render_usage(self._usage))
+                    yield Payload(b"", b'%b"choices":[],"usage":%b}' % (self._head, told))
+                yield _DONE
+            case Failed(fault):
+                yield Payload(b"", render_fault(fault), True)
+            case _:
+                pass  # citations have no place in a delta; the filters have said so
+
+    def _may_speak(self, started: BlockStarted) -> bool:
+        """Whether its turn has come: calls wait for reasoning only, the others for any text or reasoning."""
+        speaking = self._speaking.get(started.choice)
+        return speaking is None or (isinstance(started.block, ToolCall) and not isinstance(speaking.block, Reasoning))
+
+    def _next(self, ended: int) -> Iterable[Payload]:
+        """Let those speak that waited for this end, in their order, as long as none of them stays open."""
+        choice = next((choice for choice, started in self._speaking.items() if started.key == ended), None)
+        if choice is None:
+            return
+        del self._speaking[choice]
+        while ready := [w for w in self._waiting.values() if w.started.choice == choice and self._may_speak(w.started)]:
+            del self._waiting[ready[0].started.key]
+            yield from self.feed((ready[0].started, *ready[0].later))
+
+    def _envelope(self, started: Started) -> bytes:
+        """What every chunk begins with: the same id, time and model, and what else the first one said."""
+        extra = wire_fields(started.extra)
+        created = extra.pop("created", None)
+        fields: JsonObject = {
+            "id": started.id or self._world.new_id("chatcmpl-"),
+            "object": "chat.completion.chunk",
+            "created": self._world.now() if created is None else created,
+            "model": started.model or self._asked.model,
+            **extra,
+        }
+        return encode(fields)[:-1] + b","
+
+    def _begin(self, choice: int) -> bytes:
+        return b'%b"choices":[{"index":%d,"delta":' % (self._head, choice)
+
+    def _chunk(self, choice: int, delta: object) -> Payload:
+        return Payload(b"", self._begin(choice) + encode(delta) + self._goes_on)
+
+    def _role(self, choice: int) -> Iterable[Payload]:
+        if choice not in self._spoken:
+            self._spoken.add(choice)
+            yield self._chunk(choice, {"role": "assistant", "content": ""})
+
+    def _block(self, event: BlockStarted) -> Iterable[Payload]:
+        key, block, choice = event.key, event.block, event.choice
+        begin = self._begin(choice)
+        if isinstance(block, Text | Reasoning):
+            self._speaking[choice] = event
+        match block:
+            case Text():
+                name = b"refusal" if own_fields(block.extra).get("refusal") is True else b"content"
+                self._grows[key] = (b'%b{"%b":' % (begin, name), b"}" + self._goes_on)
+                if block.text:
+                    yield from self.feed((TextDelta(key, block.text),))
+            case Reasoning():
+                self._grows[key] = (
+                    b'%b{"%b":' % (begin, self._settings.reasoning_field.encode()),
+                    b"}" + self._goes_on,
+                )
+                self._thoughts[key] = _Thought(choice, block, [])
+                if block.text:
+                    yield from self.feed((ReasoningDelta(key, block.text),))
+            case ToolCall():
+                yield from self._call(key, block, choice)
+            case Media():
+                number = self._number(self._images, choice)
+                part = render_part(structs.replace(block, cache=None))
+                yield self._chunk(choice, {"images": [{**part, "index": number}]} if isinstance(part, dict) else {})
+            case Opaque():
+                slotted = own_fields(block.extra).get("_slot") == "message"
+                yield self._chunk(choice, block.data if slotted else {"content": [block.data]})
+
+    def _number(self, counts: dict[int, int], choice: int) -> int:
+        number = counts.get(choice, 0)
+        counts[choice] = number + 1
+        return number
+
+    def _call(self, key: int, call: ToolCall, choice: int) -> Iterable[Payload]:
+        number = self._number(self._calls, choice)
+        self._numbered[key] = (choice, number)
+        kind, words = ("custom", "input") if call.form == "text" else ("function", "arguments")
+        extra = wire_fields(call.extra)
+        inside = extra.pop(kind, None)
+        inner: JsonObject = {"name": call.name, words: call.arguments, **(inside if isinstance(inside, dict) else {})}
+        extra.pop("index", None)
+        yield self._chunk(
+            choice, {"tool_calls": [{"index": number, "id": call.id, "type": kind, kind: inner, **extra}]}
+        )
+        head = b'%b{"tool_calls":[{"index":%d,"%b":{"%b":' % (
+            self._begin(choice),
+            number,
+            kind.encode(),
+            words.encode(),
+        )
+        self._grows[key] = (head, b"}}]}" + self._goes_on)
+        if call.form == "json" and not call.arguments:
+            self._bare.add(key)
+
+    def _ended(self, key: int) -> Iterable[Payload]:
+        grows = self._grows.pop(key, None)
+        if key in self._bare and grows is not None:
+            self._bare.discard(key)
+            yield Payload(b"", grows[0] + b'"{}"' + grows[1])
+        thought = self._thoughts.pop(key, None)
+        if thought is None or (thought.seal is None and not wire_fields(thought.block.extra)):
+            return
+        number = self._number(self._details, thought.choice)
+        if thought.told:
+            return
+        whole = structs.replace(thought.block, text=thought.block.text + "".join(thought.pieces), seal=thought.seal)
+        yield self._chunk(thought.choice, {"reasoning_details": [render_detail(whole, number)]})
+
+    def _stop(self, stop: Stop, choice: int) -> Payload:
+        fields = encode({"logprobs": None, **render_stop(stop)})[1:-1]
+        return Payload(b"", b"%b{},%b}]%b" % (self._begin(choice), fields, self._tail))
+
+    def _opaque(self, event: OpaqueEvent) -> Iterable[Payload]:
+        """What only Chat knows, back in its chunk."""
+        match event.kind, event.data:
+            case "logprobs", {"index": int(choice), "logprobs": logprobs}:
+                fields = encode({"logprobs": logprobs, "finish_reason": None})[1:-1]
+                yield Payload(b"", b"%b{},%b}]%b" % (self._begin(choice), fields, self._tail))
+            case "delta", {"index": int(choice), "delta": dict(delta)}:
+                yield from self._role(choice)
+                yield self._chunk(choice, delta)
+            case "call", {"key": int(key), "fields": dict(fields)} if key in self._numbered:
+                choice, number = self._numbered[key]
+                yield self._chunk(choice, {"tool_calls": [{"index": number, **fields}]})
+            case _:
+                pass  # our decoder makes no others

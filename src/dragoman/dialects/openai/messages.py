@@ -1,0 +1,252 @@
+"""The list of messages: roles, tool messages and the older function messages, to canonical turns and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from msgspec import structs
+
+from dragoman.dialects.openai.parts import (
+    CALL_ID_FIELDS,
+    JsonObject,
+    arguments_text,
+    cannot,
+    describe,
+    extra_of,
+    own_fields,
+    parse_content,
+    parse_result,
+    plain,
+    refusal,
+    render_content,
+    required,
+    wire_fields,
+    without_place,
+)
+from dragoman.dialects.openai.reasoning import parse_reasoning, render_reasoning
+from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
+from dragoman.dialects.openai.tools import parse_call, render_call
+from dragoman.errors import Unrepresentable
+from dragoman.model.blocks import Block, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
+from dragoman.model.conversation import Message
+from dragoman.wire.fields import Fields
+from dragoman.wire.jsonio import Json
+
+# Fields that SDKs write as null when they echo a message: null says nothing there.
+_OFTEN_NULL = ("name", "audio", "refusal", "function_call", "tool_calls", "annotations", "tool_call_id")
+
+# --- wire to canonical
+
+
+class MessageParser:
+    """Reads messages in their order: the older function messages answer the call that came last."""
+
+    def __init__(self, settings: OpenaiSettings) -> None:
+        self._settings = settings
+        self._calls = 0
+        self._unanswered: list[tuple[str, str]] = []  # name and made-up id of the older calls
+        self._readers = {
+            "user": self._user,
+            "assistant": self._assistant,
+            "tool": self._tool,
+            "function": self._function,
+        }
+
+    def parse(self, fields: Fields) -> Message:
+        role = fields.text("role").lower()
+        if role in ("system", "developer"):
+            return self._system(fields, role)
+        if role in self._readers:
+            return self._readers[role](fields)
+        known = "developer, system, user, assistant, tool, function"
+        raise fields.blame(f"expected one of {known}", at=fields.path("role"))
+
+    def _system(self, fields: Fields, role: str) -> Message:
+        blocks = parse_content(fields.any("content"), fields.path("content"))
+        kept = _rest(fields) | ({"_role": role} if role == "developer" else {})
+        return Message("system", tuple(blocks), extra=extra_of(kept), at=Where(fields.at))
+
+    def _user(self, fields: Fields) -> Message:
+        blocks = parse_content(fields.any("content"), fields.path("content"))
+        return Message("user", tuple(blocks), extra=extra_of(_rest(fields)), at=Where(fields.at))
+
+    def _assistant(self, fields: Fields) -> Message:
+        blocks = assistant_blocks(fields, self._settings)
+        for block in blocks:
+            if isinstance(block, ToolCall) and not block.id:
+                raise fields.blame("expected a string that is not empty", at=f"{block.at.path}.id")
+        if call := fields.maybe_child("function_call"):
+            blocks.append(self._older_call(call))
+        return Message("assistant", tuple(blocks), extra=extra_of(_rest(fields)), at=Where(fields.at))
+
+    def _older_call(self, fields: Fields) -> ToolCall:
+        name, arguments = required(fields, "name"), arguments_text(fields.any("arguments"))
+        call_id = self._next_id()
+        self._unanswered.append((name, call_id))
+        return ToolCall(call_id, name, arguments, extra=extra_of(fields.rest()), at=Where(fields.at))
+
+    def _next_id(self) -> str:
+        """An id for a call or result of the time before ids; it depends on nothing but the messages before."""
+        self._calls += 1
+        return f"call_function_{self._calls}"
+
+    def _tool(self, fields: Fields) -> Message:
+        content = fields.peek("content")
+        named = any(fields.peek(name) for name in CALL_ID_FIELDS)
+        if not named and isinstance(content, list) and any(map(_is_result, content)):
+            return self._user(fields)
+        for name in _OFTEN_NULL:
+            if fields.peek(name) is None:
+                fields.any(name)
+        return Message("user", (parse_result(fields),), at=Where(fields.at))
+
+    def _function(self, fields: Fields) -> Message:
+        name = required(fields, "name")
+        asked = next((pair for pair in self._unanswered if pair[0] == name), None)
+        if asked is None:
+            call_id = self._next_id()
+        else:
+            self._unanswered.remove(asked)
+            call_id = asked[1]
+        result = parse_result(Fields({**fields.rest(), "tool_call_id": call_id}, fields.at, fields.blame))
+        return Message("user", (result,), at=Where(fields.at))
+
+
+def lead(messages: Sequence[Message]) -> tuple[list[Text], Sequence[Message]]:
+    """The texts of the leading system messages, each with its message's own fields, and the messages after them."""
+    texts: list[Text] = []
+    for index, message in enumerate(messages):
+        said = [block for block in message.blocks if isinstance(block, Text)]
+        if message.role != "system" or len(said) < len(message.blocks):
+            return texts, messages[index:]
+        own = own_fields(message.extra)
+        placing: JsonObject = {"_role": own.pop("_role")} if "_role" in own else {}
+        placing |= {"message": own} if own else {}
+        texts += [structs.replace(text, extra=extra_of(own_fields(text.extra) | placing)) for text in said]
+    return texts, ()
+
+
+def _is_result(part: Json) -> bool:
+    return isinstance(part, dict) and part.get("type") == "tool_result"
+
+
+def _rest(fields: Fields) -> JsonObject:
+    return {name: value for name, value in fields.rest().items() if value is not None or name not in _OFTEN_NULL}
+
+
+def assistant_blocks(fields: Fields, settings: OpenaiSettings) -> list[Block]:
+    """What an assistant says in a message, of a request or of a reply: reasoning, content, refusal, calls."""
+    blocks: list[Block] = [*parse_reasoning(fields, settings)]
+    blocks += parse_content(fields.any("content"), fields.path("content"))
+    if refused := fields.text("refusal", ""):
+        blocks.append(refusal(refused, fields.path("refusal")))
+    blocks += [parse_call(call) for call in fields.children("tool_calls", ())]
+    return blocks
+
+
+# --- canonical to wire
+
+
+def render_messages(system: Sequence[Text], messages: Iterable[Message], settings: OpenaiSettings) -> list[Json]:
+    rendered: list[Json] = [_render_system(list(texts)) for _, texts in groupby(system, _placing)]
+    for message in messages:
+        match message.role:
+            case "system":
+                role = str(own_fields(message.extra).get("_role", "system"))
+                rendered.append(_render_plain(message, role, message.blocks))
+            case "user":
+                rendered.extend(_render_user(message))
+            case "assistant":
+                rendered.append(_render_assistant(message, settings))
+    return rendered
+
+
+def _placing(text: Text) -> tuple[Json, Json]:
+    """What the texts of one system message share: its role and its own fields."""
+    fields = own_fields(text.extra)
+    return fields.get("_role"), fields.get("message")
+
+
+def _render_system(texts: Sequence[Text]) -> Json:
+    role, own = _placing(texts[0])
+    content = render_content([without_place(text) for text in texts])
+    return {"role": role or "system", "content": content, **(own if isinstance(own, dict) else {})}
+
+
+def _render_plain(message: Message, role: str, blocks: Sequence[Block]) -> JsonObject:
+    return {"role": role, "content": render_content(blocks), **wire_fields(message.extra)}
+
+
+def _render_user(message: Message) -> Iterable[Json]:
+    """Results as tool messages, then whatever else the turn holds."""
+    results = [block for block in message.blocks if isinstance(block, ToolResult)]
+    others = [block for block in message.blocks if not isinstance(block, ToolResult)]
+    yield from map(_render_result, results)
+    if others or not results or wire_fields(message.extra):
+        yield _render_plain(message, "user", others)
+
+
+def _render_result(result: ToolResult) -> Json:
+    plain(result)
+    if result.is_error:
+        raise cannot(result, "a tool message cannot say that it is an error")
+    content = render_content(result.content)
+    return {"role": "tool", "tool_call_id": result.call_id, "content": content, **wire_fields(result.extra)}
+
+
+_ORDER = ("reasoning", "content", "calls")
+
+
+def rank(block: Block) -> int:
+    """Where a block stands in an assistant's message: reasoning, content, calls."""
+    match block:
+        case Reasoning():
+            return 0
+        case ToolCall():
+            return 2
+        case Opaque(extra=extra):
+            return {"reasoning_details": 0, "thinking_blocks": 0, "tool_calls": 2}.get(
+                str(own_fields(extra).get("_slot")), 1
+            )
+        case _:
+            return 1
+
+
+def _render_assistant(message: Message, settings: OpenaiSettings) -> JsonObject:
+    ranks = [rank(block) for block in message.blocks]
+    if ranks != sorted(ranks):
+        raise Unrepresentable(f"an assistant's message holds {', '.join(_ORDER)}, in this order", at=message.at.path)
+    return {"role": "assistant", **render_said(message.blocks, settings), **wire_fields(message.extra)}
+
+
+def render_said(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonObject:
+    """The fields of an assistant's message that say these blocks."""
+    reasoning: list[Reasoning | Opaque] = []
+    content: list[Block] = []
+    calls: list[Json] = []
+    for block in blocks:
+        match rank(block), block:
+            case 0, Reasoning() | Opaque():
+                reasoning.append(_own_reasoning(block))
+            case 2, ToolCall() | Opaque():
+                calls.append(render_call(block))
+            case _:
+                content.append(block)
+    fields: JsonObject = {"content": render_content(content) if content or not calls else None}
+    if len(content) == 1 and isinstance(content[0], Text) and own_fields(content[0].extra) == {"refusal": True}:
+        plain(content[0])
+        fields = {"content": None, "refusal": content[0].text}
+    fields |= render_reasoning(reasoning, settings)
+    if calls:
+        fields["tool_calls"] = calls
+    return fields
+
+
+def _own_reasoning(block: Reasoning | Opaque) -> Reasoning | Opaque:
+    seal = block.seal if isinstance(block, Reasoning) else None
+    if seal is not None and seal.family != FAMILY:
+        raise cannot(block, f"Chat cannot give back a seal of {seal.family}")
+    if seal is None and block.family not in {"", FAMILY}:
+        raise cannot(block, f"Chat cannot give back {describe(block)} of {block.family}")
+    return block

@@ -1,0 +1,341 @@
+"""Content: a string or a list of parts, to blocks and back. Reading is lenient (D1, D2), writing is not."""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeAlias
+
+from msgspec import structs
+
+from dragoman.dialects.openai.settings import FAMILY
+from dragoman.errors import MalformedRequest, Unrepresentable
+from dragoman.model.blocks import Block, Extra, Media, Opaque, Text, ToolCall, ToolResult, Where
+from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
+from dragoman.wire.jsonio import Json
+
+ResultBlock: TypeAlias = Text | Media | Opaque
+JsonObject: TypeAlias = dict[str, Json]
+
+UNREADABLE = "unreadable media"
+CALL_ID_FIELDS = ("tool_call_id", "tool_use_id", "tool_useId")
+_FAILURES = frozenset({"error", "failed", "failure"})
+_DATA_URL = re.compile(r"data:([^,]+?);base64,(.*)", re.DOTALL | re.IGNORECASE)
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:\S")
+_AUDIO_FORMATS = {"mp3": "audio/mpeg"}  # all others are called audio/<format>
+_AUDIO_MIMES = {"audio/mpeg": "mp3", "audio/mp3": "mp3"}
+_FILE_TYPES = {
+    "pdf": "application/pdf",
+    "txt": "text/plain",
+    "md": "text/markdown",
+    "csv": "text/csv",
+    "html": "text/html",
+    "json": "application/json",
+}
+
+
+def extra_of(fields: JsonObject) -> Extra | None:
+    """Fields to keep, if there are any; those that begin with an underscore only say how something was spelt."""
+    return Extra(FAMILY, fields, frozenset(name for name in fields if name.startswith("_"))) if fields else None
+
+
+def own_fields(extra: Extra | None) -> JsonObject:
+    """The fields of an extra if it is ours; a foreign one has no place here and says nothing to anybody here."""
+    return dict(extra.fields) if extra is not None and extra.family == FAMILY else {}
+
+
+def wire_fields(extra: Extra | None) -> JsonObject:
+    """The same without what only remembers a spelling."""
+    return {name: value for name, value in own_fields(extra).items() if not name.startswith("_")}
+
+
+# --- wire to blocks
+
+
+def parse_content(value: Json, at: str) -> list[Block]:
+    """The blocks of a message's content. An empty string is no block."""
+    if isinstance(value, str):
+        return [Text(value, at=Where(at))] if value else []
+    return list(_blocks(value, at, in_result=False))
+
+
+def parse_result_content(value: Json, at: str) -> tuple[ResultBlock, ...]:
+    if isinstance(value, str):
+        return (Text(value, at=Where(at)),) if value else ()
+    return tuple(block for block in _blocks(value, at) if isinstance(block, Text | Media | Opaque))  # all of them are
+
+
+def _blocks(value: Json, at: str, *, in_result: bool = True) -> Iterable[Block]:
+    """Every part as its block; lists in lists are flattened (D1)."""
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _blocks(item, f"{at}[{index}]", in_result=in_result)
+    elif isinstance(value, dict) and isinstance(value.get("type"), str):
+        yield _part(value, at, in_result)
+    elif value is not None:
+        yield Text(flat_text(value), at=Where(at))
+
+
+def flat_text(value: Json) -> str:
+    """The text in any JSON value (D1)."""
+    match value:
+        case None:
+            return ""
+        case str():
+            return value
+        case list():
+            return join_text(map(flat_text, value))
+        case {"text": inner} if inner is not None:
+            return flat_text(inner)
+        case {"content": inner} if inner is not None:
+            return flat_text(inner)
+        case _:
+            return jsonio.encode(value).decode()
+
+
+def join_text(pieces: Iterable[str]) -> str:
+    """Join with a newline, except where either side of the seam has white space already (D1)."""
+    joined = ""
+    for piece in pieces:
+        seam = joined and piece and not joined[-1].isspace() and not piece[0].isspace()
+        joined += f"\n{piece}" if seam else piece
+    return joined
+
+
+def _part(part: JsonObject, at: str, in_result: bool) -> Block:
+    kind = part["type"]
+    try:
+        if kind in _MEDIA:
+            return _MEDIA[str(kind)](Fields(part, at))
+    except MalformedRequest:
+        if not in_result:
+            raise
+        return Opaque(FAMILY, part, UNREADABLE, at=Where(at))
+    match kind:
+        case "text":
+            return _text(Fields(part, at))
+        case "refusal" if not in_result:
+            return refusal(Fields(part, at).text("refusal"), at)
+        case "tool_use" if not in_result:
+            return _tool_use(Fields(part, at))
+        case "tool_result" if not in_result:
+            return parse_result(Fields(part, at))
+        case _:
+            return Opaque(FAMILY, part, str(kind), at=Where(at))
+
+
+def _text(fields: Fields) -> Text:
+    text = flat_text(fields.any("text"))
+    fields.any("type")
+    return Text(text, extra=extra_of(fields.rest()), at=Where(fields.at))
+
+
+def refusal(text: str, at: str) -> Text:
+    return Text(text, extra=Extra(FAMILY, {"refusal": True}), at=Where(at))
+
+
+def _tool_use(fields: Fields) -> ToolCall:
+    fields.any("type")
+    call_id, name, given = required(fields, "id"), required(fields, "name"), fields.any("input")
+    extra = extra_of(fields.rest())
+    return ToolCall(call_id, name, arguments_text(given), extra=extra, at=Where(fields.at))
+
+
+def required(fields: Fields, name: str) -> str:
+    """A string that may be neither missing nor empty (D5)."""
+    value = fields.text(name)
+    if not value:
+        fields.fail(name, "expected a string that is not empty")
+    return value
+
+
+def arguments_text(value: Json) -> str:
+    """Arguments are text (D3); the object some send instead is spelt as JSON."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return jsonio.encode(value).decode()
+
+
+def parse_result(fields: Fields) -> ToolResult:
+    """A tool message, or a tool_result part (D2)."""
+    fields.any("type")
+    given = [fields.text(name, "") for name in CALL_ID_FIELDS]
+    call_id = next(filter(None, given), "")
+    if not call_id:
+        wanted = "tool_use_id" if fields.peek("type") == "tool_result" else "tool_call_id"
+        fields.fail(wanted, "expected a string that is not empty")
+    content, text = fields.any("content"), fields.any("text")
+    at = fields.path("content" if content is not None or text is None else "text")
+    is_error, status = fields.flag("is_error", None), fields.any("status")
+    rest = fields.rest()
+    failed = isinstance(status, str) and status.lower() in _FAILURES
+    if status is not None and status != "success" and not failed:
+        rest["status"] = status  # it counts as success; the word is kept
+    return ToolResult(
+        call_id,
+        parse_result_content(text if content is None else content, at),
+        failed if is_error is None else is_error,
+        extra=extra_of(rest),
+        at=Where(fields.at),
+    )
+
+
+# --- media
+
+
+def _image_url(fields: Fields) -> Media:
+    fields.any("type")
+    given = fields.any("image_url")
+    inner = Fields({"url": given} if isinstance(given, str) else given, fields.path("image_url"))
+    url = inner.text("url")
+    extra = _nested(fields, "image_url", inner)
+    if found := _DATA_URL.fullmatch(url):
+        return Media("image", found[1], "base64", _base64(inner, "url", found[2]), extra=extra, at=Where(fields.at))
+    if url[:5].lower() == "data:" or not _URL.match(url):
+        inner.fail("url", "expected an http(s) URL or a data: URL with a media type and base64")
+    return Media("image", "", "url", url, extra=extra, at=Where(fields.at))
+
+
+def _input_audio(fields: Fields) -> Media:
+    fields.any("type")
+    inner = fields.child("input_audio")
+    form = required(inner, "format")
+    data = _base64(inner, "data", inner.text("data"))
+    mime = _AUDIO_FORMATS.get(form, f"audio/{form}")
+    return Media("audio", mime, "base64", data, extra=_nested(fields, "input_audio", inner), at=Where(fields.at))
+
+
+def _file(fields: Fields) -> Media:
+    fields.any("type")
+    inner = fields.child("file")
+    name = inner.text("filename", "")
+    if inner.peek("file_data") is None:
+        file_id = required(inner, "file_id")
+        return Media("document", "", "file", file_id, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
+    data = inner.text("file_data")
+    found = _DATA_URL.fullmatch(data)
+    mime = found[1] if found else _FILE_TYPES.get(name.rpartition(".")[2].lower(), "")
+    if not mime:
+        inner.fail("file_data", "expected a data: URL with a media type and base64")
+    data = _base64(inner, "file_data", found[2] if found else data)
+    return Media("document", mime, "base64", data, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
+
+
+def _source(fields: Fields) -> Media:
+    """An `image` or `document` part with a `source`, as clients of mixed tongue put into results (D2)."""
+    kind: Literal["image", "document"] = "image" if fields.text("type") == "image" else "document"
+    source = fields.child("source")
+    how = source.one_of("type", ("base64", "url"))
+    name = fields.text("title", "")
+    if how == "url":
+        return Media(kind, "", "url", required(source, "url"), name, extra=extra_of(fields.rest()), at=Where(fields.at))
+    mime, data = required(source, "media_type"), _base64(source, "data", source.text("data"))
+    return Media(kind, mime, "base64", data, name, extra=extra_of(fields.rest()), at=Where(fields.at))
+
+
+_MEDIA = {"image_url": _image_url, "input_audio": _input_audio, "file": _file, "image": _source, "document": _source}
+
+
+def _base64(fields: Fields, name: str, data: str) -> str:
+    try:
+        readable = bool(binascii.a2b_base64(data, strict_mode=True))
+    except ValueError:
+        readable = False
+    if not readable:
+        fields.fail(name, "expected base64 data")
+    return data
+
+
+def _nested(fields: Fields, name: str, inner: Fields) -> Extra | None:
+    """What nobody took of a part and of its inner object, the latter under the object's own name."""
+    rest, inside = fields.rest(), inner.rest()
+    return extra_of({**rest, name: inside} if inside else rest)
+
+
+# --- blocks to wire
+
+
+def render_content(blocks: Sequence[Block]) -> Json:
+    """A string for nothing or one plain text, parts for all else."""
+    if not blocks:
+        return ""
+    first = blocks[0]
+    if len(blocks) == 1 and isinstance(first, Text) and first.text and not wire_fields(first.extra):
+        plain(first)
+        return first.text
+    return [render_part(block) for block in blocks]
+
+
+def render_part(block: Block) -> Json:
+    match block:
+        case Text():
+            plain(block)
+            fields = wire_fields(block.extra)
+            if fields.pop("refusal", None) is True:
+                return {"type": "refusal", "refusal": block.text, **fields}
+            return {"type": "text", "text": block.text, **fields}
+        case Media():
+            plain(block)
+            return _render_media(block)
+        case Opaque(family=family, data=data) if family == FAMILY:
+            return data
+        case _:
+            raise cannot(block, f"Chat content cannot hold {describe(block)}")
+
+
+def _render_media(media: Media) -> Json:
+    fields = wire_fields(media.extra)
+    match media:
+        case Media(kind="image", how="base64"):
+            return _around("image_url", {"url": f"data:{media.mime};base64,{media.data}"}, fields)
+        case Media(kind="image", how="url"):
+            return _around("image_url", {"url": media.data}, fields)
+        case Media(kind="audio", how="base64"):
+            form = _AUDIO_MIMES.get(media.mime) or media.mime.removeprefix("audio/")
+            return _around("input_audio", {"data": media.data, "format": form}, fields)
+        case Media(kind="document", how="base64"):
+            named: JsonObject = {"filename": media.name} if media.name else {}
+            return _around("file", {**named, "file_data": f"data:{media.mime};base64,{media.data}"}, fields)
+        case Media(kind="document", how="file"):
+            named = {"filename": media.name} if media.name else {}
+            return _around("file", {**named, "file_id": media.data}, fields)
+        case _:
+            raise cannot(media, f"Chat content cannot hold {describe(media)}")
+
+
+def _around(kind: str, inner: JsonObject, fields: JsonObject) -> JsonObject:
+    """A part around its inner object, with what was kept of both."""
+    inside = fields.pop(kind, None)
+    return {"type": kind, kind: {**inner, **inside} if isinstance(inside, dict) else inner, **fields}
+
+
+def plain(block: Text | Media | ToolCall | ToolResult) -> None:
+    """Refuse what Chat has no place for on a block."""
+    if block.cache is not None:
+        raise cannot(block, "Chat has no cache breakpoints")
+    if isinstance(block, Text) and block.citations:
+        raise cannot(block, "Chat has no citations in requests")
+    if not isinstance(block, Media | ToolResult) and block.seal is not None:
+        raise cannot(block, f"Chat has no place for a seal on {describe(block)}")
+
+
+def cannot(block: Block, message: str) -> Unrepresentable:
+    return Unrepresentable(message, at=block.at.path)
+
+
+def describe(block: Block) -> str:
+    match block:
+        case Media():
+            return f"{block.kind} as {block.how}"
+        case Opaque():
+            return f"{block.family} {block.kind or 'content'}"
+        case _:
+            return type(block).__name__
+
+
+def without_place(text: Text) -> Text:
+    """A text without the fields of the message it came in."""
+    fields = {name: value for name, value in own_fields(text.extra).items() if name not in {"message", "_role"}}
+    return structs.replace(text, extra=extra_of(fields))

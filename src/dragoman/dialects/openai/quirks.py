@@ -1,0 +1,75 @@
+"""Filters that only this dialect needs."""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import structs
+
+from dragoman.dialects.openai.messages import rank
+from dragoman.dialects.openai.parts import own_fields
+from dragoman.dialects.openai.settings import FAMILY
+from dragoman.model.blocks import Extra
+from dragoman.model.conversation import Conversation, Message
+from dragoman.model.filter import MakeBack
+from dragoman.model.notes import Notes
+
+
+class AskUsage:
+    """Chat streams tell their usage only when asked, so a stream that did not ask is made to. The client's encoder
+    gives the chunk on only if the client itself asked."""
+
+    name = "openai.ask_usage"
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        fields = own_fields(conversation.extra)
+        if not conversation.stream or fields.get("stream_options") is not None:
+            return conversation, None
+        notes.added("openai.ask_usage", "stream_options", "the stream is asked to report its usage")
+        spelling = conversation.extra.spelling if conversation.extra is not None else frozenset[str]()
+        asking = Extra(FAMILY, {**fields, "stream_options": {"include_usage": True}}, spelling)
+        return structs.replace(conversation, extra=asking), None
+
+
+class OrderBlocks:
+    """An assistant's message has one order: reasoning, content, calls."""
+
+    name = "openai.order_blocks"
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        messages = tuple(self._ordered(message, notes) for message in conversation.messages)
+        if all(one is other for one, other in zip(messages, conversation.messages, strict=True)):
+            return conversation, None
+        return structs.replace(conversation, messages=messages), None
+
+    def _ordered(self, message: Message, notes: Notes) -> Message:
+        if message.role != "assistant":
+            return message
+        blocks = tuple(sorted(message.blocks, key=rank))
+        if blocks == message.blocks:
+            return message
+        notes.changed("openai.order_blocks", message.at.path, "reasoning comes first, then content, then calls")
+        return structs.replace(message, blocks=blocks)
+
+
+class NameOutput:
+    """An output schema must have a name, of the letters that tools have."""
+
+    name = "openai.name_output"
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        output = conversation.output
+        if output.kind != "schema" or _NAME.fullmatch(output.name):
+            return conversation, None
+        name = _FOREIGN.sub("_", output.name)[:64] or "answer"
+        notes.add(
+            "openai.name_output",
+            "changed" if output.name else "added",
+            "response_format",
+            f"an output schema needs a name of letters, digits, _ and -: it is called {name}",
+        )
+        return structs.replace(conversation, output=structs.replace(output, name=name)), None
+
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")

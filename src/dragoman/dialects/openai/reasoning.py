@@ -1,0 +1,135 @@
+"""Reasoning on an assistant's message: `reasoning_content`, `reasoning`, `reasoning_details` and `thinking_blocks`.
+
+Details say more than the plain field (whose signature it is, what is encrypted), so they win where both tell the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from dragoman.dialects.openai.parts import JsonObject, extra_of, own_fields, wire_fields
+from dragoman.dialects.openai.settings import FAMILY, REASONING_FIELDS, OpenaiSettings
+from dragoman.model.blocks import Opaque, Reasoning, Seal, Where
+from dragoman.wire.fields import Fields
+from dragoman.wire.jsonio import Json
+
+_Parse: TypeAlias = Callable[[Fields, int], Reasoning | Opaque]
+_BLOCKS = "thinking_blocks"
+TEXT, SUMMARY, ENCRYPTED = "reasoning.text", "reasoning.summary", "reasoning.encrypted"
+
+
+def parse_reasoning(fields: Fields, settings: OpenaiSettings) -> list[Reasoning | Opaque]:
+    """Take all reasoning out of a message."""
+    plain = _parse_plain(fields, settings)
+    entries = _entries(fields, "reasoning_details", _parse_detail)
+    blocks = _entries(fields, _BLOCKS, _parse_block)
+    detailed = entries or blocks
+    if any(isinstance(each, Reasoning) and each.text for each in detailed):
+        return detailed
+    return plain + detailed
+
+
+def _parse_plain(fields: Fields, settings: OpenaiSettings) -> list[Reasoning | Opaque]:
+    found: list[Reasoning | Opaque] = []
+    for name in REASONING_FIELDS:
+        text = fields.text(name, "")
+        if text and not found:
+            spelt: JsonObject = {} if name == settings.reasoning_field else {"_field": name}
+            found.append(Reasoning(text, FAMILY, extra=extra_of(spelt), at=Where(fields.path(name))))
+    return found
+
+
+def _entries(fields: Fields, name: str, parse: _Parse) -> list[Reasoning | Opaque]:
+    return [parse(entry, index) for index, entry in enumerate(fields.children(name, ()))]
+
+
+def _parse_detail(fields: Fields, position: int) -> Reasoning | Opaque:
+    kind = fields.any("type")
+    if kind not in (TEXT, SUMMARY, ENCRYPTED):
+        return Opaque(
+            FAMILY,
+            dict(fields.rest(), type=kind),
+            "reasoning detail",
+            extra=extra_of({"_slot": "reasoning_details"}),
+            at=Where(fields.at),
+        )
+    text, summary = fields.text("text", ""), fields.text("summary", "")
+    signature, data = fields.text("signature", ""), fields.text("data", "")
+    seal = Seal(FAMILY, data, "encrypted") if data else Seal(FAMILY, signature) if signature else None
+    if fields.peek("index") == position:
+        fields.any("index")
+    rest = fields.rest()
+    if kind == SUMMARY:
+        rest["type"] = SUMMARY
+    return Reasoning(text or summary, FAMILY, seal, extra=extra_of(rest), at=Where(fields.at))
+
+
+def _parse_block(fields: Fields, position: int) -> Reasoning | Opaque:
+    """An entry of litellm's `thinking_blocks`."""
+    kind, spelt = fields.any("type"), {"_field": _BLOCKS}
+    if kind == "thinking":
+        text, signature = fields.text("thinking", ""), fields.text("signature", "")
+        seal = Seal(FAMILY, signature) if signature else None
+        return Reasoning(text, FAMILY, seal, extra=extra_of({**fields.rest(), **spelt}), at=Where(fields.at))
+    if kind == "redacted_thinking":
+        seal = Seal(FAMILY, fields.text("data"), "redacted")
+        return Reasoning("", FAMILY, seal, extra=extra_of({**fields.rest(), **spelt}), at=Where(fields.at))
+    return Opaque(
+        FAMILY,
+        dict(fields.rest(), type=kind),
+        "thinking block",
+        extra=extra_of({"_slot": _BLOCKS}),
+        at=Where(fields.at),
+    )
+
+
+def render_reasoning(blocks: Sequence[Reasoning | Opaque], settings: OpenaiSettings) -> JsonObject:
+    """The message's fields that say this reasoning. The plain field is always one of them: some demand it back."""
+    if not blocks:
+        return {}
+    text = "".join(block.text for block in blocks if isinstance(block, Reasoning))
+    first = blocks[0]
+    if len(blocks) == 1 and isinstance(first, Reasoning) and _is_plain(first):
+        return {str(own_fields(first.extra).get("_field", settings.reasoning_field)): text}
+    fields: JsonObject = {settings.reasoning_field: text} if text else {}
+    for name in ("reasoning_details", _BLOCKS):
+        entries = [block for block in blocks if _field(block) == name]
+        if entries:
+            fields[name] = [_render_entry(entry, index, name) for index, entry in enumerate(entries)]
+    return fields
+
+
+def _is_plain(block: Reasoning) -> bool:
+    return bool(block.text) and block.seal is None and not wire_fields(block.extra) and _field(block) != _BLOCKS
+
+
+def _field(block: Reasoning | Opaque) -> str:
+    fields = own_fields(block.extra)
+    return _BLOCKS if _BLOCKS in (fields.get("_field"), fields.get("_slot")) else "reasoning_details"
+
+
+def _render_entry(block: Reasoning | Opaque, index: int, name: str) -> Json:
+    if isinstance(block, Opaque):
+        return block.data
+    fields, seal = wire_fields(block.extra), block.seal
+    if name == "reasoning_details":
+        return render_detail(block, index)
+    if seal is not None and seal.kind != "signature":
+        return {"type": "redacted_thinking", "data": seal.data, **fields}
+    return {"type": "thinking", "thinking": block.text, "signature": seal.data if seal else "", **fields}
+
+
+def render_detail(block: Reasoning, index: int) -> JsonObject:
+    fields, seal = wire_fields(block.extra), block.seal
+    detail: JsonObject
+    if seal is not None and seal.kind != "signature":
+        detail = {"type": ENCRYPTED, "data": seal.data}
+        detail |= {"text": block.text} if block.text else {}
+    elif fields.get("type") == SUMMARY:
+        detail = {"type": SUMMARY, "summary": block.text}
+        detail |= {"signature": seal.data} if seal else {}
+    else:
+        detail = {"type": TEXT, "text": block.text}
+        detail |= {"signature": seal.data} if seal else {}
+    return {**detail, "index": index, **fields}

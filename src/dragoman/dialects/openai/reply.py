@@ -1,0 +1,223 @@
+"""A whole reply, both ways, and the stop reasons that whole and streamed replies share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from dragoman.dialects.base import World
+from dragoman.dialects.openai.faults import fault_of
+from dragoman.dialects.openai.messages import assistant_blocks
+from dragoman.dialects.openai.parts import (
+    JsonObject,
+    arguments_text,
+    extra_of,
+    own_fields,
+    parse_content,
+    render_part,
+    required,
+    wire_fields,
+)
+from dragoman.dialects.openai.reasoning import render_reasoning
+from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
+from dragoman.dialects.openai.tools import render_call
+from dragoman.dialects.openai.usage import parse_usage, render_usage
+from dragoman.errors import BadFrame, MalformedRequest, MissingField, UpstreamFault
+from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, Where
+from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Why
+from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
+from dragoman.wire.jsonio import Json
+
+_WHYS = {
+    "stop": Why.END,
+    "length": Why.LENGTH,
+    "tool_calls": Why.TOOL,
+    "function_call": Why.TOOL,
+    "content_filter": Why.REFUSAL,
+}
+_WORDS = {
+    Why.END: "stop",
+    Why.TOOL: "tool_calls",
+    Why.LENGTH: "length",
+    Why.SEQUENCE: "stop",
+    Why.REFUSAL: "content_filter",
+    Why.CONTEXT: "length",
+    Why.PAUSE: "stop",
+}
+_ENVELOPE = ("id", "object", "created", "model", "choices", "usage", "error", "obfuscation")
+MESSAGE_SLOT = "message"  # an opaque block that holds fields of the message itself
+
+# --- wire to canonical
+
+
+def parse_reply(body: bytes, asked: Conversation, settings: OpenaiSettings) -> Reply:
+    """Raises UpstreamFault for an error that came as a success, UpstreamViolation for what is no reply."""
+    try:
+        return _reply(Fields(jsonio.decode(body), "", BadFrame), asked, settings)
+    except (jsonio.JsonError, RecursionError) as error:
+        raise BadFrame(f"the reply is not JSON: {error}") from None
+    except MalformedRequest as error:  # the readers shared with requests blame a client
+        raise MissingField(error.fault.message, fault=structs.replace(error.fault, kind="server", status=502)) from None
+
+
+def _reply(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Reply:
+    if fields.peek("error"):
+        fault = fault_of(fields.rest(), None)
+        raise UpstreamFault(fault.message, fault=fault)
+    fields.blame = MissingField
+    entries = fields.children("choices")
+    if not entries:
+        fields.fail("choices", "expected at least one choice")
+    choices = [(entry.integer("index", position), entry) for position, entry in enumerate(entries)]
+    choices.sort(key=lambda pair: pair[0])
+    usage = fields.maybe_child("usage")
+    return Reply(
+        fields.text("id", ""),
+        fields.text("model", ""),
+        tuple(_choice(entry, asked, settings) for _, entry in choices),
+        parse_usage(usage) if usage else None,
+        extra=extra_of(envelope_rest(fields.rest())),
+    )
+
+
+def envelope_rest(rest: JsonObject) -> JsonObject:
+    """What a reply or a first chunk says beside what every one says; nulls say nothing."""
+    return {name: value for name, value in rest.items() if name not in _ENVELOPE and value is not None}
+
+
+def telling(fields: JsonObject) -> JsonObject:
+    """What says something: services fill replies with nulls and empty lists."""
+    return {name: value for name, value in fields.items() if value not in (None, [], {})}
+
+
+def _choice(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Choice:
+    message = fields.child("message")
+    message.any("role")
+    blocks = assistant_blocks(message, settings)
+    if images := message.any("images"):
+        blocks += parse_images(images, message.path("images"))
+    if call := message.maybe_child("function_call"):
+        name, arguments = required(call, "name"), arguments_text(call.any("arguments"))
+        blocks.append(ToolCall("", name, arguments, at=Where(call.at)))
+    if rest := telling(message.rest()):
+        blocks.append(Opaque(FAMILY, rest, "message fields", extra=extra_of({"_slot": MESSAGE_SLOT})))
+    refused = any(own_fields(block.extra).get("refusal") is True for block in blocks)
+    word = fields.text("finish_reason", "")
+    stop = parse_stop(word or "stop", fields.rest(), asked, refused=refused)
+    return Choice(tuple(block for block in blocks if not (isinstance(block, Text) and not block.text)), stop)
+
+
+def parse_images(images: Json, at: str) -> list[Block]:
+    """Pictures in an answer, as OpenRouter has them; their own `index` is for streams."""
+    parts = images if isinstance(images, list) else [images]
+    plain = [{k: v for k, v in part.items() if k != "index"} if isinstance(part, dict) else part for part in parts]
+    return parse_content(plain, at)
+
+
+def parse_stop(word: str, rest: JsonObject, asked: Conversation, *, refused: bool = False) -> Stop:
+    """Why it stopped. `rest` is the other fields of the choice; two upstreams name the stop sequence among them."""
+    why = _WHYS.get(word, Why.END)
+    extra: JsonObject = {} if word in _WHYS else {"finish_reason": word}
+    kept = telling({name: value for name, value in rest.items() if name not in _CHOICE})
+    sequence = None
+    if why is Why.END and not extra:
+        if isinstance(kept.get("stop_reason"), str):  # vLLM
+            why, sequence = Why.SEQUENCE, str(kept.pop("stop_reason"))
+        elif isinstance(matched := kept.get("matched_stop"), str) and matched in asked.stop:  # SGLang
+            why, sequence = Why.SEQUENCE, matched
+        elif refused:
+            why, extra = Why.REFUSAL, {"finish_reason": word}
+    if kept:
+        extra["choice"] = kept
+    return Stop(why, sequence, extra_of(extra))
+
+
+_CHOICE = frozenset({"index", "message", "delta", "finish_reason"})
+
+# --- canonical to wire
+
+
+def render_reply(reply: Reply, asked: Conversation, world: World, settings: OpenaiSettings) -> bytes:
+    extra = wire_fields(reply.extra)
+    created = extra.pop("created", None)
+    body: JsonObject = {
+        "id": reply.id or world.new_id("chatcmpl-"),
+        "object": "chat.completion",
+        "created": world.now() if created is None else created,
+        "model": reply.model or asked.model,
+        "choices": [_render_choice(choice, index, settings) for index, choice in enumerate(reply.choices)],
+    }
+    if reply.usage is not None:
+        body["usage"] = render_usage(reply.usage)
+    return jsonio.encode({**body, **extra})
+
+
+def render_stop(stop: Stop) -> JsonObject:
+    """The fields of a choice that say why it stopped."""
+    extra = wire_fields(stop.extra)
+    word, kept = extra.get("finish_reason"), extra.get("choice")
+    fields: JsonObject = {"finish_reason": word if isinstance(word, str) and word else _WORDS[stop.why]}
+    if stop.sequence is not None:
+        fields["stop_reason"] = stop.sequence
+    return fields | (kept if isinstance(kept, dict) else {})
+
+
+def _render_choice(choice: Choice, index: int, settings: OpenaiSettings) -> Json:
+    message = _render_message(choice.blocks, settings)
+    return {"index": index, "message": message, "logprobs": None, **render_stop(choice.stop)}
+
+
+def _render_message(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonObject:
+    """One message of whatever came, in the one order Chat has; texts join with nothing (D1)."""
+    texts: dict[bool, str] = {}
+    reasoning: list[Reasoning | Opaque] = []
+    calls: list[Json] = []
+    images: list[Json] = []
+    parts: list[Json] = []
+    own: JsonObject = {}
+    for block in blocks:
+        match block:
+            case Text():
+                refused = own_fields(block.extra).get("refusal") is True
+                texts[refused] = texts.get(refused, "") + block.text
+            case Reasoning():
+                reasoning.append(block)
+            case ToolCall():
+                calls.append(render_call(structs.replace(block, seal=None, cache=None)))
+            case Media():
+                images.append(_indexed(render_part(structs.replace(block, cache=None)), len(images)))
+            case Opaque():
+                _place(block, own, reasoning, calls, parts)
+            case _:
+                pass  # a ToolResult is no part of a reply
+    content: Json = texts.get(False)
+    if parts and content:
+        parts.insert(0, {"type": "text", "text": content})
+    message: JsonObject = {"role": "assistant", "content": parts or content, "refusal": texts.get(True)}
+    message |= render_reasoning(reasoning, settings)
+    if images:
+        message["images"] = images
+    if calls:
+        message["tool_calls"] = calls
+    return message | own
+
+
+def _place(
+    block: Opaque, own: JsonObject, reasoning: list[Reasoning | Opaque], calls: list[Json], parts: list[Json]
+) -> None:
+    """Put what only Chat knows back where it was."""
+    match own_fields(block.extra).get("_slot"), block.data:
+        case "message", dict() as fields:
+            own |= fields
+        case "tool_calls", data:
+            calls.append(data)
+        case "reasoning_details" | "thinking_blocks", _:
+            reasoning.append(block)
+        case _, data:
+            parts.append(data)
+
+
+def _indexed(part: Json, index: int) -> Json:
+    return {**part, "index": index} if isinstance(part, dict) else part

@@ -1,0 +1,20 @@
+"""What one may set about the dialect; the codec is these settings with methods."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+FAMILY = "openai"
+MAX_TOKENS_FIELDS = ("max_completion_tokens", "max_tokens")
+REASONING_FIELDS = ("reasoning_content", "reasoning")
+
+
+class OpenaiSettings(Struct, frozen=True, kw_only=True):
+    max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
+    reasoning_field: Literal["reasoning_content", "reasoning"] = "reasoning_content"
+    custom_tools: bool = True  # the upstream knows tools that take free text
+    result_media: bool = False  # the upstream takes images in tool messages, which OpenAI itself does not
+    ask_usage: bool = True  # ask for the usage chunk of streams that did not ask themselves
+    more_knobs: tuple[str, ...] = ()  # numeric fields beyond OpenAI's own: top_k, min_p, repetition_penalty …

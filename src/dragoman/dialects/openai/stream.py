@@ -1,0 +1,117 @@
+"""A stream of chunks to events.
+
+Theory of operation. Chat has no blocks: a delta holds fragments, and where a block ends is left to the reader. Per
+choice at most one text or reasoning block is open (a fragment of the other, or a call, closes it); calls stay open
+until the choice stops, because their arguments may interleave. A call begins when its name is known; what came before
+waits.
+The end is `[DONE]`; some leave it out, so a clean end of bytes after every choice has stopped is one too.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+
+from dragoman.dialects.base import World
+from dragoman.dialects.openai.choice import ChoiceReader
+from dragoman.dialects.openai.chunk import Chunk, ChunkChoice, read_chunk, read_plain
+from dragoman.dialects.openai.faults import fault_of
+from dragoman.dialects.openai.parts import JsonObject, extra_of
+from dragoman.dialects.openai.reply import envelope_rest
+from dragoman.dialects.openai.settings import FAMILY
+from dragoman.dialects.openai.usage import parse_usage
+from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated
+from dragoman.model.conversation import Conversation, Stop, Why
+from dragoman.model.events import FINISHED, Event, Events, Failed, OpaqueEvent, Started, UsageReported
+from dragoman.wire.fields import Fields
+from dragoman.wire.frame import Frame
+
+
+class OpenaiDecoder:
+    def __init__(self, asked: Conversation, world: World) -> None:
+        self._asked = asked
+        self._world = world
+        self._next_key = count().__next__
+        self._choices: dict[int, ChoiceReader] = {}
+        self._started = False
+        self._over = False
+        self._early: JsonObject = {}  # fields of frames before the first real chunk
+
+    def feed(self, frame: Frame) -> Events | None:
+        data = frame.data
+        if frame.kind == "error":
+            return self._failed(fault_of(read_plain(data), None))
+        if data.startswith(b"[DONE]"):
+            return self._done()
+        if not data.strip() or data.strip() == b"null":
+            return None
+        chunk = read_chunk(data)
+        if chunk.error:
+            return self._failed(fault_of({"error": chunk.error}, None))
+        events: list[Event] = []
+        if not self._started and not self._start(chunk, data, events):
+            return ()
+        for position, choice in enumerate(chunk.choices or ()):
+            if choice is not None:
+                self._choice(choice, position, data, events)
+        if chunk.usage is not None:
+            events.append(UsageReported(parse_usage(Fields(chunk.usage, "usage", MissingField))))
+        return tuple(events)
+
+    def close(self, broken: Fault | None) -> Events:
+        if self._over:
+            return ()
+        if broken is not None:
+            return self._failed(broken)
+        if self._choices and all(choice.stopped for choice in self._choices.values()):
+            return self._done()
+        return self._failed(Truncated("the stream ended before its end").fault)
+
+    def _failed(self, fault: Fault) -> Events:
+        self._over = True
+        return (Failed(fault),)
+
+    def _done(self) -> Events:
+        self._over = True
+        if not self._choices:
+            return (Failed(Truncated("the stream ended before it said anything").fault),)
+        events: list[Event] = []
+        for choice in self._choices.values():
+            if not choice.stopped:
+                choice.close(events)
+                choice.end(Stop(Why.END), events)
+        return (*events, FINISHED)
+
+    def _start(self, chunk: Chunk, data: bytes, events: list[Event]) -> bool:
+        """Begin with the first chunk that is one; Azure sends a frame with nothing but its filters before."""
+        rest = self._early | envelope_rest(read_plain(data))
+        if not (chunk.id or chunk.choices or chunk.usage):
+            self._early = rest
+            return False
+        self._started = True
+        # A time that an encoder would write anyhow need not be remembered.
+        if type(chunk.created) is int and chunk.created and chunk.created != self._world.now():
+            rest["created"] = chunk.created
+        events.append(Started(chunk.id or "", chunk.model or "", extra=extra_of(rest)))
+        return True
+
+    def _choice(self, choice: ChunkChoice, position: int, data: bytes, events: list[Event]) -> None:
+        index = position if choice.index is None else choice.index
+        reader = self._choices.get(index)
+        if reader is None:
+            self._choices[index] = reader = ChoiceReader(index, self._next_key, self._asked)
+        if choice.delta is not None:
+            try:
+                reader.feed(choice.delta, events)
+            except MalformedRequest as error:  # the readers shared with requests blame a client
+                raise MissingField(str(error)) from None
+        if choice.logprobs:
+            events.append(OpaqueEvent(FAMILY, "logprobs", {"index": index, "logprobs": choice.logprobs}))
+        if choice.finish_reason:
+            reader.stop(choice.finish_reason, _beside(data, position), events)
+
+
+def _beside(data: bytes, position: int) -> JsonObject:
+    """The other fields of a choice, wanted once, at its end."""
+    choices = read_plain(data).get("choices")
+    choice = choices[position] if isinstance(choices, list) else None
+    return {name: value for name, value in choice.items() if name != "logprobs"} if isinstance(choice, dict) else {}

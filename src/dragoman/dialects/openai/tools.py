@@ -1,0 +1,192 @@
+"""Tools, the choice among them, and calls: function and custom, and the older `functions`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dragoman.dialects.openai.parts import JsonObject, arguments_text, extra_of, plain, required, wire_fields
+from dragoman.dialects.openai.settings import FAMILY
+from dragoman.errors import Unrepresentable
+from dragoman.model.blocks import Extra, Opaque, ToolCall, Where
+from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec
+from dragoman.wire.fields import Fields, describe
+from dragoman.wire.jsonio import Json
+
+_NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
+_MODES = {"auto": ToolChoice("auto"), "required": ToolChoice("any"), "none": ToolChoice("none")}
+_WORDS = {"auto": "auto", "any": "required", "none": "none"}
+
+# --- specs
+
+
+def parse_tools(fields: Fields) -> tuple[ToolSpec | Opaque, ...]:
+    """The tools, the older `functions` after them."""
+    tools = [_tool(tool) for tool in fields.children("tools", ())]
+    tools += [_function(function, function, {}) for function in fields.children("functions", ())]
+    return tuple(tools)
+
+
+def _tool(fields: Fields) -> ToolSpec | Opaque:
+    kind = fields.peek("type")
+    if kind == "custom":
+        fields.any("type")
+        inner = fields.child("custom")
+        name, description, strict = required(inner, "name"), inner.text("description", ""), inner.flag("strict", None)
+        extra = _nested(fields.rest(), "custom", inner.rest())
+        return ToolSpec(name, description, strict=strict, extra=extra, at=Where(fields.at))
+    if kind == "function" or (kind is None and fields.has("function")):
+        fields.any("type")
+        inner = fields.child("function")
+        return _function(fields, inner, fields.rest())
+    if not isinstance(kind, str):
+        fields.fail("type", f"expected a string, got {describe(kind)}")
+    return Opaque(FAMILY, fields.rest(), kind, at=Where(fields.at))
+
+
+def _function(fields: Fields, inner: Fields, rest: JsonObject) -> ToolSpec:
+    name, description = required(inner, "name"), inner.text("description", "")
+    strict, parameters = inner.flag("strict", None), inner.any("parameters")
+    inside = inner.rest()
+    if not isinstance(parameters, dict):
+        if parameters is not None:
+            inside["parameters"] = parameters  # no schema, but what was said
+        parameters = dict(_NO_PARAMETERS)
+    return ToolSpec(
+        name, description, parameters, strict=strict, extra=_nested(rest, "function", inside), at=Where(fields.at)
+    )
+
+
+def _nested(rest: JsonObject, name: str, inside: JsonObject) -> Extra | None:
+    return extra_of({**rest, name: inside} if inside else rest)
+
+
+def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
+    return [_render_tool(tool) for tool in tools]
+
+
+def _render_tool(tool: ToolSpec | Opaque) -> Json:
+    if tool.cache is not None:
+        raise Unrepresentable("Chat has no cache breakpoints", at=tool.at.path)
+    if isinstance(tool, Opaque):
+        if tool.family != FAMILY:
+            raise Unrepresentable(f"Chat has no {tool.family} tools", at=tool.at.path)
+        return tool.data
+    kind = "custom" if tool.schema is None else "function"
+    inner: JsonObject = {"name": tool.name}
+    if tool.description:
+        inner["description"] = tool.description
+    if tool.schema is not None:
+        inner["parameters"] = dict(tool.schema)
+    if tool.strict is not None:
+        inner["strict"] = tool.strict
+    return _around(kind, inner, wire_fields(tool.extra))
+
+
+def _around(kind: str, inner: JsonObject, fields: JsonObject, **head: Json) -> JsonObject:
+    inside = fields.pop(kind, None)
+    return {**head, "type": kind, kind: {**inner, **inside} if isinstance(inside, dict) else inner, **fields}
+
+
+# --- choice
+
+
+def parse_choice(fields: Fields) -> tuple[ToolChoice, JsonObject]:
+    """The choice, and the field as it came where it says what we have no word for."""
+    name = "function_call" if fields.peek("tool_choice") is None else "tool_choice"
+    value = fields.any(name)
+    parallel = fields.flag("parallel_tool_calls", None)
+    choice = _choice(fields, name, value)
+    if choice is None:
+        return ToolChoice(parallel=parallel), {name: value}
+    return ToolChoice(choice.mode, choice.names, parallel), {}
+
+
+def _choice(fields: Fields, name: str, value: Json) -> ToolChoice | None:
+    match value:
+        case None:
+            return ToolChoice()
+        case str():
+            if value not in _MODES:
+                fields.fail(name, f"expected one of {', '.join(_MODES)} or an object")
+            return _MODES[value]
+        case {"type": "function" | "custom" as kind}:
+            chosen = Fields(value, fields.path(name))
+            return ToolChoice("one", (required(chosen.child(str(kind)), "name"),))
+        case {"type": "allowed_tools"}:
+            return _allowed(Fields(value, fields.path(name)))
+        case {"name": str(called)} if name == "function_call":
+            return ToolChoice("one", (called,))
+        case dict():
+            return None
+        case _:
+            raise fields.blame(f"expected a string or an object, got {describe(value)}", at=fields.path(name))
+
+
+def _allowed(fields: Fields) -> ToolChoice | None:
+    inner = fields.maybe_child("allowed_tools") or fields
+    mode = inner.one_of("mode", {"auto": "auto", "required": "any"}, "auto")
+    names: list[str] = []
+    for tool in inner.children("tools"):
+        kind = tool.peek("type")
+        if kind not in ("function", "custom"):
+            return None
+        names.append(required(tool.maybe_child(str(kind)) or tool, "name"))
+    return ToolChoice("any" if mode == "any" else "auto", tuple(names)) if names else None
+
+
+def render_choice(conversation: Conversation) -> JsonObject:
+    choice = conversation.tool_choice
+    fields: JsonObject = {}
+    text_tools = {tool.name for tool in conversation.tools if isinstance(tool, ToolSpec) and tool.schema is None}
+
+    def named(name: str) -> Json:
+        kind = "custom" if name in text_tools else "function"
+        return {"type": kind, kind: {"name": name}}
+
+    if choice.mode == "one":
+        if len(choice.names) != 1:
+            raise Unrepresentable("Chat can force one tool, by its name", at="tool_choice")
+        fields["tool_choice"] = named(choice.names[0])
+    elif choice.names:
+        if choice.mode == "none":
+            raise Unrepresentable("Chat cannot forbid some tools", at="tool_choice")
+        allowed: JsonObject = {"mode": _WORDS[choice.mode], "tools": [named(name) for name in choice.names]}
+        fields["tool_choice"] = {"type": "allowed_tools", "allowed_tools": allowed}
+    elif choice.mode != "auto":
+        fields["tool_choice"] = _WORDS[choice.mode]
+    if choice.parallel is not None:
+        fields["parallel_tool_calls"] = choice.parallel
+    return fields
+
+
+# --- calls
+
+
+def parse_call(fields: Fields) -> ToolCall | Opaque:
+    """An entry of `tool_calls`. The id may be missing from an upstream's reply only, which the caller sees to."""
+    kind = fields.peek("type")
+    if kind == "custom" or (kind is None and fields.has("custom")):
+        return _call(fields, "custom", "input")
+    if kind in (None, "", "function"):
+        return _call(fields, "function", "arguments")
+    if not isinstance(kind, str):
+        fields.fail("type", f"expected a string, got {describe(kind)}")
+    return Opaque(FAMILY, fields.rest(), kind, extra=extra_of({"_slot": "tool_calls"}), at=Where(fields.at))
+
+
+def _call(fields: Fields, kind: str, words: str) -> ToolCall:
+    fields.any("type")
+    call_id, inner = fields.text("id", ""), fields.child(kind)
+    name, arguments = required(inner, "name"), arguments_text(inner.any(words))
+    extra = _nested(fields.rest(), kind, inner.rest())
+    return ToolCall(call_id, name, arguments, "text" if kind == "custom" else "json", extra=extra, at=Where(fields.at))
+
+
+def render_call(call: ToolCall | Opaque) -> Json:
+    if isinstance(call, Opaque):
+        return call.data
+    plain(call)
+    if call.form == "text":
+        return _around("custom", {"name": call.name, "input": call.arguments}, wire_fields(call.extra), id=call.id)
+    arguments = call.arguments or "{}"  # clients and services parse it
+    return _around("function", {"name": call.name, "arguments": arguments}, wire_fields(call.extra), id=call.id)

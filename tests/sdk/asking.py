@@ -1,0 +1,134 @@
+"""Captured answers through the official SDKs, in Python and in TypeScript, without a network."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx2 as httpx  # the one the SDKs are built on
+import openai
+
+NODE = Path(__file__).parent / "node"
+QUESTION: Any = [{"role": "user", "content": "?"}]
+
+
+@dataclass(frozen=True)
+class Task:
+    """An answer as it came over HTTP, and the SDK that shall read it."""
+
+    sdk: str
+    how: str  # stream | whole
+    body: bytes
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def all_headers(self) -> dict[str, str]:
+        kind = "text/event-stream" if self.how == "stream" and self.status == 200 else "application/json"
+        return {"content-type": kind, **self.headers}
+
+
+Outcome = dict[str, Any]  # text, reasoning, calls, stop, usage; or error, status, message
+
+
+def ask_node(tasks: list[Task]) -> list[Outcome]:
+    """All tasks in one Node process."""
+    lines = [
+        json.dumps(
+            {
+                "sdk": task.sdk,
+                "how": task.how,
+                "status": task.status,
+                "headers": task.all_headers,
+                "body": base64.b64encode(task.body).decode(),
+            }
+        )
+        for task in tasks
+    ]
+    done = subprocess.run(
+        ["node", "ask.mjs"],
+        cwd=NODE,
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def ask_python(task: Task) -> Outcome:
+    try:
+        return {"anthropic": _anthropic, "openai": _openai}[task.sdk](task)
+    except (anthropic.APIError, openai.APIError) as error:
+        return {"error": type(error).__name__, "status": getattr(error, "status_code", None), "message": str(error)}
+
+
+def _client(task: Task) -> httpx.Client:
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(task.status, headers=task.all_headers, content=_pieces(task.body))
+
+    return httpx.Client(transport=httpx.MockTransport(answer))
+
+
+def _pieces(body: bytes) -> Iterator[bytes]:
+    for at in range(0, len(body), 97):
+        yield body[at : at + 97]
+
+
+def _anthropic(task: Task) -> Outcome:
+    client = anthropic.Anthropic(api_key="x", max_retries=0, http_client=_client(task))
+    if task.how == "stream":
+        with client.messages.stream(model="m", max_tokens=10, messages=QUESTION) as stream:
+            message: Any = stream.get_final_message()
+    else:
+        message = client.messages.create(model="m", max_tokens=10, messages=QUESTION)
+    return {
+        "text": "".join(block.text for block in message.content if block.type == "text"),
+        "reasoning": "".join(block.thinking for block in message.content if block.type == "thinking"),
+        "calls": [[block.id, block.name, block.input] for block in message.content if block.type == "tool_use"],
+        "stop": message.stop_reason,
+        "usage": [message.usage.input_tokens, message.usage.output_tokens],
+    }
+
+
+def _openai(task: Task) -> Outcome:
+    client = openai.OpenAI(api_key="x", max_retries=0, http_client=_client(task))
+    if task.how == "stream":
+        with client.chat.completions.stream(
+            model="m", messages=QUESTION, stream_options={"include_usage": True}
+        ) as stream:
+            try:
+                completion: Any = stream.get_final_completion()
+            except openai.LengthFinishReasonError as cut:  # how this helper tells it
+                completion = cut.completion
+    else:
+        completion = client.chat.completions.create(model="m", messages=QUESTION)
+    choice = completion.choices[0]
+    message = choice.message
+    return {
+        "text": message.content or "",
+        "reasoning": (message.model_extra or {}).get("reasoning_content", ""),
+        "calls": [_call(call) for call in message.tool_calls or []],
+        "stop": choice.finish_reason,
+        "usage": [completion.usage.prompt_tokens, completion.usage.completion_tokens] if completion.usage else None,
+    }
+
+
+def _call(call: Any) -> list[Any]:
+    if call.type == "custom":
+        return [call.id, call.custom.name, call.custom.input]
+    try:
+        return [call.id, call.function.name, json.loads(call.function.arguments)]
+    except ValueError:
+        return [call.id, call.function.name, {"unparsed": call.function.arguments}]
+
+
+Ask = Callable[[Task], Outcome]

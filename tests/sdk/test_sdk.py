@@ -1,0 +1,216 @@
+"""Every stream, whole reply and error we emit is accepted by the official SDK helpers, in both languages, with equal results.
+
+A right answer in one SDK proves little: each loses data silently where the other raises (facts: wire 2.3, 3.1).
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+
+import dragoman.dialects as registry
+from dragoman.conformance.laws import NOBODY, encoded, still_world
+from dragoman.conformance.samples import STREAMS
+from dragoman.errors import Fault
+from dragoman.model.assemble import fold
+from dragoman.model.blocks import Reasoning, Text, ToolCall
+from dragoman.model.conversation import Reply
+from dragoman.model.events import Failed
+from dragoman.translate import Answer, WaysBack, answer_whole, plan
+from tests.sdk.asking import Outcome, Task, ask_node, ask_python
+from tests.stories.telling import stories
+
+SDKS = ("anthropic", "openai")
+STOPS = {
+    "anthropic": {"end": "end_turn", "tool": "tool_use", "length": "max_tokens"},
+    "openai": {"end": "stop", "tool": "tool_calls", "length": "length"},
+}
+
+
+@cache
+def streamed() -> dict[str, tuple[Task, Reply | None]]:
+    """Every sample and every story, streamed to both clients, with what they should make of it."""
+    tasks: dict[str, tuple[Task, Reply | None]] = {}
+    for sdk in SDKS:
+        client = registry.get(sdk)
+        for title, events in STREAMS.items():
+            told = WaysBack(plan(client, registry.get("openai"), NOBODY)).feed(events)
+            expected = None if isinstance(told[-1], Failed) else fold(told)
+            tasks[f"{sdk} sample {title}"] = (Task(sdk, "stream", encoded(client, told)), expected)
+        for story in stories():
+            upstream = registry.get(story.answered)
+            answer = Answer(plan(client, upstream, NOBODY), still_world())
+            body = answer.feed(story.stream) + answer.close()
+            events = _events(client, body)
+            expected = None if isinstance(events[-1], Failed) else fold(events)
+            tasks[f"{sdk} story {story}"] = (Task(sdk, "stream", body), expected)
+    return tasks
+
+
+def _events(client: Any, body: bytes) -> Any:
+    from dragoman.conformance.laws import read_back
+
+    return read_back(client, body)
+
+
+@cache
+def whole() -> dict[str, tuple[Task, Reply]]:
+    tasks = {}
+    for sdk in SDKS:
+        client = registry.get(sdk)
+        for title, events in STREAMS.items():
+            told = WaysBack(plan(client, registry.get("openai"), NOBODY)).feed(events)
+            if not isinstance(told[-1], Failed):
+                reply = fold(told)
+                body = client.codec.render_reply(reply, NOBODY, still_world())
+                tasks[f"{sdk} {title}"] = (Task(sdk, "whole", body), reply)
+    return tasks
+
+
+@cache
+def node_outcomes(kind: str) -> dict[str, Outcome]:
+    tasks = {"streamed": streamed, "whole": whole}[kind]()
+    return dict(zip(tasks, ask_node([task for task, _ in tasks.values()]), strict=True))
+
+
+def expected_outcome(sdk: str, reply: Reply) -> Outcome:
+    choice = reply.choices[0]
+    usage = reply.usage
+    prompt = 0 if usage is None else usage.input
+    if usage is not None and sdk == "openai":
+        prompt += usage.cache_read + usage.cache_write
+    return {
+        "text": "".join(block.text for block in choice.blocks if isinstance(block, Text)),
+        "reasoning": "".join(block.text for block in choice.blocks if isinstance(block, Reasoning)),
+        "calls": [
+            [call.id, call.name, call.arguments if call.form == "text" else json.loads(call.arguments or "{}")]
+            for call in choice.blocks
+            if isinstance(call, ToolCall)
+        ],
+        "stop": STOPS[sdk].get(choice.stop.why.value),
+        "usage": [prompt, usage.output if usage else 0],
+    }
+
+
+def check(sdk: str, outcome: Outcome, reply: Reply | None) -> None:
+    if reply is None:
+        assert "error" in outcome, f"a failed stream was taken for a good one: {outcome}"
+        return
+    assert "error" not in outcome, outcome
+    expected = expected_outcome(sdk, reply)
+    if outcome["reasoning"] is None:  # what this helper cannot show
+        expected.pop("reasoning")
+    if outcome["usage"] is None and reply.usage is None:
+        expected.pop("usage")
+    if reply.choices[0].stop.why.value == "length":  # a stream shows a cut call, a whole reply leaves it out
+        expected.pop("calls")
+    assert {name: outcome[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("name", streamed())
+def test_python_helper_reads_our_stream(name: str) -> None:
+    task, reply = streamed()[name]
+    check(task.sdk, ask_python(task), reply)
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("name", streamed())
+def test_typescript_helper_reads_our_stream(name: str) -> None:
+    task, reply = streamed()[name]
+    check(task.sdk, node_outcomes("streamed")[name], reply)
+
+
+@pytest.mark.parametrize("name", whole())
+def test_python_sdk_reads_our_whole_reply(name: str) -> None:
+    task, reply = whole()[name]
+    check(task.sdk, ask_python(task), reply)
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("name", whole())
+def test_typescript_sdk_reads_our_whole_reply(name: str) -> None:
+    task, reply = whole()[name]
+    check(task.sdk, node_outcomes("whole")[name], reply)
+
+
+FAULTS = [
+    Fault("invalid", "messages[0]: expected an object", 400, at="messages[0]"),
+    Fault("auth", "no such key", 401),
+    Fault("permission", "not yours", 403),
+    Fault("not_found", "no such model", 404),
+    Fault("too_large", "too large", 413),
+    Fault("rate_limit", "slow down", 429, retry_after=2.0),
+    Fault("quota", "nothing left", 429),
+    Fault("overloaded", "too busy", 529),
+    Fault("context_full", "prompt is too long: 9 tokens > 8 maximum", 400),
+    Fault("timeout", "took too long", 504),
+    Fault("server", "broke", 502),
+]
+
+
+@cache
+def refusals() -> dict[str, tuple[Task, Fault]]:
+    tasks = {}
+    for sdk in SDKS:
+        dialect = registry.get(sdk)
+        for fault in FAULTS:
+            answer = dialect.binding.refuse(fault, dialect.codec.render_fault(fault))
+            tasks[f"{sdk} {fault.kind}"] = (Task(sdk, "whole", answer.body, answer.status, dict(answer.headers)), fault)
+    return tasks
+
+
+@cache
+def node_refusals() -> dict[str, Outcome]:
+    return dict(zip(refusals(), ask_node([task for task, _ in refusals().values()]), strict=True))
+
+
+@pytest.mark.parametrize("name", refusals())
+def test_python_sdk_reads_our_refusal(name: str) -> None:
+    task, fault = refusals()[name]
+    outcome = ask_python(task)
+    assert outcome["status"] == task.status
+    assert fault.message in outcome["message"]
+
+
+@pytest.mark.node
+@pytest.mark.parametrize("name", refusals())
+def test_typescript_sdk_reads_our_refusal_as_the_python_one_does(name: str) -> None:
+    task, fault = refusals()[name]
+    outcome = node_refusals()[name]
+    assert outcome["status"] == task.status
+    assert fault.message in outcome["message"]
+    generic = {"APIError", "APIStatusError"}  # what each calls a status it has no class for
+    errors = {outcome["error"], ask_python(task)["error"]}
+    assert len(errors) == 1 or errors == generic
+
+
+def test_a_whole_reply_says_what_the_stream_says() -> None:
+    """One exchange both ways through the Python SDK."""
+    body = json.dumps(
+        {
+            "id": "c",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "m",
+            "choices": [
+                {
+                    "index": 0,
+                    "finish_reason": "stop",
+                    "message": {
+                        "role": "assistant",
+                        "content": "hi",
+                        "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "[1]"}}],
+                    },
+                }
+            ],
+            "usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7},
+        }
+    ).encode()
+    made = plan(registry.get("anthropic"), registry.get("openai"), NOBODY)
+    raw, _ = answer_whole(made, body)
+    outcome = ask_python(Task("anthropic", "whole", raw))
+    assert outcome["calls"] == [["a", "f", {"raw_arguments": "[1]"}]]
+    assert (outcome["stop"], outcome["usage"]) == ("tool_use", [5, 2])

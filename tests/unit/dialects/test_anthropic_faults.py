@@ -1,0 +1,250 @@
+"""Anthropic errors, paths, headers and counts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import pytest
+
+from dragoman.dialects.anthropic import DIALECT
+from dragoman.dialects.base import Call
+from dragoman.errors import DragomanError, Fault, Kind, MalformedRequest
+from dragoman.wire.frame import Payload
+from dragoman.wire.http import HttpRequest, HttpResponse
+
+CODEC, BINDING, COUNTS = DIALECT.codec, DIALECT.binding, DIALECT.counts
+KINDS: tuple[Kind, ...] = get_args(Kind)
+ASK: dict[str, Any] = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}], "stream": True}
+
+
+def refused(status: int, error: Any, *headers: tuple[str, str]) -> Fault:
+    body = error if isinstance(error, bytes) else json.dumps({"type": "error", "error": error}).encode()
+    return CODEC.parse_fault(HttpResponse(status, headers, body))
+
+
+def post(path: str = "/v1/messages", body: Any = None, **headers: str) -> HttpRequest:
+    names = tuple((name.replace("_", "-"), value) for name, value in headers.items())
+    path, _, query = path.partition("?")
+    return HttpRequest("POST", path, query, names, json.dumps(ASK if body is None else body).encode())
+
+
+# --- faults
+
+
+@pytest.mark.parametrize(
+    ("status", "name", "kind"),
+    [
+        (400, "invalid_request_error", "invalid"),
+        (401, "authentication_error", "auth"),
+        (402, "billing_error", "quota"),
+        (403, "permission_error", "permission"),
+        (404, "not_found_error", "not_found"),
+        (409, "conflict_error", "invalid"),
+        (413, "request_too_large", "too_large"),
+        (429, "rate_limit_error", "rate_limit"),
+        (500, "api_error", "server"),
+        (504, "timeout_error", "timeout"),
+        (529, "overloaded_error", "overloaded"),
+    ],
+)
+def test_an_error_comes_back_as_it_was(status: int, name: str, kind: Kind) -> None:
+    fault = refused(status, {"type": name, "message": "why"})
+    assert fault == Fault(kind, "why", status, code=name)
+    response = BINDING.refuse(fault, CODEC.render_fault(fault))
+    assert response.status == status
+    assert json.loads(response.body) == {"type": "error", "error": {"type": name, "message": "why"}}
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (402, "quota"),
+        (408, "timeout"),
+        (418, "invalid"),
+        (422, "invalid"),
+        (424, "server"),
+        (502, "server"),
+        (503, "overloaded"),
+    ],
+)
+def test_a_status_alone_says_the_kind(status: int, kind: Kind) -> None:
+    for body in (b"", b"<html><h1>Bad gateway</h1></html>", b"[1]", json.dumps({"error": "why"}).encode()):
+        fault = refused(status, body)
+        assert (fault.kind, fault.status) == (kind, status)
+
+
+def test_an_answer_that_is_no_json_makes_a_short_sentence() -> None:
+    page = refused(502, b"<html>" + b"x" * 5000)
+    assert page.message == "the upstream answered 502 without a readable error"
+    assert refused(502, b"upstream  connect\nerror").message.endswith(": upstream connect error")
+    assert len(refused(502, b"x" * 5000).message) < 300
+    assert "502" in refused(502, b"\xff\xfe").message
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("prompt is too long: 208310 tokens > 200000 maximum", "context_full"),
+        ("input length and `max_tokens` exceed context limit: 1 + 2 > 3", "context_full"),
+        ("Your credit balance is too low to access the API", "quota"),
+        ("messages: roles must alternate", "invalid"),
+    ],
+)
+def test_words_tell_apart_what_has_one_type(message: str, kind: Kind) -> None:
+    fault = refused(400, {"type": "invalid_request_error", "message": message})
+    assert (fault.kind, fault.message) == (kind, message)
+    assert CODEC.parse_fault(BINDING.refuse(fault, CODEC.render_fault(fault))).kind == kind
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_told_so_that_it_is_read_again(kind: Kind) -> None:
+    message = "prompt is too long" if kind == "context_full" else "why"
+    for code in ("", "insufficient_quota", "api_error"):
+        fault = Fault(kind, message, 599, code=code)
+        read = CODEC.parse_fault(BINDING.refuse(fault, CODEC.render_fault(fault)))
+        assert (read.kind, read.message) == (kind, message)
+
+
+def test_statuses_of_faults_from_elsewhere_are_the_dialects_own() -> None:
+    for fault, status in (
+        (Fault("server", "x", 502), 502),
+        (Fault("server", "x", 200), 500),
+        (Fault("overloaded", "x", 503), 529),
+        (Fault("timeout", "x", 408), 504),
+        (Fault("quota", "x", 429), 402),
+        (Fault("context_full", "x", 500), 400),
+        (Fault("invalid", "x", 422), 422),
+    ):
+        assert BINDING.refuse(fault, b"").status == status
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("30", 30),
+        ("0.5", 0.5),
+        ("-3", 0),
+        ("Wed, 21 Oct 2015 07:28:30 GMT", 30),
+        ("Wed, 21 Oct 2015 07:27:00 GMT", 0),
+        ("soon", None),
+        ("inf", None),
+        ("nan", None),
+        ("", None),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date(said: str, expected: float | None) -> None:
+    fault = refused(429, {}, ("retry-after", said), ("date", "Wed, 21 Oct 2015 07:28:00 GMT"))
+    assert fault.retry_after == expected
+
+
+def test_retry_after_is_passed_on_in_whole_seconds() -> None:
+    assert BINDING.refuse(Fault("rate_limit", "x", retry_after=1.2), b"").header("retry-after") == "2"
+    assert BINDING.refuse(Fault("rate_limit", "x"), b"").header("retry-after") == ""
+
+
+@pytest.mark.parametrize("error", [None, 1, "why", [], {"type": 1, "message": 2}, {"type": ["x"]}, {"message": ""}])
+def test_an_error_of_any_shape_is_a_fault(error: Any) -> None:
+    assert refused(400, error).message
+
+
+# --- paths and headers
+
+
+def test_model_and_stream_leave_the_body_and_come_back() -> None:
+    call = BINDING.match(post("/v1/messages?beta=true"))
+    assert call == Call("generate", "m", True, {"max_tokens": 1, "messages": ASK["messages"]})
+    request = BINDING.wrap(call)
+    assert (request.method, request.path) == ("POST", "/v1/messages")
+    assert json.loads(request.body) == ASK
+    assert request.header("accept") == "text/event-stream"
+    assert request.header("content-type") == "application/json"
+    assert request.header("anthropic-version") == "2023-06-01"
+    assert BINDING.match(request) == call
+
+
+def test_headers_that_matter_travel() -> None:
+    request = HttpRequest(
+        "POST",
+        "/v1/messages",
+        headers=(
+            ("anthropic-beta", "a"),
+            ("anthropic-version", "2024-01-01"),
+            ("x-api-key", "k"),
+            ("anthropic-beta", "b,c"),
+        ),
+        body=json.dumps(ASK).encode(),
+    )
+    call = BINDING.match(request)
+    assert call is not None
+    assert call.hints == {"anthropic-beta": "a,b,c", "anthropic-version": "2024-01-01"}
+    wrapped = BINDING.wrap(CODEC.render_request(CODEC.parse_request(call)))
+    assert wrapped.header("anthropic-beta") == "a,b,c"
+    assert wrapped.header("anthropic-version") == "2024-01-01"
+    assert wrapped.header("x-api-key") == ""
+
+
+def test_the_usual_version_is_no_hint() -> None:
+    call = BINDING.match(post(anthropic_version="2023-06-01"))
+    assert call is not None
+    assert call.hints == {}
+
+
+def test_counting_has_its_own_path_and_only_what_counts() -> None:
+    call = BINDING.match(
+        post("/v1/messages/count_tokens?beta=true", {**ASK, "temperature": 1, "system": "s", "tools": []})
+    )
+    assert call is not None
+    assert call.operation == "count"
+    request = BINDING.wrap(call)
+    assert request.path == "/v1/messages/count_tokens"
+    assert json.loads(request.body) == {"model": "m", "messages": ASK["messages"], "system": "s", "tools": []}
+    assert CODEC.parse_request(call).system
+
+
+def test_models_are_asked_for_by_those_who_name_the_version() -> None:
+    headers = (("anthropic-version", "2023-06-01"),)
+    assert BINDING.match(HttpRequest("GET", "/v1/models", "limit=1000", headers)) == Call("models", "", False, None)
+    one = BINDING.match(HttpRequest("GET", "/v1/models/claude-x", "", headers))
+    assert one == Call("models", "claude-x", False, None)
+    assert BINDING.match(HttpRequest("GET", "/v1/models")) is None
+    assert one is not None
+    assert BINDING.wrap(one).path == "/v1/models/claude-x"
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        HttpRequest("GET", "/v1/messages"),
+        HttpRequest("POST", "/v1/chat/completions"),
+        HttpRequest("POST", "/v1/messages/batches"),
+        HttpRequest("GET", "/v1/modelsx", headers=(("anthropic-version", "x"),)),
+    ],
+)
+def test_other_paths_are_not_ours(request_: HttpRequest) -> None:
+    assert BINDING.match(request_) is None
+
+
+@pytest.mark.parametrize("body", [[], "x", None, 1, {}, {"model": 1}, {"model": "m", "stream": "yes"}])
+def test_a_body_without_a_model_is_malformed(body: Any) -> None:
+    with pytest.raises(MalformedRequest):
+        BINDING.match(HttpRequest("POST", "/v1/messages", body=json.dumps(body).encode()))
+    with pytest.raises(MalformedRequest):
+        BINDING.unwrap(body)
+
+
+def test_a_body_that_is_no_json_is_malformed() -> None:
+    with pytest.raises(MalformedRequest):
+        BINDING.match(HttpRequest("POST", "/v1/messages", body=b"{"))
+
+
+def test_every_frame_has_its_event_line() -> None:
+    assert BINDING.frame(Payload(b"ping", b"{}")) == b"event: ping\ndata: {}\n\n"
+
+
+def test_counts() -> None:
+    assert COUNTS is not None
+    assert COUNTS.parse_count(COUNTS.render_count(7, True)) == 7
+    for body in (b"", b"[]", b"{}", b'{"input_tokens": "x"}'):
+        with pytest.raises(DragomanError):
+            COUNTS.parse_count(body)

@@ -1,0 +1,310 @@
+"""Chat streams, written: what both official helpers accept, and frames that pass as they came."""
+
+# ruff: noqa: E501  # tables of payloads, one case a line
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dragoman.dialects.base import Reader, World
+from dragoman.dialects.openai import DIALECT, OpenaiCodec
+from dragoman.errors import Fault
+from dragoman.model.assemble import fold
+from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
+from dragoman.model.conversation import Conversation, Message, Stop, Usage, Why
+from dragoman.model.events import (
+    FINISHED,
+    ArgumentsDelta,
+    BlockEnded,
+    BlockStarted,
+    Event,
+    Events,
+    Failed,
+    OpaqueEvent,
+    ReasoningDelta,
+    Sealed,
+    Started,
+    Stopped,
+    TextDelta,
+    UsageReported,
+)
+
+CODEC, BINDING = DIALECT.codec, DIALECT.binding
+WORLD = World(new_id=lambda prefix: f"{prefix}1", now=lambda: 5)
+ASKED = Conversation("asked", (Message("user", (Text("?"),)),))
+WITH_USAGE = Conversation("asked", (), extra=Extra("openai", {"stream_options": {"include_usage": True}}))
+HELLO: Events = (Started("c1", "m1"), BlockStarted(7, Text("")), TextDelta(7, "hi"), BlockEnded(7))
+END: Events = (Stopped(Stop(Why.END)), FINISHED)
+
+
+def write(events: Events, asked: Conversation = ASKED, codec: Any = CODEC) -> bytes:
+    encoder = codec.encoder(asked, WORLD)
+    return b"".join(BINDING.frame(payload) for event in events for payload in encoder.feed((event,)))
+
+
+def chunks(events: Events, asked: Conversation = ASKED, codec: Any = CODEC) -> list[Any]:
+    lines = [line[6:] for line in write(events, asked, codec).decode().split("\n\n") if line]
+    return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+def deltas(events: Events, codec: Any = CODEC) -> list[Any]:
+    return [
+        choice["delta"] for chunk in chunks(events, codec=codec) if chunk != "[DONE]" for choice in chunk["choices"]
+    ]
+
+
+def read(data: bytes) -> list[Event]:
+    reader = Reader(BINDING.frames(), CODEC.decoder(ASKED, WORLD))
+    return [event for step in (*reader.feed(data), *reader.close()) for event in step.events]
+
+
+def breaches(data: bytes) -> list[str]:
+    decoder = BINDING.frames()
+    return [b.rule for b in CODEC.stream_breaches([*decoder.feed(data), *decoder.close()])]
+
+
+def test_a_plain_answer_frame_by_frame() -> None:
+    common = {"id": "c1", "object": "chat.completion.chunk", "created": 5, "model": "m1"}
+
+    def choice(delta: Any, finish: str | None = None) -> Any:
+        return {**common, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]}
+
+    assert chunks((*HELLO, *END)) == [
+        choice({"role": "assistant", "content": ""}),
+        choice({"content": "hi"}),
+        choice({}, "stop"),
+        "[DONE]",
+    ]
+
+
+PARALLEL: Events = (
+    Started("c1", "m1"),
+    BlockStarted(9, Reasoning("", "anthropic")),
+    ReasoningDelta(9, "think"),
+    Sealed(9, Seal("openai", "sig")),
+    BlockEnded(9),
+    BlockStarted(3, Text("")),
+    TextDelta(3, "a"),
+    BlockEnded(3),
+    BlockStarted(5, ToolCall("x", "f")),
+    BlockStarted(2, ToolCall("y", "patch", form="text")),
+    ArgumentsDelta(5, '{"p":'),
+    ArgumentsDelta(2, "***"),
+    ArgumentsDelta(5, "1}"),
+    BlockEnded(5),
+    BlockEnded(2),
+    UsageReported(Usage(12, 7, 100, 20, 3)),
+    Stopped(Stop(Why.TOOL)),
+    FINISHED,
+)
+
+
+def test_calls_are_numbered_densely_and_named_once() -> None:
+    assert [d["tool_calls"][0] for d in deltas(PARALLEL) if "tool_calls" in d] == [
+        {"index": 0, "id": "x", "type": "function", "function": {"name": "f", "arguments": ""}},
+        {"index": 1, "id": "y", "type": "custom", "custom": {"name": "patch", "input": ""}},
+        {"index": 0, "function": {"arguments": '{"p":'}},
+        {"index": 1, "custom": {"input": "***"}},
+        {"index": 0, "function": {"arguments": "1}"}},
+    ]
+
+
+def test_a_sealed_thought_is_told_again_whole_with_its_seal() -> None:
+    assert [d for d in deltas(PARALLEL) if "reasoning_content" in d or "reasoning_details" in d] == [
+        {"reasoning_content": "think"},
+        {"reasoning_details": [{"type": "reasoning.text", "text": "think", "signature": "sig", "index": 0}]},
+    ]
+    events = (
+        Started("", "m"),
+        BlockStarted(0, Reasoning("", "a")),
+        Sealed(0, Seal("openai", "d", "redacted")),
+        BlockEnded(0),
+        *END,
+    )
+    assert {"reasoning_details": [{"type": "reasoning.encrypted", "data": "d", "index": 0}]} in deltas(events)
+
+
+def test_the_reasoning_field_is_a_setting() -> None:
+    assert {"reasoning": "think"} in deltas(PARALLEL, OpenaiCodec(reasoning_field="reasoning"))
+
+
+def test_what_is_written_is_read_as_it_was() -> None:
+    said, heard = fold(PARALLEL), fold(read(write(PARALLEL, WITH_USAGE)))
+    assert heard.choices[0].blocks == (Reasoning("think", "openai", Seal("openai", "sig")), *said.choices[0].blocks[1:])
+    assert (heard.usage, heard.choices[0].stop) == (said.usage, said.choices[0].stop)
+
+
+def test_what_is_written_breaks_no_rule_of_the_stream() -> None:
+    for asked in (ASKED, WITH_USAGE):
+        assert breaches(write(PARALLEL, asked)) == []
+        assert breaches(write((*HELLO, *END), asked)) == []
+        assert breaches(write((Failed(Fault("server", "x")),), asked)) == []
+        assert breaches(write((*HELLO, Failed(Fault("server", "x"))), asked)) == []
+
+
+def test_usage_comes_last_and_only_if_asked_for() -> None:
+    assert not [c for c in chunks(PARALLEL) if "usage" in c]
+    *others, usage, done = chunks(PARALLEL, WITH_USAGE)
+    assert all(chunk["usage"] is None for chunk in others)
+    assert (usage["choices"], done) == ([], "[DONE]")
+    assert usage["usage"] == {
+        "prompt_tokens": 132,
+        "completion_tokens": 7,
+        "total_tokens": 139,
+        "prompt_tokens_details": {"cached_tokens": 100, "cache_write_tokens": 20},
+        "completion_tokens_details": {"reasoning_tokens": 3},
+    }
+
+
+def test_usage_that_only_the_start_told_counts() -> None:
+    events = (Started("c", "m", Usage(3, 0)), *END)
+    assert chunks(events, WITH_USAGE)[-2]["usage"]["prompt_tokens"] == 3
+
+
+def test_after_an_error_nothing_follows() -> None:
+    written = chunks((*HELLO, Failed(Fault("overloaded", "busy", 529))))
+    assert written[-1] == {
+        "error": {"message": "busy", "type": "server_error", "param": None, "code": "server_is_overloaded"}
+    }
+    assert "[DONE]" not in written
+
+
+def test_every_choice_has_its_role_its_numbers_and_its_end() -> None:
+    events: Events = (
+        Started("c", "m"),
+        BlockStarted(0, ToolCall("a", "f"), 0),
+        BlockStarted(1, ToolCall("b", "f"), 1),
+        BlockEnded(0),
+        BlockEnded(1),
+        Stopped(Stop(Why.TOOL), 0),
+        Stopped(Stop(Why.TOOL), 1),
+        FINISHED,
+    )
+    assert breaches(write(events)) == []
+    assert len(fold(read(write(events))).choices) == 2
+
+
+def test_two_open_texts_are_told_one_after_the_other() -> None:
+    events: Events = (
+        Started("c", "m"),
+        BlockStarted(0, Text("")),
+        BlockStarted(1, Text("")),
+        TextDelta(0, "a"),
+        TextDelta(1, "x"),
+        TextDelta(0, "b"),
+        BlockEnded(1),
+        BlockEnded(0),
+        *END,
+    )
+    assert "".join(d.get("content", "") for d in deltas(events)) == "abx"
+
+
+def test_what_only_chat_knows_goes_back_into_its_chunk() -> None:
+    events: Events = (
+        Started("c", "m", extra=Extra("openai", {"system_fingerprint": "fp", "created": 99})),
+        OpaqueEvent("openai", "logprobs", {"index": 0, "logprobs": {"content": [1]}}),
+        OpaqueEvent("openai", "delta", {"index": 0, "delta": {"audio": {"data": "x"}}}),
+        BlockStarted(0, ToolCall("a", "f", extra=Extra("openai", {"extra_content": 1}))),
+        BlockEnded(0),
+        BlockStarted(1, Opaque("openai", {"annotations": [1]}, extra=Extra("openai", {"_slot": "message"}))),
+        BlockEnded(1),
+        BlockStarted(2, Media("image", "image/png", "base64", "aGk=")),
+        BlockEnded(2),
+        Stopped(
+            Stop(Why.END, extra=Extra("openai", {"finish_reason": "odd", "choice": {"native_finish_reason": "x"}}))
+        ),
+        FINISHED,
+    )
+    written = chunks(events)
+    assert all((c["system_fingerprint"], c["created"]) == ("fp", 99) for c in written[:-1])
+    assert written[1]["choices"][0]["logprobs"] == {"content": [1]}
+    assert written[2]["choices"][0]["delta"] == {"audio": {"data": "x"}}
+    assert written[3]["choices"][0]["delta"]["tool_calls"][0]["extra_content"] == 1
+    assert written[5]["choices"][0]["delta"] == {"annotations": [1]}
+    assert written[6]["choices"][0]["delta"]["images"][0]["index"] == 0
+    last = written[-2]["choices"][0]
+    assert (last["finish_reason"], last["native_finish_reason"]) == ("odd", "x")
+
+
+def test_a_ping_is_a_comment_and_never_an_empty_data_line() -> None:
+    ping = CODEC.encoder(ASKED, WORLD).ping()
+    assert ping is not None and BINDING.frame(ping) == b": ping\n\n"
+    assert b"data: \n" not in write(PARALLEL)
+
+
+@pytest.mark.parametrize("text", ["\n", "\u2028", '"\\', "\ud83d", "é🐉", "\x00"])
+def test_any_text_survives(text: str) -> None:
+    events = (Started("c", "m"), BlockStarted(0, Text("")), TextDelta(0, text), BlockEnded(0), *END)
+    assert TextDelta(0, text) in read(write(events))
+
+
+# ---- passing frames
+
+
+def passes(*batches: Events, asked: Conversation = ASKED) -> list[bool | int]:
+    """What becomes of each batch: True if its frame passes, else how many frames take its place."""
+    encoder = CODEC.encoder(asked, WORLD)
+    out: list[bool | int] = []
+    for batch in batches:
+        passed = encoder.passes(batch)
+        out.append(True if passed else len(list(encoder.feed(batch))))
+    return out
+
+
+USAGE = UsageReported(Usage(1, 2))
+
+
+def test_plain_frames_pass() -> None:
+    assert passes((Started("c", "m"),), HELLO[1:3], (BlockEnded(7), Stopped(Stop(Why.END))), (FINISHED,)) == [True] * 4
+
+
+def test_a_usage_frame_nobody_asked_for_does_not_pass() -> None:
+    assert passes(HELLO, (*END[:1],), (USAGE,), (FINISHED,)) == [True, True, 0, True]
+    assert passes(HELLO, (*END[:1],), (USAGE,), (FINISHED,), asked=WITH_USAGE) == [True] * 4
+
+
+def test_usage_told_too_early_is_told_again_at_the_end() -> None:
+    assert passes(HELLO[:3], (USAGE, TextDelta(7, "x")), (TextDelta(7, "y"),), (BlockEnded(7), END[0]), (FINISHED,), asked=WITH_USAGE) == [
+        True, True, True, True, 2
+    ]  # fmt: skip
+
+
+def test_frames_about_calls_are_written_anew() -> None:
+    assert passes((Started("c", "m"),), (BlockStarted(0, ToolCall("a", "f")),), (ArgumentsDelta(0, "{}"),), (BlockEnded(0), END[0]), (FINISHED,)) == [
+        True, 1, 1, True, True
+    ]  # fmt: skip
+
+
+def test_an_end_that_was_made_up_is_written() -> None:
+    assert passes(HELLO[:3], (BlockEnded(7), *END)) == [True, 2]
+
+
+def test_frames_have_no_names() -> None:
+    encoder = CODEC.encoder(WITH_USAGE, WORLD)
+    assert {payload.kind for payload in encoder.feed(PARALLEL)} == {b""}
+
+
+def test_what_begins_while_reasoning_is_open_waits_for_its_seal() -> None:
+    events: Events = (
+        Started("c", "m"),
+        BlockStarted(0, Reasoning("", "x")),
+        BlockStarted(1, ToolCall("a", "f")),
+        BlockStarted(2, Text("")),
+        ArgumentsDelta(1, "{}"),
+        ReasoningDelta(0, "t"),
+        TextDelta(2, "hi"),
+        BlockEnded(1),
+        Sealed(0, Seal("openai", "s")),
+        BlockEnded(0),
+        BlockEnded(2),
+        Stopped(Stop(Why.TOOL)),
+        FINISHED,
+    )
+    assert breaches(write(events)) == []
+    assert fold(read(write(events))).choices[0].blocks == (
+        Reasoning("t", "openai", Seal("openai", "s")),
+        ToolCall("a", "f", "{}"),
+        Text("hi"),
+    )

@@ -1,0 +1,183 @@
+"""Chat errors and the binding."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import pytest
+
+from dragoman.dialects.base import Call
+from dragoman.dialects.openai import DIALECT, OpenaiBinding
+from dragoman.errors import Fault, Kind, MalformedRequest
+from dragoman.wire.frame import Payload
+from dragoman.wire.http import HttpRequest, HttpResponse
+
+CODEC, BINDING = DIALECT.codec, DIALECT.binding
+
+
+def fault(status: int, body: Any, **headers: str) -> Fault:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return CODEC.parse_fault(HttpResponse(status, tuple((k.replace("_", "-"), v) for k, v in headers.items()), data))
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "kind"),
+    [
+        (400, {"message": "bad", "type": "invalid_request_error"}, "invalid"),
+        (400, {"message": "long", "type": "invalid_request_error", "code": "context_length_exceeded"}, "context_full"),
+        (
+            400,
+            {"message": "This model's maximum context length is 8 tokens", "type": "BadRequestError"},
+            "context_full",
+        ),
+        (401, {"message": "no", "type": "invalid_request_error", "code": "invalid_api_key"}, "auth"),
+        (401, {"message": "no"}, "auth"),
+        (402, {"message": "pay"}, "quota"),
+        (403, {"message": "no"}, "permission"),
+        (404, {"message": "no", "code": "model_not_found"}, "not_found"),
+        (408, {"message": "slow"}, "timeout"),
+        (413, {"message": "big"}, "too_large"),
+        (422, {"message": "odd"}, "invalid"),
+        (429, {"message": "wait", "type": "tokens", "code": "rate_limit_exceeded"}, "rate_limit"),
+        (429, {"message": "pay", "type": "insufficient_quota", "code": "insufficient_quota"}, "quota"),
+        (429, {"message": "wait", "code": 429}, "rate_limit"),
+        (500, {"message": "oops", "type": "server_error"}, "server"),
+        (502, {"message": "oops"}, "server"),
+        (503, {"message": "busy", "type": "server_error"}, "overloaded"),
+        (504, {"message": "slow"}, "timeout"),
+        (529, {"message": "busy"}, "overloaded"),
+    ],
+)
+def test_kinds_by_code_and_status(status: int, error: dict[str, Any], kind: str) -> None:
+    read = fault(status, {"error": error})
+    assert (read.kind, read.status, read.message) == (kind, status, error["message"])
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"error": "plain"}, "plain"),
+        ({"error": {"message": "m", "param": "messages[0].content", "code": "c"}}, "m"),
+        ({"message": "m"}, "m"),
+        ({"detail": "Not Found"}, "Not Found"),
+        (
+            {"detail": [{"loc": ["body", "x"], "msg": "field required"}]},
+            '[{"loc":["body","x"],"msg":"field required"}]',
+        ),
+        ({"object": "error", "message": "vllm", "type": "BadRequestError", "param": None, "code": 400}, "vllm"),
+        ({"error": {}, "message": "outside"}, "outside"),
+        (b"<html><head><title>x</title></head><body><h1>502 Bad</h1><p>Gateway</p></body></html>", "502 Bad Gateway"),
+        (b"upstream connect error", "upstream connect error"),
+        (b"", "the upstream answered 500"),
+        (b"\xff\xfe", "\ufffd\ufffd"),
+        ([], "the upstream answered 500"),
+        (5, "the upstream answered 500"),
+        ({"error": None}, "the upstream answered 500"),
+        ({"error": {"message": {"nested": 1}}}, '{"nested":1}'),
+    ],
+)
+def test_messages_of_every_shape(body: Any, message: str) -> None:
+    assert fault(500, body).message == message
+
+
+def test_the_place_and_the_code_are_kept() -> None:
+    read = fault(400, {"error": {"message": "m", "param": "messages[0]", "code": "odd"}})
+    assert (read.at, read.code) == ("messages[0]", "odd")
+
+
+def test_when_to_come_back() -> None:
+    assert fault(429, {}, retry_after="7").retry_after == 7
+    assert fault(429, {}, retry_after_ms="1500").retry_after == 1.5
+    dates = {"date": "Sun, 06 Nov 1994 08:49:37 GMT", "retry_after": "Sun, 06 Nov 1994 08:50:07 GMT"}
+    assert fault(429, {}, **dates).retry_after == 30
+    assert fault(429, {}, retry_after="Sun, 06 Nov 1994 08:50:07 GMT").retry_after == 0
+    assert fault(429, {}, retry_after="soon").retry_after is None
+    assert fault(429, {"error": {"code": "insufficient_quota"}}, retry_after="7").retry_after is None
+
+
+STATUS = {
+    "invalid": 400, "auth": 401, "permission": 403, "not_found": 404, "too_large": 413, "rate_limit": 429, "quota": 429,
+    "overloaded": 503, "context_full": 400, "timeout": 504, "server": 500,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_every_kind_is_told_and_read_back(kind: Any) -> None:
+    said = Fault(kind, "because", 502, 3.2, "messages[1]")
+    answer = BINDING.refuse(said, CODEC.render_fault(said))
+    assert answer.status == (502 if kind == "server" else STATUS[kind])
+    assert answer.header("retry-after") == "4"
+    body = json.loads(answer.body)
+    assert set(body["error"]) == {"message", "type", "param", "code"} and body["error"]["param"] == "messages[1]"
+    assert CODEC.parse_fault(answer).kind == kind
+
+
+def test_an_upstreams_own_status_survives_where_it_says_the_same() -> None:
+    for status, kind in ((422, "invalid"), (409, "invalid"), (500, "server"), (502, "server")):
+        assert BINDING.refuse(Fault(kind, "m", status), b"").status == status  # type: ignore[arg-type]
+
+
+# ---- the binding
+
+
+def post(path: str, body: Any) -> HttpRequest:
+    return HttpRequest("POST", path, body=json.dumps(body).encode())
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/chat/completions", "/openai/v1/chat/completions/", "/x/chat/completions"]
+)
+def test_chat_is_found_at_any_prefix(path: str) -> None:
+    call = BINDING.match(post(path, {"model": "m", "stream": True, "messages": []}))
+    assert call == Call("generate", "m", True, {"messages": []})
+
+
+def test_other_paths_are_for_others() -> None:
+    for request in (
+        HttpRequest("GET", "/v1/chat/completions"),
+        HttpRequest("POST", "/v1/messages"),
+        HttpRequest("POST", "/v1/responses"),
+    ):
+        assert BINDING.match(request) is None
+
+
+def test_the_list_of_models_unless_an_anthropic_client_asks() -> None:
+    assert BINDING.match(HttpRequest("GET", "/v1/models")) == Call("models", "", False, None)
+    assert BINDING.match(HttpRequest("GET", "/v1/models", headers=(("anthropic-version", "2023-06-01"),))) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ({}, "model"),
+        ({"model": ""}, "model"),
+        ({"model": 5}, "model"),
+        ({"model": "m", "stream": "yes"}, "stream"),
+        ([], ""),
+    ],
+)
+def test_bad_envelopes_are_the_clients_fault(body: Any, place: str) -> None:
+    with pytest.raises(MalformedRequest) as caught:
+        BINDING.match(post("/v1/chat/completions", body))
+    assert caught.value.at == place
+
+
+def test_a_body_that_is_no_json_is_the_clients_fault() -> None:
+    with pytest.raises(MalformedRequest, match="JSON"):
+        BINDING.match(HttpRequest("POST", "/v1/chat/completions", body=b"{"))
+
+
+def test_what_is_wrapped_is_matched() -> None:
+    for call in (
+        Call("generate", "m", True, {"messages": [1]}),
+        Call("generate", "m", False, {}),
+        Call("models", "", False, None),
+    ):
+        assert BINDING.match(BINDING.wrap(call)) == call
+    assert OpenaiBinding("/api/v3").wrap(Call("models", "", False, None)).path == "/api/v3/models"
+
+
+def test_frames_have_no_name_and_never_an_empty_data_line() -> None:
+    assert BINDING.frame(Payload(b"", b"{}")) == b"data: {}\n\n"
+    assert BINDING.frame(Payload(b"", b"")) == b": ping\n\n"

@@ -1,0 +1,276 @@
+"""Whole Chat replies, both directions."""
+
+# ruff: noqa: E501  # tables of payloads, one case a line
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from dragoman.conformance.compare import summary
+from dragoman.dialects.base import World
+from dragoman.dialects.openai import DIALECT
+from dragoman.errors import DragomanError, MissingField, UpstreamFault, UpstreamViolation
+from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
+from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
+
+CODEC = DIALECT.codec
+ASKED = Conversation("asked-model", (), stop=("END",))
+WORLD = World(new_id=lambda prefix: f"{prefix}1", now=lambda: 1_780_000_000)
+
+FULL: dict[str, Any] = {
+    "id": "chatcmpl-9",
+    "object": "chat.completion",
+    "created": 1_780_000_000,
+    "model": "gpt-5",
+    "choices": [
+        {
+            "index": 0,
+            "message": {
+                "role": "assistant",
+                "content": "Reading.",
+                "refusal": None,
+                "annotations": [],
+                "reasoning_content": "hm",
+                "tool_calls": [
+                    {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": "{}"}},
+                    {"id": "call_2", "type": "custom", "custom": {"name": "patch", "input": "x"}},
+                ],
+            },
+            "logprobs": None,
+            "finish_reason": "tool_calls",
+        }
+    ],
+    "usage": {
+        "prompt_tokens": 132,
+        "completion_tokens": 7,
+        "total_tokens": 139,
+        "prompt_tokens_details": {"cached_tokens": 100, "cache_write_tokens": 20, "audio_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 3},
+    },
+    "system_fingerprint": "fp_1",
+    "service_tier": "default",
+}
+
+
+def parse(body: Any, asked: Conversation = ASKED) -> Reply:
+    return CODEC.parse_reply(json.dumps(body).encode(), asked)
+
+
+def render(reply: Reply) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(CODEC.render_reply(reply, ASKED, WORLD))
+    return body
+
+
+def with_choice(**fields: Any) -> dict[str, Any]:
+    body = copy.deepcopy(FULL)
+    body["choices"][0].update(fields)
+    return body
+
+
+def test_a_full_reply_is_understood() -> None:
+    reply = parse(FULL)
+    assert reply == Reply(
+        "chatcmpl-9",
+        "gpt-5",
+        (
+            Choice(
+                (
+                    Reasoning("hm", "openai"),
+                    Text("Reading."),
+                    ToolCall("call_1", "read", "{}"),
+                    ToolCall("call_2", "patch", "x", "text"),
+                ),
+                Stop(Why.TOOL),
+            ),
+        ),
+        Usage(12, 7, 100, 20, 3),
+        extra=Extra("openai", {"system_fingerprint": "fp_1", "service_tier": "default"}),
+    )
+
+
+def test_a_full_reply_comes_back_as_it_was() -> None:
+    expected = copy.deepcopy(FULL)
+    del expected["choices"][0]["message"]["annotations"]  # empty: it says nothing
+    del expected["usage"]["prompt_tokens_details"]["audio_tokens"]
+    assert render(parse(FULL)) == expected
+
+
+REPLIES = [
+    Reply("i", "m", (Choice((Text("hi"),), Stop(Why.END)),)),
+    Reply("i", "m", (Choice((), Stop(Why.LENGTH)),), Usage(1, 2)),
+    Reply("i", "m", (Choice((Text("a"),), Stop(Why.END)), Choice((Text("b"),), Stop(Why.LENGTH)))),
+    Reply("i", "m", (Choice((Text("a"),), Stop(Why.SEQUENCE, "END")),)),
+    Reply("i", "m", (Choice((Reasoning("t", "openai", Seal("openai", "s")), Text("a")), Stop(Why.END)),)),
+    Reply("i", "m", (Choice((Reasoning("", "openai", Seal("openai", "d", "encrypted")), Text("a")), Stop(Why.END)),)),
+    Reply("i", "m", (Choice((Reasoning("s", "openai", Seal("openai", "d", "encrypted")), Text("a")), Stop(Why.END)),)),
+    Reply("i", "m", (Choice((Reasoning("a", "openai"), Reasoning("b", "openai"), Text("c")), Stop(Why.END)),)),
+    Reply(
+        "i",
+        "m",
+        (
+            Choice(
+                (Text("No.", extra=Extra("openai", {"refusal": True})),),
+                Stop(Why.REFUSAL, extra=Extra("openai", {"finish_reason": "stop"})),
+            ),
+        ),
+    ),
+    Reply("i", "m", (Choice((Text("x"),), Stop(Why.END, extra=Extra("openai", {"finish_reason": "weird"}))),)),
+    Reply("i", "m", (Choice((Text("x"),), Stop(Why.END, extra=Extra("openai", {"choice": {"logprobs": {"content": []}}}))),)),
+    Reply("i", "m", (Choice((ToolCall("c", "f", "{}", extra=Extra("openai", {"x": 1})),), Stop(Why.TOOL)),)),
+    Reply("i", "m", (Choice((Text("x"), Media("image", "image/png", "base64", "aGk=")), Stop(Why.END)),)),
+    Reply("i", "m", (Choice((Text("x"),), Stop(Why.END)),), Usage(5, 6, 7, 8, 2, extra=Extra("openai", {"cost": 0.1}))),
+    Reply("i", "m", (Choice((Text("x"),), Stop(Why.END)),), extra=Extra("openai", {"provider": "p"})),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reply", REPLIES, ids=range(len(REPLIES)))
+def test_what_chat_can_say_is_read_as_it_was_written(reply: Reply) -> None:
+    assert parse(render(reply)) == reply
+
+
+@pytest.mark.parametrize(
+    ("word", "stop"),
+    [
+        ("stop", Stop(Why.END)),
+        ("length", Stop(Why.LENGTH)),
+        ("tool_calls", Stop(Why.TOOL)),
+        ("function_call", Stop(Why.TOOL)),
+        ("content_filter", Stop(Why.REFUSAL)),
+        (None, Stop(Why.END)),
+        ("", Stop(Why.END)),
+        ("eos", Stop(Why.END, extra=Extra("openai", {"finish_reason": "eos"}))),
+    ],
+)
+def test_every_finish_reason(word: str | None, stop: Stop) -> None:
+    assert parse(with_choice(finish_reason=word)).choices[0].stop == stop
+
+
+@pytest.mark.parametrize(
+    ("why", "word"),
+    [
+        (Why.END, "stop"),
+        (Why.SEQUENCE, "stop"),
+        (Why.PAUSE, "stop"),
+        (Why.TOOL, "tool_calls"),
+        (Why.LENGTH, "length"),
+        (Why.CONTEXT, "length"),
+        (Why.REFUSAL, "content_filter"),
+    ],
+)
+def test_every_stop_has_a_word(why: Why, word: str) -> None:
+    assert render(Reply("i", "m", (Choice((), Stop(why)),)))["choices"][0]["finish_reason"] == word
+
+
+def test_a_refusal_that_says_stop_is_a_refusal() -> None:
+    message = {"role": "assistant", "content": None, "refusal": "No."}
+    choice = parse(with_choice(message=message, finish_reason="stop")).choices[0]
+    assert choice.stop.why is Why.REFUSAL
+    assert choice.blocks == (Text("No.", extra=Extra("openai", {"refusal": True})),)
+
+
+def test_the_stop_sequence_where_an_upstream_names_it() -> None:
+    assert parse(with_choice(finish_reason="stop", stop_reason="END")).choices[0].stop == Stop(Why.SEQUENCE, "END")
+    sglang = parse(with_choice(finish_reason="stop", matched_stop="END")).choices[0].stop
+    assert (sglang.why, sglang.sequence) == (Why.SEQUENCE, "END")
+    assert parse(with_choice(finish_reason="stop", matched_stop=151645)).choices[0].stop.why is Why.END
+
+
+def test_texts_of_a_reply_join_with_nothing_and_calls_come_last() -> None:
+    blocks = (Text("a"), ToolCall("c", "f", "{}"), Text("b"))
+    message = render(Reply("", "", (Choice(blocks, Stop(Why.TOOL)),)))["choices"][0]["message"]
+    assert message["content"] == "ab" and len(message["tool_calls"]) == 1
+
+
+def test_an_answer_of_another_family_shows_its_reasoning() -> None:
+    blocks = (Reasoning("t", "anthropic", Seal("openai", "dragoman1.x")), Text("a"))
+    message = render(Reply("", "", (Choice(blocks, Stop(Why.END)),)))["choices"][0]["message"]
+    assert message["reasoning_content"] == "t"
+    assert message["reasoning_details"] == [
+        {"type": "reasoning.text", "text": "t", "signature": "dragoman1.x", "index": 0}
+    ]
+
+
+def test_a_reply_without_names_gets_them() -> None:
+    body = render(Reply("", "", (Choice((), Stop(Why.END)),)))
+    assert (body["id"], body["model"], body["created"]) == ("chatcmpl-1", "asked-model", 1_780_000_000)
+
+
+def test_a_call_without_an_id_is_left_to_the_filter_that_makes_one() -> None:
+    message = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": None}}]}
+    assert parse(with_choice(message=message)).choices[0].blocks == (ToolCall("", "f", ""),)
+    older = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
+    assert parse(with_choice(message=older)).choices[0].blocks == (ToolCall("", "f", "{}"),)
+
+
+def test_a_call_without_a_name_names_the_missing_field() -> None:
+    message = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"arguments": "{}"}}]}
+    with pytest.raises(MissingField) as caught:
+        parse(with_choice(message=message))
+    assert caught.value.at == "choices[0].message.tool_calls[0].function.name"
+    assert caught.value.fault.status == 502
+
+
+def test_what_only_chat_knows_comes_home() -> None:
+    message = {"role": "assistant", "content": "x", "annotations": [{"type": "url_citation"}], "audio": {"id": "a"}}
+    reply = parse(with_choice(message=message))
+    block = reply.choices[0].blocks[-1]
+    assert isinstance(block, Opaque) and set(block.data) == {"annotations", "audio"}  # type: ignore[arg-type]
+    assert render(reply)["choices"][0]["message"]["audio"] == {"id": "a"}
+
+
+@pytest.mark.parametrize(
+    ("usage", "counts"),
+    [
+        ({"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}, Usage(10, 2)),
+        ({"prompt_tokens": 10, "completion_tokens": 2, "prompt_tokens_details": None}, Usage(10, 2)),
+        ({"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 9}}, Usage(0, 0, 9)),
+        ({}, Usage()),
+    ],
+)
+def test_usage_arithmetic(usage: dict[str, Any], counts: Usage) -> None:
+    assert parse({**FULL, "usage": usage}).usage == counts
+
+
+def test_cached_tokens_where_kimi_and_deepseek_put_them() -> None:
+    for field in ("cached_tokens", "prompt_cache_hit_tokens"):
+        usage = parse({**FULL, "usage": {"prompt_tokens": 10, "completion_tokens": 1, field: 4}}).usage
+        assert usage is not None and (usage.input, usage.cache_read) == (6, 4)
+
+
+def test_an_error_that_came_as_a_success_is_a_fault() -> None:
+    with pytest.raises(UpstreamFault) as caught:
+        parse({"error": {"message": "busy", "code": 429}})
+    assert caught.value.fault.kind == "rate_limit"
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>", b"null", b"[]", b"{}", b'{"choices":[]}', b'{"choices":null}', b"\xff"]
+)
+def test_what_is_no_reply_is_the_upstreams_fault(body: bytes) -> None:
+    with pytest.raises(UpstreamViolation):
+        CODEC.parse_reply(body, ASKED)
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, inner in items for place in ((*path, key), *_places(inner, (*path, key)))]
+
+
+@pytest.mark.parametrize("place", _places(FULL), ids=lambda place: ".".join(map(str, place)))
+def test_a_wrong_type_anywhere_blames_the_upstream_or_is_understood(place: tuple[Any, ...]) -> None:
+    wrongs: tuple[Any, ...] = (None, True, 7, -1.5, "", "text", [], [[]], ["x"], [None], {}, {"type": "x"})
+    for wrong in wrongs:
+        body: Any = copy.deepcopy(FULL)
+        target = body
+        for key in place[:-1]:
+            target = target[key]
+        target[place[-1]] = wrong
+        try:
+            reply = parse(body)
+        except DragomanError as error:
+            assert isinstance(error, UpstreamViolation | UpstreamFault)
+            continue
+        assert summary(parse(render(reply))) == summary(reply)

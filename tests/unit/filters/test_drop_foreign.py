@@ -1,0 +1,98 @@
+"""drop_foreign, the request half: what only another family understands is left out, each with its note (D9)."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.errors import Unrepresentable
+from dragoman.filters import DropForeign
+from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
+from dragoman.model.capabilities import Capabilities
+from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
+from dragoman.model.notes import Notes
+
+TARGET = Capabilities(
+    reasoning=True,
+    sealed_reasoning=True,
+    seals=frozenset({"anthropic", "bedrock"}),
+    media=frozenset({("image", "base64")}),
+)
+USER = Message("user", (Text("hi"),))
+
+
+def fit(conversation: Conversation, *, refuse: bool = False) -> tuple[Conversation, list[str]]:
+    notes = Notes(refuse=refuse)
+    sent, _ = DropForeign(Capabilities(), "openai", TARGET, "anthropic").forward(conversation, notes)
+    return sent, [f"{note.rule} {note.at}".strip() for note in notes]
+
+
+def assistant(block: Block) -> Conversation:
+    return Conversation("m", (USER, Message("assistant", (block,)), USER))
+
+
+@pytest.mark.parametrize(
+    ("block", "kept", "rule"),
+    [
+        (Reasoning("t", "openai"), None, "foreign.reasoning"),
+        (Reasoning("t", "", None), None, "foreign.reasoning"),
+        (Reasoning("t", "anthropic"), None, "reasoning.unsealed"),
+        (Reasoning("t", "anthropic", Seal("gemini", "s")), None, "foreign.reasoning"),
+        (Reasoning("", "anthropic", Seal("anthropic", "s")), Reasoning("", "anthropic", Seal("anthropic", "s")), ""),
+        (Reasoning("t", "bedrock", Seal("bedrock", "s")), Reasoning("t", "anthropic", Seal("anthropic", "s")), ""),
+        (Opaque("openai", {}, "odd"), None, "foreign.block"),
+        (Opaque("anthropic", {}, "odd"), Opaque("anthropic", {}, "odd"), ""),
+        (ToolCall("a", "f", seal=Seal("gemini", "s")), ToolCall("a", "f"), "foreign.seal"),
+        (Text("x", seal=Seal("anthropic", "s")), Text("x"), "foreign.seal"),
+        (Text("x", citations=(Opaque("openai", {}),)), Text("x"), "foreign.citation"),
+        (Text("x", extra=Extra("openai", {"odd": 1})), Text("x"), "foreign.field odd"),
+        (Text("x", extra=Extra("openai", {"odd": 1}, frozenset({"odd"}))), Text("x"), ""),
+    ],
+)
+def test_assistant_blocks(block: Block, kept: Block | None, rule: str) -> None:
+    sent, rules = fit(assistant(block))
+    assert sent.messages[1].blocks == (() if kept is None else (kept,))
+    assert rules == ([rule] if rule else [])
+
+
+def test_no_old_image_bricks_a_conversation_but_a_new_one_is_refused() -> None:
+    picture = Media("image", "image/png", "url", "https://example.org/x.png", at=Where("messages[0].content[1]"))
+    asked = Conversation("m", (Message("user", (Text("a"), picture)), Message("assistant", (Text("b"),)), USER))
+    sent, rules = fit(asked)
+    assert sent.messages[0].blocks[1] == Text("[image left out: this model cannot take it]")
+    assert rules == ["media.replaced messages[0].content[1]"]
+    with pytest.raises(Unrepresentable, match=r"^messages\[0\]\.content\[1\]: "):
+        fit(Conversation("m", (Message("user", (picture,)),)))
+
+
+def test_media_in_the_results_of_the_last_turn_is_the_last_turns() -> None:
+    result = ToolResult("a", (Media("document", "application/pdf", "base64", "x"),))
+    with pytest.raises(Unrepresentable):
+        fit(Conversation("m", (Message("user", (result,)),)))
+
+
+def test_a_text_document_is_given_as_text() -> None:
+    sent, rules = fit(
+        Conversation("m", (Message("user", (Media("document", "text/plain", "text", "body", "Title"),)),))
+    )
+    assert sent.messages[0].blocks == (Text("Title\nbody"),)
+    assert rules == ["media.as_text"]
+
+
+def test_a_choice_of_a_tool_that_is_gone_is_no_choice() -> None:
+    search = Opaque("openai", {"type": "web_search"}, "web_search")
+    tool = ToolSpec("f", "", {})
+    sent, rules = fit(Conversation("m", (USER,), tools=(search, tool), tool_choice=ToolChoice("any", ("web_search",))))
+    assert (sent.tools, sent.tool_choice) == ((tool,), ToolChoice())
+    assert rules == ["foreign.tool", "tools.choice tool_choice"]
+
+
+def test_losses_can_be_refused() -> None:
+    with pytest.raises(Unrepresentable, match="losses are refused"):
+        fit(assistant(Reasoning("t", "openai")), refuse=True)
+
+
+def test_the_targets_own_passes_as_the_same_object() -> None:
+    asked = Conversation("m", (USER,), extra=Extra("anthropic", {"odd": 1}), hints=Extra("anthropic", {"beta": "x"}))
+    sent, rules = fit(asked)
+    assert sent is asked
+    assert rules == []

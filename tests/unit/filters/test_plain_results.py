@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import pytest
+
+from dragoman.errors import Unrepresentable
+from dragoman.filters.plain_results import PlainResults
+from dragoman.model.blocks import Block, Cache, Media, Opaque, Text, ToolResult, Where
+from dragoman.model.capabilities import Capabilities
+from dragoman.model.conversation import Conversation, Message
+from dragoman.model.notes import Note, Notes
+
+PLAIN = Capabilities(result_media=False, result_errors=False)
+RICH = Capabilities(result_media=True, result_errors=True)
+IMAGE = Media("image", "image/png", "base64", "aGk=", cache=Cache(), at=Where("the image"))
+PDF = Media("document", "application/pdf", "base64", "JVBERg==")
+UNREADABLE = Opaque("anthropic", {"type": "image"}, "unreadable media", at=Where("the blur"))
+
+
+def plain(target: Capabilities, *blocks: Block) -> tuple[tuple[Block, ...], list[Note]]:
+    notes = Notes()
+    asked = Conversation("m", (Message("user", blocks),))
+    fitted, back = PlainResults(target).forward(asked, notes)
+    assert back is None
+    assert (fitted is asked) == (not notes)
+    return fitted.messages[0].blocks, list(notes)
+
+
+def test_rich_results_pass_where_the_target_takes_them() -> None:
+    blocks = (ToolResult("a", (Text("A"), IMAGE), is_error=True), Text("next"))
+    assert plain(RICH, *blocks) == (blocks, [])
+
+
+def test_media_of_all_results_stand_after_the_results_in_order() -> None:
+    one, two = ToolResult("a", (Text("A"), IMAGE, Text("B"))), ToolResult("b", (Text("C"), PDF))
+    blocks, notes = plain(PLAIN, one, two, Text("next"))
+    assert blocks == (
+        ToolResult("a", (Text("A"), Text("B"))),
+        ToolResult("b", (Text("C"),)),
+        IMAGE,
+        PDF,
+        Text("next"),
+    )
+    assert [(note.rule, note.at) for note in notes] == [
+        ("result.media_lifted", "the image"),
+        ("result.media_lifted", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ((IMAGE,), "(image below)"),
+        ((IMAGE, IMAGE), "(image below)"),
+        ((IMAGE, PDF), "(image and document below)"),
+        ((Text(" "), IMAGE), "(image below)"),
+    ],
+)
+def test_a_result_of_media_alone_says_where_they_are(content: tuple[Text | Media, ...], said: str) -> None:
+    blocks, _ = plain(PLAIN, ToolResult("a", content))
+    assert blocks[0] == ToolResult("a", (Text(said),))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ((Text("boom"),), (Text("Error: boom"),)),
+        ((Text("boom", Cache()), Text("bang")), (Text("Error: boom", Cache()), Text("bang"))),
+        ((), (Text("Error"),)),
+        ((Text(" "), Text("boom")), (Text(" "), Text("Error: boom"))),
+        ((IMAGE,), (Text("Error: (image below)"),)),
+    ],
+)
+def test_an_error_says_so_in_words(content: tuple[Text | Media, ...], said: tuple[Text, ...]) -> None:
+    blocks, notes = plain(PLAIN, ToolResult("a", content, is_error=True, at=Where("here")))
+    assert blocks[0] == ToolResult("a", said, is_error=False)
+    assert [note.at for note in notes if note.rule == "result.error_text"] == ["here"]
+
+
+@pytest.mark.parametrize("target", [PLAIN, RICH])
+def test_unreadable_media_is_left_out_everywhere(target: Capabilities) -> None:
+    blocks, notes = plain(target, ToolResult("a", (Text("A"), UNREADABLE)))
+    assert blocks == (ToolResult("a", (Text("A"),)),)
+    assert [(note.rule, note.action, note.at) for note in notes] == [("result.unreadable_media", "dropped", "the blur")]
+
+
+def test_unreadable_media_is_refused_where_losses_are() -> None:
+    asked = Conversation("m", (Message("user", (ToolResult("a", (UNREADABLE,)),)),))
+    with pytest.raises(Unrepresentable, match="the blur"):
+        PlainResults(RICH).forward(asked, Notes(refuse=True))
+
+
+def test_other_unknown_parts_stay() -> None:
+    blocks = (ToolResult("a", (Opaque("anthropic", {"type": "search_result"}, "search_result"),)),)
+    assert plain(PLAIN, *blocks) == (blocks, [])

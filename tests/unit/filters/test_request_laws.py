@@ -1,0 +1,90 @@
+"""The laws of the filters that give a request its shape: each alone, and all of them in the order of translate.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+
+from dragoman.filters.alternate_turns import AlternateTurns
+from dragoman.filters.fill_empty import FillEmpty
+from dragoman.filters.fold_system import FoldSystem
+from dragoman.filters.pair_tools import PairTools
+from dragoman.filters.plain_results import PlainResults
+from dragoman.filters.rename_tools import RenameTools
+from dragoman.model.canonical import canonical
+from dragoman.model.capabilities import Capabilities
+from dragoman.model.conversation import Conversation
+from dragoman.model.filter import Filter
+from dragoman.model.notes import Note, Notes
+from tests import strategies
+
+Fitting = Callable[[Capabilities], Sequence[Filter]]
+
+# In the order of translate.py; FoldSystem and FillEmpty stand there only for the targets that need them.
+ALL: Fitting = lambda target: [  # noqa: E731
+    PairTools(),
+    PlainResults(target),
+    RenameTools(target),
+    *([] if target.system == "native" else [FoldSystem(target)]),
+    *([] if target.blank_text else [FillEmpty()]),
+    AlternateTurns(target),
+]
+EACH: dict[str, Fitting] = {
+    "pair_tools": lambda _: [PairTools()],
+    "plain_results": lambda target: [PlainResults(target)],
+    "rename_tools": lambda target: [RenameTools(target)],
+    "fold_system": lambda target: [FoldSystem(target)],
+    "fill_empty": lambda _: [FillEmpty()],
+    "alternate_turns": lambda target: [AlternateTurns(target)],
+    "all": ALL,
+}
+every_filter = pytest.mark.parametrize("fitting", EACH.values(), ids=EACH.keys())
+
+
+def fit(filters: Sequence[Filter], conversation: Conversation) -> tuple[Conversation, list[Note]]:
+    notes = Notes()
+    for each in filters:
+        conversation, _ = each.forward(conversation, notes)
+    return conversation, list(notes)
+
+
+@every_filter
+@given(target=strategies.shapes, asked=strategies.conversations())
+def test_fitting_settles(fitting: Fitting, target: Capabilities, asked: Conversation) -> None:
+    fitted, _ = fit(fitting(target), asked)
+    again, notes = fit(fitting(target), fitted)
+    assert notes == []
+    assert again is fitted
+
+
+@every_filter
+@given(target=strategies.shapes, asked=strategies.conversations())
+def test_there_is_a_note_exactly_if_there_is_a_change(
+    fitting: Fitting, target: Capabilities, asked: Conversation
+) -> None:
+    fitted, notes = fit(fitting(target), asked)
+    assert bool(notes) == (fitted != asked)
+    assert fitted is asked or notes
+
+
+@every_filter
+@given(target=strategies.shapes, pair=strategies.conversations_that_go_on())
+def test_what_is_appended_leaves_the_prefix_as_it_was(
+    fitting: Fitting, target: Capabilities, pair: tuple[Conversation, Conversation]
+) -> None:
+    earlier, later = (fit(fitting(target), each)[0] for each in pair)
+    assert later.messages[: len(earlier.messages)] == earlier.messages
+    assert later.system == earlier.system
+
+
+@every_filter
+@given(target=strategies.shapes, asked=strategies.conversations())
+def test_the_form_stays_canonical_and_what_is_no_part_of_the_shape_untouched(
+    fitting: Fitting, target: Capabilities, asked: Conversation
+) -> None:
+    fitted, _ = fit(fitting(target), asked)
+    assert canonical(fitted) == fitted
+    for field in ("model", "output", "thinking", "max_tokens", "stop", "knobs", "choices", "stream", "user", "extra"):
+        assert getattr(fitted, field) == getattr(asked, field)
