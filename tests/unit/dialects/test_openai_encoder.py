@@ -1,6 +1,6 @@
 """Chat streams, written: what both official helpers accept, and frames that pass as they came."""
 
-# ruff: noqa: E501  # tables of payloads, one case a line
+# tables of payloads, one case a line
 from __future__ import annotations
 
 import json

@@ -1,6 +1,6 @@
 """Chat requests, both directions."""
 
-# ruff: noqa: E501  # tables of payloads, one case a line
+# tables of payloads, one case a line
 from __future__ import annotations
 
 import contextlib

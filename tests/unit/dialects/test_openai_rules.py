@@ -1,6 +1,6 @@
 """The rules of Chat, each broken once; and the filters that only Chat needs."""
 
-# ruff: noqa: E501  # tables of payloads, one case a line
+# tables of payloads, one case a line
 from __future__ import annotations
 
 import json

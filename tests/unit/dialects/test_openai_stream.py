@@ -1,6 +1,6 @@
 """Chat streams, read: what upstreams of the field send, and what a reader must make of it."""
 
-# ruff: noqa: E501  # tables of payloads, one case a line
+# tables of payloads, one case a line
 from __future__ import annotations
 
 import copy
