@@ -49,7 +49,7 @@ cover: $(INSTALLED) $(SDK_INSTALLED) ## run the suite in one process and report 
 	$(BIN)/coverage report
 
 laws-long: $(INSTALLED) ## run the laws with the hypothesis profile `long`
-	$(BIN)/python -m pytest tests/laws -n $(JOBS) --hypothesis-profile=long
+	$(BIN)/python -m pytest tests/laws tests/unit/raw_tools -n $(JOBS) --hypothesis-profile=long
 
 bench: $(INSTALLED) ## measure what a translation costs
 	@test -d bench || { echo "There is no bench/ yet." >&2; exit 1; }

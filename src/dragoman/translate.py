@@ -28,6 +28,16 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     losses: Literal["note", "refuse"] = "note"
     think_tags: bool = False  # the upstream writes its thinking as <think>…</think> into the text
+    raw_tools: str | None = (
+        None  # tool calls written as raw tokens: auto, off, a table's name; None: as the dialect has it
+    )
+    raw_tools_mode: Literal["live", "buffered"] = "live"  # buffered: each such call comes whole
+    repair: bool = False  # never pass bytes on unread, whatever the pair (D51)
+
+    @property
+    def reads_answers(self) -> bool:
+        """Whether a setting asks for something in answers that passing them on unread would miss."""
+        return self.think_tags or self.repair or self.raw_tools not in (None, "off")
 
 
 class Pair(Struct, frozen=True):
@@ -58,8 +68,18 @@ ORDER: tuple[_Maker, ...] = (
     lambda pair: filters.ObjectArguments(pair.client, pair.upstream),
 )
 LAST: tuple[_Maker, ...] = (  # after the upstream dialect's own quirks: these read the answer first
+    lambda pair: _raw_tools(pair),  # noqa: PLW0108  # defined below
     lambda pair: filters.ThinkTags(pair.upstream_family) if pair.settings.think_tags else None,
 )
+
+
+def _raw_tools(pair: Pair) -> Filter | None:
+    choice = pair.settings.raw_tools or ("auto" if pair.upstream.raw_tools else "off")
+    if choice == "off":
+        return None
+    ids = None if pair.client_family == pair.upstream_family else pair.client.ids
+    mode, side_by_side = pair.settings.raw_tools_mode, pair.client.interleaves
+    return filters.RawTools(choice, mode, ids=ids, interleaves=side_by_side)
 
 
 class Plan(Struct, frozen=True):
@@ -75,8 +95,8 @@ class Plan(Struct, frozen=True):
 
     @property
     def verbatim(self) -> bool:
-        """Whether an answer may pass byte for byte: one language, one framing, nothing to change."""
-        return not self.makers and self.same_wire
+        """Whether an answer may pass byte for byte: one language, one framing, nothing changed, nothing asked for."""
+        return self.same_wire and not self.notes and not self.settings.reads_answers
 
     @property
     def same_wire(self) -> bool:

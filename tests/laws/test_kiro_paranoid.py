@@ -40,7 +40,20 @@ def test_what_is_sent_passes_the_paranoid_simulator(
 
 
 # Schemas as wild as tools have them: keywords with right and wrong values, properties that are named like keywords.
-_WORDS = ["type", "properties", "required", "items", "anyOf", "oneOf", "allOf", "$ref", "$defs", "const", "enum", "default"]
+_WORDS = [
+    "type",
+    "properties",
+    "required",
+    "items",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "$ref",
+    "$defs",
+    "const",
+    "enum",
+    "default",
+]
 _WORDS += ["format", "pattern", "additionalProperties", "$schema", "minimum", "if", "not", "description", "x-own"]
 _LEAVES: st.SearchStrategy[Any] = st.sampled_from(
     [None, True, 3, "object", "string", [], {}, ["a"], ["string", "null"], "#/$defs/a", "#", "elsewhere.json", [1, "a"]]
@@ -50,8 +63,12 @@ schemas: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.one_of(
         st.dictionaries(st.sampled_from(_WORDS), inner, max_size=5),
         st.dictionaries(st.sampled_from(["a", "b", "format", "required"]), inner, max_size=3),
-        st.fixed_dictionaries({"properties": st.dictionaries(st.sampled_from(["a", "items"]), inner)}, optional={"required": inner}),
-        st.fixed_dictionaries({"$defs": st.dictionaries(st.sampled_from(["a", "b"]), inner), "$ref": st.just("#/$defs/a")}),
+        st.fixed_dictionaries(
+            {"properties": st.dictionaries(st.sampled_from(["a", "items"]), inner)}, optional={"required": inner}
+        ),
+        st.fixed_dictionaries(
+            {"$defs": st.dictionaries(st.sampled_from(["a", "b"]), inner), "$ref": st.just("#/$defs/a")}
+        ),
         st.lists(inner, max_size=3),
     ),
     max_leaves=12,

@@ -26,6 +26,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="for a reply or a stream: the client's request, in the dialect of --to",
     )
+    parser.add_argument("--raw-tools", metavar="NAME", help="tool calls written as raw tokens: auto, off, or a table")
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting (VALUE: JSON or text)"
     )
@@ -38,6 +39,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     try:
         options = dict(map(_option, arguments.set))
+        if arguments.raw_tools is not None:
+            options["raw_tools"] = arguments.raw_tools
         notes, problem = (_stream if arguments.what == "stream" else _whole)(arguments, options)
     except LocalMisuse as error:
         return complain(error, 2)

@@ -14,6 +14,7 @@ from dragoman.filters.fold_system import FoldSystem
 from dragoman.filters.object_arguments import ObjectArguments
 from dragoman.filters.pair_tools import PairTools
 from dragoman.filters.plain_results import PlainResults
+from dragoman.filters.raw_tools import RawTools
 from dragoman.filters.rename_tools import RenameTools
 from dragoman.filters.serialize_blocks import SerializeBlocks
 from dragoman.filters.settle_stop import SettleStop
@@ -30,6 +31,7 @@ __all__ = [
     "ObjectArguments",
     "PairTools",
     "PlainResults",
+    "RawTools",
     "RenameTools",
     "SerializeBlocks",
     "SettleStop",

@@ -48,6 +48,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     interleaves: bool = True  # several blocks may be open at once
     choices: bool = False  # n > 1
     citations: bool = False
+    raw_tools: bool = False  # models behind it may write tool calls as raw tokens into the text
     # limits and knobs
     knobs: frozenset[str] = frozenset()
     knob_ranges: tuple[tuple[str, float, float], ...] = ()

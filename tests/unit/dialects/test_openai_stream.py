@@ -486,7 +486,7 @@ def test_the_first_frame_of_azure_is_not_the_start() -> None:
 def test_what_the_first_chunk_says_beside_is_kept_and_padding_is_not() -> None:
     first = chunk({"role": "assistant"}, system_fingerprint="fp", service_tier=None, obfuscation="xxxx", created=99)
     assert read(wire(first, chunk(finish="stop"), DONE))[0] == Started(
-        "c1", "m1", extra=Extra("openai", {"system_fingerprint": "fp", "created": 99})
+        "c1", "m1", extra=Extra("openai", {"system_fingerprint": "fp", "created": 99}, frozenset({"created"}))
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dragoman.dialects.base import Breach, Call, Decoder, Encoder, World
 from dragoman.dialects.openai import faults, reply, request, rules, stream_rules
 from dragoman.dialects.openai.encoder import OpenaiEncoder
-from dragoman.dialects.openai.quirks import AskUsage, NameOutput, OrderBlocks
+from dragoman.dialects.openai.quirks import AskUsage, KeepSpecialTokens, NameOutput, OrderBlocks
 from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
 from dragoman.dialects.openai.stream import OpenaiDecoder
 from dragoman.errors import Fault, MalformedRequest
@@ -41,6 +41,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
             reasoning=True,
             seals=frozenset({FAMILY}),
             seal_slot=True,
+            raw_tools=True,
             choices=True,
             knobs=frozenset({*request.KNOBS, *self.more_knobs}),
             knob_ranges=(
@@ -58,7 +59,9 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
         )
 
     def quirks(self, model: str) -> Sequence[Filter]:
-        return (OrderBlocks(), NameOutput(), *((AskUsage(),) if self.ask_usage else ()))
+        asked: list[Filter] = [AskUsage()] if self.ask_usage else []
+        kept: list[Filter] = [KeepSpecialTokens()] if self.special_tokens else []
+        return (OrderBlocks(), NameOutput(), *asked, *kept)
 
     def parse_request(self, call: Call) -> Conversation:
         try:

@@ -36,9 +36,15 @@ _FILE_TYPES = {
 }
 
 
+_SPELLING = frozenset(
+    {"created", "stream_options", "refusal"}
+)  # nothing is lost where another dialect has no such field
+
+
 def extra_of(fields: JsonObject) -> Extra | None:
-    """Fields to keep, if there are any; those that begin with an underscore only say how something was spelt."""
-    return Extra(FAMILY, fields, frozenset(name for name in fields if name.startswith("_"))) if fields else None
+    """Fields to keep, if there are any. Some only say how something was spelt: ours begin with an underscore."""
+    spelling = frozenset(name for name in fields if name.startswith("_") or name in _SPELLING)
+    return Extra(FAMILY, fields, spelling) if fields else None
 
 
 def own_fields(extra: Extra | None) -> JsonObject:

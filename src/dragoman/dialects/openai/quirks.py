@@ -13,6 +13,7 @@ from dragoman.model.blocks import Extra
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
+from dragoman.wire.jsonio import Json
 
 
 class AskUsage:
@@ -22,13 +23,28 @@ class AskUsage:
     name = "openai.ask_usage"
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        fields = own_fields(conversation.extra)
-        if not conversation.stream or fields.get("stream_options") is not None:
+        if not conversation.stream or own_fields(conversation.extra).get("stream_options") is not None:
             return conversation, None
         notes.added("openai.ask_usage", "stream_options", "the stream is asked to report its usage")
-        spelling = conversation.extra.spelling if conversation.extra is not None else frozenset[str]()
-        asking = Extra(FAMILY, {**fields, "stream_options": {"include_usage": True}}, spelling)
-        return structs.replace(conversation, extra=asking), None
+        return _with_field(conversation, "stream_options", {"include_usage": True}), None
+
+
+class KeepSpecialTokens:
+    """Servers like vLLM strip the tokens that tool calls are written with; with tools offered they are asked not to."""
+
+    name = "openai.special_tokens"
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        if not conversation.tools or "skip_special_tokens" in own_fields(conversation.extra):
+            return conversation, None
+        notes.added("openai.special_tokens", "skip_special_tokens", "the server is asked to keep its special tokens")
+        return _with_field(conversation, "skip_special_tokens", False), None
+
+
+def _with_field(conversation: Conversation, name: str, value: Json) -> Conversation:
+    spelling = conversation.extra.spelling if conversation.extra is not None else frozenset[str]()
+    fields = {**own_fields(conversation.extra), name: value}
+    return structs.replace(conversation, extra=Extra(FAMILY, fields, spelling))
 
 
 class OrderBlocks:

@@ -17,4 +17,5 @@ class OpenaiSettings(Struct, frozen=True, kw_only=True):
     custom_tools: bool = True  # the upstream knows tools that take free text
     result_media: bool = False  # the upstream takes images in tool messages, which OpenAI itself does not
     ask_usage: bool = True  # ask for the usage chunk of streams that did not ask themselves
+    special_tokens: bool = False  # ask a vLLM-like server to keep its special tokens where tools are offered
     more_knobs: tuple[str, ...] = ()  # numeric fields beyond OpenAI's own: top_k, min_p, repetition_penalty …

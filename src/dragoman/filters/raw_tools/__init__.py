@@ -1,0 +1,10 @@
+"""Tool calls that a model wrote into its text as raw tokens or tags, recovered while they stream (D20-D22)."""
+
+from __future__ import annotations
+
+from dragoman.filters.raw_tools.engine import Engine
+from dragoman.filters.raw_tools.filter import RawTools
+from dragoman.filters.raw_tools.names import Ids, Tools
+from dragoman.filters.raw_tools.tables import ALIASES, NAMES, TABLES, Table
+
+__all__ = ["ALIASES", "NAMES", "TABLES", "Engine", "Ids", "RawTools", "Table", "Tools"]

@@ -1,0 +1,317 @@
+"""RawTools: on the way back calls written into text become calls; on the way to Kimi ids become what it was taught."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+from msgspec import Struct, structs
+
+from dragoman.filters.raw_tools.call import Mode
+from dragoman.filters.raw_tools.engine import Engine
+from dragoman.filters.raw_tools.grammar import grammar_of
+from dragoman.filters.raw_tools.history import calls_of, number_calls
+from dragoman.filters.raw_tools.names import Ids, Tools
+from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Carrier, Output, Remark, Said
+from dragoman.model.blocks import Reasoning, Text, ToolCall, ToolResult
+from dragoman.model.capabilities import Alphabet
+from dragoman.model.conversation import Conversation, Stop, ToolSpec, Why
+from dragoman.model.events import (
+    ArgumentsDelta,
+    BlockEnded,
+    BlockStarted,
+    Cited,
+    Event,
+    Events,
+    Failed,
+    Finished,
+    ReasoningDelta,
+    Sealed,
+    Stopped,
+    TextDelta,
+)
+from dragoman.model.filter import MakeBack
+from dragoman.model.notes import Action, Notes
+
+_KIMI = re.compile(r"kimi|moonshot", re.IGNORECASE)
+_FRESH = 1 << 41  # keys of the blocks made here; decoders count from 0, think_tags from 1 << 40
+
+
+class RawTools:
+    """`choice`: `auto`, `off`, or a table. `interleaves`: the client takes blocks that are open side by side.
+
+    `kimi_ids` None: if a Kimi table was chosen, or with `auto` if the model's name says so. `ids`: the alphabet the
+    client's ids must keep to, if it is stricter than Kimi's.
+    """
+
+    name = "raw_tools"
+
+    def __init__(
+        self,
+        choice: str = "auto",
+        mode: Mode = "live",
+        *,
+        kimi_ids: bool | None = None,
+        ids: Alphabet | None = None,
+        interleaves: bool = True,
+        trailing_text: bool = True,
+    ) -> None:
+        self._choice = choice
+        self._mode: Mode = mode
+        self._kimi_ids = kimi_ids
+        self._ids = ids
+        self._interleaves = interleaves
+        self._trailing_text = trailing_text
+        if choice != "off":
+            grammar_of(choice)  # an unknown name is an error here, not in the middle of an answer
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        asked = conversation
+        if self._numbers(conversation.model):
+            conversation = number_calls(conversation, notes)
+        if self._choice == "off":
+            return conversation, None
+        settings = _Settings(
+            self._choice,
+            self._mode,
+            Tools(tool for tool in asked.tools if isinstance(tool, ToolSpec)),
+            _used_ids(asked),
+            sum(1 for _ in calls_of(asked)),
+            self._ids,
+            asked.tool_choice.mode == "none",
+            self._interleaves,
+            self._trailing_text,
+        )
+        return conversation, partial(_Back, settings)
+
+    def _numbers(self, model: str) -> bool:
+        if self._kimi_ids is not None:
+            return self._kimi_ids
+        if self._choice in ("auto", "off"):
+            return self._choice == "auto" and _KIMI.search(model) is not None
+        return self._choice.startswith("kimi")
+
+
+def _used_ids(conversation: Conversation) -> frozenset[str]:
+    results = (block for message in conversation.messages for block in message.blocks if isinstance(block, ToolResult))
+    return frozenset((*(call.id for call in calls_of(conversation)), *(result.call_id for result in results)))
+
+
+class _Settings(Struct, frozen=True):
+    choice: str
+    mode: Mode
+    tools: Tools
+    used: frozenset[str]
+    calls: int
+    alphabet: Alphabet | None
+    muted: bool
+    interleaves: bool
+    trailing_text: bool
+
+
+class _Lane:
+    """A text or reasoning block of the upstream, and the block it goes out as."""
+
+    __slots__ = ("carrier", "ended", "key", "opened", "started", "told", "voice")
+
+    def __init__(self, started: BlockStarted, voice: _Voice) -> None:
+        self.started = started
+        self.voice = voice
+        self.carrier = Carrier.TEXT if isinstance(started.block, Text) else Carrier.REASONING
+        self.key: int | None = None  # of the block that is open for it now
+        self.opened = False  # it went out under its own key
+        self.told = False  # text came
+        self.ended = False
+
+
+class _Voice:
+    """One choice: its engine, its lanes, its open call, and what is to be noted of it."""
+
+    def __init__(self, settings: _Settings, choice: int) -> None:
+        ids = Ids(settings.used, settings.calls, settings.alphabet, str(choice))
+        self.choice = choice
+        self.engine = Engine(
+            settings.choice,
+            settings.tools,
+            ids,
+            mode=settings.mode,
+            muted=settings.muted,
+            trailing_text=settings.trailing_text,
+        )
+        self.lanes: dict[Carrier, _Lane] = {}
+        self.call = 0  # the open call's key
+        self.remarks: dict[str, tuple[int, str]] = {}
+        self.closed = False
+
+
+class _Back:
+    def __init__(self, settings: _Settings, notes: Notes) -> None:
+        self._settings = settings
+        self._notes = notes
+        self._voices: dict[int, _Voice] = {}
+        self._lanes: dict[int, _Lane] = {}
+        self._pending: _Lane | None = None  # has begun, and nothing has been said in it: it may turn out to be a call
+        self._made = 0
+
+    def feed(self, events: Events) -> Events:
+        if self._pending is not None:
+            return self._changed(events, 0)
+        for index, event in enumerate(events):
+            if type(event) is TextDelta or type(event) is ReasoningDelta:
+                lane = self._lanes.get(event.key)
+                if lane is None or (lane.key == event.key and lane.voice.engine.passes(event.text, lane.carrier)):
+                    continue
+                if len(events) == 1 and event.text and lane.voice.lanes.get(lane.carrier) is lane:
+                    return self._delta(events, lane, event.text)
+            elif type(event) not in _CONCERNED:
+                continue
+            return self._changed(events, index)
+        return events
+
+    def _delta(self, events: Events, lane: _Lane, text: str) -> Events:
+        """One delta, as most frames are: what comes out may still be what went in."""
+        outputs = lane.voice.engine.feed(text, lane.carrier)
+        if len(outputs) == 1 and lane.key == lane.started.key:
+            said = outputs[0]
+            if type(said) is Said and said.text == text and said.carrier is lane.carrier:
+                return events
+        out: list[Event] = []
+        self._tell(lane.voice, outputs, out)
+        return tuple(out)
+
+    def _changed(self, events: Events, index: int) -> Events:
+        for event in events[index:]:
+            if type(event) is BlockStarted and isinstance(event.block, ToolCall):
+                self._voice(event.choice).engine.native(event.block.id)
+        out: list[Event] = list(events[:index])
+        for event in events[index:]:
+            self._take(event, out)
+        changed = tuple(out)
+        return events if changed == events else changed
+
+    def _take(self, event: Event, out: list[Event]) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None and getattr(event, "key", None) != pending.started.key:
+            self._open(pending, out)
+        match event:
+            case TextDelta(key, text) | ReasoningDelta(key, text) if text and key in self._lanes:
+                self._text(self._lanes[key], text, out)
+            case BlockStarted(key, Text() | Reasoning()):
+                self._lanes[key] = self._pending = _Lane(event, self._voice(event.choice))
+            case BlockEnded(key) if key in self._lanes:
+                self._end_lane(self._lanes.pop(key), event, out)
+            case Sealed(key) | Cited(key) | TextDelta(key) | ReasoningDelta(key) if key in self._lanes:
+                lane = self._lanes[key]
+                self._open(lane, out)
+                out.append(event if lane.key == key else structs.replace(event, key=lane.key))
+            case Stopped(stop, choice):
+                voice = self._voice(choice)
+                self._close(voice, out)
+                out.append(Stopped(_settled(stop, voice.engine.completed), choice))
+            case Finished() | Failed():
+                for voice in self._voices.values():
+                    self._close(voice, out)
+                out.append(event)
+            case _:
+                out.append(event)
+
+    def _voice(self, choice: int) -> _Voice:
+        voice = self._voices.get(choice)
+        if voice is None:
+            voice = self._voices[choice] = _Voice(self._settings, choice)
+        return voice
+
+    def _text(self, lane: _Lane, text: str, out: list[Event]) -> None:
+        voice = lane.voice
+        before = voice.lanes.get(lane.carrier)
+        if before is not None and before is not lane:
+            self._tell(voice, voice.engine.pause(), out)
+        voice.lanes[lane.carrier] = lane
+        lane.told = True
+        self._tell(voice, voice.engine.feed(text, lane.carrier), out)
+
+    def _end_lane(self, lane: _Lane, event: BlockEnded, out: list[Event]) -> None:
+        if lane.voice.lanes.get(lane.carrier) is lane:
+            self._tell(lane.voice, lane.voice.engine.pause(), out)
+        if not lane.told and not lane.opened:  # the upstream's own empty block
+            self._open(lane, out)
+        if lane.key is not None:
+            out.append(event if lane.key == event.key else BlockEnded(lane.key, event.complete))
+        lane.key, lane.ended = None, True
+
+    def _close(self, voice: _Voice, out: list[Event]) -> None:
+        if voice.closed:
+            return
+        voice.closed = True
+        self._tell(voice, voice.engine.close(), out)
+        for rule, (count, detail) in voice.remarks.items():
+            times = f" ({count} times)" if count > 1 else ""
+            self._notes.add(f"raw_tools.{rule}", _ACTIONS[rule], f"choices[{voice.choice}]", detail + times)
+
+    def _tell(self, voice: _Voice, outputs: list[Output], out: list[Event]) -> None:
+        for output in outputs:
+            match output:
+                case Arguments(text):
+                    out.append(ArgumentsDelta(voice.call, text))
+                case Said(text, carrier):
+                    self._say(voice.lanes[carrier], text, out)
+                case CallStarted():
+                    self._start_call(voice, output, out)
+                case CallEnded(complete):
+                    out.append(BlockEnded(voice.call, complete))
+                case Remark(rule, detail):
+                    count, first = voice.remarks.get(rule, (0, detail))
+                    voice.remarks[rule] = (count + 1, first)
+
+    def _start_call(self, voice: _Voice, call: CallStarted, out: list[Event]) -> None:
+        for lane in voice.lanes.values():
+            # Reasoning is always closed: what may still be sealed holds up all that begins after it.
+            if lane.key is not None and (lane.carrier is Carrier.REASONING or not self._settings.interleaves):
+                out.append(BlockEnded(lane.key))
+                lane.key = None
+        voice.call = self._fresh()
+        out.append(BlockStarted(voice.call, ToolCall(call.id, call.name), voice.choice))
+        where = f"the call {call.id} of {call.name} was written into the {call.carrier.value} ({call.table})"
+        self._notes.changed("raw_tools.recovered", f"choices[{voice.choice}]", where)
+
+    def _say(self, lane: _Lane, text: str, out: list[Event]) -> None:
+        self._open(lane, out)
+        key = lane.key or 0
+        out.append(TextDelta(key, text) if lane.carrier is Carrier.TEXT else ReasoningDelta(key, text))
+        if lane.ended:
+            out.append(BlockEnded(key))
+            lane.key = None
+
+    def _open(self, lane: _Lane, out: list[Event]) -> None:
+        """See to it that a block is open for the lane: its own if it is new, else one more of its kind."""
+        if lane.key is not None:
+            return
+        if lane.opened or lane.ended:
+            lane.key = self._fresh()
+            out.append(structs.replace(lane.started, key=lane.key))
+        else:
+            lane.key, lane.opened = lane.started.key, True
+            out.append(lane.started)
+
+    def _fresh(self) -> int:
+        self._made += 1
+        return _FRESH + self._made
+
+
+def _settled(stop: Stop, completed: int) -> Stop:
+    return structs.replace(stop, why=Why.TOOL) if completed and stop.why is Why.END else stop
+
+
+_CONCERNED: frozenset[type[Event]] = frozenset({BlockStarted, BlockEnded, Sealed, Cited, Stopped, Finished, Failed})
+_ACTIONS: dict[str, Action] = {
+    "cut_off": "changed",
+    "id_minted": "added",
+    "name_inferred": "added",
+    "nameless": "dropped",
+    "noise": "dropped",
+    "over_limit": "changed",
+    "stray_marker": "dropped",
+    "suppressed": "dropped",
+    "trailing_text": "dropped",
+    "unfinished": "dropped",
+}

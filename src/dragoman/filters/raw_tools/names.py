@@ -1,0 +1,168 @@
+"""Names and ids of recovered calls: by what the request declares, by the header, by the arguments (D4, D5, D21)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+
+from msgspec import Struct
+
+from dragoman.filters.rename_tools import rename
+from dragoman.model.capabilities import Alphabet
+from dragoman.model.conversation import ToolSpec
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
+
+PREFIX = "functions."
+_WORD = re.compile(r"""[^\s<>{}\[\]"'`,;]{1,256}""")  # what can be a name or an id at all
+_KEYS = re.compile(r'"((?:[^"\\]|\\.)+)"\s*:')
+_UNKNOWN: frozenset[str] = frozenset()
+
+
+class Header(Struct, frozen=True):
+    """What a header says. An empty name is to be inferred from the arguments."""
+
+    name: str
+    index: str = ""  # the model's own count
+    id: str = ""  # where the header is nothing but an id
+
+
+class Tools:
+    """The declared tools. Immutable; shared by the choices of an answer."""
+
+    def __init__(self, specs: Iterable[ToolSpec] = ()) -> None:
+        self._schemas: dict[str, Mapping[str, Json]] = {spec.name: spec.schema or {} for spec in specs}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._schemas)
+
+    def resolve(self, written: str) -> str | None:
+        """The declared name that is meant: as written, then without `functions.`, then the last segment."""
+        for name in (written, written.removeprefix(PREFIX), written.rpartition(".")[2]):
+            if name in self._schemas:
+                return name
+        return None
+
+    def header(self, written: str) -> Header:
+        """Read a Kimi header: `[functions.]NAME[:COUNT]`, or only a count, or only an id, or nothing."""
+        name, _, index = "".join(written.split()).rpartition(":")
+        if not (_WORD.fullmatch(name) and index.isascii() and index.isdigit()):
+            return self._bare("".join(written.split()))
+        known = self.resolve(name)
+        return Header(known or (name.removeprefix(PREFIX) if self._schemas else name), index)
+
+    def declares(self, written: str) -> bool:
+        """Whether a header names a declared tool outright."""
+        name, _, index = "".join(written.split()).rpartition(":")
+        return self.resolve(name if name and index.isdigit() else "".join(written.split())) is not None
+
+    def _bare(self, written: str) -> Header:
+        written = written if _WORD.fullmatch(written) else ""
+        known = self.resolve(written)
+        if known is not None or not self._schemas:
+            return Header(known or written)
+        only = self.names[0] if len(self._schemas) == 1 else ""
+        if written.isascii() and written.isdigit():
+            return Header(only, written)
+        return Header(only, "", written)
+
+    def infer(self, arguments: str) -> str | None:
+        """The tool that these arguments fit: most shared keys less foreign ones, at least one shared."""
+        keys = _keys(arguments)
+        best: tuple[int, bool] | None = None
+        chosen = None
+        for name, schema in self._schemas.items():
+            properties, required = schema.get("properties"), schema.get("required")
+            known = set(properties) if isinstance(properties, dict) else set()
+            shared = len(keys & known)
+            needs = {each for each in required if isinstance(each, str)} if isinstance(required, list) else set()
+            score = (shared - len(keys - known), needs <= keys)
+            if shared and (best is None or score > best):
+                best, chosen = score, name
+        return chosen
+
+    def kinds(self, tool: str, key: str) -> frozenset[str]:
+        """The JSON types the tool's schema allows for a parameter; empty if it does not say."""
+        root = self._schemas.get(tool, {})
+        properties = root.get("properties")
+        return _kinds(properties.get(key), root, 8) if isinstance(properties, dict) else _UNKNOWN
+
+
+def _keys(arguments: str) -> set[str]:
+    try:
+        value = jsonio.decode(arguments)
+    except jsonio.JsonError:
+        return set(_KEYS.findall(arguments))
+    return set(value) if isinstance(value, dict) else set()
+
+
+def _kinds(schema: Json, root: Mapping[str, Json], depth: int) -> frozenset[str]:
+    if not isinstance(schema, dict) or not depth:
+        return _UNKNOWN
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        return frozenset({kind})
+    if isinstance(kind, list):
+        return frozenset(each for each in kind if isinstance(each, str))
+    if isinstance(reference := schema.get("$ref"), str):
+        return _kinds(_referred(reference, root), root, depth - 1)
+    for word in ("anyOf", "oneOf", "allOf"):
+        if isinstance(parts := schema.get(word), list):
+            return frozenset().union(*(_kinds(part, root, depth - 1) for part in parts))
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if isinstance(values, list) and values and all(isinstance(value, str) for value in values):
+        return frozenset({"string"})
+    return _UNKNOWN
+
+
+def _referred(reference: str, root: Mapping[str, Json]) -> Json:
+    found: Json = dict(root)
+    for part in reference.removeprefix("#/").split("/"):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found
+
+
+def canonical_id(name: str, index: int | str) -> str:
+    """`functions.NAME:N`, the only form of id that Kimi's templates teach its models."""
+    return f"{name if name.startswith(PREFIX) else PREFIX + name}:{index}"
+
+
+class Ids:
+    """Ids for the calls of one choice, each unique in the conversation, all a function of what has been said."""
+
+    def __init__(
+        self, used: Iterable[str] = (), calls: int = 0, alphabet: Alphabet | None = None, seed: str = ""
+    ) -> None:
+        self._used = set(used)
+        self._calls = calls  # of the conversation so far
+        self._alphabet = alphabet
+        self._seed = seed
+
+    def taken(self, id_: str) -> None:
+        """A native call has this id."""
+        self._used.add(id_)
+        self._calls += 1
+
+    def of(self, header: Header, name: str, canonical: bool) -> tuple[str, bool]:
+        """The call's id, and whether it is the model's own."""
+        own = header.id or (canonical_id(name, header.index) if header.index else "")
+        id_ = own
+        number = self._calls
+        self._calls += 1
+        if not own or self._legal(own) in self._used:
+            while True:
+                id_ = canonical_id(name, number) if canonical else self._hashed(name, number)
+                if self._legal(id_) not in self._used:
+                    break
+                number += 1
+        legal = self._legal(id_)
+        self._used.add(legal)
+        return legal, id_ == own
+
+    def _legal(self, id_: str) -> str:
+        return id_ if self._alphabet is None else rename(id_, self._alphabet)
+
+    def _hashed(self, name: str, number: int) -> str:
+        return "call_" + sha256(f"{self._seed}\0{number}\0{name}".encode(errors="surrogatepass")).hexdigest()[:24]

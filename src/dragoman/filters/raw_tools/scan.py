@@ -1,0 +1,150 @@
+"""Follow JSON that arrives in pieces, and say where it stops being JSON.
+
+Stricter than wire/jsonscan.py, because here the answer decides whether a marker may be trusted to be part of a string:
+only inside a string of a so-far well-formed prefix is it text. Lenient where models are: control characters inside
+strings, any mixture of digits and signs as a number.
+
+All transitions outside strings and numbers are in one table. A state is its row: character -> (next state, effect).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TypeAlias
+
+_STRING = re.compile(r'(?:[^"\\]++|\\.)*+', re.DOTALL).match
+_NUMBER = re.compile(r"[-+.0-9eE]*+").match
+_DEEPEST = 1000  # deeper nesting is not followed: it counts as no JSON
+
+_Row: TypeAlias = "dict[str, tuple[_Row, int]]"
+
+# Effects, plain numbers because this is the hot path. NAME, TEXT: a string begins, the second one as a value.
+_NONE, _NAME, _TEXT, _OBJECT, _LIST, _POP, _ENDED = range(7)
+
+# States, named by what may come next; _IN_NUMBER is inside one. An effect that ends a value also says what comes next.
+_VALUE: _Row = {}
+_ITEM: _Row = {}  # or the list's end
+_KEY: _Row = {}  # or the object's end
+_NEXT_KEY: _Row = {}
+_COLON: _Row = {}
+_IN_OBJECT: _Row = {}  # a comma, or its end
+_IN_LIST: _Row = {}
+_IN_NUMBER: _Row = {}
+
+
+def _word(rest: str) -> _Row:
+    return {rest[0]: (_word(rest[1:]), _NONE) if rest[1:] else (_VALUE, _ENDED)}
+
+
+def _fill() -> None:
+    value: _Row = {'"': (_VALUE, _TEXT), "{": (_KEY, _OBJECT), "[": (_ITEM, _LIST)}
+    value |= dict.fromkeys("-0123456789", (_IN_NUMBER, _NONE))
+    value |= {word[0]: (_word(word[1:]), _NONE) for word in ("true", "false", "null")}
+    key: _Row = {'"': (_COLON, _NAME)}
+    _VALUE.update(value)
+    _ITEM.update(value | {"]": (_VALUE, _POP)})
+    _KEY.update(key | {"}": (_VALUE, _POP)})
+    _NEXT_KEY.update(key)
+    _COLON.update({":": (_VALUE, _NONE)})
+    _IN_OBJECT.update({",": (_NEXT_KEY, _NONE), "}": (_VALUE, _POP)})
+    _IN_LIST.update({",": (_VALUE, _NONE), "]": (_VALUE, _POP)})
+    for row in (_VALUE, _ITEM, _KEY, _NEXT_KEY, _COLON, _IN_OBJECT, _IN_LIST):
+        row.update(dict.fromkeys(" \t\n\r", (row, _NONE)))
+
+
+_fill()
+
+
+class JsonScanner:
+    """Feed text cut anywhere. `quoted`: inside a string. `complete`: the first value has ended.
+
+    `begun`: more of an object or array has come than white space and its opening bracket.
+    """
+
+    __slots__ = ("_escaped", "_stack", "_state", "_value_string", "begun", "complete", "quoted")
+
+    def __init__(self) -> None:
+        self.quoted = False
+        self.complete = False
+        self.begun = False
+        self._escaped = False
+        self._value_string = False  # the string is a value, not a key
+        self._state = _VALUE
+        self._stack: list[_Row] = []  # what follows the values of the brackets that are open
+
+    def inside(self, text: str) -> bool:
+        """Whether all of the text is part of the string we are in. The short way for most of a long argument."""
+        return self.quoted and not self._escaped and '"' not in text and "\\" not in text
+
+    def scan(self, text: str, at: int) -> int:
+        """Go on from `at`; give where the value ended, or where it is no JSON any more, or the text's end."""
+        size = len(text)
+        while at < size and not self.complete:
+            if self.quoted:
+                at = self._string(text, at, size)
+            elif self._state is _IN_NUMBER:
+                at = _NUMBER(text, at).end()  # type: ignore[union-attr]  # it matches the empty text, too
+                if at < size:
+                    self._value_ended()
+            else:
+                moved = self._structure(text, at, size)
+                if moved == at:
+                    break
+                at = moved
+        return at
+
+    def _structure(self, text: str, at: int, size: int) -> int:
+        """Go through what is neither string nor number."""
+        row = self._state
+        while at < size and (move := row.get(text[at])) is not None:
+            after, effect = move
+            if effect:
+                self._state = row
+                if not self._take(after, effect):
+                    return at
+                if self.quoted or self.complete:
+                    return at + 1
+                after = self._state
+            row = after
+            at += 1
+        self._state = row
+        return at
+
+    def _string(self, text: str, at: int, size: int) -> int:
+        if self._escaped:
+            self._escaped = False
+            at += 1
+        at = _STRING(text, at).end()  # type: ignore[union-attr]  # it matches the empty text, too
+        if at == size:
+            return at
+        if text[at] == "\\":
+            self._escaped = True
+            return size
+        self.quoted = False
+        if self._value_string:
+            self._value_ended()
+        return at + 1
+
+    def _take(self, row: _Row, effect: int) -> bool:
+        """Do what a move brings with it; False if that is too much."""
+        self.begun = bool(self._stack)
+        if effect > _LIST:
+            if effect == _POP:
+                self._stack.pop()
+            self._value_ended()
+            return True
+        if effect > _TEXT:
+            if len(self._stack) >= _DEEPEST:
+                return False
+            self._stack.append(_IN_OBJECT if effect == _OBJECT else _IN_LIST)
+        else:
+            self.quoted = True
+            self._value_string = effect == _TEXT
+        self._state = row
+        return True
+
+    def _value_ended(self) -> None:
+        if self._stack:
+            self._state = self._stack[-1]
+        else:
+            self.complete = True

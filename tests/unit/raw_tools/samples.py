@@ -1,0 +1,217 @@
+"""Streams with raw calls in them, ways to cut them, and what is left when all is said."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from dragoman.filters.raw_tools import Engine, Ids, RawTools, Tools
+from dragoman.filters.raw_tools.call import Mode
+from dragoman.filters.raw_tools.outputs import Arguments, Carrier, Output, Said
+from dragoman.model import grammar
+from dragoman.model.blocks import Reasoning, Text
+from dragoman.model.blocks import ToolCall as CallBlock
+from dragoman.model.conversation import Conversation, Message, Stop, ToolSpec, Why
+from dragoman.model.events import (
+    FINISHED,
+    ArgumentsDelta,
+    BlockEnded,
+    BlockStarted,
+    Event,
+    Events,
+    ReasoningDelta,
+    Started,
+    Stopped,
+    TextDelta,
+)
+from dragoman.model.notes import Notes
+from dragoman.wire.jsonio import Json
+
+SB, SE = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+CB, AB, CE = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+TEXT, REASONING = Carrier.TEXT, Carrier.REASONING
+Said_: TypeAlias = tuple[Carrier, str]
+
+
+def end(tag: str) -> str:
+    return f"</{tag}>"
+
+
+def call(header: str, arguments: str) -> str:
+    return f"{CB}{header}{AB}{arguments}{CE}"
+
+
+def section(*calls: str) -> str:
+    return SB + "".join(calls) + SE
+
+
+def tool(name: str, *keys: str) -> ToolSpec:
+    properties: dict[str, Json] = {key: {"type": "string"} for key in keys}
+    return ToolSpec(name, schema={"type": "object", "properties": properties, "required": [*keys]})
+
+
+TOOLS = (tool("bash", "command"), tool("read_file", "path"), tool("task", "description", "prompt"))
+
+
+class Call(Struct, frozen=True):
+    id: str
+    name: str
+    arguments: str
+    complete: bool = True
+
+
+class Told(Struct, frozen=True):
+    """All that an answer says, in the order in which it says it."""
+
+    said: tuple[Said_ | Call, ...]
+    why: Why = Why.END
+    rules: frozenset[str] = frozenset()
+
+    @property
+    def calls(self) -> list[Call]:
+        return [each for each in self.said if isinstance(each, Call)]
+
+    def text(self, carrier: Carrier = TEXT) -> str:
+        return "".join(each[1] for each in self.said if not isinstance(each, Call) and each[0] is carrier)
+
+
+# --- cuts
+
+
+def all_cuts(text: str, seed: int = 0) -> Iterator[list[str]]:
+    """Whole, at every single place, by character, and fifty at random."""
+    yield [text]
+    yield list(text)
+    yield from ([text[:at], text[at:]] for at in range(1, len(text)))
+    rng = random.Random(seed)
+    yield from (random_cut(text, rng) for _ in range(50))
+
+
+def random_cut(text: str, rng: random.Random) -> list[str]:
+    places = sorted(rng.sample(range(len(text) + 1), min(len(text) + 1, rng.randint(1, 9))))
+    return [text[start:stop] for start, stop in zip([0, *places], [*places, len(text)], strict=True)]
+
+
+def carrier_cuts(said: Sequence[Said_], seed: int = 0) -> Iterator[list[Said_]]:
+    """The same for a text that changes its carrier: a cut never joins two carriers."""
+    whole = "".join(text for _, text in said)
+    for pieces in all_cuts(whole, seed):
+        cut: list[Said_] = []
+        rest = [[carrier, text] for carrier, text in said]
+        for piece in pieces:
+            left = piece
+            while left:
+                carrier, text = rest[0]
+                taken = str(text)[: len(left)]
+                cut.append((Carrier(carrier), taken))
+                left = left[len(taken) :]
+                rest[0][1] = str(text)[len(taken) :]
+                if not rest[0][1]:
+                    rest.pop(0)
+        yield cut
+
+
+# --- the engine alone
+
+
+def outputs(
+    pieces: Iterable[str | Said_],
+    choice: str = "auto",
+    tools: Iterable[ToolSpec] = TOOLS,
+    mode: Mode = "live",
+    *,
+    muted: bool = False,
+    trailing_text: bool = True,
+) -> list[Output]:
+    """What the engine says, neighbouring pieces of one kind joined."""
+    engine = Engine(choice, Tools(tools), Ids(), mode=mode, muted=muted, trailing_text=trailing_text)
+    told: list[Output] = []
+    for piece in pieces:
+        told += engine.feed(piece) if isinstance(piece, str) else engine.feed(piece[1], piece[0])
+    return merged([*told, *engine.close()])
+
+
+def merged(told: Iterable[Output]) -> list[Output]:
+    joined: list[Output] = []
+    for output in told:
+        last = joined[-1] if joined else None
+        if isinstance(output, Said) and isinstance(last, Said) and output.carrier is last.carrier:
+            joined[-1] = Said(last.text + output.text, last.carrier)
+        elif isinstance(output, Arguments) and isinstance(last, Arguments):
+            joined[-1] = Arguments(last.text + output.text)
+        else:
+            joined.append(output)
+    return joined
+
+
+# --- the filter
+
+
+def conversation(
+    tools: Iterable[ToolSpec] = TOOLS, messages: tuple[Message, ...] = (), model: str = "kimi-k2"
+) -> Conversation:
+    asked = Message("user", (Text("Do it."),))
+    return Conversation(model, (*messages, asked), tools=tuple(tools))
+
+
+def stream(pieces: Iterable[Said_], why: Why = Why.END, choice: int = 0, first_key: int = 0) -> Iterator[Events]:
+    """An answer as a decoder tells it: one frame a piece, a block as long as its carrier lasts."""
+    yield (Started("r", "m"),)
+    yield from blocks(pieces, choice, first_key)
+    yield (Stopped(Stop(why), choice),)
+    yield (FINISHED,)
+
+
+def blocks(pieces: Iterable[Said_], choice: int = 0, first_key: int = 0) -> Iterator[Events]:
+    key, open_carrier = first_key - 1, None
+    for carrier, text in pieces:
+        frame: list[Event] = []
+        if carrier is not open_carrier:
+            if open_carrier is not None:
+                frame.append(BlockEnded(key))
+            key, open_carrier = key + 1, carrier
+            frame.append(BlockStarted(key, Text("") if carrier is TEXT else Reasoning(""), choice))
+        frame.append(TextDelta(key, text) if carrier is TEXT else ReasoningDelta(key, text))
+        yield tuple(frame)
+    if open_carrier is not None:
+        yield (BlockEnded(key),)
+
+
+def answered(frames: Iterable[Events], filter_: RawTools | None = None, asked: Conversation | None = None) -> Told:
+    """Send an answer through the filter's way back; its grammar is checked on the way."""
+    _, make_back = (filter_ or RawTools()).forward(asked or conversation(), Notes())
+    assert make_back is not None
+    notes = Notes()
+    back = make_back(notes)
+    events = [event for frame in frames for event in back.feed(frame)]
+    grammar.check(events)
+    return told_by(events, frozenset(note.rule for note in notes))
+
+
+def told_by(events: Iterable[Event], rules: frozenset[str] = frozenset(), choice: int = 0) -> Told:
+    said: dict[int, Said_ | Call] = {}
+    why = Why.END
+    for event in events:
+        match event:
+            case BlockStarted(key, CallBlock(id=id_, name=name), number) if number == choice:
+                said[key] = Call(id_, name, "", complete=False)
+            case BlockStarted(key, Text() | Reasoning() as block, number) if number == choice:
+                said[key] = (TEXT if isinstance(block, Text) else REASONING, "")
+            case TextDelta(key, text) | ReasoningDelta(key, text) | ArgumentsDelta(key, text) if key in said:
+                grown = said[key]
+                if isinstance(grown, Call):
+                    said[key] = Call(grown.id, grown.name, grown.arguments + text, complete=False)
+                else:
+                    said[key] = (grown[0], grown[1] + text)
+            case BlockEnded(key, complete) if key in said:
+                grown = said[key]
+                if isinstance(grown, Call):
+                    said[key] = Call(grown.id, grown.name, grown.arguments, complete)
+            case Stopped(stop, number) if number == choice:
+                why = stop.why
+            case _:
+                pass
+    return Told(tuple(said.values()), why, rules)

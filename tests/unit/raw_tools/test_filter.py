@@ -1,0 +1,439 @@
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from dragoman.errors import Fault
+from dragoman.filters.raw_tools import RawTools
+from dragoman.model import grammar
+from dragoman.model.assemble import fold, unfold
+from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, ToolResult
+from dragoman.model.capabilities import Alphabet
+from dragoman.model.conversation import Choice, Conversation, Message, Reply, Stop, ToolChoice, Why
+from dragoman.model.events import (
+    FINISHED,
+    ArgumentsDelta,
+    BlockEnded,
+    BlockStarted,
+    Event,
+    Events,
+    Failed,
+    ReasoningDelta,
+    Sealed,
+    Started,
+    Stopped,
+    TextDelta,
+)
+from dragoman.model.filter import Back
+from dragoman.model.notes import Notes
+from tests.strategies import conversations, conversations_that_go_on, events
+from tests.unit.raw_tools.documents import broken
+from tests.unit.raw_tools.samples import (
+    AB,
+    CB,
+    REASONING,
+    SB,
+    SE,
+    TEXT,
+    TOOLS,
+    Call,
+    answered,
+    blocks,
+    call,
+    conversation,
+    random_cut,
+    section,
+    stream,
+    told_by,
+)
+
+LS = '{"command":"ls"}'
+ONE = section(call("functions.bash:0", LS))
+BASH = Call("functions.bash:0", "bash", LS)
+
+
+def back_of(filter_: RawTools | None = None, asked: Conversation | None = None, notes: Notes | None = None) -> Back:
+    _, make = (filter_ or RawTools()).forward(asked or conversation(), Notes())
+    assert make is not None
+    return make(notes if notes is not None else Notes())
+
+
+# --- what does not change
+
+
+def test_an_answer_without_calls_keeps_every_frame_as_the_same_object() -> None:
+    back = back_of()
+    said = [
+        (REASONING, "I think, "),
+        (REASONING, "so: a < b."),
+        (TEXT, "Yes\n"),
+        (TEXT, "it is `x` "),
+        (TEXT, "and so on "),
+    ]
+    for frame in stream(said):
+        assert back.feed(frame) is frame
+
+
+@given(events())
+def test_other_answers_come_back_unchanged(told: tuple[Event, ...]) -> None:
+    assume(not any("<" in event.text for event in told if isinstance(event, TextDelta | ReasoningDelta)))
+    asked = conversation(tools=())
+    back = back_of(None, asked)
+    assert [event for each in told for event in back.feed((each,))] == list(told)
+    assert back_of(None, asked).feed(told) is told
+
+
+@given(events(), st.integers(0, 2**32))
+def test_the_grammar_is_kept_whatever_the_texts_are(told: tuple[Event, ...], seed: int) -> None:
+    rng = random.Random(seed)
+    for interleaves in (True, False):
+        back = back_of(RawTools(rng.choice(["auto", "kimi"]), interleaves=interleaves))
+        checked = grammar.Grammar()
+        for event in told:
+            wild = isinstance(event, TextDelta | ReasoningDelta)
+            checked.check(back.feed((structs.replace(event, text=broken(rng)) if wild else event,)))
+
+
+def test_off_is_off() -> None:
+    asked = conversation()
+    assert RawTools("off").forward(asked, Notes()) == (asked, None)
+
+
+# --- blocks
+
+
+def test_a_text_that_is_nothing_but_a_call_leaves_no_empty_block() -> None:
+    out = [event for frame in stream([(TEXT, ONE)]) for event in back_of_stream(frame)]
+    started = [event.block for event in out if isinstance(event, BlockStarted)]
+    assert [type(block) for block in started] == [ToolCall]
+
+
+_backs: dict[int, Back] = {}
+
+
+def back_of_stream(frame: Events) -> Events:
+    """One way back for the frames of one test."""
+    if isinstance(frame[0], Started):
+        _backs[0] = back_of()
+    return _backs[0].feed(frame)
+
+
+def test_the_upstreams_own_empty_block_is_kept() -> None:
+    frames: list[Events] = [
+        (Started("r", "m"),),
+        (BlockStarted(0, Text("")),),
+        (BlockEnded(0),),
+        (Stopped(Stop(Why.END)), FINISHED),
+    ]
+    back = back_of()
+    assert [event for frame in frames for event in back.feed(frame)] == [event for frame in frames for event in frame]
+
+
+def test_for_a_client_that_takes_one_block_at_a_time_the_text_is_closed_before_the_call() -> None:
+    back = back_of(RawTools(interleaves=False))
+    out = [
+        event
+        for frame in stream([(TEXT, f"a{SB}{CB}functions.bash:0{AB}{{"), (TEXT, f'"command":1}}{SE} b')])
+        for event in back.feed(frame)
+    ]
+    open_blocks = 0
+    for event in out:
+        open_blocks += isinstance(event, BlockStarted) - isinstance(event, BlockEnded)
+        assert open_blocks <= 1
+    assert [each if isinstance(each, Call) else each[1] for each in told_by(out).said] == [
+        "a",
+        Call("functions.bash:0", "bash", '{"command":1}'),
+        " b",
+    ]
+
+
+def test_reasoning_is_closed_before_a_call_so_that_the_call_streams_live() -> None:
+    """The OpenAI encoder, for one, makes all wait while reasoning is open: it may still be sealed."""
+    back = back_of()
+    pieces = [
+        (REASONING, f"plan{SB}{CB}functions.bash:0{AB}"),
+        (REASONING, "{}"),
+        (REASONING, f"{SE}more"),
+        (REASONING, "!"),
+    ]
+    out = [event for frame in stream(pieces) for event in back.feed(frame)]
+    kinds = [type(event) for event in out if isinstance(event, BlockStarted | BlockEnded)]
+    assert kinds == [BlockStarted, BlockEnded] * 3
+    assert told_by(out).said == ((REASONING, "plan"), Call("functions.bash:0", "bash", "{}"), (REASONING, "more!"))
+
+
+def test_a_seal_that_comes_after_a_call_has_a_block_to_stand_on() -> None:
+    seal = Sealed(0, Seal("openai", "sig"))
+    frames: list[Events] = [
+        (Started("r", "m"),),
+        (BlockStarted(0, Reasoning("")), ReasoningDelta(0, f"plan{ONE}")),
+        (seal,),
+        (BlockEnded(0),),
+        (Stopped(Stop(Why.END)), FINISHED),
+    ]
+    for interleaves in (True, False):
+        back = back_of(RawTools(interleaves=interleaves))
+        out = [event for frame in frames for event in back.feed(frame)]
+        grammar.check(out)
+        assert [event.seal for event in out if isinstance(event, Sealed)] == [seal.seal]
+
+
+# --- how it ends
+
+
+@pytest.mark.parametrize("why", list(Why))
+def test_only_stop_becomes_tool_calls(why: Why) -> None:
+    assert answered(stream([(TEXT, ONE)], why)).why is (Why.TOOL if why is Why.END else why)
+    assert answered(stream([(TEXT, "text")], why)).why is why
+    assert answered(stream([(TEXT, SB + SE)], why)).why is why
+
+
+def test_a_call_that_was_cut_off_is_no_reason_to_call_tools() -> None:
+    told = answered(stream([(TEXT, f'{SB}{CB}functions.bash:0{AB}{{"comm')]))
+    assert told.calls == [Call("functions.bash:0", "bash", '{"comm', complete=False)]
+    assert told.why is Why.END
+    assert "raw_tools.cut_off" in told.rules
+
+
+def test_a_call_whose_json_is_complete_is_complete_without_any_end_marker() -> None:
+    told = answered(stream([(TEXT, f"{SB}{CB}functions.bash:0{AB}{LS}")]))
+    assert told.calls == [BASH]
+    assert told.why is Why.TOOL
+
+
+def test_a_broken_stream_lets_go_of_what_is_held_and_then_fails() -> None:
+    back = back_of()
+    fault = Failed(Fault("server", "gone"))
+    frames: list[Events] = [(Started("r", "m"),), (BlockStarted(0, Text("")), TextDelta(0, "a <|tool_call")), (fault,)]
+    out = [event for frame in frames for event in back.feed(frame)]
+    grammar.check(out)
+    assert told_by(out).text() == "a <|tool_call"
+    assert out[-1] == fault
+    assert not any(isinstance(event, Stopped) for event in out)
+
+
+def test_a_call_in_a_broken_stream_ends_incomplete() -> None:
+    back = back_of()
+    frames: list[Events] = [
+        (Started("r", "m"),),
+        (BlockStarted(0, Text("")), TextDelta(0, f'{SB}{CB}functions.bash:0{AB}{{"a')),
+        (Failed(Fault("server", "gone")),),
+    ]
+    out = [event for frame in frames for event in back.feed(frame)]
+    assert [event.complete for event in out if isinstance(event, BlockEnded)] == [False]
+
+
+# --- choices, native calls, tool_choice
+
+
+def test_choices_are_independent() -> None:  # case 40
+    first = list(blocks([(TEXT, piece) for piece in ONE], 0, 0))
+    second = list(blocks([(TEXT, piece) for piece in "b " + section(call("functions.task:3", "{}"))], 1, 100))
+    back = back_of()
+    out: list[Event] = [*back.feed((Started("r", "m"),))]
+    for at in range(max(len(first), len(second))):
+        for frames in (first, second):
+            out += back.feed(frames[at]) if at < len(frames) else ()
+    out += back.feed((Stopped(Stop(Why.END), 0), Stopped(Stop(Why.LENGTH), 1), FINISHED))
+    grammar.check(out)
+    assert (told_by(out, choice=0).calls, told_by(out, choice=0).why) == ([BASH], Why.TOOL)
+    assert (told_by(out, choice=1).calls, told_by(out, choice=1).why) == (
+        [Call("functions.task:3", "task", "{}")],
+        Why.LENGTH,
+    )
+    assert told_by(out, choice=1).text() == "b "
+
+
+def _with_native(text: str) -> list[Events]:
+    native = ToolCall("functions.bash:0", "bash")
+    return [
+        (Started("r", "m"),),
+        (BlockStarted(0, native), ArgumentsDelta(0, "{}"), BlockEnded(0)),
+        (BlockStarted(1, Text("")), TextDelta(1, text)),
+        (BlockEnded(1),),
+        (Stopped(Stop(Why.TOOL)), FINISHED),
+    ]
+
+
+def test_a_native_call_is_kept_and_stray_markers_go() -> None:  # case 39
+    told = answered(_with_native(f"done{SE}"))
+    assert told.calls == [Call("functions.bash:0", "bash", "{}")]
+    assert told.text() == "done"
+    assert "raw_tools.stray_marker" in told.rules
+
+
+def test_a_recovered_call_beside_a_native_one_has_an_id_of_its_own() -> None:
+    told = answered(_with_native(ONE))
+    assert [call.id for call in told.calls] == ["functions.bash:0", "functions.bash:1"]
+
+
+def test_tags_do_not_count_if_a_whole_reply_holds_a_native_call_anywhere() -> None:
+    tag = '<tool_call>{"name": "bash", "arguments": {}}</tool_call>'
+    reply = Reply("r", "m", (Choice((Text(tag), ToolCall("c", "bash", "{}")), Stop(Why.TOOL)),))
+    assert fold(back_of().feed(unfold(reply))) == reply
+
+
+def test_with_tool_choice_none_calls_are_left_out_and_markers_too() -> None:
+    asked = structs.replace(conversation(), tool_choice=ToolChoice("none"))
+    for text in (ONE, '<tool_call>{"name": "bash", "arguments": {}}</tool_call>'):
+        told = answered(stream([(TEXT, f"a\n{text} b")]), None, asked)
+        assert (told.calls, told.text(), told.why) == ([], "a\n b", Why.END)
+        assert "raw_tools.suppressed" in told.rules
+
+
+def test_trailing_text_can_be_left_out() -> None:
+    told = answered(stream([(TEXT, f"a{ONE}b")]), RawTools(trailing_text=False))
+    assert told.text() == "a"
+    assert "raw_tools.trailing_text" in told.rules
+
+
+# --- whole replies
+
+
+def test_a_whole_reply_is_told_as_a_streamed_one() -> None:
+    rng = random.Random(7)
+    for _ in range(200):
+        text = broken(rng) or "x"
+        reply = Reply("r", "m", (Choice((Text(text),), Stop(Why.END)),))
+        whole = back_of().feed(unfold(reply))
+        back = back_of()
+        pieces = [(TEXT, piece) for piece in random_cut(text, rng) if piece]
+        streamed = [event for frame in stream(pieces) for event in back.feed(frame)]
+        assert told_by(whole) == told_by(streamed)
+
+
+# --- ids
+
+
+def history(*calls: tuple[str, str]) -> tuple[Message, ...]:
+    messages: list[Message] = []
+    for id_, name in calls:
+        messages.append(Message("assistant", (ToolCall(id_, name, "{}"),)))
+        messages.append(Message("user", (ToolResult(id_, (Text("ok"),)),)))
+    return tuple(messages)
+
+
+def test_an_id_the_conversation_has_is_not_given_again() -> None:  # case 41
+    asked = conversation(messages=history(("functions.read_file:0", "read_file")))
+    answer = answered(stream([(TEXT, section(call("functions.read_file:0", '{"path":"b"}')))]), None, asked)
+    (told,) = answer.calls
+    assert told.id == "functions.read_file:1"
+    later = conversation(messages=history(("functions.read_file:0", "read_file"), (told.id, "read_file")))
+    sent, _ = RawTools().forward(later, Notes())
+    assert ids_of(sent) == [
+        "functions.read_file:0",
+        "functions.read_file:0",
+        "functions.read_file:1",
+        "functions.read_file:1",
+    ]
+
+
+def ids_of(sent: Conversation) -> list[str]:
+    blocks_ = [block for message in sent.messages for block in message.blocks]
+    return [
+        block.id if isinstance(block, ToolCall) else block.call_id
+        for block in blocks_
+        if isinstance(block, ToolCall | ToolResult)
+    ]
+
+
+def test_foreign_ids_become_kimis_in_order() -> None:
+    messages = history(("call_x", "bash"), ("toolu_1", "task"), ("functions.bash:7", "bash"))
+    notes = Notes()
+    sent, _ = RawTools("kimi").forward(conversation(messages=messages), notes)
+    assert ids_of(sent) == [
+        each for each in ("functions.bash:0", "functions.task:1", "functions.bash:2") for _ in range(2)
+    ]
+    assert [note.rule for note in notes] == ["raw_tools.ids"] * 3
+
+
+def test_an_id_used_twice_goes_with_its_own_result() -> None:
+    parallel = Message("assistant", (ToolCall("c", "bash", "1"), ToolCall("c", "task", "2")))
+    results = Message("user", (ToolResult("c", (Text("one"),)), ToolResult("c", (Text("two"),))))
+    again = history(("c", "read_file"))
+    sent, _ = RawTools("kimi").forward(conversation(messages=(parallel, results, *again)), Notes())
+    assert ids_of(sent) == [
+        "functions.bash:0", "functions.task:1", "functions.bash:0", "functions.task:1",
+        "functions.read_file:2", "functions.read_file:2",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "model", "renames"),
+    [
+        ({"choice": "auto"}, "moonshotai/Kimi-K2.5", True),
+        ({"choice": "auto"}, "qwen3", False),
+        ({"choice": "kimi"}, "anything", True),
+        ({"choice": "kimi", "kimi_ids": False}, "kimi-k2", False),
+        ({"choice": "off"}, "kimi-k2", False),
+        ({"choice": "off", "kimi_ids": True}, "kimi-k2", True),
+    ],
+)
+def test_who_gets_kimis_ids(settings: dict[str, Any], model: str, renames: bool) -> None:
+    asked = conversation(messages=history(("call_x", "bash")), model=model)
+    sent, _ = RawTools(**settings).forward(asked, Notes())
+    assert (ids_of(sent)[0] == "functions.bash:0") is renames
+
+
+@given(conversations())
+def test_numbering_settles_and_notes_what_it_changes(asked: Conversation) -> None:
+    notes, again = Notes(), Notes()
+    sent, _ = RawTools("kimi").forward(asked, notes)
+    assert RawTools("kimi").forward(sent, again)[0] == sent
+    assert not len(again)
+    assert bool(len(notes)) or sent == asked
+
+
+@given(conversations_that_go_on())
+def test_numbering_keeps_what_was_sent_before_as_a_prefix(both: tuple[Conversation, Conversation]) -> None:
+    early, late = (RawTools("kimi").forward(each, Notes())[0] for each in both)
+    shared = len(early.messages) - 1
+    assert late.messages[:shared] == early.messages[:shared]
+
+
+def test_ids_keep_to_the_clients_alphabet() -> None:
+    filter_ = RawTools(ids=Alphabet("a-zA-Z0-9_-", 64))
+    text = section(call("functions.bash:0", LS), call("functions.bash:0", LS))
+    ids = [each.id for each in answered(stream([(TEXT, text)]), filter_).calls]
+    assert len(set(ids)) == 2
+    assert all(id_.replace("_", "").isalnum() for id_ in ids)
+    asked = conversation(messages=history((ids[0], "bash")))
+    (again,) = answered(stream([(TEXT, ONE)]), filter_, asked).calls
+    assert again.id not in ids[:1]
+
+
+def test_equal_answers_get_equal_ids() -> None:
+    text = '<tool_call>{"name": "bash", "arguments": {}}</tool_call>' * 2
+    ids = [[each.id for each in answered(stream([(TEXT, text)])).calls] for _ in range(2)]
+    assert ids[0] == ids[1]
+    assert len(set(ids[0])) == 2
+
+
+def test_every_change_has_its_note() -> None:
+    for text, rule in {
+        ONE: "raw_tools.recovered",
+        section(call("3", '{"path":"x"}')): "raw_tools.name_inferred",
+        section(call("3", '{"zz":"x"}')): "raw_tools.nameless",
+        f"a{SE}": "raw_tools.stray_marker",
+        f"{SB}noise{SE}": "raw_tools.noise",
+        f"{SB}{CB}functions.ba": "raw_tools.unfinished",
+        f"{SB}{CB}{'x' * 2000}": "raw_tools.over_limit",
+        section(call("bash", LS)): "raw_tools.id_minted",
+    }.items():
+        assert rule in answered(stream([(TEXT, text)])).rules, text
+    assert answered(stream([(TEXT, "plain a < b")])).rules == frozenset()
+
+
+def test_tools_declared_elsewhere_do_not_matter() -> None:
+    asked = structs.replace(conversation(), tools=())
+    told = answered(stream([(TEXT, section(call("functions.task:45", "{}")))]), None, asked)
+    assert [each.name for each in told.calls] == ["functions.task"]
+    assert [each.name for each in answered(stream([(TEXT, section(call("functions.task:45", "{}")))])).calls] == [
+        "task"
+    ]
+    assert TOOLS[2].name == "task"

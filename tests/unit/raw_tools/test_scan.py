@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.filters.raw_tools.literals import Literals
+from dragoman.filters.raw_tools.scan import JsonScanner
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=12,
+)
+structures = st.lists(values, max_size=4) | st.dictionaries(st.text(max_size=4), values, max_size=4)
+
+
+def scanned(pieces: list[str]) -> tuple[int, bool, bool]:
+    """How far it went over all pieces, whether the value is complete, whether it stopped in a string."""
+    scanner, done = JsonScanner(), 0
+    for piece in pieces:
+        end = scanner.scan(piece, 0)
+        done += end
+        if end < len(piece):
+            break
+    return done, scanner.complete, scanner.quoted
+
+
+@given(structures, st.sampled_from([None, 1]), st.booleans(), st.text(" x}]<", max_size=3))
+def test_json_is_followed_to_its_end_and_no_further(
+    value: object, indent: int | None, ascii_: bool, after: str
+) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii_)
+    assert scanned([text + after]) == scanned([*text, *after]) == (len(text), True, False)
+
+
+@given(st.text('{}[]",:\\ \n01-e.tfnrualsx<', max_size=24), st.randoms(use_true_random=False))
+def test_where_it_stops_does_not_depend_on_the_cut(text: str, rng: random.Random) -> None:
+    places = sorted(rng.sample(range(len(text) + 1), min(3, len(text) + 1)))
+    cut = [text[start:stop] for start, stop in zip([0, *places], [*places, len(text)], strict=True)]
+    assert scanned([text]) == scanned(list(text)) == scanned(cut)
+
+
+@given(st.text('{}[]",:\\ 01-etrufalsn', max_size=20))
+def test_what_python_takes_for_json_is_never_refused(text: str) -> None:
+    try:
+        json.loads(text)
+    except ValueError:
+        return
+    done, _, _ = scanned([text])
+    assert not text[done:].strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "stops"),
+    [
+        ('{"a":"echo "hi"}', 12),
+        ('{"a":1 "b"', 7),
+        ('{"a" "b"', 5),
+        ("{a", 1),
+        ("{,", 1),
+        ('{"a":tr ', 7),
+        ("[1,]", 3),
+        ('{"a":1,}', 7),
+        ("nul<", 3),
+        ("[" * 1001, 1000),
+    ],
+)
+def test_it_stops_at_the_first_character_that_is_no_json(text: str, stops: int) -> None:
+    assert scanned([text])[0] == stops
+
+
+@given(st.text("ab<", max_size=12), st.sets(st.text("ab<", min_size=1, max_size=4), min_size=1, max_size=4))
+def test_a_literal_is_found_as_soon_and_only_as_soon_as_it_is_certain(text: str, words: set[str]) -> None:
+    literals = Literals(words)
+    start, found = literals.find(text, 0, True)
+    assert (start, found) == min(
+        ((text.find(word), -len(word), word) for word in words if word in text), default=(len(text), 0, "")
+    )[::2]
+    start, found = literals.find(text, 0, False)
+    if found:
+        assert text.startswith(found, start)
+        assert all(literals.find(text + more, 0, False) == (start, found) for more in ("", "a", "b<", "<<<<"))
+    else:
+        assert any(word.startswith(text[start:]) and word != text[start:] for word in words) or start == len(text)
+    assert not any(word in text[:start] for word in words if text.find(word) + len(word) <= start)
