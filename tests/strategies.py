@@ -387,11 +387,19 @@ faults: SearchStrategy[Fault] = st.sampled_from(
     (Fault("overloaded", "busy", 529), Fault("rate_limit", "slow down", 429, 3.0), Fault("server", "broke", 500))
 )
 _texts_begun = st.builds(Text, st.just(""))
-_thoughts_begun = st.builds(Reasoning, st.just(""), st.sampled_from(("", *FAMILIES)))
 _calls_begun = st.builds(ToolCall, st.just("") | ids, names)
-_begun: SearchStrategy[Any] = st.one_of(
-    _texts_begun, _texts_begun, _thoughts_begun, _calls_begun, _calls_begun, media, opaques()
-)
+_begun: dict[str, SearchStrategy[Any]] = {  # an answer thinks in one family
+    family: st.one_of(
+        _texts_begun,
+        _texts_begun,
+        st.just(Reasoning("", family)),
+        _calls_begun,
+        _calls_begun,
+        media,
+        opaques(),
+    )
+    for family in FAMILIES
+}
 _deltas: dict[type, Any] = {Text: TextDelta, Reasoning: ReasoningDelta, ToolCall: ArgumentsDelta}
 
 
@@ -406,6 +414,7 @@ def events(draw: DrawFn, choices: int = 2, may_fail: bool = True) -> Events:
     stream: list[Event] = [
         Started(draw(st.sampled_from(("", "msg_1"))), "model-1", draw(maybe(usages)), draw(maybe(extras)))
     ]
+    begun = _begun[draw(st.sampled_from(FAMILIES))]
     keys = iter(draw(st.permutations(range(8))))
     running = list(range(draw(st.integers(1, choices))))
     open_blocks: dict[int, BlockStarted] = {}
@@ -413,7 +422,7 @@ def events(draw: DrawFn, choices: int = 2, may_fail: bool = True) -> Events:
     for _ in range(draw(st.integers(0, 24))):
         act = draw(st.sampled_from(_ACTS)) if open_blocks else draw(st.sampled_from(("start", "start", *_ACTS)))
         if act == "start" and running and (key := next(keys, None)) is not None:
-            open_blocks[key] = BlockStarted(key, draw(_begun), draw(st.sampled_from(running)))
+            open_blocks[key] = BlockStarted(key, draw(begun), draw(st.sampled_from(running)))
             stream.append(open_blocks[key])
         elif act in ("grow", "end") and open_blocks:
             key = draw(st.sampled_from(sorted(open_blocks)))

@@ -115,11 +115,16 @@ def _openai(task: Task) -> Outcome:
     message = choice.message
     return {
         "text": message.content or "",
-        "reasoning": (message.model_extra or {}).get("reasoning_content", ""),
+        "reasoning": _reasoning(message.model_extra or {}),
         "calls": [_call(call) for call in message.tool_calls or []],
         "stop": choice.finish_reason,
         "usage": [completion.usage.prompt_tokens, completion.usage.completion_tokens] if completion.usage else None,
     }
+
+
+def _reasoning(extra: dict[str, Any]) -> str:
+    """In whichever of the two fields the upstream writes it."""
+    return str(extra.get("reasoning_content") or extra.get("reasoning") or "")
 
 
 def _call(call: Any) -> list[Any]:

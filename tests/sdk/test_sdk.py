@@ -72,7 +72,7 @@ def whole() -> dict[str, tuple[Task, Reply]]:
 
 @cache
 def node_outcomes(kind: str) -> dict[str, Outcome]:
-    tasks = {"streamed": streamed, "whole": whole}[kind]()
+    tasks: dict[str, Any] = dict(streamed() if kind == "streamed" else whole())
     return dict(zip(tasks, ask_node([task for task, _ in tasks.values()]), strict=True))
 
 

@@ -78,6 +78,8 @@ def blocks(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
             case "content_block_stop":
                 assert frame["index"] == opened
                 opened = None
+            case _:
+                pass
     assert opened is None or frames[-1]["type"] == "error"
     return found
 
@@ -188,7 +190,14 @@ def test_case_4_usage_arithmetic_both_ways() -> None:
     frames = translated(chat({"content": "x"}, ({}, "stop"), None))
     usage = frames[-2]["usage"]
     assert (usage["input_tokens"], usage["cache_read_input_tokens"], usage["output_tokens"]) == (32, 100, 7)
-    start = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None}
+    start: dict[str, Any] = {
+        "id": "m",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [],
+        "stop_reason": None,
+    }
     counts = {"input_tokens": 12, "output_tokens": 1, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 20}
     events: list[Any] = [
         {"type": "message_start", "message": {**start, "stop_sequence": None, "usage": counts}},

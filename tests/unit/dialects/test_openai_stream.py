@@ -115,8 +115,9 @@ def test_a_plain_answer() -> None:
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 def test_reasoning_and_content_in_one_chunk_are_two_blocks_reasoning_first(field: str) -> None:
+    spelt = Extra("openai", {"_field": field}, frozenset({"_field"})) if field == "reasoning" else None
     assert told(chunk({"content": "a", field: "t"}), chunk(finish="stop")) == [
-        BlockStarted(0, Reasoning("", "openai")),
+        BlockStarted(0, Reasoning("", "openai", extra=spelt)),
         ReasoningDelta(0, "t"),
         BlockEnded(0),
         BlockStarted(1, Text("")),
@@ -133,7 +134,12 @@ def test_reasoning_and_text_alternate_as_blocks() -> None:
             wire(
                 *(
                     chunk({name: text})
-                    for name, text in (("reasoning", "a"), ("content", "b"), ("reasoning", "c"), ("content", "d"))
+                    for name, text in (
+                        ("reasoning_content", "a"),
+                        ("content", "b"),
+                        ("reasoning_content", "c"),
+                        ("content", "d"),
+                    )
                 ),
                 chunk(finish="stop"),
                 DONE,

@@ -10,6 +10,7 @@ from dragoman.model.blocks import Cache, Opaque, Text, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
 from dragoman.model.notes import Notes
+from dragoman.wire.jsonio import Json
 
 USER = Message("user", (Text("hi"),))
 TOOL = ToolSpec("f", "", {"type": "object", "properties": {}})
@@ -61,7 +62,7 @@ def test_an_output_form_the_target_lacks(takes: set[str], asked: Output, told: O
 
 
 def test_objects_of_an_output_schema_are_closed_but_names_and_values_are_not_keywords() -> None:
-    schema = {
+    schema: dict[str, Json] = {
         "type": "object",
         "properties": {"properties": {"type": "object"}, "x": {"enum": [{"type": "object"}]}},
         "anyOf": [{"properties": {}}],

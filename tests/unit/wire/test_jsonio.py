@@ -170,7 +170,11 @@ def test_pretty_indents_by_two() -> None:
     )
 
 
-@pytest.mark.parametrize("value", [object(), {None: 1}, ["\ud800", object()], {"\ud800": {1, 2, object()}}], ids=ascii)
+@pytest.mark.parametrize(
+    "value",
+    [object(), {None: 1}, ["\ud800", object()], {"\ud800": {1, 2, object()}}],
+    ids=["object", "key", "list", "set"],
+)
 def test_encode_refuses_what_is_no_json(value: object) -> None:
     with pytest.raises(JsonError):
         encode(value)

@@ -25,6 +25,7 @@ from dragoman.model.events import (
     TextDelta,
 )
 
+_SHORT_FIELD = extra_of({"_field": "reasoning"})  # so that one stream keeps to one field, whoever writes its frames
 _REFUSAL = Extra(FAMILY, {"refusal": True})
 
 
@@ -61,8 +62,10 @@ class ChoiceReader:
             return
         if delta.reasoning_details or delta.thinking_blocks:
             self._detailed(delta, events)
-        elif thought := delta.reasoning_content or delta.reasoning:
+        elif thought := delta.reasoning_content:
             self._think(thought, events)
+        elif thought := delta.reasoning:
+            self._think(thought, events, _SHORT_FIELD)
         if content := delta.content:
             if isinstance(content, str):
                 self._say(content, events)
@@ -121,10 +124,10 @@ class ChoiceReader:
 
     # --- reasoning
 
-    def _think(self, text: str, events: list[Event]) -> None:
+    def _think(self, text: str, events: list[Event], spelt: Extra | None = None) -> None:
         thought = self._thought
         if thought is None or thought.detail is not None:
-            thought = self._begin(None, None, events)
+            thought = self._begin(None, spelt, events)
         thought.pieces.append(text)
         events.append(ReasoningDelta(thought.key, text))
 

@@ -220,10 +220,9 @@ class OpenaiEncoder:
                 if block.text:
                     yield from self.feed((TextDelta(key, block.text),))
             case Reasoning():
-                self._grows[key] = (
-                    b'%b{"%b":' % (begin, self._settings.reasoning_field.encode()),
-                    b"}" + self._goes_on,
-                )
+                spelt = own_fields(block.extra).get("_field")
+                field = "reasoning" if spelt == "reasoning" else self._settings.reasoning_field
+                self._grows[key] = (b'%b{"%b":' % (begin, field.encode()), b"}" + self._goes_on)
                 self._thoughts[key] = _Thought(choice, block, [])
                 if block.text:
                     yield from self.feed((ReasoningDelta(key, block.text),))
