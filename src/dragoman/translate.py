@@ -17,9 +17,9 @@ from dragoman.filters.object_arguments import settle_reply
 from dragoman.model.assemble import fold, unfold
 from dragoman.model.canonical import canonical
 from dragoman.model.capabilities import Capabilities
-from dragoman.model.conversation import Conversation
-from dragoman.model.events import Events, Failed, Finished, Step
-from dragoman.model.filter import Filter, MakeBack
+from dragoman.model.conversation import Conversation, Reply, Stop, Usage
+from dragoman.model.events import Event, Events, Failed, Finished, Started, Step, Stopped, UsageReported
+from dragoman.model.filter import Back, Filter, MakeBack
 from dragoman.model.notes import Note, Notes
 
 
@@ -154,11 +154,51 @@ class WaysBack:
     def __init__(self, plan: Plan) -> None:
         self.notes = Notes(refuse=False)
         self._backs = [make(self.notes) for make in reversed(plan.makers)]
+        self._routes: dict[type[Event], list[tuple[int, Back]]] = {}
 
     def feed(self, events: Events) -> Events:
-        for back in self._backs:
+        if len(events) != 1:
+            return self._all(events, 0)
+        for position, back in self._route(type(events[0])):
+            told = back.feed(events)
+            if told is not events:
+                return self._all(told, position + 1)
+        return events
+
+    def _all(self, events: Events, first: int) -> Events:
+        for back in self._backs[first:]:
             events = back.feed(events)
         return events
+
+    def _route(self, kind: type[Event]) -> list[tuple[int, Back]]:
+        """The ways back that a lone event of this kind concerns: of the usual ones, hardly any."""
+        route = self._routes.get(kind)
+        if route is None:
+            concerned = [(at, back) for at, back in enumerate(self._backs) if kind in getattr(back, "reads", {kind})]
+            route = self._routes[kind] = concerned
+        return route
+
+
+class Progress:
+    """How far an answer has come: whether it has begun to say something, and its counts and stop so far."""
+
+    def __init__(self) -> None:
+        self.begun = False  # something came that a second try would say again
+        self.usage: Usage | None = None
+        self.stop: Stop | None = None
+
+    def see(self, events: Events) -> None:
+        for event in events:
+            kind = type(event)
+            if kind not in _WATCHED:
+                self.begun = True
+            elif isinstance(event, Started | UsageReported):
+                self.usage = event.usage or self.usage
+            elif isinstance(event, Stopped):
+                self.begun, self.stop = True, self.stop or event.stop
+
+
+_WATCHED: frozenset[type[Event]] = frozenset({Started, UsageReported, Stopped, Failed})
 
 
 class Answer:
@@ -171,6 +211,7 @@ class Answer:
         self._encoder = client.codec.encoder(plan.asked, world)
         self._frame = client.binding.frame
         self._keeps_frames = plan.same_wire
+        self.progress = Progress()
         self.over = False
         self.fault: Fault | None = None
 
@@ -185,6 +226,11 @@ class Answer:
         """The upstream's bytes are over. The client's stream always ends with its dialect's end or its error."""
         return b"".join([self._write(step) for step in self._reader.close(broken)])
 
+    def ping(self) -> bytes:
+        """A frame that says nothing, for a client that waits; empty where its dialect has none."""
+        payload = None if self.over else self._encoder.ping()
+        return b"" if payload is None else self._frame(payload)
+
     def _write(self, step: Step) -> bytes:
         if self.over:
             return b""
@@ -196,6 +242,7 @@ class Answer:
 
     def _written(self, step: Step) -> bytes:
         events = self._ways.feed(step.events)
+        self.progress.see(events)
         if events and isinstance(events[-1], Finished | Failed):
             self.over = True
             self.fault = events[-1].fault if isinstance(events[-1], Failed) else None
@@ -206,11 +253,17 @@ class Answer:
 
 def answer_whole(plan: Plan, body: bytes, world: World = REAL_WORLD) -> tuple[bytes, list[Note]]:
     """A whole reply in the client's dialect: the streamed path, so that streamed equals whole by construction."""
+    reply, notes = reply_whole(plan, body, world)
+    return plan.client.codec.render_reply(reply, plan.asked, world), notes
+
+
+def reply_whole(plan: Plan, body: bytes, world: World = REAL_WORLD) -> tuple[Reply, list[Note]]:
+    """What the client is told by a whole reply, before it is put in the client's words."""
     ways = WaysBack(plan)
     reply = fold(ways.feed(_told(plan, body, world)), ways.notes)
     if plan.client.codec.capabilities(plan.asked.model).arguments == "object":
         reply = settle_reply(reply, ways.notes)
-    return plan.client.codec.render_reply(reply, plan.asked, world), list(ways.notes)
+    return reply, list(ways.notes)
 
 
 def _told(plan: Plan, body: bytes, world: World) -> Events:

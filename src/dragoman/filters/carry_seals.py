@@ -73,6 +73,8 @@ def _unmarked_block(block: Block) -> Block:
 
 
 class _Marks:
+    reads = frozenset({BlockStarted, Sealed, BlockEnded})
+
     def __init__(self, client: Capabilities, family: str, notes: Notes) -> None:
         self._client = client
         self._family = family
@@ -81,11 +83,8 @@ class _Marks:
         self._thoughts: set[int] = set()
 
     def feed(self, events: Events) -> Events:
-        for event in events:
-            if type(event) in _CONCERNED:
-                marked = tuple(out for event in events for out in self._mark(event))
-                return events if marked == events else marked
-        return events
+        marked = tuple(out for event in events for out in self._mark(event))
+        return events if marked == events else marked
 
     def _mark(self, event: Event) -> Iterable[Event]:
         match event:
@@ -121,6 +120,3 @@ class _Marks:
             self._notes.dropped(
                 "seal.no_place", "", f"a {seal.kind} of {seal.family} has no place in the client's dialect"
             )
-
-
-_CONCERNED: frozenset[type[Event]] = frozenset({BlockStarted, Sealed, BlockEnded})

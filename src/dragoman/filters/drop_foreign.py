@@ -195,6 +195,10 @@ class _Request:
 class _Answer:
     """The answer half: what the client's family does not know is left out, once noted per kind."""
 
+    reads = frozenset(
+        {BlockStarted, ReasoningDelta, Sealed, BlockEnded, Started, Stopped, UsageReported, Cited, OpaqueEvent}
+    )
+
     def __init__(self, client: Capabilities, family: str, notes: Notes) -> None:
         self._client = client
         self._family = family
@@ -226,9 +230,7 @@ class _Answer:
                 bare_usage = self._bare(usage)
                 return event if bare_usage is usage else UsageReported(bare_usage)
             case Cited(_, citation) if citation.family != self._family or not self._client.citations:
-                self._say(
-                    "foreign.citation", citation.family, "its citations have no place in the client's dialect"
-                )
+                self._say("foreign.citation", citation.family, "its citations have no place in the client's dialect")
                 return None
             case OpaqueEvent(family, kind) if family != self._family:
                 self._say(

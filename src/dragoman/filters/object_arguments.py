@@ -14,7 +14,7 @@ from dragoman.errors import Fault
 from dragoman.model.blocks import Block, ToolCall
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Choice, Conversation, Message, Reply
-from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockStarted, Event, Events, Failed
+from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockStarted, Event, Events, Failed, Finished
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
@@ -99,6 +99,8 @@ class _Arguments:
 
 
 class _Objects:
+    reads = frozenset({ArgumentsDelta, BlockStarted, BlockEnded, Finished, Failed})
+
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
         self._calls: dict[int, _Arguments] = {}
@@ -107,11 +109,20 @@ class _Objects:
     def feed(self, events: Events) -> Events:
         if self._failed:
             return ()
-        for event in events:
-            if type(event) in _CONCERNED:
-                out = tuple(each for event in events for each in self._take(event))
-                return events if out == events else out
-        return events
+        if len(events) == 1 and self._is_live(events[0]):
+            return events
+        out = tuple(each for event in events for each in self._take(event))
+        return events if out == events else out
+
+    def _is_live(self, event: Event) -> bool:
+        """The hot path: more of arguments that are known to be an object."""
+        if type(event) is not ArgumentsDelta:
+            return False
+        call = self._calls.get(event.key)
+        if call is None or call.scanner is None:
+            return False
+        call.scanner.feed(event.text)
+        return True
 
     def _take(self, event: Event) -> Iterable[Event]:
         if self._failed:
@@ -159,6 +170,3 @@ class _Objects:
             self._notes.changed(
                 "arguments.not_json", "", "the arguments of a call began as an object but are not a whole one"
             )
-
-
-_CONCERNED: frozenset[type[Event]] = frozenset({ArgumentsDelta, BlockStarted, BlockEnded})

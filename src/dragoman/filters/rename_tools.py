@@ -121,6 +121,8 @@ class _Back:
     not.
     """
 
+    reads = frozenset({Started, BlockStarted})
+
     def __init__(self, names: Mapping[str, str], taken: frozenset[str], turns: int, notes: Notes) -> None:
         self._names = names
         self._taken = taken

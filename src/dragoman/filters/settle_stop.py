@@ -21,6 +21,8 @@ class SettleStop:
 
 
 class _Settle:
+    reads = frozenset({BlockStarted, BlockEnded, Stopped})
+
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
         self._open: dict[int, int] = {}  # key of an open call -> its choice

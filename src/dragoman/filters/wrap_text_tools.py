@@ -58,6 +58,8 @@ def _wrap_call(block: Block, notes: Notes) -> Block:
 class _Unwrap:
     """Holds the arguments of a wrapped call until they are whole, for half a JSON string is no text."""
 
+    reads = frozenset({BlockStarted, ArgumentsDelta, BlockEnded})
+
     def __init__(self, wrapped: set[str], notes: Notes) -> None:
         self._wrapped = wrapped
         self._notes = notes
