@@ -13,6 +13,9 @@ LOCKED := $(VENV)/.locked
 INSTALLED := $(VENV)/.installed
 SDK_INSTALLED := $(SDK)/node_modules/.installed
 WHEELS := build/wheel
+# What reads tool results and builds histories has every branch tried (document 000, success metric 1).
+EXACT := src/dragoman/dialects/kiro/quirks/results.py,src/dragoman/dialects/kiro/quirks/history.py,src/dragoman/dialects/kiro/turns.py,src/dragoman/dialects/kiro/request.py
+EXACT_TESTS := tests/unit/dialects/test_kiro_*.py
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONPATH PYTHONHOME
@@ -32,11 +35,13 @@ test: need-python need-node $(INSTALLED) $(SDK_INSTALLED) ## set everything up, 
 	$(BIN)/python -m pytest -n $(JOBS)
 	@$(MAKE) --no-print-directory check
 
-check: $(INSTALLED) ## format, lint, strict types, import contracts, clean locks
+check: $(INSTALLED) ## format, lint, strict types, import contracts, branch coverage where it must be whole, clean locks
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/coverage run --data-file=.coverage.exact -m pytest -q --no-header -p no:cacheprovider $(EXACT_TESTS)
+	$(BIN)/coverage report --data-file=.coverage.exact --include='$(EXACT)' --fail-under=100
 	@! grep -nE '://|^(-i|-f|--index-url|--extra-index-url|--find-links)' requirements/*.lock || { echo "A lock of requirements/ names a host." >&2; exit 1; }
 	@! grep -n '"resolved"' $(SDK)/package-lock.json || { echo "$(SDK)/package-lock.json names a host." >&2; exit 1; }
 

@@ -155,7 +155,7 @@ class PigeonCodec(Struct, frozen=True):
     def encoder(self, asked: Conversation, world: World) -> PigeonEncoder:
         return PigeonEncoder()
 
-    def parse_fault(self, response: HttpResponse) -> Fault:
+    def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
         return Fault("server", response.body.decode("utf-8", "replace"), response.status)
 
     def render_fault(self, fault: Fault) -> bytes:

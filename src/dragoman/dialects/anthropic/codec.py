@@ -86,7 +86,7 @@ class AnthropicCodec(Struct, frozen=True):
     def encoder(self, asked: Conversation, world: World) -> AnthropicEncoder:
         return AnthropicEncoder(asked, world)
 
-    def parse_fault(self, response: HttpResponse) -> Fault:
+    def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
         return faults.parse_fault(response)
 
     def render_fault(self, fault: Fault) -> bytes:

@@ -84,7 +84,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     def encoder(self, asked: Conversation, world: World) -> Encoder:
         return OpenaiEncoder(asked, world, self)
 
-    def parse_fault(self, response: HttpResponse) -> Fault:
+    def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
         return faults.parse_fault(response)
 
     def render_fault(self, fault: Fault) -> bytes:

@@ -1,0 +1,11 @@
+"""Kiro (`GenerateAssistantResponse`). docs/dialects/kiro.md says what it can and cannot say."""
+
+from __future__ import annotations
+
+from dragoman.dialects.base import Dialect
+from dragoman.dialects.kiro.binding import KiroBinding, KiroTargetBinding
+from dragoman.dialects.kiro.codec import KiroCodec
+
+__all__ = ["DIALECT", "KiroBinding", "KiroCodec", "KiroTargetBinding"]
+
+DIALECT = Dialect("kiro", KiroCodec(), KiroBinding())

@@ -1,0 +1,124 @@
+"""Path, headers and framing of both wire protocols (facts 1.1): a REST path, or `x-amz-target` on the root."""
+
+from __future__ import annotations
+
+import math
+
+from msgspec import Struct
+
+from dragoman.dialects.base import Call
+from dragoman.dialects.kiro.faults import status_of, type_of
+from dragoman.dialects.kiro.turns import USER
+from dragoman.errors import Fault, MalformedRequest
+from dragoman.wire import jsonio
+from dragoman.wire.eventstream import EventStreamDecoder, encode_event
+from dragoman.wire.fields import Fields
+from dragoman.wire.frame import FrameDecoder, Payload
+from dragoman.wire.http import Headers, HttpRequest, HttpResponse
+from dragoman.wire.jsonio import Json
+
+EVENT_STREAM = "application/vnd.amazon.eventstream"
+_PATH, _MODELS = "/generateAssistantResponse", "/ListAvailableModels"
+_OPERATION = ".GenerateAssistantResponse"
+_TARGET = "AmazonCodeWhispererStreamingService" + _OPERATION
+_MODE = "x-amzn-kiro-agent-mode"
+_USUAL_MODE = "vibe"
+_COMMON: Headers = (("accept", EVENT_STREAM), ("x-amzn-codewhisperer-optout", "true"))
+
+
+class KiroBinding(Struct, frozen=True):
+    """Sends the REST form; takes either."""
+
+    def match(self, request: HttpRequest) -> Call | None:
+        path = request.path.rstrip("/")
+        if request.method == "GET" and path == _MODELS:
+            return Call("models", "", False, None)
+        targeted = not path and request.header("x-amz-target").endswith(_OPERATION)
+        if request.method != "POST" or (path != _PATH and not targeted):
+            return None
+        return _call(Fields.parse(request.body), request.header(_MODE))
+
+    def unwrap(self, body: Json) -> Call:
+        return _call(Fields(body), "")
+
+    def wrap(self, call: Call) -> HttpRequest:
+        if call.operation == "models":
+            return HttpRequest("GET", _MODELS, "origin=AI_EDITOR", (("accept", "application/json"),))
+        mode = call.hints.get(_MODE, _USUAL_MODE)
+        headers = (("content-type", "application/json"), *_COMMON, (_MODE, mode))
+        return HttpRequest("POST", _PATH, headers=headers, body=_encoded(_with_model(call)))
+
+    def frames(self) -> FrameDecoder:
+        return EventStreamDecoder()
+
+    def frame(self, payload: Payload) -> bytes:
+        return encode_event(payload.kind, payload.data, error=payload.error)
+
+    def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
+        headers = [("content-type", "application/json"), ("x-amzn-errortype", type_of(fault))]
+        if fault.retry_after is not None:
+            headers.append(("retry-after", str(math.ceil(fault.retry_after))))
+        return HttpResponse(status_of(fault), tuple(headers), body)
+
+
+class KiroTargetBinding(KiroBinding, frozen=True):
+    """Sends the form of the command-line clients: the operation in a header, the agent mode in the body."""
+
+    def wrap(self, call: Call) -> HttpRequest:
+        if call.operation == "models":
+            return super().wrap(call)
+        body = {**_with_model(call), "agentMode": call.hints.get(_MODE, _USUAL_MODE)}
+        headers = (("content-type", "application/x-amz-json-1.0"), *_COMMON, ("x-amz-target", _TARGET))
+        return HttpRequest("POST", "/", headers=headers, body=_encoded(body))
+
+
+def _call(fields: Fields, mode: str) -> Call:
+    """The call, out of its envelope: the model stands in every user turn, the mode in a header or in the body."""
+    mode = fields.text("agentMode", "") or mode
+    state = fields.child("conversationState")
+    current = state.child("currentMessage")
+    user = current.peek(USER)
+    model = user.get("modelId") if isinstance(user, dict) else None
+    if model is not None and not isinstance(model, str):
+        current.child(USER).fail("modelId", "expected a string")
+    body = _turns(fields.rest() | {"conversationState": state_with(state, current)}, model or "", named=False)
+    return Call("generate", model or "", True, body, {} if mode in ("", _USUAL_MODE) else {_MODE: mode})
+
+
+def state_with(state: Fields, current: Fields) -> dict[str, Json]:
+    return {**state.rest(), "currentMessage": current.rest()}
+
+
+def _with_model(call: Call) -> dict[str, Json]:
+    body = call.body if isinstance(call.body, dict) else {}
+    return _turns(body, call.model, named=True) if call.model else body
+
+
+def _turns(body: dict[str, Json], model: str, *, named: bool) -> dict[str, Json]:
+    """The body with the model's name in every user turn that has none, or without it in those that have this one."""
+    state = body.get("conversationState")
+    if not isinstance(state, dict):
+        return body
+    changed = {**state, "currentMessage": _turn(state.get("currentMessage"), model, named)}
+    history = state.get("history")
+    if isinstance(history, list):
+        changed["history"] = [_turn(entry, model, named) for entry in history]
+    return {**body, "conversationState": changed}
+
+
+def _turn(entry: Json, model: str, named: bool) -> Json:
+    user = entry.get(USER) if isinstance(entry, dict) else None
+    if not isinstance(entry, dict) or not isinstance(user, dict):
+        return entry
+    if named:
+        return {**entry, USER: {"modelId": model, **user}}
+    if user.get("modelId") in (model, None):
+        user = {name: value for name, value in user.items() if name != "modelId"}
+    return {**entry, USER: user}
+
+
+def _encoded(body: dict[str, Json]) -> bytes:
+    try:
+        return jsonio.encode(body)
+    except jsonio.JsonError as error:
+        raise MalformedRequest(str(error)) from None

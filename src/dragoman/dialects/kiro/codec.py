@@ -1,0 +1,148 @@
+"""The language: the parts of this package as one codec, what it can say, and its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from dragoman.dialects.base import Breach, Call, World
+from dragoman.dialects.kiro import faults, reply, request, rules
+from dragoman.dialects.kiro.encoder import KiroEncoder
+from dragoman.dialects.kiro.models import CLAUDE_EFFORTS, GPT_EFFORTS, model_of
+from dragoman.dialects.kiro.nodes import FAMILY
+from dragoman.dialects.kiro.quirks.history import BuildHistory
+from dragoman.dialects.kiro.quirks.identity import KeepOnce, NameConversation, NameModel, NoLength, OnlyStream, ToldEnd
+from dragoman.dialects.kiro.quirks.images import FitImages
+from dragoman.dialects.kiro.quirks.leaks import RecoverCalls
+from dragoman.dialects.kiro.quirks.leave_out import LeaveOut
+from dragoman.dialects.kiro.quirks.results import ReadResults
+from dragoman.dialects.kiro.quirks.size import FitSize
+from dragoman.dialects.kiro.quirks.surrogates import WholeCharacters
+from dragoman.dialects.kiro.quirks.thinking import AskThinking, WrapThinking
+from dragoman.dialects.kiro.quirks.tools import CleanSchemas, DescribeTools, FewTools, StubTools
+from dragoman.dialects.kiro.stream import KiroDecoder
+from dragoman.errors import Fault, LocalMisuse
+from dragoman.model.capabilities import Capabilities
+from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.filter import Filter
+from dragoman.wire.frame import Frame
+from dragoman.wire.http import HttpResponse
+
+_EFFORTS = {"claude": CLAUDE_EFFORTS, "gpt": GPT_EFFORTS}
+
+_WORDS = {"pairing": ("placeholders", "merge"), "oversize": ("refuse", "trim"), "long_descriptions": ("system", "cut")}
+
+
+class KiroCodec(Struct, frozen=True):
+    """Its fields are its settings; docs/dialects/kiro.md says what each does."""
+
+    pairing: Literal["placeholders", "merge"] = "placeholders"
+    fillers: tuple[str, str] = ("I understand.", "Continue")
+    oversize: Literal["refuse", "trim"] = "refuse"
+    history_limit: int | None = None
+    long_descriptions: Literal["system", "cut"] = "system"
+    max_tools: int = 110
+    usage_window: int | Literal["model"] = 172_500
+    usage_split: tuple[int, int, int] | bool = (1, 2, 25)  # False: no shares
+    origin: str = "AI_EDITOR"
+    profile_arn: str = ""
+    conversation_id: str = ""
+    recover_calls: bool = True
+    drop_repeats: bool = False
+
+    def __post_init__(self) -> None:
+        for name, words in _WORDS.items():
+            if getattr(self, name) not in words:
+                raise LocalMisuse(f"expected {' or '.join(words)}, got {getattr(self, name)!r}", at=name)
+
+    @property
+    def family(self) -> str:
+        return FAMILY
+
+    def window(self, model: str) -> int:
+        """The window that a percentage of context is of."""
+        return model_of(model).window if self.usage_window == "model" else self.usage_window
+
+    def capabilities(self, model: str) -> Capabilities:
+        known = model_of(model)
+        return Capabilities(
+            system="none",
+            turns="merge" if self.pairing == "merge" else "pair",
+            fillers=self.fillers,
+            turn_seam="\n\n",
+            prefill=False,
+            blank_text=False,
+            arguments="object",
+            choice_modes=frozenset({"auto"}),
+            result_errors=True,
+            media=frozenset({("image", "base64")}) if known.images else frozenset(),
+            answer_media=False,
+            reasoning=True,
+            sealed_reasoning=True,
+            seals=frozenset({FAMILY}),
+            seal_slot=True,
+            streams_only=True,
+            efforts=_EFFORTS.get(known.asks, ()),
+            thinking=frozenset({"default", "adaptive"} if known.asks == "claude" else {"default"}),
+            stop_limit=0,
+        )
+
+    def quirks(self, model: str) -> Sequence[Filter]:
+        """In the order of their work; the first three run before drop_foreign, those up to RecoverCalls' group before
+        fold_system, the rest after all shared filters."""
+        return (
+            LeaveOut(),
+            WrapThinking(),
+            ReadResults(),
+            # with the names and ids that go out, and before the system text has its place
+            OnlyStream(),
+            NameModel(),
+            NameConversation(self.conversation_id),
+            DescribeTools(self.long_descriptions),
+            FewTools(self.max_tools),
+            *((RecoverCalls(),) if self.recover_calls else ()),
+            AskThinking(),
+            FitSize(self.oversize, self.history_limit, self.pairing == "merge"),
+            # last
+            NoLength(),
+            FitImages(),
+            BuildHistory(),
+            CleanSchemas(),
+            StubTools(),
+            WholeCharacters(),
+            ToldEnd(),
+            *((KeepOnce(),) if self.drop_repeats else ()),
+        )
+
+    def parse_request(self, call: Call) -> Conversation:
+        return request.parse_request(call, self)
+
+    def render_request(self, conversation: Conversation) -> Call:
+        return request.render_request(conversation, self)
+
+    def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
+        return reply.parse_reply(body, asked, self)
+
+    def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
+        return reply.render_reply(reply_, asked, world, self)
+
+    def decoder(self, asked: Conversation, world: World) -> KiroDecoder:
+        return KiroDecoder(asked, world, self)
+
+    def encoder(self, asked: Conversation, world: World) -> KiroEncoder:
+        return KiroEncoder(asked, world, self)
+
+    def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
+        """What a refusal says; with the conversation that was sent, one that is too long says how long."""
+        return faults.parse_fault(response, sent)
+
+    def render_fault(self, fault: Fault) -> bytes:
+        return faults.render_fault(fault)
+
+    def breaches(self, call: Call) -> Sequence[Breach]:
+        return rules.breaches(call)
+
+    def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
+        return rules.stream_breaches(frames)

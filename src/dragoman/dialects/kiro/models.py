@@ -1,0 +1,74 @@
+"""The models of the service (facts 1.8): their names, windows, how thinking is asked of them, who takes images."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+# tags: in the text. claude, gpt: in additionalModelRequestFields, each in its own words. none: not at all.
+Asks: TypeAlias = Literal["tags", "claude", "gpt", "none"]
+
+CLAUDE_EFFORTS = ("low", "medium", "high", "xhigh", "max")
+GPT_EFFORTS = ("low", "medium", "high", "xhigh")
+PATTERN = re.compile(r"[a-zA-Z0-9_:.-]{1,1024}")
+
+_USUAL_WINDOW = 200_000
+_MILLION = 1_000_000
+
+
+class Model(Struct, frozen=True):
+    window: int = _USUAL_WINDOW
+    asks: Asks = "none"
+    images: bool = False
+
+
+_TABLE: dict[str, Model] = {
+    "auto": Model(asks="tags", images=True),
+    "claude-opus-5": Model(_MILLION, "claude", True),
+    "claude-sonnet-5": Model(_MILLION, "claude", True),
+    "claude-fable-5": Model(_MILLION, "claude", True),
+    "claude-opus-4.8": Model(_MILLION, "claude", True),
+    "claude-opus-4.7": Model(_MILLION, "claude", True),
+    "claude-opus-4.6": Model(_MILLION, "tags", True),
+    "claude-sonnet-4.6": Model(_MILLION, "tags", True),
+    "gpt-5.6-sol": Model(272_000, "gpt"),
+    "gpt-5.6-terra": Model(272_000, "gpt"),
+    "gpt-5.6-luna": Model(272_000, "gpt"),
+    "deepseek-3.2": Model(128_000),
+    "minimax-m2.5": Model(),
+    "minimax-m2.1": Model(),
+    "glm-5": Model(),
+    "qwen3-coder-next": Model(256_000),
+}
+_OLD_CLAUDE = Model(asks="tags", images=True)  # every other Claude, legacy ids included
+_HIDDEN = {"claude-3.7-sonnet": "CLAUDE_3_7_SONNET_20250219_V1_0", "claude-sonnet-4.0": "claude-sonnet-4"}
+
+_PREFIX = re.compile(r"^(?:.*/|kiro-)")
+_SUFFIX = re.compile(
+    r"(?:\[1m\]|-thinking|-agentic|-latest|-(?:low|medium|high|xhigh|max)|[-@]\d{8}(?:-v\d+(?::\d+)?)?)$"
+)
+_VERSION = re.compile(r"(?<=\d)-(?=\d)")
+_OLD_ORDER = re.compile(r"^claude-(\d(?:\.\d)?)-(opus|sonnet|haiku)$")
+
+
+def model_of(name: str) -> Model:
+    """What is known of a model, under its own name or a client's."""
+    named = name_of(name)
+    return _TABLE.get(named) or (_OLD_CLAUDE if "claude" in named.lower() else Model(images=True))
+
+
+@lru_cache(256)
+def name_of(name: str) -> str:
+    """The service's own name for a model that clients spell in many ways; an unknown one stays as it is."""
+    if name in _TABLE or name.isupper():
+        return name
+    plain = _PREFIX.sub("", name.strip().lower())
+    while (shorter := _SUFFIX.sub("", plain)) != plain:
+        plain = shorter
+    plain = _VERSION.sub(".", plain)
+    plain = _HIDDEN.get(plain, plain)
+    plain = _OLD_ORDER.sub(r"claude-\2-\1", plain)
+    return plain if plain in _TABLE or plain in _HIDDEN.values() or plain.startswith("claude-") else name

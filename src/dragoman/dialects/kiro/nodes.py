@@ -1,0 +1,46 @@
+"""What every part of this dialect shares: its family, its unknown fields, its log, and how text parts are joined."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from dragoman.model.blocks import Extra
+from dragoman.wire.jsonio import Json
+
+FAMILY = "kiro"
+LOG = logging.getLogger("dragoman.kiro")
+
+# Fields of a request that only say which conversation or account it is: nothing is lost where they mean nothing.
+IDENTITY = frozenset({"conversationId", "profileArn"})
+
+
+def extra_of(fields: dict[str, Json], spelling: frozenset[str] = frozenset()) -> Extra | None:
+    """Fields that nobody took, for this family alone."""
+    return Extra(FAMILY, fields, spelling.intersection(fields)) if fields else None
+
+
+def own_fields(extra: Extra | None) -> Mapping[str, Json]:
+    """The fields kept for this family."""
+    return extra.fields if extra is not None and extra.family == FAMILY else {}
+
+
+def merged(body: dict[str, Json], kept: Mapping[str, Json]) -> dict[str, Json]:
+    """Put kept fields back. Objects are merged, since a known one may hold unknown fields; what the body says wins."""
+    for name, value in kept.items():
+        known = body.get(name)
+        if known is None:
+            body[name] = value
+        elif isinstance(known, dict) and isinstance(value, dict):
+            body[name] = merged({**known}, value)
+    return body
+
+
+def joined(parts: Iterable[str]) -> str:
+    """Text parts as one text (D1): a newline between two, except where the seam has white space already."""
+    text = ""
+    for part in parts:
+        if text and part and not text[-1].isspace() and not part[0].isspace():
+            text += "\n"
+        text += part
+    return text

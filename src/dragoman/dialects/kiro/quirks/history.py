@@ -1,0 +1,130 @@
+"""Turns in the one form the service has: results, one text, images; or a thought, one text, calls. No text is empty."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from dragoman.dialects.kiro.nodes import joined
+from dragoman.dialects.kiro.quirks.results import NO_OUTPUT
+from dragoman.dialects.kiro.quirks.thinking import replayable, wrapped
+from dragoman.model.blocks import Block, Media, Reasoning, Text, ToolCall, ToolResult, Where
+from dragoman.model.conversation import Conversation, Message
+from dragoman.model.filter import MakeBack
+from dragoman.model.notes import Notes
+
+RESULTS_ONLY = "Tool results provided."
+IMAGE_ONLY = "(image)"
+SILENT = "."
+LONGEST_USER = 600_000
+LONGEST_ASSISTANT = 100_000
+LONGEST_RESULT = 800_000
+
+
+class BuildHistory:
+    """Every turn with one text that says something (rules 6, 7), of bearable length (rule 51), in one order."""
+
+    name = "kiro.build_history"
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        building = _Building(notes)
+        messages = tuple([building.message(message) for message in conversation.messages])
+        building.tell()
+        if messages == conversation.messages:
+            return conversation, None
+        return structs.replace(conversation, messages=messages), None
+
+
+class _Building:
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+        self._joined: list[Where] = []  # places where texts were joined or blocks changed their order
+
+    def message(self, message: Message) -> Message:
+        blocks = self._user(message) if message.role == "user" else self._assistant(message)
+        return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
+
+    def tell(self) -> None:
+        if self._joined:
+            count = len(self._joined)
+            turns = "one turn" if count == 1 else f"{count} turns or results"
+            self._notes.changed(
+                "kiro.text.joined", self._joined[0].path, f"the texts of {turns} were joined, in the service's order"
+            )
+
+    def _user(self, message: Message) -> tuple[Block, ...]:
+        results = [self._result(block) for block in message.blocks if isinstance(block, ToolResult)]
+        images = [block for block in message.blocks if isinstance(block, Media)]
+        texts = [block for block in message.blocks if isinstance(block, Text)]
+        if not texts:
+            words = RESULTS_ONLY if results else IMAGE_ONLY if images else SILENT
+            self._fill(message, words)
+            return (*results, Text(words, at=message.at), *images)
+        blocks: tuple[Block, ...] = (*results, self._one(texts, LONGEST_USER), *images)
+        self._compare(message, blocks)
+        return blocks
+
+    def _assistant(self, message: Message) -> tuple[Block, ...]:
+        calls = [block for block in message.blocks if isinstance(block, ToolCall)]
+        thoughts = [block for block in message.blocks if isinstance(block, Reasoning)]
+        replayed = thoughts[:1] if thoughts and replayable(thoughts[0]) else []
+        texts = [text for block in message.blocks if (text := self._spoken(block, replayed)) is not None]
+        if not texts:
+            self._fill(message, SILENT)
+            return (*replayed, Text(SILENT, at=message.at), *calls)
+        blocks: tuple[Block, ...] = (*replayed, self._one(texts, LONGEST_ASSISTANT), *calls)
+        self._compare(message, blocks)
+        return blocks
+
+    def _spoken(self, block: Block, replayed: list[Reasoning]) -> Text | None:
+        """What a block adds to the text. A turn replays one thought; a second one, of a merged turn, comes in tags."""
+        match block:
+            case Text():
+                return block
+            case Reasoning(text) if all(block is not one for one in replayed):
+                at, reason = block.at.path, "a turn replays one thought"
+                if not text.strip():
+                    self._notes.dropped(
+                        "kiro.thinking.unreadable", at, f"{reason}; this one says nothing without its seal"
+                    )
+                    return None
+                self._notes.changed("kiro.thinking.wrapped", at, f"{reason}; this one is text")
+                return Text(wrapped(text), at=block.at)
+            case _:
+                return None
+
+    def _result(self, result: ToolResult) -> ToolResult:
+        texts = [part for part in result.content if isinstance(part, Text)]
+        if not texts:
+            self._fill(result, NO_OUTPUT)
+            return structs.replace(result, content=(Text(NO_OUTPUT, at=result.at),))
+        one = self._one(texts, LONGEST_RESULT)
+        if len(texts) > 1:
+            self._joined.append(result.at)
+        return result if (one,) == result.content else structs.replace(result, content=(one,))
+
+    def _one(self, texts: list[Text], longest: int) -> Text:
+        """All texts as one (D1), with its middle left out where it is too long."""
+        words = joined(text.text for text in texts)
+        if len(words) > longest:
+            self._notes.dropped(
+                "kiro.text.cut", texts[0].at.path, f"{len(words)} characters; the service takes {longest}"
+            )
+            return Text(_cut(words, longest), at=texts[0].at)
+        return texts[0] if len(texts) == 1 else Text(words, at=texts[0].at)
+
+    def _compare(self, message: Message, blocks: tuple[Block, ...]) -> None:
+        if len(blocks) != len(message.blocks) or any(
+            type(a) is not type(b) for a, b in zip(blocks, message.blocks, strict=True)
+        ):
+            self._joined.append(message.at)
+
+    def _fill(self, node: Message | ToolResult, words: str) -> None:
+        rule = "kiro.text.missing"
+        self._notes.added(rule, node.at.path, f"no text stands here, and the service wants one; it is {words!r}")
+
+
+def _cut(words: str, longest: int) -> str:
+    """The beginning and the end, which say most, and how much is missing between them."""
+    marker = f"\n[{len(words)} characters, the middle left out]\n"
+    head = (longest - len(marker)) * 2 // 3
+    return words[:head] + marker + words[len(words) - (longest - len(marker) - head) :]

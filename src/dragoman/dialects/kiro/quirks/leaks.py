@@ -1,0 +1,208 @@
+"""Calls that the model wrote as text instead of making them become calls (facts 3.3, no. 9).
+
+Only under all of these: the tool is declared, no call was made natively, the markup is complete, it ends its text, and
+it stands outside code fences. What could be such markup is held from where it begins until the answer is over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import TypeAlias
+
+from dragoman.model.blocks import Text, ToolCall
+from dragoman.model.conversation import Conversation, ToolSpec
+from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockStarted, Event, Events, Failed, Stopped, TextDelta
+from dragoman.model.filter import MakeBack
+from dragoman.model.notes import Notes
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonscan import ObjectScanner
+
+HELD_LIMIT = 1024 * 1024  # characters (D22); beyond it, it is text
+_FRESH = 1 << 42  # keys of the blocks made here; decoders count from 0
+
+_Schemas: TypeAlias = Mapping[str, Mapping[str, Json]]
+_Call: TypeAlias = tuple[str, str]  # name, arguments
+
+_NAMESPACE = "(?:antml:)?"
+_INTERESTING = re.compile(r"[\[<`]").search
+_BEGIN = re.compile(rf"\[Called |<{_NAMESPACE}(?:function_calls|invoke)\b|```")
+_PARTLY = ("[Called ", "<function_calls", "<invoke", "<antml:function_calls", "<antml:invoke", "```")
+_HEADER = re.compile(
+    rf'\[Called ([\w.:-]+) with args: \{{|(?:<{_NAMESPACE}function_calls>\s*)?<{_NAMESPACE}invoke name="([^"]+)">'
+)
+_LONGEST_HEADER = 200  # characters in which a call must have named its tool
+_BRACKET = re.compile(r"\s*\[Called ([\w.:-]+) with args: (?=\{)")
+_INVOKE = re.compile(rf'\s*<{_NAMESPACE}invoke name="([^"]+)">(.*?)</{_NAMESPACE}invoke>', re.DOTALL)
+_PARAMETER = re.compile(rf'\s*<{_NAMESPACE}parameter name="([^"]+)">(.*?)</{_NAMESPACE}parameter>', re.DOTALL)
+_AROUND = re.compile(rf"\s*</?{_NAMESPACE}function_calls>")
+
+
+class RecoverCalls:
+    name = "kiro.recover_calls"
+    before = "fold_system"
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        tools = [tool for tool in conversation.tools if isinstance(tool, ToolSpec)]
+        schemas: _Schemas = {tool.name: tool.schema or {} for tool in tools}
+        return conversation, partial(_Recover, schemas) if schemas else None
+
+
+class _Recover:
+    def __init__(self, schemas: _Schemas, notes: Notes) -> None:
+        self._schemas = schemas
+        self._notes = notes
+        self._native = False
+        self._fenced = False
+        self._key: int | None = None  # the text block that is open
+        self._held = ""
+        self._waiting: Events = ()  # the end of the text block whose tail is held
+        self._made = 0
+
+    def feed(self, events: Events) -> Events:
+        if self._native or all(map(self._is_plain, events)):
+            return events
+        out = tuple(each for event in events for each in self._take(event))
+        return events if out == events else out
+
+    def _is_plain(self, event: Event) -> bool:
+        """Text in which nothing of interest can begin; nearly all of a stream is that."""
+        return isinstance(event, TextDelta) and not self._held and not _INTERESTING(event.text)
+
+    def _take(self, event: Event) -> Iterable[Event]:
+        match event:
+            case TextDelta(key, text) if key == self._key:
+                yield from self._text(key, text)
+            case BlockStarted(key, block):
+                yield from self._let_go()
+                self._native = self._native or isinstance(block, ToolCall)
+                if isinstance(block, Text) and not self._native:
+                    self._key, self._fenced = key, False
+                yield event
+            case BlockEnded(key) if key == self._key:
+                self._key = None
+                if _could_be_calls(self._held):
+                    self._waiting = (TextDelta(key, self._held), event)
+                else:
+                    yield from [TextDelta(key, self._held)] if self._held else []
+                    yield event
+                    self._held = ""
+            case Stopped() if self._waiting:
+                yield from self._end(event)
+            case Failed():
+                yield from self._let_go()
+                yield event
+            case _:
+                yield event
+
+    def _text(self, key: int, text: str) -> Iterable[Event]:
+        self._held += text
+        said, self._held = self._split(self._held)
+        if len(self._held) > HELD_LIMIT:
+            said, self._held = said + self._held, ""
+        if said:
+            yield TextDelta(key, said)
+
+    def _split(self, text: str) -> tuple[str, str]:
+        """What is surely text, and what may be the beginning of a call."""
+        position = 0
+        while (found := _BEGIN.search(text, position)) is not None:
+            if found[0] == "```":
+                self._fenced = not self._fenced
+            elif not self._fenced and not self._refuted(text[found.start() :]):
+                return text[: found.start()], text[found.start() :]
+            position = found.end()
+        tail = text[position:]
+        longest = max(map(len, _PARTLY)) - 1
+        for size in range(min(longest, len(tail)), 0, -1):
+            if any(marker.startswith(tail[-size:]) for marker in _PARTLY):
+                return text[: len(text) - size], text[len(text) - size :]
+        return text, ""
+
+    def _refuted(self, text: str) -> bool:
+        """Whether this can no longer become a call of a declared tool."""
+        header = _HEADER.match(text)
+        if header is None:
+            return len(text) > _LONGEST_HEADER
+        return (header[1] or header[2]) not in self._schemas
+
+    def _let_go(self) -> Iterable[Event]:
+        """What was held is text after all: more came after it."""
+        yield from self._waiting
+        self._waiting, self._held = (), ""
+
+    def _end(self, stopped: Stopped) -> Iterable[Event]:
+        calls = self._calls(self._held)
+        if not calls:
+            yield from self._let_go()
+            yield stopped
+            return
+        yield self._waiting[-1]
+        self._waiting, self._held = (), ""
+        for name, arguments in calls:
+            self._made += 1
+            key = _FRESH + self._made
+            self._notes.changed("kiro.stream.recovered", "", f"a call of {name} that was written as text became a call")
+            yield BlockStarted(key, ToolCall("", name), stopped.choice)
+            yield ArgumentsDelta(key, arguments)
+            yield BlockEnded(key)
+        yield stopped
+
+    def _calls(self, text: str) -> list[_Call]:
+        """The calls if the text is nothing but whole calls of declared tools, else none."""
+        calls: list[_Call] = []
+        while text.strip():
+            if around := _AROUND.match(text):
+                text = text[around.end() :]
+                continue
+            call, text = self._bracket(text) or self._invoke(text) or (None, "")
+            if call is None or call[0] not in self._schemas:
+                return []
+            calls.append(call)
+        return calls
+
+    def _bracket(self, text: str) -> tuple[_Call, str] | None:
+        found = _BRACKET.match(text)
+        if found is None:
+            return None
+        scanner = ObjectScanner()
+        rest = scanner.feed(text[found.end() :])
+        arguments = text[found.end() : len(text) - len(rest)]
+        if not scanner.complete or not rest.startswith("]") or not _is_object(arguments):
+            return None
+        return (found[1], arguments), rest[1:]
+
+    def _invoke(self, text: str) -> tuple[_Call, str] | None:
+        found = _INVOKE.match(text)
+        if found is None:
+            return None
+        name, inside = found[1], found[2]
+        values = {match[1]: self._value(name, match[1], match[2]) for match in _PARAMETER.finditer(inside)}
+        if _PARAMETER.sub("", inside).strip():
+            return None
+        return (name, jsonio.encode(values).decode()), text[found.end() :]
+
+    def _value(self, tool: str, name: str, text: str) -> Json:
+        """A parameter's value, in the type its schema gives it."""
+        properties = self._schemas.get(tool, {}).get("properties")
+        schema = properties.get(name) if isinstance(properties, dict) else None
+        kind = schema.get("type") if isinstance(schema, dict) else "string"
+        if kind == "string":
+            return text
+        try:
+            return jsonio.decode(text)
+        except jsonio.JsonError:
+            return text
+
+
+def _could_be_calls(text: str) -> bool:
+    return _BEGIN.match(text) is not None and text.rstrip().endswith(("]", ">"))
+
+
+def _is_object(arguments: str) -> bool:
+    try:
+        return isinstance(jsonio.decode(arguments), dict)
+    except jsonio.JsonError:
+        return False

@@ -1,0 +1,67 @@
+"""Tool results: whatever their content is, text reaches the service, and every problem with it is noted and logged.
+
+Mission document 000. Readers have flattened the content already (D1, D2); here is what they could not make text of.
+The log names the place and the call, never what was said.
+"""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from dragoman.dialects.kiro.nodes import LOG
+from dragoman.model.blocks import Block, Media, Opaque, Text, ToolResult
+from dragoman.model.conversation import Conversation, Message
+from dragoman.model.filter import MakeBack
+from dragoman.model.notes import Notes
+
+NO_OUTPUT = "(no output)"
+_UNREADABLE = "unreadable media"  # the kind of what readers put in the place of media they cannot read (D2)
+
+
+class ReadResults:
+    """No result without text (rule 32), and no part in one that the service cannot read."""
+
+    name = "kiro.read_results"
+    before = "drop_foreign"
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        before = len(notes)
+        messages = tuple([_message(message, notes) for message in conversation.messages])
+        return (conversation if len(notes) == before else structs.replace(conversation, messages=messages)), None
+
+
+def _message(message: Message, notes: Notes) -> Message:
+    blocks: tuple[Block, ...] = tuple(
+        [_result(block, notes) if isinstance(block, ToolResult) else block for block in message.blocks]
+    )
+    return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
+
+
+def _result(result: ToolResult, notes: Notes) -> ToolResult:
+    content: list[Text | Media | Opaque] = []
+    for part in result.content:
+        match part:
+            case Opaque(kind=kind) if kind == _UNREADABLE:
+                notes.dropped("kiro.result.malformed", part.at.path, "a part that cannot be read was left out")
+                _log("kiro.result.malformed", part.at.path, result)
+            case Opaque(kind=kind):
+                notes.dropped("kiro.result.not_text", part.at.path, f"{kind or 'a part'} is no text; it was left out")
+                _log("kiro.result.not_text", part.at.path, result)
+            case Media():
+                _log(
+                    "kiro.result.not_text", part.at.path, result
+                )  # plain_results lifts it out of the result, and says so
+                content.append(part)
+            case _:
+                content.append(part)
+    if any(isinstance(part, Media) or part.text.strip() for part in content if not isinstance(part, Opaque)):
+        return result if len(content) == len(result.content) else structs.replace(result, content=tuple(content))
+    rule = "kiro.result.empty" if content else "kiro.result.missing"
+    what = "says nothing" if content else "has no content"
+    notes.added(rule, result.at.path, f"the result {what}; it is given as {NO_OUTPUT!r}")
+    _log(rule, result.at.path, result)
+    return structs.replace(result, content=(Text(NO_OUTPUT, at=result.at),))
+
+
+def _log(rule: str, path: str, result: ToolResult) -> None:
+    LOG.debug("%s at %s: the result of call %s", rule, path or "an unknown place", result.call_id)

@@ -1,0 +1,157 @@
+"""A tool's input schema without what the service refuses (facts, rules 19 to 26).
+
+References are put in place, unions at the root become one object, keywords that only validate go. A property that is
+merely *named* like a keyword is none: names stand in `properties`, keywords beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from dragoman.wire.jsonio import Json
+
+Schema: TypeAlias = dict[str, Json]
+
+_REMOVED = frozenset(
+    {"$schema", "$id", "$anchor", "$comment", "$dynamicAnchor", "$dynamicRef", "$vocabulary", "$defs", "definitions"}
+    | {"additionalProperties", "unevaluatedProperties", "unevaluatedItems", "patternProperties", "propertyNames"}
+    | {"pattern", "format", "minLength", "maxLength", "contentEncoding", "contentMediaType", "contentSchema"}
+    | {
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "multipleOf",
+        "minItems",
+        "maxItems",
+        "uniqueItems",
+    }
+    | {"contains", "minContains", "maxContains", "minProperties", "maxProperties", "if", "then", "else", "not"}
+    | {"dependencies", "dependentRequired", "dependentSchemas"}
+)
+_UNIONS = ("anyOf", "oneOf", "allOf")
+_MOST_NODES = 10_000  # references within references may multiply; what is beyond this is any value
+
+
+def clean(schema: Mapping[str, Json]) -> tuple[Schema, list[str]]:
+    """The schema as the service takes it, and the keywords that are gone, sorted."""
+    work = _Cleaning({**schema})
+    root = work.root()
+    return root, sorted(work.removed - root.keys())
+
+
+class _Cleaning:
+    def __init__(self, whole: Schema) -> None:
+        self._whole = whole
+        self._nodes = 0
+        self.removed: set[str] = set()
+
+    def root(self) -> Schema:
+        plain = self._flat(self._resolved(self._whole, ()), ())
+        cleaned = self._node(plain, ())
+        properties = cleaned.get("properties")
+        names = properties if isinstance(properties, dict) else {}
+        rooted: Schema = {**cleaned, "type": "object", "properties": names}
+        required = rooted.get("required")
+        if isinstance(required, list):
+            known: list[Json] = [name for name in required if isinstance(name, str) and name in names]
+            rooted["required"] = known
+            if not known:
+                del rooted["required"]
+        for keyword in ("items", "enum"):
+            if keyword in rooted:  # an object has neither
+                self.removed.add(keyword)
+                del rooted[keyword]
+        return rooted
+
+    def _flat(self, node: Schema, seen: tuple[str, ...]) -> Schema:
+        """The root with its unions merged into it. What only one branch demands is no demand (rule 25)."""
+        unions = [name for name in _UNIONS if name in node]
+        if not unions:
+            return node
+        properties = _object(node.get("properties"))
+        required = _strings(node.get("required"))
+        for union in unions:
+            self.removed.add(union)
+            branches = node[union]
+            for branch in branches if isinstance(branches, list) else []:
+                if isinstance(branch, dict):
+                    inner = self._flat(self._resolved(branch, seen), seen)
+                    properties = {**_object(inner.get("properties")), **properties}
+                    required += _strings(inner.get("required")) if union == "allOf" else []
+        rest: Schema = {name: value for name, value in node.items() if name not in _UNIONS}
+        return {**rest, "properties": properties, "required": [*dict.fromkeys(required)]}
+
+    def _node(self, node: Schema, seen: tuple[str, ...]) -> Schema:
+        """A schema anywhere; `seen` are the references that led to it."""
+        self._nodes += 1
+        if self._nodes > _MOST_NODES:
+            return {}
+        cleaned: Schema = {}
+        for keyword, value in node.items():
+            if keyword in _REMOVED:
+                self.removed.add(keyword)
+            elif (kept := self._kept(keyword, value, seen)) is not None:
+                cleaned[keyword] = kept
+            elif value is not None:
+                self.removed.add(keyword)
+        if "const" in node:
+            cleaned.setdefault("enum", [node["const"]])
+        return cleaned
+
+    def _kept(self, keyword: str, value: Json, seen: tuple[str, ...]) -> Json:
+        """What stands for a keyword's value; None if nothing does."""
+        match keyword:
+            case "const" | "$ref":
+                return None
+            case "required":
+                names: list[Json] = [*_strings(value)]
+                return names or None
+            case "properties":
+                inner = {name: self._inside(each, seen) for name, each in _object(value).items()}
+                return inner or None
+            case "items" | "anyOf" | "oneOf" | "allOf" | "prefixItems":
+                return self._many(value, seen)
+            case _:
+                return value
+
+    def _many(self, value: Json, seen: tuple[str, ...]) -> Json:
+        if isinstance(value, list):
+            return [self._inside(each, seen) for each in value] or None
+        return self._inside(value, seen) if isinstance(value, dict) else None
+
+    def _inside(self, value: Json, seen: tuple[str, ...]) -> Json:
+        if not isinstance(value, dict):
+            return {}  # `true` and `false` are schemas too; the service knows objects only
+        reference = value.get("$ref")
+        if not isinstance(reference, str):
+            return self._node(value, seen)
+        return self._node(self._resolved(value, seen), (*seen, reference))
+
+    def _resolved(self, node: Schema, seen: tuple[str, ...]) -> Schema:
+        """The node with what it refers to put in its place; its own words win. A circle is any value."""
+        reference = node.get("$ref")
+        if not isinstance(reference, str):
+            return node
+        self.removed.add("$ref")
+        rest: Schema = {name: value for name, value in node.items() if name != "$ref"}
+        if reference in seen:
+            return rest
+        target = self._resolved(self._found(reference), (*seen, reference))
+        return {**target, **rest}
+
+    def _found(self, reference: str) -> Schema:
+        place: Json = self._whole
+        for name in reference.removeprefix("#").split("/")[1:] if reference.startswith("#") else ["?"]:
+            key = name.replace("~1", "/").replace("~0", "~")
+            place = place.get(key) if isinstance(place, dict) else None
+        return place if isinstance(place, dict) else {}
+
+
+def _object(value: Json) -> Schema:
+    return value if isinstance(value, dict) else {}
+
+
+def _strings(value: Json) -> list[str]:
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []

@@ -1,0 +1,94 @@
+"""Half characters: a lone surrogate makes the service refuse the whole body as no JSON (rule 34)."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+from msgspec import structs
+
+from dragoman.model.blocks import Block, Text, ToolCall, ToolResult
+from dragoman.model.conversation import Conversation, Message, ToolSpec
+from dragoman.model.filter import MakeBack
+from dragoman.model.notes import Notes
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
+
+REPLACEMENT = "\ufffd"
+_LONE = re.compile("[\ud800-\udfff]")
+_ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")
+N = TypeVar("N", Text, ToolCall, ToolResult, ToolSpec)
+
+
+class WholeCharacters:
+    """Each lone surrogate becomes U+FFFD."""
+
+    name = "kiro.whole_characters"
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        messages = tuple([_message(message) for message in conversation.messages])
+        tools = tuple([_tool(tool) if isinstance(tool, ToolSpec) else tool for tool in conversation.tools])
+        if messages == conversation.messages and tools == conversation.tools:
+            return conversation, None
+        places = [new.at.path for new, old in zip(messages, conversation.messages, strict=True) if new != old]
+        notes.changed(
+            "kiro.text.surrogate", next(iter(places), "tools"), "half a character became the replacement character"
+        )
+        return structs.replace(conversation, messages=messages, tools=tools), None
+
+
+def _message(message: Message) -> Message:
+    blocks = tuple([_block(block) for block in message.blocks])
+    return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
+
+
+def _block(block: Block) -> Block:
+    match block:
+        case Text(text):
+            return _with(block, text=_whole(text))
+        case ToolCall(arguments=arguments):
+            return _with(block, arguments=_arguments(arguments))
+        case ToolResult(content=content):
+            return _with(block, content=tuple([_block(part) for part in content]))
+        case _:
+            return block
+
+
+def _tool(tool: ToolSpec) -> ToolSpec:
+    return _with(
+        tool, description=_whole(tool.description), schema=_value({**tool.schema}) if tool.schema else tool.schema
+    )
+
+
+def _with(node: N, **changes: object) -> N:
+    """The node with these fields, or itself if they are as they were."""
+    return (
+        node
+        if all(getattr(node, name) == value for name, value in changes.items())
+        else structs.replace(node, **changes)
+    )
+
+
+def _whole(text: str) -> str:
+    return text if text.isascii() else _LONE.sub(REPLACEMENT, text)
+
+
+def _arguments(arguments: str) -> str:
+    if not _LONE.search(arguments) and not _ESCAPED.search(arguments):
+        return arguments
+    try:
+        value = jsonio.decode(arguments)
+    except jsonio.JsonError:
+        return _whole(arguments)
+    whole = _value(value)
+    return arguments if whole == value else jsonio.encode(whole).decode()
+
+
+def _value(value: Json) -> Json:
+    if isinstance(value, str):
+        return _whole(value)
+    if isinstance(value, list):
+        return [_value(each) for each in value]
+    if isinstance(value, dict):
+        return {_whole(name): _value(each) for name, each in value.items()}
+    return value

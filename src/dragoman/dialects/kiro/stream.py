@@ -1,0 +1,384 @@
+"""Streams, wire to canonical: one decoder per answer.
+
+Theory of operation. There is no event that begins or ends an answer, a text or a thought: the first frame with meaning
+begins it, a frame of another kind ends what is open, and the end of the bytes ends all (D7). Calls begin with an id and
+a name, grow by fragments, end with `stop`; several may be open, each known by its id. Held back are: a thought's
+signature, which comes in parts, until the thought ends; input given as objects, each replacing the last, until `stop`.
+
+    assistantResponseEvent, codeEvent    text
+    reasoningContentEvent                a thought: text, signature parts, or redacted content
+    toolUseEvent                         a call
+    contextUsageEvent                    the counts so far; comes last, and with every whole answer
+    metadataEvent, messageStopEvent      why it stopped, sometimes the counts
+    messageMetadataEvent, meteringEvent  ids and credits
+    exceptions, and payloads with __type the end, by failure
+    all others                           opaque
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from msgspec import Struct, structs
+
+from dragoman.dialects.base import World
+from dragoman.dialects.kiro.faults import fault_of
+from dragoman.dialects.kiro.nodes import FAMILY, extra_of
+from dragoman.dialects.kiro.tokens import Counter, Counting, estimate_input, usage_of
+from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
+from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall
+from dragoman.model.conversation import Conversation, Stop, Usage, Why
+from dragoman.model.events import (
+    FINISHED,
+    ArgumentsDelta,
+    BlockEnded,
+    BlockStarted,
+    Event,
+    Events,
+    Failed,
+    OpaqueEvent,
+    ReasoningDelta,
+    Sealed,
+    Started,
+    Stopped,
+    TextDelta,
+    UsageReported,
+)
+from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
+from dragoman.wire.frame import Frame
+from dragoman.wire.jsonio import Json
+
+REASONS = {
+    "END_TURN": Why.END,
+    "STOP_SEQUENCE": Why.SEQUENCE,
+    "TOOL_USE": Why.TOOL,
+    "MAX_TOKENS": Why.LENGTH,
+    "LENGTH_LIMIT": Why.LENGTH,
+    "MAX_TIME": Why.LENGTH,
+    "MODEL_CONTEXT_WINDOW_EXCEEDED": Why.CONTEXT,
+    "CONTENT_FILTERED": Why.REFUSAL,
+    "GUARDRAIL_INTERVENED": Why.REFUSAL,
+}
+_MALFORMED = frozenset({"MALFORMED_TOOL_USE", "MALFORMED_MODEL_OUTPUT"})
+_TOO_LONG = "ContentLengthExceededException"
+
+
+class _Content(Struct, gc=False):
+    """The payload that nearly all of a stream is made of."""
+
+    content: str
+    modelId: str | None = None  # noqa: N815
+
+
+_read_content = jsonio.typed(_Content)
+
+
+class _Use:
+    """A call that has begun and not ended."""
+
+    __slots__ = ("given", "grown", "key")
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+        self.given: dict[str, Json] | None = None  # input as an object, the latest
+        self.grown = False
+
+
+_Handler: TypeAlias = Callable[[Fields], Events]
+
+
+class KiroDecoder:
+    """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
+
+    def __init__(self, asked: Conversation, world: World, counting: Counting) -> None:
+        self._asked = asked
+        self._world = world
+        self._counting = counting
+        self._begun = False
+        self._over = False
+        self._id = ""
+        self._model = asked.model
+        self._keys = 0
+        self._text: int | None = None
+        self._thought: int | None = None
+        self._signature = ""
+        self._uses: dict[str, _Use] = {}
+        self._last_use = ""
+        self._ended: set[str] = set()
+        self._called = False
+        self._reason = ""
+        self._percentage: float | None = None
+        self._told: Usage | None = None  # exact counts, if the service gave any
+        self._metering: dict[str, Json] = {}
+        self._output = Counter()
+        self._reasoning = Counter()
+        self._handlers: dict[str, _Handler] = {
+            "assistantResponseEvent": self._content,
+            "codeEvent": self._content,
+            "reasoningContentEvent": self._reasoned,
+            "toolUseEvent": self._tool_use,
+            "contextUsageEvent": self._context_usage,
+            "metadataEvent": self._metadata,
+            "messageStopEvent": self._metadata,
+            "messageMetadataEvent": self._message_metadata,
+            "meteringEvent": self._meter,
+        }
+
+    def feed(self, frame: Frame) -> Events | None:
+        if frame.kind == "assistantResponseEvent" and self._text is not None and not frame.error:
+            events = self._hot(frame.data)
+            if events is not None:
+                return events
+        if self._over:
+            raise OutOfOrder("the stream is over", at=frame.kind)
+        if frame.error:
+            return self._exception(frame.kind, _object(frame))
+        handler = self._handlers.get(frame.kind)
+        if handler is None:
+            return self._unknown(frame)
+        body = _object(frame)
+        inner = body.get(frame.kind)
+        if isinstance(inner, dict) and len(body) == 1:
+            body = inner  # some wrap the payload in its own name
+        if _is_error(body):
+            return self._exception("", body)
+        return handler(Fields(body, frame.kind, MissingField))
+
+    def close(self, broken: Fault | None) -> Events:
+        if self._over:
+            return ()
+        self._over = True
+        if broken is not None:
+            return (Failed(broken),)
+        if not self._begun:
+            return (Failed(Truncated("the upstream's answer ended before it began").fault),)
+        return self._end()
+
+    def _hot(self, data: bytes) -> Events | None:
+        """More text. None for all else: the slow way knows it, or knows what is wrong with it."""
+        try:
+            text = _read_content(data).content
+        except jsonio.JsonError:
+            return None
+        if not text or self._text is None:
+            return None
+        self._output.add(text)
+        return (TextDelta(self._text, text),)
+
+    # --- the answer
+
+    def _start(self) -> Events:
+        if self._begun:
+            return ()
+        self._begun = True
+        usage = Usage(estimate_input(self._asked), estimated=True)
+        return (Started(self._id or self._world.new_id("msg_"), self._model, usage),)
+
+    def _message_metadata(self, fields: Fields) -> Events:
+        self._id = self._id or fields.text("utteranceId", "")
+        return ()
+
+    def _context_usage(self, fields: Fields) -> Events:
+        percentage = fields.number("contextUsagePercentage")
+        if not 0 <= percentage < 1e6:
+            fields.fail("contextUsagePercentage", "expected a percentage")
+        self._percentage = float(percentage)
+        return (*self._start(), UsageReported(self._usage()))
+
+    def _metadata(self, fields: Fields) -> Events:
+        self._reason = fields.text("stopReason", "") or self._reason
+        counts = fields.maybe_child("tokenUsage")
+        if counts is None:
+            return self._start()
+        percentage = counts.number("contextUsagePercentage", None)
+        if percentage is not None and 0 <= percentage < 1e6:
+            self._percentage = float(percentage)
+        self._told = Usage(
+            counts.integer("uncachedInputTokens", 0),
+            counts.integer("outputTokens", 0),
+            counts.integer("cacheReadInputTokens", 0),
+            counts.integer("cacheWriteInputTokens", 0),
+        )
+        return (*self._start(), UsageReported(self._usage()))
+
+    def _meter(self, fields: Fields) -> Events:
+        self._metering = fields.rest()
+        return ()
+
+    def _usage(self) -> Usage:
+        output, reasoning = self._output.tokens, self._reasoning.tokens
+        if self._told is not None:
+            usage = self._told
+        elif self._percentage is not None:
+            split = self._counting.usage_split
+            shares = split if isinstance(split, tuple | list) else None
+            window = self._counting.window(self._model or self._asked.model)
+            usage = usage_of(self._percentage, window, output, shares, reasoning)
+        else:
+            usage = Usage(estimate_input(self._asked), output, reasoning=reasoning, estimated=True)
+        if self._metering:  # credits: nothing is lost where they mean nothing
+            usage = structs.replace(usage, extra=extra_of({"metering": self._metering}, frozenset({"metering"})))
+        return usage
+
+    def _end(self, why: Why | None = None) -> Events:
+        """All that is open ends, and with it the answer. An open call was cut."""
+        cut = bool(self._uses)
+        events: list[Event] = [*self._end_text(), *self._end_thought()]
+        events += [BlockEnded(use.key, complete=False) for use in self._uses.values()]
+        self._uses.clear()
+        if self._reason in _MALFORMED and not self._keys:
+            return (Failed(Fault("server", f"the model's answer was unusable ({self._reason})")),)
+        return (*events, Stopped(self._stop(why, cut)), UsageReported(self._usage()), FINISHED)
+
+    def _stop(self, why: Why | None, cut: bool) -> Stop:
+        if why or cut:
+            return Stop(why or Why.LENGTH)
+        if self._reason in REASONS:
+            return Stop(REASONS[self._reason])
+        extra = extra_of({"stopReason": self._reason}) if self._reason else None
+        if self._called:
+            return Stop(Why.TOOL, extra=extra)
+        full = self._percentage is not None and self._percentage >= 100
+        return Stop(Why.CONTEXT if full else Why.END, extra=extra)
+
+    def _exception(self, kind: str, body: dict[str, Json]) -> Events:
+        self._over = True
+        fault = fault_of(body, kind, asked=self._asked)
+        if kind == _TOO_LONG and self._keys:  # it had begun to answer: the answer grew too long, not the question
+            return (*self._start(), *self._end(Why.LENGTH))
+        return (Failed(fault),)
+
+    def _unknown(self, frame: Frame) -> Events:
+        """A frame of an unknown kind, which may be no JSON; one without a kind may hold a known event by name."""
+        try:
+            body = jsonio.decode(frame.data) if frame.data else None
+        except jsonio.JsonError:
+            body = frame.data.decode("utf-8", "replace")
+        if isinstance(body, dict):
+            if _is_error(body) or frame.kind == "error":
+                return self._exception("", body)
+            name = next(iter(body), "")
+            inner = body.get(name)
+            if not frame.kind and name in self._handlers and isinstance(inner, dict):
+                return self._handlers[name](Fields(inner, name, MissingField))
+        return (*self._start(), OpaqueEvent(FAMILY, frame.kind, body))
+
+    # --- text and thoughts
+
+    def _content(self, fields: Fields) -> Events:
+        model, text = fields.text("modelId", ""), fields.text("content", "" if fields.has("modelId") else None)
+        if text is None:
+            text = fields.text("content")
+        self._model = model or self._model
+        if not text:
+            return ()
+        events: list[Event] = [*self._start(), *self._end_thought()]
+        if self._text is None:
+            self._text = self._key()
+            events.append(BlockStarted(self._text, Text("")))
+        self._output.add(text)
+        return (*events, TextDelta(self._text, text))
+
+    def _end_text(self) -> Events:
+        key, self._text = self._text, None
+        return () if key is None else (BlockEnded(key),)
+
+    def _reasoned(self, fields: Fields) -> Events:
+        text, signature = fields.text("text", ""), fields.text("signature", "")
+        hidden = fields.text("redactedContent", "")
+        events: list[Event] = [*self._start(), *self._end_text()]
+        if hidden:
+            key = self._key()
+            thought, seal = Reasoning("", FAMILY), Seal(FAMILY, hidden, "redacted")
+            events += (*self._end_thought(), BlockStarted(key, thought), Sealed(key, seal), BlockEnded(key))
+        if text and self._signature:
+            events += self._end_thought()  # what was signed is over
+        if (text or signature) and self._thought is None:
+            self._thought = self._key()
+            events.append(BlockStarted(self._thought, Reasoning("", FAMILY)))
+        if text and self._thought is not None:
+            self._output.add(text)
+            self._reasoning.add(text)
+            events.append(ReasoningDelta(self._thought, text))
+        self._signature += signature
+        return tuple(events)
+
+    def _end_thought(self) -> Events:
+        key, signature = self._thought, self._signature
+        self._thought, self._signature = None, ""
+        if key is None:
+            return ()
+        return (Sealed(key, Seal(FAMILY, signature)), BlockEnded(key)) if signature else (BlockEnded(key),)
+
+    def _key(self) -> int:
+        self._keys += 1
+        return self._keys - 1
+
+    # --- calls
+
+    def _tool_use(self, fields: Fields) -> Events:
+        """A piece of a call. One without an id belongs to the call that came last (facts 3.3, no. 1)."""
+        call_id, stop = fields.text("toolUseId", ""), fields.flag("stop", False)
+        value = fields.any("input")
+        if not call_id:
+            if self._last_use not in self._uses:
+                if stop and not value and not fields.has("name"):
+                    return ()  # the end of a call that has ended
+                fields.fail("toolUseId", "expected a string that is not empty")
+            call_id = self._last_use
+        if call_id in self._ended:
+            return ()  # told twice
+        events: list[Event] = []
+        use = self._uses.get(call_id)
+        if use is None:
+            name = fields.text("name")
+            if not name:
+                fields.fail("name", "expected a string that is not empty")
+            use = self._uses[call_id] = _Use(self._key())
+            events += (*self._start(), *self._end_thought(), *self._end_text())
+            events.append(BlockStarted(use.key, ToolCall(call_id, name)))
+        self._last_use = call_id
+        events += self._grow(use, value, fields)
+        if stop:
+            events += self._end_use(call_id, use)
+        return tuple(events)
+
+    def _grow(self, use: _Use, value: Json, fields: Fields) -> Events:
+        if isinstance(value, dict):
+            if value and not use.grown:
+                use.given = value
+            return ()
+        if value is None or value == "":
+            return ()
+        if not isinstance(value, str):
+            fields.fail("input", "expected a string")
+        use.grown, use.given = True, None
+        self._output.add(value)
+        return (ArgumentsDelta(use.key, value),)
+
+    def _end_use(self, call_id: str, use: _Use) -> Events:
+        del self._uses[call_id]
+        self._ended.add(call_id)
+        self._called = True
+        if use.grown:
+            return (BlockEnded(use.key),)
+        arguments = jsonio.encode(use.given or {}).decode()  # no input at all is how a call without arguments is told
+        self._output.add(arguments)
+        return (ArgumentsDelta(use.key, arguments), BlockEnded(use.key))
+
+
+def _object(frame: Frame) -> dict[str, Json]:
+    try:
+        body = jsonio.decode(frame.data) if frame.data else {}
+    except jsonio.JsonError as error:
+        raise BadFrame(f"not JSON: {error}", at=frame.kind) from None
+    if not isinstance(body, dict):
+        raise BadFrame("expected an object", at=frame.kind)
+    return body
+
+
+def _is_error(body: dict[str, Json]) -> bool:
+    """An error that came as an ordinary event (facts 3.3, no. 13)."""
+    return "__type" in body or "_type" in body or ("error" in body and "message" in body)

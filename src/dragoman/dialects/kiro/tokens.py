@@ -1,0 +1,96 @@
+"""Token counts without a tokenizer: an estimate from characters, and the figures Kiro's percentage stands for (D15)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
+from dragoman.model.conversation import Conversation, Message, Usage
+from dragoman.wire import jsonio
+
+IMAGE = 1600  # tokens of one image, whatever its size: a convention
+_UNSPLIT = 100  # below this many input tokens 002 makes no shares
+
+
+class Counting(Protocol):
+    """What the codec's settings say about counts (D15)."""
+
+    @property
+    def usage_split(self) -> tuple[int, int, int] | bool: ...
+    def window(self, model: str) -> int: ...
+
+
+def estimate(text: str) -> int:
+    """Tokens in a text: four ASCII characters, or one other character, are about one."""
+    if text.isascii():
+        return (len(text) + 3) // 4
+    wide = sum(character > "\x7f" for character in text)
+    return wide + (len(text) - wide + 3) // 4
+
+
+def estimate_input(conversation: Conversation) -> int:
+    """Tokens of everything a conversation says to the model."""
+    tools = sum(map(_tool, conversation.tools))
+    return tools + sum(estimate(text.text) for text in conversation.system) + estimate_messages(conversation.messages)
+
+
+def estimate_messages(messages: Iterable[Message]) -> int:
+    return sum(_block(block) for message in messages for block in message.blocks)
+
+
+def _tool(tool: object) -> int:
+    try:
+        return estimate(jsonio.encode(tool).decode())
+    except jsonio.JsonError:  # nested too deeply: whoever sends it will say so
+        return 0
+
+
+def _block(block: Block) -> int:
+    return IMAGE if isinstance(block, Media) else sum(map(estimate, _words(block)))
+
+
+def _words(block: Block) -> Iterator[str]:
+    match block:
+        case Text(text) | Reasoning(text):
+            yield text
+        case ToolCall():
+            yield from (block.name, block.arguments)
+        case ToolResult():
+            for part in block.content:
+                yield from _words(part)
+        case Opaque() | Media():
+            return
+
+
+class Counter:
+    """Counts what an answer says, piece by piece, so that cutting it into more pieces makes no more tokens."""
+
+    __slots__ = ("_plain", "_wide")
+
+    def __init__(self) -> None:
+        self._plain = 0
+        self._wide = 0
+
+    def add(self, text: str) -> None:
+        if text.isascii():
+            self._plain += len(text)
+        else:
+            wide = sum(character > "\x7f" for character in text)
+            self._wide += wide
+            self._plain += len(text) - wide
+
+    @property
+    def tokens(self) -> int:
+        return self._wide + (self._plain + 3) // 4
+
+
+def usage_of(percentage: float, window: int, output: int, split: Sequence[int] | None, reasoning: int = 0) -> Usage:
+    """The counts that a percentage of the context stands for: total, less the output, in shares of input and caches."""
+    total = int(window * percentage / 100)
+    given = max(total - output, 0)
+    if not split or given < _UNSPLIT:
+        return Usage(given, output, reasoning=reasoning)
+    whole = sum(split)
+    fresh, written = given * split[0] // whole, given * split[1] // whole
+    return Usage(fresh, output, given - fresh - written, written, reasoning)

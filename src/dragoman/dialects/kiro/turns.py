@@ -1,0 +1,238 @@
+"""Turns, both directions: a message and its `userInputMessage` or `assistantResponseMessage` (facts 1.4).
+
+A turn that fits has one text; results come before it and images after it, or a thought before it and calls after it.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Iterator
+
+from dragoman.dialects.kiro.nodes import FAMILY, extra_of, merged, own_fields
+from dragoman.errors import DragomanError, Unrepresentable
+from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
+from dragoman.model.conversation import Message
+from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
+from dragoman.wire.jsonio import Json
+
+USER, ASSISTANT, CONTEXT = "userInputMessage", "assistantResponseMessage", "userInputMessageContext"
+_STATUSES = {"success": False, "error": True, "failed": True, "failure": True}
+
+# --- reading
+
+
+def parse_turn(entry: Fields, origin: str) -> Message:
+    """An entry of history, or the current message. Raises MalformedRequest."""
+    if (user := entry.maybe_child(USER)) is not None:
+        return _parse_user(user, origin)
+    if (assistant := entry.maybe_child(ASSISTANT)) is not None:
+        return _parse_assistant(assistant)
+    raise entry.blame(f"expected {USER} or {ASSISTANT}", at=entry.at)
+
+
+def _parse_user(fields: Fields, origin: str) -> Message:
+    blocks: list[Block] = []
+    kept: dict[str, Json] = {}
+    context = fields.maybe_child(CONTEXT)
+    if context is not None:
+        blocks.extend(map(parse_result, context.children("toolResults", [])))
+        if rest := context.rest():
+            kept[CONTEXT] = rest
+    if content := fields.text("content", ""):
+        blocks.append(Text(content, at=Where(fields.path("content"))))
+    blocks.extend(map(_parse_image, fields.children("images", [])))
+    if fields.peek("origin") == origin:
+        fields.any("origin")
+    return Message("user", tuple(blocks), extra=extra_of({**_said(fields), **kept}), at=Where(fields.at))
+
+
+def _parse_assistant(fields: Fields) -> Message:
+    blocks: list[Block] = list(_parse_thought(fields))
+    if content := fields.text("content", ""):
+        blocks.append(Text(content, at=Where(fields.path("content"))))
+    blocks.extend(map(_parse_use, fields.children("toolUses", [])))
+    return Message("assistant", tuple(blocks), extra=extra_of(_said(fields)), at=Where(fields.at))
+
+
+def _said(fields: Fields) -> dict[str, Json]:
+    """The unknown fields; `null` says as much as absence."""
+    return {name: value for name, value in fields.rest().items() if value is not None}
+
+
+def _parse_thought(fields: Fields) -> Iterator[Reasoning]:
+    """Replayed reasoning. A form that we do not know stays among the turn's unknown fields."""
+    match fields.peek("reasoningContent"):
+        case {"reasoningText": {"text": str(text), "signature": str(signature)}, **rest} if not rest:
+            seal = Seal(FAMILY, signature)
+        case {"redactedContent": str(data), **rest} if not rest:
+            text, seal = "", Seal(FAMILY, data, "redacted")
+        case _:
+            return
+    fields.any("reasoningContent")
+    yield Reasoning(text, FAMILY, seal, at=Where(fields.path("reasoningContent")))
+
+
+def _parse_use(fields: Fields) -> ToolCall:
+    call_id, name = identifier(fields, "toolUseId"), identifier(fields, "name")
+    value = fields.any("input")
+    arguments = "" if value is None else json_text(value, fields.path("input"), fields.blame)
+    return ToolCall(call_id, name, arguments, extra=extra_of(fields.rest()), at=Where(fields.at))
+
+
+def parse_result(fields: Fields) -> ToolResult:
+    """A tool result, whatever its content is: an array of parts, one part, a string, nothing (D1, D2)."""
+    call_id = identifier(fields, "toolUseId")
+    status = fields.peek("status")
+    is_error = isinstance(status, str) and _STATUSES.get(status.lower(), False)
+    if status in (None, "success", "error"):
+        fields.any("status")
+    content = tuple(_result_parts(fields.any("content"), fields.path("content"), fields.blame))
+    return ToolResult(call_id, content, is_error, extra=extra_of(fields.rest()), at=Where(fields.at))
+
+
+def _result_parts(value: Json, at: str, blame: type[DragomanError]) -> Iterator[Text]:
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _result_parts(item, f"{at}[{index}]", blame)
+    elif isinstance(value, dict):
+        yield from _result_object(value, at, blame)
+    elif value is not None and value != "":
+        yield Text(value if isinstance(value, str) else json_text(value, at, blame), at=Where(at))
+
+
+def _result_object(part: dict[str, Json], at: str, blame: type[DragomanError]) -> Iterator[Text]:
+    if part.keys() == {"json"}:  # its text is what every other dialect can say; at home it goes back as it came
+        kept = Extra(FAMILY, part, frozenset(part))
+        yield Text(json_text(part["json"], at, blame), extra=kept, at=Where(at))
+    elif "text" in part or "content" in part:
+        inner = "text" if part.get("text") is not None else "content"
+        yield from _result_parts(part.get(inner), f"{at}.{inner}", blame)
+    else:
+        yield Text(json_text(part, at, blame), at=Where(at))
+
+
+def _parse_image(fields: Fields) -> Media:
+    kind, source = identifier(fields, "format"), fields.child("source")
+    data = identifier(source, "bytes")
+    try:
+        binascii.a2b_base64(data.encode("ascii"), strict_mode=True)
+    except ValueError:
+        source.fail("bytes", "expected base64")
+    rest = fields.rest()
+    return Media("image", f"image/{kind}", "base64", data, extra=extra_of(rest), at=Where(fields.at))
+
+
+def identifier(fields: Fields, name: str) -> str:
+    """An id, a name or data: never the empty string (D5)."""
+    value = fields.text(name)
+    if not value:
+        fields.fail(name, "expected a string that is not empty")
+    return value
+
+
+def json_text(value: Json, at: str, blame: type[DragomanError]) -> str:
+    try:
+        return jsonio.encode(value).decode()
+    except jsonio.JsonError as error:
+        raise blame(str(error), at=at) from None
+
+
+# --- rendering
+
+
+def render_turn(message: Message, origin: str) -> dict[str, Json]:
+    """Say a turn that fits. Raises Unrepresentable for what has no place in it."""
+    match message.role:
+        case "user":
+            return {USER: _render_user(message, origin)}
+        case "assistant":
+            return {ASSISTANT: _render_assistant(message)}
+        case role:
+            raise Unrepresentable(f"a {role} turn has no place here", at=message.at.path)
+
+
+def _render_user(message: Message, origin: str) -> dict[str, Json]:
+    kept = own_fields(message.extra)
+    body: dict[str, Json] = {"content": _text(message), "origin": kept.get("origin") or origin}
+    images: list[Json] = []
+    results: list[Json] = []
+    for block in message.blocks:
+        match block:
+            case ToolResult():
+                results.append(render_result(block))
+            case Media(kind="image", how="base64"):
+                image: dict[str, Json] = {"format": block.mime.removeprefix("image/"), "source": {"bytes": block.data}}
+                images.append(merged(image, own_fields(block.extra)))
+            case Text():
+                pass
+            case _:
+                raise _misplaced(block)
+    if images:
+        body["images"] = images
+    if results:
+        body[CONTEXT] = {"toolResults": results}
+    return merged(body, kept)
+
+
+def _render_assistant(message: Message) -> dict[str, Json]:
+    body: dict[str, Json] = {"content": _text(message)}
+    uses: list[Json] = []
+    for block in message.blocks:
+        match block:
+            case ToolCall():
+                uses.append(_render_use(block))
+            case Reasoning() if "reasoningContent" not in body:
+                body["reasoningContent"] = _render_thought(block)
+            case Text():
+                pass
+            case _:
+                raise _misplaced(block)
+    if uses:
+        body["toolUses"] = uses
+    return merged(body, own_fields(message.extra))
+
+
+def _text(message: Message) -> str:
+    texts = [block for block in message.blocks if isinstance(block, Text)]
+    if len(texts) > 1:
+        raise Unrepresentable("a turn has one text here", at=texts[1].at.path)
+    return texts[0].text if texts else ""
+
+
+def _misplaced(block: Block) -> Unrepresentable:
+    kind = block.kind if isinstance(block, Media | Opaque) else type(block).__name__
+    return Unrepresentable(f"{kind} has no place in this turn", at=block.at.path)
+
+
+def _render_thought(block: Reasoning) -> Json:
+    seal = block.seal
+    if seal is None or seal.family != FAMILY or seal.kind == "encrypted":
+        raise Unrepresentable("reasoning goes back only with the service's own signature", at=block.at.path)
+    if seal.kind == "redacted":
+        return {"redactedContent": seal.data}
+    return {"reasoningText": {"text": block.text, "signature": seal.data}}
+
+
+def _render_use(call: ToolCall) -> Json:
+    try:
+        value = jsonio.decode(call.arguments or "{}") if call.form == "json" else None
+    except jsonio.JsonError:
+        value = None
+    if not isinstance(value, dict):
+        raise Unrepresentable(f"the arguments of {call.name} are no JSON object", at=call.at.path)
+    return merged({"toolUseId": call.id, "name": call.name, "input": value}, own_fields(call.extra))
+
+
+def render_result(result: ToolResult) -> Json:
+    content: list[Json] = []
+    for part in result.content:
+        if not isinstance(part, Text):
+            raise Unrepresentable("a tool result holds text only", at=part.at.path)
+        content.append({**own_fields(part.extra)} or {"text": part.text})
+    body: dict[str, Json] = {
+        "toolUseId": result.call_id,
+        "content": content,
+        "status": "error" if result.is_error else "success",
+    }
+    return merged(body, own_fields(result.extra))

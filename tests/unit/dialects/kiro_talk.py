@@ -1,0 +1,192 @@
+"""What the Kiro tests share: asking in a client's dialect, answering with real frames, looking at what came out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import dragoman
+from dragoman.api import Translated
+from dragoman.conformance.laws import still_world
+from dragoman.dialects.kiro import DIALECT
+from dragoman.dialects.kiro.codec import KiroCodec
+from dragoman.model.conversation import Conversation
+from dragoman.model.events import Event, Events, Failed
+from dragoman.simulator.kiro.rules import refusals
+from dragoman.translate import Answer, Plan
+from dragoman.wire.eventstream import EventStreamDecoder, encode_event
+from dragoman.wire.http import HttpRequest
+
+MODEL = "claude-sonnet-4-5"
+WEATHER: dict[str, Any] = {
+    "name": "get_weather",
+    "description": "Tell the weather.",
+    "input_schema": {"type": "object", "properties": {"location": {"type": "string"}}},
+}
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def assistant(content: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content}
+
+
+def use(call_id: str, name: str = "get_weather", arguments: Any = None) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call_id, "name": name, "input": {} if arguments is None else arguments}
+
+
+def result(call_id: str, content: Any = "ok", **more: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": call_id, "content": content, **more}
+
+
+def ask(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"model": MODEL, "max_tokens": 100, "stream": True, "messages": list(messages), **more}
+
+
+def sent(body: dict[str, Any], source: str = "anthropic", **options: Any) -> Translated:
+    """The translated request. Whatever is translated must be accepted by the strictest simulator."""
+    told = dragoman.translate_request(body, source=source, target="kiro", **options)
+    request = HttpRequest("POST", told.path, headers=tuple(told.headers.items()), body=told.raw)
+    assert [str(refusal) for refusal in refusals(request, "paranoid")] == []
+    return told
+
+
+def state(told: Translated) -> dict[str, Any]:
+    found = told.body["conversationState"]
+    assert isinstance(found, dict)
+    return found
+
+
+def history(told: Translated) -> list[tuple[str, Any]]:
+    """History as (role, content) pairs."""
+    return [
+        ("user", entry["userInputMessage"]["content"])
+        if "userInputMessage" in entry
+        else ("assistant", entry["assistantResponseMessage"]["content"])
+        for entry in state(told).get("history", [])
+    ]
+
+
+def current(told: Translated) -> dict[str, Any]:
+    found = state(told)["currentMessage"]["userInputMessage"]
+    assert isinstance(found, dict)
+    return found
+
+
+def results(told: Translated) -> list[dict[str, Any]]:
+    found = current(told)["userInputMessageContext"]["toolResults"]
+    assert isinstance(found, list)
+    return found
+
+
+def tools(told: Translated) -> dict[str, Any]:
+    listed = current(told).get("userInputMessageContext", {}).get("tools", [])
+    return {tool["toolSpecification"]["name"]: tool["toolSpecification"] for tool in listed}
+
+
+def rules(told: Translated) -> list[str]:
+    return [note.rule for note in told.notes]
+
+
+# --- answers
+
+Said = tuple[str, Any]
+
+
+def text(content: str, **more: Any) -> Said:
+    return "assistantResponseEvent", {"content": content, **more}
+
+
+def call(call_id: str = "t1", name: str = "get_weather", **more: Any) -> Said:
+    return "toolUseEvent", {"toolUseId": call_id, "name": name, **more}
+
+
+def usage(percentage: float = 1.5) -> Said:
+    return "contextUsageEvent", {"contextUsagePercentage": percentage}
+
+
+def stopped(reason: str) -> Said:
+    return "metadataEvent", {"stopReason": reason}
+
+
+def frames(*said: Said) -> bytes:
+    return b"".join(encode_event(kind, json.dumps(body).encode()) for kind, body in said)
+
+
+def exception(kind: str, **body: Any) -> bytes:
+    return encode_event(kind, json.dumps(body).encode(), error=True)
+
+
+def decoded(data: bytes, asked: Conversation | None = None, **settings: Any) -> Events:
+    """The events of a stream. Raises what its last one failed with."""
+    codec = KiroCodec(**settings)
+    decoder = codec.decoder(asked or Conversation(MODEL, ()), still_world())
+    cutter = EventStreamDecoder()
+    events: list[Event] = []
+    for frame in cutter.feed(data):
+        events += decoder.feed(frame) or ()
+    list(cutter.close())
+    return (*events, *decoder.close(None))
+
+
+def answered(data: bytes, made: Plan | None = None, target: str = "anthropic") -> bytes:
+    """The client's stream for an upstream's bytes."""
+    from dragoman import dialects
+    from dragoman.translate import plan
+
+    made = made or plan(dialects.get(target), DIALECT, Conversation(MODEL, ()))  # type: ignore[attr-defined]
+    answer = Answer(made, still_world())
+    return answer.feed(data) + answer.close()
+
+
+def sse(stream: bytes) -> list[dict[str, Any]]:
+    """The data of a stream of server-sent events."""
+    lines = [line.removeprefix("data: ") for line in stream.decode().split("\n") if line.startswith("data: ")]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+def message(stream: bytes) -> dict[str, Any]:
+    """An Anthropic stream, put together as a client does it."""
+    blocks: dict[int, dict[str, Any]] = {}
+    whole: dict[str, Any] = {"stop_reason": None, "usage": {}, "error": None}
+    for event in sse(stream):
+        match event["type"]:
+            case "content_block_start":
+                blocks[event["index"]] = {**event["content_block"], "json": ""}
+            case "content_block_delta":
+                _grow(blocks[event["index"]], event["delta"])
+            case "message_delta":
+                whole |= {"stop_reason": event["delta"]["stop_reason"], "usage": event["usage"]}
+            case "error":
+                whole["error"] = event["error"]
+            case _:
+                pass
+    return whole | {"content": [blocks[index] for index in sorted(blocks)]}
+
+
+def _grow(block: dict[str, Any], delta: dict[str, Any]) -> None:
+    for name, field in (
+        ("text", "text"),
+        ("thinking", "thinking"),
+        ("partial_json", "json"),
+        ("signature", "signature"),
+    ):
+        if name in delta:
+            block[field] = delta[name] if name == "signature" else block[field] + delta[name]
+
+
+def texts(said: dict[str, Any]) -> str:
+    return "".join(block["text"] for block in said["content"] if block["type"] == "text")
+
+
+def calls(said: dict[str, Any]) -> list[tuple[str, str, str]]:
+    return [(block["id"], block["name"], block["json"]) for block in said["content"] if block["type"] == "tool_use"]
+
+
+def fault(events: Iterable[Event]) -> Any:
+    *_, last = events
+    assert isinstance(last, Failed)
+    return last.fault

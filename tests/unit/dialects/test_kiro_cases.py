@@ -1,0 +1,317 @@
+"""The 25 tricky cases of facts/kiro.md, section 8.2, by number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import dragoman
+from tests.unit.dialects.kiro_talk import (
+    WEATHER,
+    answered,
+    ask,
+    assistant,
+    call,
+    calls,
+    current,
+    exception,
+    frames,
+    history,
+    message,
+    result,
+    results,
+    rules,
+    sent,
+    sse,
+    state,
+    stopped,
+    text,
+    texts,
+    tools,
+    usage,
+    use,
+    user,
+)
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
+
+
+def schema_of(given: Any) -> Any:
+    request = sent(ask(user("a"), tools=[{**WEATHER, "input_schema": given}]))
+    return tools(request)["get_weather"]["inputSchema"]["json"]
+
+
+def test_case_01_adjacent_user_turns() -> None:
+    body = ask(user("a"), user("b"), assistant("c"), user("d"))
+    merged, filled = sent(body, pairing="merge"), sent(body)
+    assert history(merged) == [("user", "a\n\nb"), ("assistant", "c")]
+    assert history(filled) == [("user", "a"), ("assistant", "I understand."), ("user", "b"), ("assistant", "c")]
+    assert current(merged)["content"] == current(filled)["content"] == "d"
+
+
+def test_case_02_an_assistant_turn_first() -> None:
+    request = sent(ask(assistant("hi"), user("x")))
+    assert history(request) == [("user", "Continue"), ("assistant", "hi")]
+    assert current(request)["content"] == "x"
+
+
+def test_case_03_a_prefill() -> None:
+    request = sent(ask(user("json?"), assistant("{")))
+    assert history(request) == [("user", "json?"), ("assistant", "{")]
+    assert current(request)["content"] == "Continue"
+    assert "turn.placeholder" in rules(request)
+
+
+def test_case_04_a_call_without_words_and_an_empty_result() -> None:
+    request = sent(ask(user("a"), assistant([use("t1", "Read")]), user([result("t1", "")])))
+    assert history(request)[1] == ("assistant", ".")
+    assert results(request) == [{"toolUseId": "t1", "content": [{"text": "(no output)"}], "status": "success"}]
+    assert current(request)["content"] == "Tool results provided."
+
+
+def test_case_05_an_image_inside_a_result() -> None:
+    parts = [{"type": "text", "text": "A"}, IMAGE, {"type": "text", "text": "B"}]
+    request = sent(ask(user("a"), assistant([use("t")]), user([result("t", parts)]), tools=[WEATHER]))
+    assert results(request)[0]["content"] == [{"text": "A\nB"}]
+    assert current(request)["images"] == [{"format": "png", "source": {"bytes": PIXEL}}]
+
+
+def test_case_06_an_error_with_an_object() -> None:
+    request = sent(
+        ask(user("a"), assistant([use("t")]), user([result("t", {"code": 7}, is_error=True)]), tools=[WEATHER])
+    )
+    assert results(request) == [{"toolUseId": "t", "content": [{"text": '{"code":7}'}], "status": "error"}]
+
+
+def test_case_07_only_one_of_two_calls_is_answered() -> None:
+    request = sent(ask(user("a"), assistant([use("t1"), use("t2")]), user([result("t2", "two")]), tools=[WEATHER]))
+    assert {each["toolUseId"]: (each["content"][0]["text"], each["status"]) for each in results(request)} == {
+        "t1": ("(no result)", "error"),
+        "t2": ("two", "success"),
+    }
+
+
+def test_case_08_a_result_that_answers_nothing() -> None:
+    request = sent(ask(user("a"), assistant("b"), user([result("t9", "survives")])))
+    assert current(request)["content"] == "survives"
+    assert "userInputMessageContext" not in current(request)
+
+
+def test_case_09_two_results_for_one_call() -> None:
+    body = ask(
+        user("a"), assistant([use("t1")]), user([result("t1", "first"), result("t1", "second")]), tools=[WEATHER]
+    )
+    request = sent(body)
+    assert [each["content"] for each in results(request)] == [[{"text": "first"}]]
+    assert current(request)["content"] == "second"
+
+
+def test_case_10_an_aside_between_results() -> None:
+    def tool(call_id: str) -> dict[str, Any]:
+        return {"role": "tool", "tool_call_id": call_id, "content": call_id}
+
+    made = [{"id": each, "type": "function", "function": {"name": "f", "arguments": "{}"}} for each in ("c1", "c2")]
+    request = sent(
+        {
+            "model": "claude-sonnet-4.5",
+            "messages": [
+                user("a"),
+                {"role": "assistant", "content": None, "tool_calls": made},
+                tool("c1"),
+                assistant("thinking aloud"),
+                tool("c2"),
+                user("go"),
+            ],
+        },
+        "openai",
+    )
+    answers = state(request)["history"][2]["userInputMessage"]["userInputMessageContext"]["toolResults"]
+    assert [each["toolUseId"] for each in answers] == ["c1", "c2"]
+    assert history(request)[3] == ("assistant", "thinking aloud")
+    assert current(request)["content"] == "go"
+
+
+def test_case_11_no_tools_but_a_call_in_history() -> None:
+    request = sent(ask(user("a"), assistant([use("t", "grep")]), user([result("t")])))
+    assert list(tools(request)) == ["grep"]
+
+
+LONG = "mcp__plugin_very-long-plugin-name_server-name__do_something_really_long_here"
+
+
+def test_case_12_long_names_get_an_alias_that_is_mapped_back() -> None:
+    twin = LONG + "_twin"
+    declared = [{**WEATHER, "name": LONG}, {**WEATHER, "name": twin}]
+    request = sent(ask(user("a"), assistant([use("t", LONG)]), user([result("t")]), tools=declared))
+    one, other = tools(request)
+    assert one != other
+    assert max(len(one), len(other)) <= 64
+    assert state(request)["history"][1]["assistantResponseMessage"]["toolUses"][0]["name"] == one
+    said = message(answered(frames(call("t2", other, stop=True), usage()), request.plan))
+    assert calls(said) == [("t2", twin, "{}")]
+
+
+def test_case_13_illegal_names_do_not_collide() -> None:
+    declared = [{**WEATHER, "name": "files.read all"}, {**WEATHER, "name": "files_read_all"}]
+    request = sent(ask(user("a"), tools=declared))
+    one, other = tools(request)
+    assert other == "files_read_all" != one
+    said = message(answered(frames(call("t", one, stop=True), usage()), request.plan))
+    assert calls(said) == [("t", "files.read all", "{}")]
+
+
+def test_case_14_long_and_empty_descriptions() -> None:
+    words = "漢" * 10_241
+    request = sent(
+        ask(user("a"), tools=[{**WEATHER, "description": words}, {**WEATHER, "name": "b", "description": ""}])
+    )
+    cut = tools(request)["get_weather"]["description"]
+    assert len(cut.encode()) <= 10_240
+    assert set(cut) == {"漢"}
+    assert words in current(request)["content"]
+    assert tools(request)["b"]["description"] == "b"
+
+
+def test_case_15_keywords_go_and_properties_of_the_same_names_stay() -> None:
+    given = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "properties": {"format": {"type": "string", "format": "uri"}, "required": {"type": "boolean"}},
+        "required": [],
+        "additionalProperties": False,
+    }
+    properties = {"format": {"type": "string"}, "required": {"type": "boolean"}}
+    assert schema_of(given) == {"type": "object", "properties": properties}
+
+
+def test_case_16_unions_at_the_root() -> None:
+    string = {"type": "string"}
+    given = {"anyOf": [{"properties": {"a": string}, "required": ["a"]}, {"properties": {"b": string}}]}
+    assert schema_of(given) == {"type": "object", "properties": {"a": string, "b": string}}
+    assert schema_of(None) == schema_of({"type": "string"}) == {"type": "object", "properties": {}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [('{"p":1}', {"p": 1}), (None, {}), ([1], {"raw_arguments": "[1]"}), ("{", {"raw_arguments": '"{"'})],
+)
+def test_case_17_input_is_an_object_whatever_it_was(arguments: Any, expected: Any) -> None:
+    called = {**use("t"), "input": arguments}
+    request = sent(ask(user("a"), assistant([called]), user([result("t")]), tools=[WEATHER]))
+    assert state(request)["history"][1]["assistantResponseMessage"]["toolUses"][0]["input"] == expected
+
+
+def test_case_18_an_empty_object_and_then_fragments() -> None:
+    stream = frames(call(input={}), call(input='{"p":'), call(input='"x"}'), call(stop=True), usage())
+    out = answered(stream)
+    starts = [each for each in sse(out) if each["type"] == "content_block_start"]
+    assert [each["content_block"]["input"] for each in starts] == [{}]
+    assert calls(message(out)) == [("t1", "get_weather", '{"p":"x"}')]
+
+
+def test_case_19_a_call_without_input() -> None:
+    stream = frames(call(), call(stop=True), usage())
+    reply = dragoman.translate_reply(stream, source="kiro", target="anthropic").body
+    assert reply["content"][0]["input"] == {}
+    assert calls(message(answered(stream))) == [("t1", "get_weather", "{}")]
+    chat = dragoman.translate_reply(stream, source="kiro", target="openai").body
+    assert chat["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == "{}"
+
+
+def test_case_20_a_call_that_was_cut() -> None:
+    stream = frames(text("I write."), call(), call(input='{"content":"abc'))
+    said = message(answered(stream))
+    assert said["stop_reason"] == "max_tokens"
+    assert said["usage"]["output_tokens"] > 0
+    whole = dragoman.translate_reply(stream, source="kiro", target="anthropic")
+    assert [block["type"] for block in whole.body["content"]] == ["text"]
+    assert whole.body["stop_reason"] == "max_tokens"
+    assert "stream.unfinished_call" in [note.rule for note in whole.notes]
+    chat = sse(answered(stream, target="openai"))
+    assert [each["choices"][0]["finish_reason"] for each in chat if each["choices"]][-1] == "length"
+
+
+def test_case_21_cut_at_every_byte_and_with_a_flipped_bit() -> None:
+    stream = frames(text("Hi 🐉"), text(" there"), call(input='{"a":"é'), call(input='"}', stop=True), usage())
+    request = sent(ask(user("a"), tools=[WEATHER]))
+    expected = answered(stream, request.plan)
+    for at in range(len(stream)):
+        translator = dragoman.stream_translator(source="kiro", target="anthropic", request=request)
+        cut = translator.feed(stream[:at]) + translator.feed(stream[at:]) + translator.close()
+        assert _without_id(cut) == _without_id(expected), at
+    for at in range(0, len(stream), 7):
+        flipped = stream[:at] + bytes([stream[at] ^ 0x10]) + stream[at + 1 :]
+        broken = dragoman.stream_translator(source="kiro", target="anthropic", request=request)
+        out = broken.feed(flipped) + broken.close()
+        assert broken.error is not None, at
+        assert sse(out)[-1]["type"] == "error"
+        assert "Hi 🐉 there".startswith(texts(message(out)))
+
+
+def _without_id(stream: bytes) -> list[dict[str, Any]]:
+    events = sse(stream)
+    events[0]["message"]["id"] = ""
+    return events
+
+
+def test_case_22_repeated_content_is_kept_and_text_is_text() -> None:
+    assert texts(message(answered(frames(text("ha"), text("ha"), text("ha"), usage())))) == "hahaha"
+    lookalike = '{"name":"x","toolUseId":"y"}'
+    said = message(answered(frames(text(lookalike), usage())))
+    assert (texts(said), calls(said)) == (lookalike, [])
+
+
+def test_case_23_thinking_tags_only_when_thinking_was_asked_for() -> None:
+    pieces = ["<thin", "king>\nplan uses `</thinking>` tag", "</thinking>\n\nAnswer"]
+    stream = frames(*map(text, pieces), usage())
+    asked = sent(ask(user("a"), thinking={"type": "enabled", "budget_tokens": 2000}))
+    said = message(answered(stream, asked.plan))
+    assert [block.get("thinking") for block in said["content"]] == ["plan uses `</thinking>` tag", None]
+    assert texts(said) == "Answer"
+    assert texts(message(answered(stream, sent(ask(user("a"))).plan))) == "".join(pieces)
+
+
+def test_case_24_reasoning_signature_text_usage() -> None:
+    stream = frames(
+        ("reasoningContentEvent", {"text": "1234"}),
+        ("reasoningContentEvent", {"text": "5678"}),
+        ("reasoningContentEvent", {"signature": "SIG"}),
+        ("reasoningContentEvent", {"signature": "NATURE"}),
+        text("x" * 40),
+        stopped("END_TURN"),
+        usage(1.5),
+        ("meteringEvent", {"usage": 0.05, "unit": "credit"}),
+    )
+    said = message(answered(stream))
+    thought, spoken = said["content"]
+    assert (thought["thinking"], spoken["text"], said["stop_reason"]) == ("12345678", "x" * 40, "end_turn")
+    assert said["usage"]["output_tokens"] == 12
+    assert [
+        said["usage"][name] for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+    ] == [
+        91,
+        183,
+        2301,
+    ]
+    again = assistant(
+        [{"type": "thinking", "thinking": "12345678", "signature": thought["signature"]}, {"type": "text", "text": "x"}]
+    )
+    entry = state(sent(ask(user("a"), again, user("b"))))["history"][1]["assistantResponseMessage"]
+    assert entry["reasoningContent"] == {"reasoningText": {"text": "12345678", "signature": "SIGNATURE"}}
+    assert entry["content"] == "x"
+
+
+def test_case_25_an_exception_inside_a_200() -> None:
+    throttled = exception("ThrottlingException", message="slow down")
+    alone = dragoman.stream_translator(source="kiro", target="anthropic")
+    alone.feed(throttled)
+    assert alone.error is not None
+    assert (alone.error.fault.kind, alone.error.fault.status) == ("rate_limit", 429)
+    late = message(answered(frames(text("Hel")) + throttled))
+    assert late["error"] == {"type": "rate_limit_error", "message": "slow down"}
+    assert late["stop_reason"] is None
+    chat = sse(answered(frames(text("Hel")) + throttled, target="openai"))
+    assert "error" in chat[-1]
+    assert all(each["choices"][0].get("finish_reason") is None for each in chat[:-1])

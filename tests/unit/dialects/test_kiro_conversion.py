@@ -1,0 +1,242 @@
+"""Mission document 002: its tables, its four common problems, its token figures; and rows 52-54 of the wire facts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import dragoman
+from dragoman.dialects.kiro.tokens import Counter, estimate, usage_of
+from dragoman.model.conversation import Usage
+from tests.unit.dialects.kiro_talk import (
+    WEATHER,
+    answered,
+    ask,
+    assistant,
+    call,
+    calls,
+    current,
+    frames,
+    history,
+    message,
+    result,
+    results,
+    rules,
+    sent,
+    sse,
+    state,
+    text,
+    texts,
+    tools,
+    usage,
+    use,
+    user,
+)
+
+# --- the request
+
+
+def test_the_envelope() -> None:
+    request = sent(ask(user("hi")), profile_arn="arn:aws:codewhisperer:us-east-1:123456789012:profile/ABCDEFGHIJKL")
+    assert request.path == "/generateAssistantResponse"
+    assert list(request.body) == ["conversationState", "profileArn"]
+    assert state(request)["chatTriggerType"] == "MANUAL"
+    assert len(state(request)["conversationId"]) == 36
+
+
+def test_the_data_structure_of_a_request() -> None:
+    request = sent(ask(user("Hello"), assistant("Hi!"), user("..."), system="S", tools=[{**WEATHER, "name": "edit"}]))
+    assert history(request) == [("user", "S\n\nHello"), ("assistant", "Hi!")]
+    assert list(tools(request)) == ["edit"]
+    assert all("tools" not in entry.get("userInputMessage", {}) for entry in state(request)["history"])
+
+
+def test_thinking_in_history_is_wrapped() -> None:
+    thought = {"type": "thinking", "thinking": "plan", "signature": "an anthropic one"}
+    request = sent(ask(user("a"), assistant([thought, {"type": "text", "text": "b"}]), user("c")))
+    assert history(request)[1] == ("assistant", "<kiro_thinking>plan</kiro_thinking>\nb")
+
+
+def test_a_result_only_turn_says_so() -> None:
+    request = sent(
+        ask(user("a"), assistant([use("t")]), user([result("t", "File edited successfully")]), tools=[WEATHER])
+    )
+    assert current(request)["content"] == "Tool results provided."
+    assert results(request) == [
+        {"content": [{"text": "File edited successfully"}], "status": "success", "toolUseId": "t"}
+    ]
+
+
+@pytest.mark.parametrize("name", ["web_search", "websearch", "Web_Search", "WEBSEARCH"])
+def test_web_search_is_left_out(name: str) -> None:
+    request = sent(ask(user("a"), tools=[{**WEATHER, "name": name}, WEATHER]))
+    assert list(tools(request)) == ["get_weather"]
+    assert "kiro.tools.web_search" in rules(request)
+
+
+def test_a_long_description_is_cut_and_told_whole_in_the_system_text() -> None:
+    words = "x" * 9_217
+    request = sent(ask(user("a"), tools=[{**WEATHER, "description": words}]))
+    assert len(tools(request)["get_weather"]["description"]) == 9_216
+    assert current(request)["content"] == f"The tool get_weather:\n{words}\n\na"
+    cut = sent(ask(user("a"), tools=[{**WEATHER, "description": words}]), long_descriptions="cut")
+    assert current(cut)["content"] == "a"
+    assert len(tools(cut)["get_weather"]["description"]) == 9_216
+
+
+# --- common problems and solutions
+
+
+@pytest.mark.parametrize("schema", [None, {}, {"type": "string"}])
+def test_common_problem_1_improperly_formed_request(schema: Any) -> None:
+    """`input` is always there, `inputSchema` is never null, history is in order."""
+    request = sent(
+        ask(user("a"), user("b"), assistant([{**use("t"), "input": None}]), tools=[{**WEATHER, "input_schema": schema}])
+    )
+    entry = state(request)["history"][-1]["assistantResponseMessage"]
+    assert entry["toolUses"][0]["input"] == {}
+    assert tools(request)["get_weather"]["inputSchema"] == {"json": {"type": "object", "properties": {}}}
+
+
+@pytest.mark.parametrize(
+    ("fragments", "arguments"),
+    [
+        ((), {}),
+        (("not json",), {"raw_arguments": "not json"}),
+        (('{"a": ', "1}"), {"a": 1}),
+        (('{"a',), {"raw_arguments": '{"a'}),
+    ],
+)
+def test_common_problem_2_json_serialization_error_for_raw_message(fragments: tuple[str, ...], arguments: Any) -> None:
+    """In a whole reply, input that is no JSON is wrapped, and none at all is an empty object."""
+    stream = frames(*[call(input=each) for each in fragments], call(stop=True), usage())
+    reply = dragoman.translate_reply(stream, source="kiro", target="anthropic").body
+    assert reply["content"] == [{"type": "tool_use", "id": "t1", "name": "get_weather", "input": arguments}]
+    assert reply["stop_reason"] == "tool_use"
+
+
+def test_common_problem_3_null_is_not_an_object() -> None:
+    """A tool's content_block_start carries `input: {}`, never null."""
+    for first in (call(), call(input=""), call(input={}), call(input='{"a":1}'), call(input=None)):
+        starts = [
+            each
+            for each in sse(answered(frames(first, call(stop=True), usage())))
+            if each["type"] == "content_block_start"
+        ]
+        assert [each["content_block"]["input"] for each in starts] == [{}]
+
+
+def test_common_problem_4_dropped_events() -> None:
+    """The first chunk may hold name, id and input at once; nothing of it is lost."""
+    said = message(answered(frames(call(input='{"path":'), call(input='"file.js"}'), call(stop=True), usage())))
+    assert calls(said) == [("t1", "get_weather", '{"path":"file.js"}')]
+
+
+# --- the answer
+
+
+def test_the_first_content_chunk_gives_three_events_at_once() -> None:
+    kinds = [each["type"] for each in sse(answered(frames(text("Hello"), usage())))]
+    assert kinds == [
+        "message_start",
+        "content_block_start",
+        "content_block_delta",
+        "content_block_stop",
+        "message_delta",
+        "message_stop",
+    ]
+
+
+def test_the_tool_use_sequence() -> None:
+    stream = frames(
+        text("I see."), call(input='{"path":'), ("toolUseEvent", {"input": '"f"}'}), ("toolUseEvent", {"stop": True})
+    )
+    said = message(answered(stream + frames(usage())))
+    assert [block["type"] for block in said["content"]] == ["text", "tool_use"]
+    assert calls(said) == [("t1", "get_weather", '{"path":"f"}')]
+    assert said["stop_reason"] == "tool_use"
+
+
+def test_message_start_has_an_estimate_and_message_delta_the_figure() -> None:
+    request = sent(ask(user("word " * 1000)))
+    events = sse(answered(frames(text("x" * 48), usage()), request.plan))
+    started, ended = events[0]["message"]["usage"], events[-2]["usage"]
+    assert started["input_tokens"] == pytest.approx(1250, abs=20)
+    assert started["output_tokens"] == 0
+    assert ended == {
+        "input_tokens": 91,
+        "cache_creation_input_tokens": 183,
+        "cache_read_input_tokens": 2301,
+        "output_tokens": 12,
+    }
+
+
+# --- token distribution (D15)
+
+
+@pytest.mark.parametrize(
+    ("percentage", "output", "split", "expected"),
+    [
+        (1.5, 12, (1, 2, 25), Usage(91, 12, 2301, 183)),
+        (1.5, 12, None, Usage(2575, 12)),
+        (0.05, 0, (1, 2, 25), Usage(86, 0)),
+        (0.0, 40, (1, 2, 25), Usage(0, 40)),
+        (0.058, 0, (1, 2, 25), Usage(3, 0, 90, 7)),
+        (100.0, 500, (1, 2, 25), Usage(6142, 500, 153572, 12285 + 1)),
+    ],
+)
+def test_token_distribution(percentage: float, output: int, split: Any, expected: Usage) -> None:
+    found = usage_of(percentage, 172_500, output, split)
+    total = found.input + found.cache_read + found.cache_write
+    assert total == max(int(172_500 * percentage / 100) - output, 0)
+    if percentage != 100.0:
+        assert found == expected
+
+
+def test_the_window_and_the_split_are_settings() -> None:
+    stream = frames(text("x" * 48), usage())
+    whole = dragoman.translate_reply(stream, source="kiro", target="anthropic", usage_window="model", usage_split=False)
+    assert whole.body["usage"]["input_tokens"] == 3000 - 12
+    small = dragoman.translate_reply(stream, source="kiro", target="anthropic", usage_window=1000)
+    assert small.body["usage"]["input_tokens"] == 3
+
+
+def test_without_a_percentage_all_is_an_estimate_and_says_so() -> None:
+    reply = dragoman.translate_reply(frames(text("Hello")), source="kiro", target="anthropic")
+    assert [note.rule for note in reply.notes] == ["kiro.stream.no_usage"]
+    assert reply.body["usage"]["output_tokens"] == 2
+
+
+def test_an_estimate_does_not_depend_on_how_text_was_cut() -> None:
+    words = "Hello, 世界! " * 10
+    counter = Counter()
+    for letter in words:
+        counter.add(letter)
+    assert counter.tokens == estimate(words)
+    assert estimate("abcd") == 1
+    assert estimate("漢字") == 2
+
+
+# --- wire facts, section 5
+
+
+def test_row_52_history_has_tools_but_no_tools_array() -> None:
+    request = sent(ask(user("a"), assistant([use("t", "grep")]), user([result("t")])))
+    assert tools(request)["grep"]["inputSchema"] == {"json": {"type": "object", "properties": {}}}
+    assert tools(request)["grep"]["description"]
+    assert "kiro.tools.stub" in rules(request)
+
+
+def test_row_53_web_search_typed_tool() -> None:
+    request = sent(ask(user("a"), tools=[{"type": "web_search_20250305", "name": "web_search", "max_uses": 5}]))
+    assert tools(request) == {}
+    assert rules(request).count("kiro.tools.web_search") == 1
+
+
+def test_row_54_the_first_tool_result() -> None:
+    request = sent(
+        ask(user("a"), assistant([use("t")]), user([result("t", [{"type": "text", "text": "r"}])]), tools=[WEATHER])
+    )
+    assert results(request)[0]["content"] == [{"text": "r"}]
+    assert texts(message(answered(frames(text("fine"), usage()), request.plan))) == "fine"

@@ -1,0 +1,281 @@
+"""Mission document 003 and decision D10: history pairs user and assistant turns, by placeholders or by merging."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dragoman.dialects.kiro.quirks.history import (
+    LONGEST_ASSISTANT,
+    LONGEST_RESULT,
+    LONGEST_USER,
+    BuildHistory,
+)
+from dragoman.errors import DragomanError, Unrepresentable
+from dragoman.model.blocks import Media, Reasoning, Seal, Text, ToolCall, ToolResult, Where
+from dragoman.model.conversation import Conversation, Message
+from dragoman.model.notes import Note, Notes
+from tests.unit.dialects.kiro_talk import (
+    WEATHER,
+    ask,
+    assistant,
+    current,
+    history,
+    results,
+    rules,
+    sent,
+    state,
+    use,
+    user,
+)
+from tests.unit.dialects.kiro_talk import result as tool_result
+
+FILLER = ("assistant", "I understand.")
+
+
+def test_claude_code_request_structure() -> None:
+    """003's example: u, u, a, u and the current u give exactly six history entries."""
+    request = sent(ask(user("0"), user("1"), assistant("2"), user("3"), user("4")))
+    assert history(request) == [
+        ("user", "0"),
+        FILLER,
+        ("user", "1"),
+        ("assistant", "2"),
+        ("user", "3"),
+        FILLER,
+    ]
+    assert current(request)["content"] == "4"
+    assert rules(request).count("turn.placeholder") == 2
+
+
+def test_every_user_turn_names_model_and_origin() -> None:
+    request = sent(ask(user("0"), user("1"), assistant("2"), user("3")), origin="KIRO_CLI")
+    turns = [entry["userInputMessage"] for entry in state(request)["history"] if "userInputMessage" in entry]
+    for turn in (*turns, current(request)):
+        assert (turn["modelId"], turn["origin"]) == ("claude-sonnet-4.5", "KIRO_CLI")
+
+
+def test_merge_joins_turns_of_one_role_instead() -> None:
+    request = sent(ask(user("a"), user("b"), assistant("c"), assistant("d"), user("e")), pairing="merge")
+    assert history(request) == [("user", "a\n\nb"), ("assistant", "c\n\nd")]
+    assert current(request)["content"] == "e"
+
+
+def test_an_orphaned_answer_gets_a_question() -> None:
+    request = sent(ask(assistant("hi"), assistant("there"), user("x")))
+    assert history(request) == [("user", "Continue"), ("assistant", "hi"), ("user", "Continue"), ("assistant", "there")]
+
+
+@pytest.mark.parametrize("pairing", ["placeholders", "merge"])
+def test_a_conversation_that_ends_with_the_assistant_asks_to_continue(pairing: str) -> None:
+    request = sent(ask(user("a"), assistant("b")), pairing=pairing)
+    assert history(request) == [("user", "a"), ("assistant", "b")]
+    assert current(request)["content"] == "Continue"
+
+
+def test_both_fillers_are_settings() -> None:
+    request = sent(ask(user("a"), user("b"), assistant("c")), fillers=("Yes.", "Go on"))
+    assert history(request) == [("user", "a"), ("assistant", "Yes."), ("user", "b"), ("assistant", "c")]
+    assert current(request)["content"] == "Go on"
+
+
+def test_no_history_is_left_out() -> None:
+    assert "history" not in state(sent(ask(user("a"))))
+
+
+def test_the_system_text_stands_before_the_first_user_turn_filler_or_not() -> None:
+    assert current(sent(ask(user("a"), system="S")))["content"] == "S\n\na"
+    assert history(sent(ask(assistant("hi"), user("a"), system="S")))[0] == ("user", "S\n\nContinue")
+
+
+def test_a_system_message_between_is_folded_with_a_label() -> None:
+    request = sent(ask(user("a"), {"role": "system", "content": "Now in French."}, assistant("b"), user("c")))
+    assert history(request)[0] == ("user", "a\n[System] Now in French.")
+
+
+def test_tool_results_stay_with_the_turn_that_follows_their_call() -> None:
+    request = sent(ask(user("a"), assistant([use("t")]), user([tool_result("t")]), user("and?"), tools=[WEATHER]))
+    assert history(request) == [("user", "a"), ("assistant", ".")]
+    assert current(request)["content"] == "and?"
+    assert [each["toolUseId"] for each in results(request)] == ["t"]
+
+
+def test_the_conversation_has_one_id_in_all_its_turns() -> None:
+    first = state(sent(ask(user("a"))))["conversationId"]
+    assert state(sent(ask(user("a"), assistant("b"), user("c"))))["conversationId"] == first
+    assert state(sent(ask(user("other"))))["conversationId"] != first
+
+
+@pytest.mark.parametrize(
+    "session",
+    [
+        "user_ab_account__session_12345678-1234-1234-1234-123456789abc",
+        '{"session_id":"12345678-1234-1234-1234-123456789abc"}',
+    ],
+)
+def test_a_clients_session_names_the_conversation(session: str) -> None:
+    one, other = (sent(ask(user(words), metadata={"user_id": session})) for words in ("a", "b"))
+    assert state(one)["conversationId"] == state(other)["conversationId"]
+    assert "kiro.conversation_id" in rules(one)
+
+
+def test_a_user_without_a_session_does_not_mix_conversations() -> None:
+    one, other = (sent(ask(user(words), metadata={"user_id": "me"})) for words in ("a", "b"))
+    assert state(one)["conversationId"] != state(other)["conversationId"]
+
+
+def test_equal_requests_render_equal_bytes() -> None:
+    body = ask(user("a"), assistant([use("t")]), user([tool_result("t")]), tools=[WEATHER])
+    assert sent(body).raw == sent(body).raw
+
+
+# --- size and count limits (D10)
+
+LONG = "word " * 60_000  # about 75,000 tokens
+
+
+def test_a_conversation_that_is_too_long_is_refused_in_the_words_that_make_clients_compact() -> None:
+    with pytest.raises(Unrepresentable, match=r"^prompt is too long: 2250\d\d tokens > 200000 maximum$") as caught:
+        sent(ask(*[user(LONG), assistant("b")] * 3, user("c")))
+    assert (caught.value.fault.kind, caught.value.fault.status) == ("context_full", 400)
+
+
+def test_a_million_token_model_still_has_the_services_own_limit() -> None:
+    body = ask(*[user(LONG), assistant("b")] * 5, user("c"), model="claude-opus-4.7")
+    with pytest.raises(DragomanError, match="tokens > 300000 maximum"):
+        sent(body)
+
+
+def test_trimming_drops_the_oldest_whole_exchanges_and_keeps_the_system_text() -> None:
+    exchange = [user(LONG), assistant([use("t")]), user([tool_result("t", "r")]), assistant("done")]
+    body = ask(*exchange, user("second " + LONG), assistant("b"), user("third " + LONG), system="S", tools=[WEATHER])
+    request = sent(body, oversize="trim")
+    assert [role for role, _ in history(request)] == []
+    assert current(request)["content"].startswith("S\n\nthird word")
+    assert "kiro.history.trimmed" in rules(request)
+    assert state(request)["conversationId"] == state(sent(ask(exchange[0])))["conversationId"]
+
+
+def test_trimming_that_cannot_help_is_a_refusal() -> None:
+    with pytest.raises(Unrepresentable, match="prompt is too long"):
+        sent(ask(user("a"), assistant("b"), user(LONG * 4)), oversize="trim")
+
+
+@pytest.mark.parametrize("pairing", ["placeholders", "merge"])
+@pytest.mark.parametrize("limit", [2, 4, 7])
+def test_history_limit_counts_entries_placeholders_included(pairing: str, limit: int) -> None:
+    messages = [each for number in range(6) for each in (user(f"u{number}"), user(f"v{number}"), assistant("a"))]
+    request = sent(ask(*messages, user("now"), system="S"), history_limit=limit, pairing=pairing)
+    assert len(history(request)) <= limit
+    first = history(request)[0][1] if history(request) else current(request)["content"]
+    assert first.startswith("S\n\n")
+    assert current(request)["content"].endswith("now")
+
+
+def test_history_limit_never_cuts_between_a_call_and_its_result() -> None:
+    exchange = [user("q"), assistant([use("t")]), user([tool_result("t")]), assistant("done")]
+    request = sent(ask(*exchange, *[user("x"), assistant("y")], user("now"), tools=[WEATHER]), history_limit=5)
+    assert history(request) == [("user", "x"), ("assistant", "y")]
+
+
+def test_a_short_history_is_left_alone() -> None:
+    request = sent(ask(user("a"), assistant("b"), user("c")), history_limit=2)
+    assert "kiro.history.trimmed" not in rules(request)
+    assert len(history(request)) == 2
+
+
+# --- the builder by itself
+
+
+def build(*messages: Message) -> tuple[tuple[Message, ...], list[Note]]:
+    notes = Notes()
+    conversation, back = BuildHistory().forward(Conversation("m", messages), notes)
+    assert back is None
+    return conversation.messages, list(notes)
+
+
+def turn(role: Any, *blocks: Any) -> Message:
+    return Message(role, blocks, at=Where("here"))
+
+
+IMAGE = Media("image", "image/png", "base64", "aGk=")
+SEALED = Reasoning("plan", "kiro", Seal("kiro", "sig"))
+CALL = ToolCall("t", "f", "{}")
+RESULT = ToolResult("t", (Text("r"),))
+
+
+@pytest.mark.parametrize(
+    ("message", "blocks", "rule"),
+    [
+        (turn("user", RESULT), (RESULT, Text("Tool results provided.")), "kiro.text.missing"),
+        (turn("user", IMAGE), (Text("(image)"), IMAGE), "kiro.text.missing"),
+        (turn("user"), (Text("."),), "kiro.text.missing"),
+        (turn("user", IMAGE, Text("a")), (Text("a"), IMAGE), "kiro.text.joined"),
+        (turn("user", Text("a"), Text("b")), (Text("a\nb"),), "kiro.text.joined"),
+        (turn("assistant", CALL), (Text("."), CALL), "kiro.text.missing"),
+        (turn("assistant", CALL, Text("a")), (Text("a"), CALL), "kiro.text.joined"),
+        (turn("assistant", SEALED), (SEALED, Text(".")), "kiro.text.missing"),
+        (
+            turn("assistant", SEALED, Text("a"), Reasoning("more", "kiro", Seal("kiro", "other"))),
+            (SEALED, Text("a\n<kiro_thinking>more</kiro_thinking>")),
+            "kiro.thinking.wrapped",
+        ),
+        (
+            turn("assistant", SEALED, Text("a"), Reasoning("", "kiro", Seal("kiro", "x", "redacted"))),
+            (SEALED, Text("a")),
+            "kiro.thinking.unreadable",
+        ),
+        (
+            turn("assistant", Reasoning("raw"), Text("a")),
+            (Text("<kiro_thinking>raw</kiro_thinking>\na"),),
+            "kiro.thinking.wrapped",
+        ),
+    ],
+)
+def test_a_turn_gets_the_one_form_the_service_has(message: Message, blocks: tuple[Any, ...], rule: str) -> None:
+    (built,), notes = build(message)
+    assert built.blocks == blocks
+    assert notes[0].rule == rule
+    assert build(built) == ((built,), [])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [turn("user", RESULT, Text("a"), IMAGE), turn("assistant", SEALED, Text("a"), CALL)],
+)
+def test_a_turn_in_that_form_is_left_alone(message: Message) -> None:
+    given = Conversation("m", (message,))
+    notes = Notes()
+    assert BuildHistory().forward(given, notes)[0] is given
+    assert not list(notes)
+
+
+def test_parts_of_a_result_are_joined() -> None:
+    (built,), notes = build(turn("user", ToolResult("t", (Text("a"), Text("b"))), Text("c")))
+    assert built.blocks[0] == ToolResult("t", (Text("a\nb"),))
+    assert [note.rule for note in notes] == ["kiro.text.joined"]
+
+
+def test_joining_is_one_note_however_many_turns() -> None:
+    _, notes = build(*[turn("user", Text("a"), Text("b"))] * 3)
+    assert [note.detail for note in notes] == ["the texts of 3 turns or results were joined, in the service's order"]
+
+
+@pytest.mark.parametrize(
+    ("message", "longest"),
+    [
+        (turn("user", Text("x" * 700_000)), LONGEST_USER),
+        (turn("assistant", Text("x" * 700_000)), LONGEST_ASSISTANT),
+        (turn("user", ToolResult("t", (Text("x" * 900_000),)), Text("a")), LONGEST_RESULT),
+    ],
+)
+def test_rule_51_what_is_too_long_loses_its_middle(message: Message, longest: int) -> None:
+    (built,), notes = build(message)
+    first = built.blocks[0]
+    text = first.content[0] if isinstance(first, ToolResult) else first
+    assert isinstance(text, Text)
+    assert len(text.text) == longest
+    assert "the middle left out]" in text.text
+    assert [note.rule for note in notes] == ["kiro.text.cut"]
+    assert build(built) == ((built,), [])

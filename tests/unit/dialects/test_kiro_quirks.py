@@ -1,0 +1,520 @@
+"""What the Kiro dialect changes in a request beside its turns: tools, schemas, images, thinking, characters."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Any
+
+import pytest
+
+from dragoman.dialects.kiro.models import model_of, name_of
+from dragoman.dialects.kiro.quirks.images import FitImages, pixels
+from dragoman.dialects.kiro.quirks.schemas import clean
+from dragoman.dialects.kiro.quirks.surrogates import WholeCharacters
+from dragoman.dialects.kiro.quirks.tools import CleanSchemas
+from dragoman.dialects.kiro.schema_rules import schema_breaches
+from dragoman.errors import UnknownModel, Unrepresentable
+from dragoman.model.blocks import Media, Text, ToolCall
+from dragoman.model.conversation import Conversation, Message, ToolSpec
+from dragoman.model.notes import Notes
+from tests.unit.dialects.kiro_talk import (
+    WEATHER,
+    ask,
+    assistant,
+    current,
+    history,
+    result,
+    results,
+    rules,
+    sent,
+    state,
+    tools,
+    use,
+    user,
+)
+
+PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
+
+
+def png(width: int = 1, height: int = 1) -> str:
+    return base64.b64encode(PNG + struct.pack(">II", width, height)).decode()
+
+
+def image(data: str, mime: str = "image/png") -> dict[str, Any]:
+    return {"type": "image", "source": {"type": "base64", "media_type": mime, "data": data}}
+
+
+def said(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+# --- models (facts 1.8)
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ("claude-sonnet-4-5-20250929", "claude-sonnet-4.5"),
+        ("claude-sonnet-4-5", "claude-sonnet-4.5"),
+        ("claude-opus-4-5-20251101", "claude-opus-4.5"),
+        ("claude-opus-4-7[1m]", "claude-opus-4.7"),
+        ("claude-sonnet-4-20250514", "claude-sonnet-4"),
+        ("claude-sonnet-4-0", "claude-sonnet-4"),
+        ("claude-3-7-sonnet-20250219", "CLAUDE_3_7_SONNET_20250219_V1_0"),
+        ("claude-4.5-sonnet", "claude-sonnet-4.5"),
+        ("kiro/Claude-Haiku-4-5-thinking", "claude-haiku-4.5"),
+        ("kiro-claude-opus-5-high", "claude-opus-5"),
+        ("CLAUDE_SONNET_4_20250514_V1_0", "CLAUDE_SONNET_4_20250514_V1_0"),
+        ("gpt-5.6-sol", "gpt-5.6-sol"),
+        ("auto", "auto"),
+        ("a-model-of-2031", "a-model-of-2031"),
+    ],
+)
+def test_models_have_the_services_names(asked: str, named: str) -> None:
+    assert name_of(asked) == named
+    assert name_of(named) == named
+
+
+def test_a_name_that_no_model_can_have_is_refused() -> None:
+    with pytest.raises(UnknownModel, match=r"^model: "):
+        sent(ask(user("a"), model="two words"))
+
+
+def test_windows_follow_the_model() -> None:
+    assert model_of("claude-opus-4-7").window == 1_000_000
+    assert model_of("claude-haiku-4-5").window == 200_000
+    assert model_of("gpt-5.6-luna").window == 272_000
+
+
+# --- tools (D13)
+
+
+def test_more_tools_than_the_service_bears() -> None:
+    declared = [{**WEATHER, "name": f"tool_{number}"} for number in range(130)]
+    body = ask(user("a"), assistant([use("t", "tool_125")]), user([result("t")]), tools=declared)
+    request = sent({**body, "tool_choice": {"type": "tool", "name": "tool_127"}})
+    names = list(tools(request))
+    assert len(names) == 110
+    assert {"tool_125", "tool_127", "tool_0"} <= set(names)
+    assert names == sorted(names, key=lambda name: int(name.removeprefix("tool_")))
+    assert rules(request).count("kiro.tools.too_many") == 1
+    assert "20 more tools exist" in history(request)[0][1]
+
+
+def test_history_may_call_more_tools_than_the_service_bears() -> None:
+    called = [use(f"t{number}", f"tool_{number}") for number in range(111)]
+    body = ask(user("a"), assistant(called), user([result(each["id"]) for each in called]))
+    with pytest.raises(Unrepresentable, match="history calls 111 tools"):
+        sent(body)
+
+
+def test_a_second_tool_of_one_name_is_left_out() -> None:
+    request = sent(ask(user("a"), tools=[WEATHER, {**WEATHER, "description": "other"}]))
+    assert tools(request)["get_weather"]["description"] == "Tell the weather."
+    assert "tools.duplicate" in rules(request)
+
+
+def test_no_tool_shall_be_called() -> None:
+    body = ask(user("a"), assistant([use("t")]), user([result("t")]), tools=[WEATHER, {**WEATHER, "name": "other"}])
+    request = sent({**body, "tool_choice": {"type": "none"}})
+    assert list(tools(request)) == ["get_weather"]
+    assert "kiro.tools.none" in rules(request)
+
+
+def test_stubs_stand_last_and_in_a_stable_order() -> None:
+    calls = [use("1", "zeta"), use("2", "alpha"), use("3", "get_weather")]
+    body = ask(user("a"), assistant(calls), user([result("1"), result("2"), result("3")]), tools=[WEATHER])
+    assert list(tools(sent(body))) == ["get_weather", "alpha", "zeta"]
+
+
+def test_calls_of_a_left_out_tool_and_their_results_become_text() -> None:
+    body = ask(
+        user("a"),
+        assistant([said("I look."), use("t", "web_search", {"query": "x"}), use("u")]),
+        user([result("t", "found it"), result("u", "sunny")]),
+        assistant([use("t", "WebSearch")]),
+        user([result("t", "", is_error=True)]),
+        tools=[WEATHER],
+    )
+    request = sent(body)
+    assert history(request)[1][1] == 'I look.\n(web_search was used with {"query":"x"})'
+    turn = state(request)["history"][2]["userInputMessage"]
+    assert turn["content"] == "(web_search gave: found it)"
+    assert [each["toolUseId"] for each in turn["userInputMessageContext"]["toolResults"]] == ["u"]
+    assert history(request)[3][1] == "(WebSearch was used with {})"
+    assert current(request)["content"] == "(WebSearch failed: nothing)"
+
+
+def test_an_id_used_anew_by_a_kept_tool_means_that_tool() -> None:
+    body = ask(
+        user("a"),
+        assistant([use("t", "web_search")]),
+        user([result("t", "found")]),
+        assistant([use("t")]),
+        user([result("t", "sunny")]),
+        tools=[WEATHER],
+    )
+    assert results(sent(body))[0]["content"] == [{"text": "sunny"}]
+
+
+def test_typed_tools_of_another_service_take_their_history_with_them() -> None:
+    body = ask(user("a"), assistant([use("t", "bash", {"command": "ls"})]), user([result("t", "x")]))
+    request = sent({**body, "tools": [{"type": "bash_20250124", "name": "bash"}]})
+    assert tools(request) == {}
+    assert current(request)["content"] == "(bash gave: x)"
+
+
+def test_what_a_server_ran_itself_becomes_readable_text() -> None:
+    searched = {"type": "web_search_result", "title": "T", "url": "https://x", "encrypted_content": "SECRET"}
+    turn = [
+        {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {"query": "q"}},
+        {"type": "web_search_tool_result", "tool_use_id": "s", "content": [searched]},
+        {"type": "code_execution_tool_result", "tool_use_id": "s", "content": {"stdout": "42"}},
+        {"type": "mcp_tool_result", "tool_use_id": "s", "content": []},
+        {"type": "x_widget"},
+        said("So."),
+    ]
+    request = sent(ask(user("a"), assistant(turn), user("b")))
+    assert history(request)[1][1] == (
+        '(web_search was used with {"query":"q"})\n(web_search gave: T\nhttps://x)\n'
+        "(code_execution gave: 42)\n(mcp gave: nothing to read)\nSo."
+    )
+    assert "foreign.block" in rules(request)
+
+
+def test_calls_and_results_in_the_wrong_turn_become_text() -> None:
+    body = ask(user([said("a"), use("t")]), assistant([result("t", "r"), said("b")]), user("c"), tools=[WEATHER])
+    request = sent(body)
+    assert history(request) == [("user", "a\n(get_weather was used with {})"), ("assistant", "(A tool gave: r)\nb")]
+    assert rules(request).count("kiro.turn.misplaced") == 2
+
+
+def test_a_choice_of_a_left_out_tool_is_none() -> None:
+    body = ask(user("a"), tools=[WEATHER, {**WEATHER, "name": "web_search"}])
+    request = sent({**body, "tool_choice": {"type": "tool", "name": "web_search"}})
+    assert "kiro.tools.choice" in rules(request)
+
+
+# --- schemas (rules 19 to 26)
+
+STRING = {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("given", "cleaned"),
+    [
+        ({"type": "object", "properties": {}}, {"type": "object", "properties": {}}),
+        ({"type": "array", "items": STRING}, {"type": "object", "properties": {}}),
+        ({"properties": None, "required": None}, {"type": "object", "properties": {}}),
+        (
+            {"type": "object", "properties": {"a": STRING}, "required": ["a", "gone", 7]},
+            {"type": "object", "properties": {"a": STRING}, "required": ["a"]},
+        ),
+        (
+            {"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 1, "enum": [1, 2]}}},
+            {"type": "object", "properties": {"a": {"enum": [1]}, "b": {"enum": [1, 2]}}},
+        ),
+        (
+            {"type": "object", "properties": {"a": {"type": "object", "properties": {}, "required": []}, "b": True}},
+            {"type": "object", "properties": {"a": {"type": "object"}, "b": {}}},
+        ),
+        (
+            {
+                "$defs": {"D": {"type": "string", "pattern": "x"}},
+                "properties": {"a": {"$ref": "#/$defs/D", "title": "t"}},
+            },
+            {"type": "object", "properties": {"a": {"type": "string", "title": "t"}}},
+        ),
+        (
+            {"$ref": "#/definitions/Root", "definitions": {"Root": {"properties": {"a": STRING}, "required": ["a"]}}},
+            {"type": "object", "properties": {"a": STRING}, "required": ["a"]},
+        ),
+        (
+            {"properties": {"a": {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1}}},
+            {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "integer"}}}},
+        ),
+        (
+            {"properties": {"a": {"anyOf": [{"type": "string", "format": "uri"}, {"type": "null"}], "default": None}}},
+            {"type": "object", "properties": {"a": {"anyOf": [{"type": "string"}, {"type": "null"}]}}},
+        ),
+        (
+            {
+                "allOf": [
+                    {"properties": {"a": STRING}, "required": ["a"]},
+                    {"oneOf": [{"properties": {"b": STRING}}]},
+                    7,
+                ]
+            },
+            {"type": "object", "properties": {"a": STRING, "b": STRING}, "required": ["a"]},
+        ),
+        ({"anyOf": "nonsense", "items": 3}, {"type": "object", "properties": {}}),
+        (
+            {"properties": {"a": {"items": [STRING, {"format": "x"}]}}},
+            {"type": "object", "properties": {"a": {"items": [STRING, {}]}}},
+        ),
+        ({"properties": {"a": {"$ref": "other.json"}}}, {"type": "object", "properties": {"a": {}}}),
+        ({"properties": {"a": {"$ref": "#/none/x~1y"}}}, {"type": "object", "properties": {"a": {}}}),
+        ({"properties": {"a": {"type": "string", "enum": ["format"], "examples": [{"pattern": 1}]}}}, None),
+    ],
+)
+def test_schemas_are_cleaned(given: Any, cleaned: Any) -> None:
+    found, _ = clean(given)
+    assert found == (cleaned or {"type": "object", **given})
+    assert clean(found)[0] == found
+    assert list(schema_breaches(found, "json")) == []
+
+
+def test_a_schema_that_refers_to_itself_ends() -> None:
+    tree: Any = {"type": "object", "properties": {"child": {"$ref": "#/$defs/T"}, "self": {"$ref": "#"}}}
+    found, removed = clean({**tree, "$defs": {"T": tree}})
+    assert list(schema_breaches(found, "json")) == []
+    assert removed == ["$defs", "$ref"]
+
+
+def test_references_that_multiply_are_bounded() -> None:
+    wide: Any = {str(number): {"$ref": f"#/$defs/{number}"} for number in range(12)}
+    found, _ = clean({"properties": wide, "$defs": {str(number): {"properties": wide} for number in range(12)}})
+    assert list(schema_breaches(found, "json")) == []
+
+
+def test_a_cleaned_schema_says_what_is_gone() -> None:
+    request = sent(
+        ask(
+            user("a"),
+            tools=[{**WEATHER, "input_schema": {"type": "object", "properties": {}, "additionalProperties": False}}],
+        )
+    )
+    (note,) = [note for note in request.notes if note.rule == "kiro.schema.cleaned"]
+    assert note.at == "tools[0]"
+    assert "(additionalProperties)" in note.detail
+
+
+# --- images (rules 35 to 39)
+
+
+def test_jpg_is_jpeg() -> None:
+    request = sent(ask(user([said("a"), image(png(), "image/JPG")])))
+    assert current(request)["images"][0]["format"] == "jpeg"
+    assert "kiro.image.format" in rules(request)
+
+
+@pytest.mark.parametrize(
+    ("bad", "because"),
+    [
+        (image(png(), "image/bmp"), "image/bmp is not one of"),
+        (image("A" * 5_242_884), "image exceeds 5 MB maximum: 5242884 bytes > 5242880 bytes"),
+    ],
+)
+def test_an_image_that_cannot_be_sent_is_refused_now_and_a_line_later(bad: Any, because: str) -> None:
+    with pytest.raises(Unrepresentable, match=because):
+        sent(ask(user([said("a"), bad])))
+    request = sent(ask(user([said("a"), bad]), assistant("b"), user("c")))
+    assert history(request)[0][1].startswith("a\n[image left out: ")
+    assert "kiro.image.replaced" in rules(request)
+
+
+def test_an_image_by_address_is_refused_now_and_a_line_later() -> None:
+    linked = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+    with pytest.raises(Unrepresentable, match="image given as url"):
+        sent(ask(user([linked])))
+    assert "media.replaced" in rules(sent(ask(user([linked]), assistant("b"), user("c"))))
+
+
+def test_the_newest_ten_images_of_a_turn_stay() -> None:
+    many = [image(png(number + 1)) for number in range(12)]
+    request = sent(ask(user([said("a"), *many]), assistant("b"), user("c")))
+    kept = state(request)["history"][0]["userInputMessage"]["images"]
+    assert [each["source"]["bytes"] for each in kept] == [png(number + 1) for number in range(2, 12)]
+    with pytest.raises(Unrepresentable, match="more than 10 images"):
+        sent(ask(user(many)))
+
+
+def test_large_images_only_matter_when_there_are_many() -> None:
+    few = sent(ask(user([said("a"), image(png(3000))])))
+    assert len(current(few)["images"]) == 1
+    turns = [each for _ in range(3) for each in (user([said("a"), *[image(png())] * 7]), assistant("b"))]
+    request = sent(ask(user([said("big"), image(png(1, 2001))]), assistant("b"), *turns, user("c")))
+    assert (
+        history(request)[0][1]
+        == "big\n[image left out: an edge of 2001 pixels, and more than 20 images in the request]"
+    )
+
+
+def test_only_some_models_take_images() -> None:
+    with pytest.raises(Unrepresentable):
+        sent(ask(user([image(png())]), model="deepseek-3.2"))
+
+
+@pytest.mark.parametrize(
+    ("data", "size"),
+    [
+        (PNG + struct.pack(">II", 3, 4), (3, 4)),
+        (b"GIF89a" + struct.pack("<HH", 3, 4), (3, 4)),
+        (b"\xff\xd8\xff\xe0\x00\x04ab\xff\xc0\x00\x11\x08" + struct.pack(">HH", 4, 3) + b"\x00" * 4, (3, 4)),
+        (b"\xff\xd8\xff\xe0\x00\x00" + b"\x00" * 9, ()),
+        (b"RIFF....WEBPVP8X" + b"\x00" * 8 + b"\x02\x00\x00\x03\x00\x00", (3, 4)),
+        (b"RIFF....WEBPVP8L" + b"\x00" * 5 + struct.pack("<I", 2 | 3 << 14), (3, 4)),
+        (b"RIFF....WEBPVP8 " + b"\x00" * 10 + struct.pack("<HH", 3, 4), (3, 4)),
+        (b"no image", ()),
+    ],
+)
+def test_sizes_are_read_from_the_head_of_a_file(data: bytes, size: tuple[int, ...]) -> None:
+    assert pixels(data) == size
+
+
+def test_an_image_in_an_answer_becomes_a_line() -> None:
+    request = sent(ask(user("a"), assistant([image(png()), said("b")]), user("c")))
+    assert history(request)[1][1] == "[image left out: the model's own turns hold no images]\nb"
+
+
+# --- thinking (D14)
+
+
+@pytest.mark.parametrize(
+    ("more", "tags"),
+    [
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 4096}},
+            "<thinking_mode>enabled</thinking_mode><max_thinking_length>4096</max_thinking_length>",
+        ),
+        (
+            {"thinking": {"type": "adaptive"}},
+            "<thinking_mode>adaptive</thinking_mode><thinking_effort>high</thinking_effort>",
+        ),
+        (
+            {"output_config": {"effort": "max"}},
+            "<thinking_mode>adaptive</thinking_mode><thinking_effort>max</thinking_effort>",
+        ),
+    ],
+)
+def test_older_models_are_asked_to_think_by_tags(more: Any, tags: str) -> None:
+    request = sent(ask(user("a"), system="S", **more))
+    assert current(request)["content"] == f"{tags}\nS\n\na"
+    assert "additionalModelRequestFields" not in request.body
+
+
+def test_tags_never_stand_beside_tool_results() -> None:
+    body = ask(
+        user("a"),
+        assistant([use("t")]),
+        user([result("t")]),
+        tools=[WEATHER],
+        thinking={"type": "enabled", "budget_tokens": 2048},
+    )
+    request = sent(body)
+    assert "<thinking_mode>" not in current(request)["content"]
+    assert history(request)[0][1].startswith("<thinking_mode>")
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "fields"),
+    [
+        (
+            "claude-opus-4-7",
+            {"thinking": {"type": "enabled", "budget_tokens": 20_000}},
+            {"output_config": {"effort": "high"}, "thinking": {"type": "adaptive", "display": "summarized"}},
+        ),
+        (
+            "claude-opus-5",
+            {"thinking": {"type": "adaptive"}},
+            {"thinking": {"type": "adaptive", "display": "summarized"}},
+        ),
+        (
+            "claude-sonnet-5",
+            {"output_config": {"effort": "low"}},
+            {"output_config": {"effort": "low"}, "thinking": {"type": "adaptive", "display": "summarized"}},
+        ),
+        ("gpt-5.6-sol", {"output_config": {"effort": "max"}}, {"reasoning": {"effort": "xhigh"}}),
+        ("gpt-5.6-sol", {"thinking": {"type": "enabled", "budget_tokens": 2048}}, {"reasoning": {"effort": "low"}}),
+    ],
+)
+def test_newer_models_are_asked_in_their_own_fields(model: str, more: Any, fields: Any) -> None:
+    request = sent(ask(user("a"), model=model, **more))
+    assert request.body["additionalModelRequestFields"] == fields
+    assert current(request)["content"] == "a"
+
+
+@pytest.mark.parametrize("model", ["deepseek-3.2", "claude-sonnet-4.5"])
+@pytest.mark.parametrize("more", [{"thinking": {"type": "disabled"}}, {"thinking": {"type": "between_tools"}}])
+def test_what_has_no_place_is_a_note(model: str, more: Any) -> None:
+    request = sent(ask(user("a"), model=model, **more))
+    assert "thinking.dropped" in rules(request)
+    assert current(request)["content"] == "a"
+
+
+def test_thinking_asked_of_openai_clients_way() -> None:
+    request = sent({"model": "claude-sonnet-4.5", "messages": [user("a")], "reasoning_effort": "high"}, "openai")
+    assert current(request)["content"].startswith("<thinking_mode>adaptive</thinking_mode>")
+
+
+def test_hidden_thinking_of_another_service_is_left_out() -> None:
+    hidden = {"type": "redacted_thinking", "data": "xyz"}
+    request = sent(ask(user("a"), assistant([hidden, said("b")]), user("c")))
+    assert history(request)[1] == ("assistant", "b")
+    assert "kiro.thinking.unreadable" in rules(request)
+
+
+# --- characters (rule 34)
+
+
+def test_half_characters_become_the_replacement_character() -> None:
+    tool = {
+        **WEATHER,
+        "description": "d\ud800",
+        "input_schema": {"type": "object", "properties": {"\udc00": {"title": "\ud800"}}},
+    }
+    body = ask(
+        user("a\ud83d"),
+        assistant([use("t", arguments={"k\ud800": ["\udfff", "🐉", 1]})]),
+        user([result("t", "r\udc00")]),
+        tools=[tool],
+    )
+    request = sent(body)
+    assert history(request)[0][1] == "a\ufffd"
+    assert results(request)[0]["content"] == [{"text": "r\ufffd"}]
+    uses = state(request)["history"][1]["assistantResponseMessage"]["toolUses"]
+    assert uses[0]["input"] == {"k\ufffd": ["\ufffd", "🐉", 1]}
+    assert tools(request)["get_weather"]["description"] == "d\ufffd"
+    assert rules(request).count("kiro.text.surrogate") == 1
+
+
+def test_whole_characters_stay_even_escaped() -> None:
+    arguments = r'{"a": "\ud83d\udc09"}'
+    body = {
+        "model": "claude-sonnet-4.5",
+        "messages": [
+            user("a"),
+            {
+                "role": "assistant",
+                "tool_calls": [{"id": "t", "type": "function", "function": {"name": "f", "arguments": arguments}}],
+            },
+            {"role": "tool", "tool_call_id": "t", "content": "r"},
+        ],
+    }
+    request = sent(body, "openai")
+    assert "kiro.text.surrogate" not in rules(request)
+    assert request.plan.sent.messages[1].blocks[1].arguments == arguments  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("data", "because"), [("?", "it is no base64"), ("", "it is empty")])
+def test_an_image_that_is_none(data: str, because: str) -> None:
+    turn = Message("user", (Text("a"), Media("image", "image/png", "base64", data)))
+    with pytest.raises(Unrepresentable, match=because):
+        FitImages().forward(Conversation("m", (turn,)), Notes())
+
+
+def test_arguments_that_are_no_json_lose_their_half_characters_too() -> None:
+    turn = Message("assistant", (ToolCall("t", "f", "{\ud800"),))
+    fitted, _ = WholeCharacters().forward(Conversation("m", (turn,)), Notes())
+    assert fitted.messages[0].blocks == (ToolCall("t", "f", "{\ufffd"),)
+
+
+def test_a_bottomless_schema_is_refused() -> None:
+    schema: Any = {}
+    for _ in range(100_000):
+        schema = {"items": schema}
+    with pytest.raises(Unrepresentable, match="nested too deeply"):
+        CleanSchemas().forward(
+            Conversation("m", (), tools=(ToolSpec("f", "d", {"properties": {"a": schema}}),)), Notes()
+        )

@@ -1,0 +1,457 @@
+"""Kiro requests from clients that speak it, both bindings, and the lint over raw requests and streams."""
+
+from __future__ import annotations
+
+import copy
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+import dragoman
+from dragoman.conformance import laws
+from dragoman.dialects.base import Call
+from dragoman.dialects.kiro import DIALECT, KiroBinding, KiroCodec, KiroTargetBinding
+from dragoman.dialects.kiro.rules import breaches, stream_breaches
+from dragoman.errors import DragomanError, LocalMisuse, MalformedRequest, Unrepresentable
+from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult
+from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
+from dragoman.wire.eventstream import EventStreamDecoder, encode_event
+from dragoman.wire.http import HttpRequest
+from tests.unit.dialects.kiro_talk import call, exception, frames, stopped, text, usage
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+MODEL = "claude-sonnet-4.5"
+TARGETED = structs.replace(DIALECT, binding=KiroTargetBinding())  # its bodies hold the agent mode too
+SCHEMA: Any = {"type": "object", "properties": {"city": {"type": "string"}}}
+SPEC = {"toolSpecification": {"name": "f", "description": "d", "inputSchema": {"json": SCHEMA}}}
+
+
+def body() -> dict[str, Any]:
+    """A request that uses every part we know, and unknown fields in every place."""
+    return {
+        "conversationState": {
+            "chatTriggerType": "MANUAL",
+            "conversationId": "c-1",
+            "agentTaskType": "vibe",
+            "history": [
+                {"userInputMessage": {"content": "a", "modelId": MODEL, "origin": "CLI", "userIntent": "x"}},
+                {
+                    "assistantResponseMessage": {
+                        "content": "b",
+                        "messageId": "m",
+                        "reasoningContent": {"reasoningText": {"text": "t", "signature": "s"}},
+                        "toolUses": [{"toolUseId": "1", "name": "f", "input": {"city": "x"}, "more": 1}],
+                    }
+                },
+            ],
+            "currentMessage": {
+                "userInputMessage": {
+                    "content": "c",
+                    "modelId": MODEL,
+                    "origin": "AI_EDITOR",
+                    "images": [{"format": "png", "source": {"bytes": PIXEL}}],
+                    "userInputMessageContext": {
+                        "tools": [copy.deepcopy(SPEC)],
+                        "toolResults": [{"toolUseId": "1", "content": [{"json": {"a": 1}}], "status": "error"}],
+                        "envState": {"operatingSystem": "linux"},
+                    },
+                }
+            },
+        },
+        "profileArn": "arn:x",
+        "agentMode": "spec",
+    }
+
+
+def read(given: Any) -> Conversation:
+    return DIALECT.codec.parse_request(DIALECT.binding.unwrap(given))
+
+
+# --- reading
+
+
+def test_a_clients_request_is_read_whole() -> None:
+    found = read(body())
+    user, assistant, current = found.messages
+    assert (found.model, found.stream) == (MODEL, True)
+    assert user.blocks == (Text("a"),)
+    assert assistant.blocks[:2] == (Reasoning("t", "kiro", Seal("kiro", "s")), Text("b"))
+    assert isinstance(assistant.blocks[2], ToolCall)
+    result, words, picture = current.blocks
+    assert isinstance(result, ToolResult)
+    assert (result.call_id, result.is_error) == ("1", True)
+    assert isinstance(result.content[0], Text)
+    assert result.content[0].text == '{"a":1}'
+    assert (words, picture) == (Text("c"), Media("image", "image/png", "base64", PIXEL))
+    assert found.tools == (ToolSpec("f", "d", SCHEMA),)
+
+
+def test_a_clients_request_comes_back_with_every_field() -> None:
+    laws.own_body_returns(TARGETED, body())
+    call = KiroTargetBinding().unwrap(body())
+    written = json.loads(KiroTargetBinding().wrap(DIALECT.codec.render_request(DIALECT.codec.parse_request(call))).body)
+    assert written == body()
+
+
+@pytest.mark.parametrize("target", ["anthropic", "openai"])
+def test_a_clients_request_can_be_told_elsewhere(target: str) -> None:
+    told = dragoman.translate_request(body(), source="kiro", target=target)
+    said = json.dumps(told.body)
+    assert '{\\"a\\":1}' in said
+    assert '"c"' in said
+
+
+def test_redacted_reasoning_and_unknown_forms() -> None:
+    given = body()
+    turn = given["conversationState"]["history"][1]["assistantResponseMessage"]
+    turn["reasoningContent"] = {"redactedContent": "eA=="}
+    assert read(given).messages[1].blocks[0] == Reasoning("", "kiro", Seal("kiro", "eA==", "redacted"))
+    laws.own_body_returns(TARGETED, given)
+    turn["reasoningContent"] = {"flat": 1}
+    extra = read(given).messages[1].extra
+    assert extra is not None
+    assert extra.fields["reasoningContent"] == {"flat": 1}
+
+
+def test_what_newer_models_are_asked_is_read_and_the_rest_kept() -> None:
+    fields: Any = {
+        "output_config": {"effort": "high"},
+        "thinking": {"type": "adaptive", "display": "summarized"},
+        "other": 1,
+    }
+    found = read({**body(), "additionalModelRequestFields": fields})
+    assert found.thinking == Thinking("adaptive", "high")
+    assert found.extra is not None
+    assert found.extra.fields["additionalModelRequestFields"] == {"other": 1}
+    laws.own_body_returns(TARGETED, {**body(), "additionalModelRequestFields": fields})
+    gpt = read({**body(), "additionalModelRequestFields": {"reasoning": {"effort": "low"}}})
+    assert gpt.thinking == Thinking(effort="low")
+
+
+def test_cache_points_among_tools_are_left_out_with_a_note() -> None:
+    given = body()
+    current = given["conversationState"]["currentMessage"]["userInputMessage"]
+    current["userInputMessageContext"]["tools"].append({"cachePoint": {"type": "default"}})
+    assert isinstance(read(given).tools[1], Opaque)
+    told = dragoman.translate_request(given, source="kiro", target="kiro")
+    assert "kiro.tools.cache_point" in [note.rule for note in told.notes]
+
+
+def test_null_says_as_much_as_absence() -> None:
+    given = body()
+    current = given["conversationState"]["currentMessage"]["userInputMessage"]
+    current |= {"images": None, "userInputMessageContext": None, "userIntent": None, "content": None}
+    given["conversationState"]["history"] = None
+    found = read(given)
+    assert found.messages == (Message("user", ()),)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "at"),
+    [
+        ("conversationState", 1, "conversationState: expected an object"),
+        ("conversationState.currentMessage", None, r"conversationState\.currentMessage: expected an object"),
+        ("conversationState.currentMessage", {}, r"conversationState\.currentMessage: expected userInputMessage or"),
+        ("conversationState.history", {}, r"conversationState\.history: expected an array"),
+        ("conversationState.history", [1], r"conversationState\.history\[0\]: expected an object"),
+        ("conversationState.history", [{}], r"conversationState\.history\[0\]: expected userInputMessage or"),
+        (
+            "conversationState.currentMessage.userInputMessage.modelId",
+            1,
+            r"userInputMessage\.modelId: expected a string",
+        ),
+        ("conversationState.currentMessage.userInputMessage.images", [{}], r"images\[0\]\.format: expected a string"),
+        (
+            "conversationState.currentMessage.userInputMessage.images",
+            [{"format": "png", "source": {"bytes": "?"}}],
+            r"images\[0\]\.source\.bytes: expected base64",
+        ),
+        (
+            "conversationState.currentMessage.userInputMessage.userInputMessageContext.tools",
+            [{"toolSpecification": {"name": ""}}],
+            r"tools\[0\]\.toolSpecification\.name: expected a string that is not empty",
+        ),
+        ("agentMode", 1, "agentMode: expected a string"),
+    ],
+)
+def test_what_breaks_the_dialect_is_named(place: str, value: Any, at: str) -> None:
+    given = body()
+    *path, last = place.split(".")
+    inner = given
+    for name in path:
+        inner = inner[name]
+    inner[last] = value
+    with pytest.raises(MalformedRequest, match=at):
+        read(given)
+
+
+def test_errors_are_ours_whatever_a_field_holds() -> None:
+    junk: list[Any] = [None, 1, True, "x", [], {}, [1], [{}], {"a": 1}, [[1]]]
+
+    def places(value: Any) -> list[tuple[Any, Any]]:
+        found = (
+            list(value.items())
+            if isinstance(value, dict)
+            else list(enumerate(value))
+            if isinstance(value, list)
+            else []
+        )
+        return [(value, key) for key, _ in found] + [place for _, each in found for place in places(each)]
+
+    for index in range(len(places(body()))):
+        for value in junk:
+            given = copy.deepcopy(body())
+            holder, key = places(given)[index]
+            holder[key] = value
+            with suppress(DragomanError):
+                DIALECT.codec.render_request(read(given))
+
+
+# --- rendering
+
+ASK = Conversation(MODEL, (Message("user", (Text("a"),)),), stream=True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"system": (Text("s"),)},
+        {"choices": 2},
+        {"previous": "x"},
+        {"output": Output("json")},
+        {"tool_choice": ToolChoice("any")},
+        {"max_tokens": 1},
+        {"stop": ("x",)},
+        {"knobs": {"top_p": 1}},
+        {"user": "me"},
+        {"thinking": Thinking("on")},
+        {"stream": False},
+        {"messages": ()},
+        {"messages": (Message("assistant", (Text("a"),)),)},
+        {"messages": (Message("system", (Text("a"),)), Message("user", (Text("a"),)))},
+        {"messages": (Message("user", (Text("a"), Text("b"))),)},
+        {"messages": (Message("user", (ToolCall("1", "f"),)),)},
+        {"messages": (Message("user", (Media("image", "", "url", "x"),)),)},
+        {"messages": (Message("user", (ToolResult("1", (Opaque("x", {}),)),)),)},
+        {"messages": (Message("assistant", (Opaque("x", {}),)), Message("user", (Text("a"),)))},
+        {"messages": (Message("assistant", (Reasoning("x"),)), Message("user", (Text("a"),)))},
+        {"messages": (Message("assistant", (ToolCall("1", "f", "[1]"),)), Message("user", (Text("a"),)))},
+        {"messages": (Message("assistant", (ToolCall("1", "f", "{"),)), Message("user", (Text("a"),)))},
+        {"tools": (ToolSpec("f"),)},
+        {"tools": (Opaque("anthropic", {}, "bash"),)},
+    ],
+)
+def test_the_codec_refuses_what_it_cannot_say(changes: dict[str, Any]) -> None:
+    with pytest.raises(Unrepresentable):
+        DIALECT.codec.render_request(structs.replace(ASK, **changes))
+
+
+def test_a_conversation_without_a_model_names_none() -> None:
+    wrapped = DIALECT.binding.wrap(DIALECT.codec.render_request(structs.replace(ASK, model="")))
+    assert b"modelId" not in wrapped.body
+
+
+# --- bindings
+
+
+def test_both_wire_protocols_are_matched_by_one_binding() -> None:
+    call = DIALECT.codec.render_request(ASK)
+    for binding in (KiroBinding(), KiroTargetBinding()):
+        found = KiroBinding().match(binding.wrap(call))
+        assert found is not None
+        assert DIALECT.codec.parse_request(found).messages == ASK.messages
+
+
+def test_the_rest_form() -> None:
+    request = KiroBinding().wrap(Call("generate", MODEL, True, {}, {}))
+    assert (request.method, request.path) == ("POST", "/generateAssistantResponse")
+    assert request.header("content-type") == "application/json"
+    assert request.header("accept") == "application/vnd.amazon.eventstream"
+    assert request.header("x-amzn-kiro-agent-mode") == "vibe"
+    assert request.header("user-agent") == ""
+
+
+def test_the_target_form() -> None:
+    request = KiroTargetBinding().wrap(DIALECT.codec.render_request(ASK))
+    assert (request.method, request.path) == ("POST", "/")
+    assert request.header("content-type") == "application/x-amz-json-1.0"
+    assert request.header("x-amz-target") == "AmazonCodeWhispererStreamingService.GenerateAssistantResponse"
+    assert json.loads(request.body)["agentMode"] == "vibe"
+
+
+@pytest.mark.parametrize("binding", [KiroBinding(), KiroTargetBinding()])
+def test_the_agent_mode_survives(binding: KiroBinding) -> None:
+    call = binding.match(
+        HttpRequest(
+            "POST", "/", headers=(("x-amz-target", "X.GenerateAssistantResponse"),), body=json.dumps(body()).encode()
+        )
+    )
+    assert call is not None
+    again = binding.match(binding.wrap(DIALECT.codec.render_request(DIALECT.codec.parse_request(call))))
+    assert again is not None
+    assert again.hints == {"x-amzn-kiro-agent-mode": "spec"}
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        HttpRequest("POST", "/v1/messages"),
+        HttpRequest("GET", "/generateAssistantResponse"),
+        HttpRequest("POST", "/", headers=(("x-amz-target", "X.ListThings"),)),
+        HttpRequest("GET", "/"),
+    ],
+)
+def test_other_requests_are_not_ours(request_: HttpRequest) -> None:
+    assert KiroBinding().match(request_) is None
+
+
+@pytest.mark.parametrize("binding", [KiroBinding(), KiroTargetBinding()])
+def test_the_list_of_models(binding: KiroBinding) -> None:
+    request = binding.wrap(Call("models", "", False, None))
+    assert (request.method, request.path, request.query) == ("GET", "/ListAvailableModels", "origin=AI_EDITOR")
+    assert binding.match(request) == Call("models", "", False, None)
+
+
+def test_a_body_that_is_no_json_is_malformed() -> None:
+    with pytest.raises(MalformedRequest):
+        KiroBinding().match(HttpRequest("POST", "/generateAssistantResponse", body=b"{"))
+
+
+def test_another_model_in_history_stays_where_it_was() -> None:
+    given = body()
+    given["conversationState"]["history"][0]["userInputMessage"]["modelId"] = "auto"
+    written = DIALECT.binding.wrap(DIALECT.codec.render_request(read(given))).body
+    assert json.loads(written)["conversationState"]["history"][0]["userInputMessage"]["modelId"] == "auto"
+
+
+# --- the lint
+
+
+def found(given: dict[str, Any]) -> set[str]:
+    return {breach.rule for breach in breaches(DIALECT.binding.unwrap(given))}
+
+
+def test_a_good_request_breaks_nothing() -> None:
+    assert found(body()) == set()
+
+
+def _break(path: str, value: Any) -> dict[str, Any]:
+    given = body()
+    *names, last = path.split(".")
+    inner: Any = given
+    for name in names:
+        inner = inner[int(name) if name.isdigit() else name]
+    key: Any = int(last) if last.isdigit() else last
+    inner[key] = value
+    return given
+
+
+HISTORY, CURRENT = "conversationState.history", "conversationState.currentMessage.userInputMessage"
+USE = f"{HISTORY}.1.assistantResponseMessage.toolUses"
+RESULTS = f"{CURRENT}.userInputMessageContext.toolResults"
+TOOL = f"{CURRENT}.userInputMessageContext.tools"
+SPECIFICATION = f"{TOOL}.0.toolSpecification"
+ROOT = f"{SPECIFICATION}.inputSchema.json"
+U, A = {"userInputMessage": {"content": "x"}}, {"assistantResponseMessage": {"content": "x"}}
+ONE = {"toolUseId": "1", "content": [{"text": "x"}], "status": "success"}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "rule"),
+    [
+        ("surprise", 1, "kiro.body.unknown_field"),
+        ("conversationState.chatTriggerType", "AUTO", "kiro.body.trigger"),
+        ("conversationState.conversationId", "", "kiro.body.conversation_id"),
+        (f"{CURRENT}.content", "\ud800", "kiro.body.surrogate"),
+        (HISTORY, [], "kiro.history.empty"),
+        (HISTORY, [A], "kiro.history.begin"),
+        (HISTORY, [U], "kiro.history.end"),
+        (HISTORY, [U, U, A], "kiro.history.alternate"),
+        (f"{HISTORY}.0.userInputMessage.userInputMessageContext", {"toolResults": [ONE]}, "kiro.history.first_results"),
+        ("conversationState.currentMessage", A, "kiro.current.role"),
+        (f"{CURRENT}.content", " ", "kiro.user.empty"),
+        (f"{HISTORY}.1.assistantResponseMessage.content", "", "kiro.assistant.empty"),
+        (f"{HISTORY}.1.assistantResponseMessage.content", "x" * 100_001, "kiro.content.long"),
+        (f"{HISTORY}.1.assistantResponseMessage.reasoningContent", {"text": "flat"}, "kiro.assistant.reasoning"),
+        (f"{CURRENT}.content", "<thinking_mode>enabled</thinking_mode>", "kiro.current.thinking_tags"),
+        (f"{USE}.0.toolUseId", "a b", "kiro.call.id"),
+        (f"{USE}.0.name", "x" * 65, "kiro.tool.name"),
+        (f"{USE}.0.input", "{}", "kiro.call.input"),
+        (f"{USE}.0.toolUseId", "2", "kiro.call.unanswered"),
+        (USE, [{"toolUseId": "1", "name": "f", "input": {}}] * 2, "kiro.call.duplicate"),
+        (f"{HISTORY}.0", U | {"userInputMessage": {"content": "x"}}, None),
+        (RESULTS, [ONE, ONE], "kiro.result.duplicate"),
+        (f"{RESULTS}.0.toolUseId", "9", "kiro.result.orphan"),
+        (f"{RESULTS}.0.status", "done", "kiro.result.status"),
+        (f"{RESULTS}.0.content", [], "kiro.result.empty"),
+        (f"{RESULTS}.0.content", [{"text": ""}], "kiro.result.empty"),
+        (f"{RESULTS}.0.content", [{"text": "x" * 800_001}], "kiro.result.long"),
+        (TOOL, [SPEC] * 120, "kiro.tools.many"),
+        (TOOL, [SPEC, {"cachePoint": {}}], "kiro.tools.cache_point"),
+        (TOOL, [], "kiro.tools.undeclared"),
+        (f"{SPECIFICATION}.description", "", "kiro.tools.description"),
+        (f"{SPECIFICATION}.description", "é" * 6_000, "kiro.tools.description"),
+        (f"{SPECIFICATION}.inputSchema", None, "kiro.schema.root"),
+        (ROOT, {"type": "string"}, "kiro.schema.root"),
+        (ROOT, {"type": "object", "anyOf": []}, "kiro.schema.union"),
+        (ROOT, {"type": "object", "required": None}, "kiro.schema.required"),
+        (ROOT, {"type": "object", "required": []}, "kiro.schema.required"),
+        (ROOT, {"type": "object", "properties": {"a": {"properties": {}}}}, "kiro.schema.properties"),
+        (ROOT, {"type": "object", "additionalProperties": False}, "kiro.schema.keyword"),
+        (ROOT, {"type": "object", "properties": {"a": {"items": [{"format": "x"}]}}}, "kiro.schema.keyword"),
+        (ROOT, {"type": "object", "properties": {"a": {"items": {"$ref": "x"}}}}, "kiro.schema.keyword"),
+        (ROOT, {"type": "object", "properties": {"format": {"type": "string"}}}, None),
+        (f"{CURRENT}.images", [{"format": "png", "source": {"bytes": PIXEL}}] * 11, "kiro.image.many"),
+        (f"{CURRENT}.images.0.format", "jpg", "kiro.image.format"),
+        (f"{CURRENT}.images.0.source", {"url": "x"}, "kiro.image.bytes"),
+    ],
+)
+def test_every_rule_of_the_lint_finds_its_breach(path: str, value: Any, rule: str | None) -> None:
+    rules = found(_break(path, value))
+    assert (rule in rules) if rule else rules == set()
+
+
+def test_a_late_result_is_found() -> None:
+    given = body()
+    given["conversationState"]["history"] += [U, A]
+    assert {"kiro.result.late", "kiro.call.unanswered"} <= found(given)
+
+
+def test_a_call_in_the_last_turn_is_unanswered() -> None:
+    given = body()
+    given["conversationState"]["currentMessage"] = {
+        "assistantResponseMessage": {"content": "x", "toolUses": [{"toolUseId": "5", "name": "f", "input": {}}]}
+    }
+    assert "kiro.call.unanswered" in found(given)
+
+
+def streamed(data: bytes) -> list[str]:
+    return [breach.rule for breach in stream_breaches(EventStreamDecoder().feed(data))]
+
+
+def test_the_lint_over_streams() -> None:
+    assert streamed(frames(text("a"), call(input="{}"), call(stop=True), stopped("END_TURN"), usage())) == []
+    assert streamed(frames(text("a")) + exception("ThrottlingException", message="x")) == []
+    assert streamed(frames(text("a"), call(), usage())) == ["kiro.stream.open_call"]
+    assert streamed(frames(text("a"))) == ["kiro.stream.no_usage"]
+    assert streamed(b"") == ["kiro.stream.no_usage"]
+    assert streamed(frames(("newEvent", {}), usage())) == ["kiro.stream.unknown"]
+    assert streamed(frames(("assistantResponseEvent", {}), usage())) == ["kiro.stream.content"]
+    assert streamed(frames(("toolUseEvent", {"name": "f"}), usage())) == ["kiro.stream.call_id"]
+    assert streamed(encode_event("codeEvent", b"{") + frames(usage())) == ["kiro.stream.json"]
+    assert streamed(encode_event("codeEvent", b"[]") + frames(usage())) == ["kiro.stream.json"]
+
+
+def test_settings_are_the_codecs_fields() -> None:
+    codec = KiroCodec(pairing="merge", usage_window="model")
+    assert codec.capabilities(MODEL).turns == "merge"
+    assert codec.window("claude-opus-5") == 1_000_000
+    assert KiroCodec().window("claude-opus-5") == 172_500
+
+
+def test_a_setting_with_an_unknown_word_is_a_misuse() -> None:
+    with pytest.raises(LocalMisuse, match=r"^pairing: expected placeholders or merge, got 'pairs'$"):
+        dragoman.translate_request(body(), source="kiro", target="kiro", pairing="pairs")

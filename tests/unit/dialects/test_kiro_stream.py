@@ -1,0 +1,723 @@
+"""Kiro streams, both directions: every event of the facts, their quirks, and how a stream ends."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+import dragoman
+from dragoman.conformance.laws import NOBODY, still_world
+from dragoman.dialects.kiro import DIALECT, KiroCodec
+from dragoman.dialects.kiro.encoder import KiroEncoder
+from dragoman.errors import (
+    BadFrame,
+    DragomanError,
+    Fault,
+    LocalMisuse,
+    MissingField,
+    OutOfOrder,
+    Truncated,
+    UpstreamFault,
+)
+from dragoman.model.assemble import fold
+from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
+from dragoman.model.conversation import Conversation, Stop, Usage, Why
+from dragoman.model.events import (
+    FINISHED,
+    ArgumentsDelta,
+    BlockEnded,
+    BlockStarted,
+    Cited,
+    Event,
+    Events,
+    Failed,
+    OpaqueEvent,
+    ReasoningDelta,
+    Sealed,
+    Started,
+    Stopped,
+    TextDelta,
+    UsageReported,
+)
+from dragoman.model.grammar import check
+from dragoman.translate import Answer, WaysBack, plan
+from dragoman.wire.eventstream import EventStreamDecoder, encode_event
+from dragoman.wire.frame import Frame
+from tests.unit.dialects.kiro_talk import (
+    WEATHER,
+    answered,
+    ask,
+    call,
+    calls,
+    decoded,
+    exception,
+    fault,
+    frames,
+    message,
+    sent,
+    stopped,
+    text,
+    texts,
+    usage,
+    user,
+)
+
+Body = dict[str, Any]
+
+
+def blocks(data: bytes) -> list[Any]:
+    """The blocks of a stream, as a whole reply has them."""
+    events = decoded(data)
+    check(events)
+    return list(fold(events).choices[0].blocks)
+
+
+def stop(data: bytes) -> Stop:
+    events = decoded(data)
+    check(events)
+    (found,) = [event.stop for event in events if isinstance(event, Stopped)]
+    return found
+
+
+def thought(**body: Any) -> tuple[str, Body]:
+    return "reasoningContentEvent", body
+
+
+# --- events
+
+
+def test_text_and_code_are_one_text() -> None:
+    assert blocks(frames(text("a"), ("codeEvent", {"content": "b"}), text("c"), usage())) == [Text("abc")]
+
+
+def test_a_payload_may_be_wrapped_in_its_own_name() -> None:
+    data = frames(("assistantResponseEvent", {"assistantResponseEvent": {"content": "a"}}), usage())
+    assert blocks(data) == [Text("a")]
+
+
+def test_a_frame_without_a_kind_may_hold_an_event_by_name() -> None:
+    data = encode_event("", json.dumps({"assistantResponseEvent": {"content": "a"}}).encode())
+    assert blocks(data + frames(usage())) == [Text("a")]
+
+
+def test_the_real_model_is_told_under_auto() -> None:
+    events = decoded(frames(text("", modelId="claude-opus-4.7"), text("a"), usage()), Conversation("auto", ()))
+    assert isinstance(events[0], Started)
+    assert events[0].model == "claude-opus-4.7"
+
+
+def test_message_metadata_names_the_answer() -> None:
+    events = decoded(frames(("messageMetadataEvent", {"conversationId": "c", "utteranceId": "u"}), text("a")))
+    assert isinstance(events[0], Started)
+    assert events[0].id == "u"
+
+
+def test_a_thought_ends_where_text_begins_and_its_signature_is_joined() -> None:
+    data = frames(thought(text="pl"), thought(text="an"), thought(signature="s1"), thought(signature="s2"), text("a"))
+    assert blocks(data) == [Reasoning("plan", "kiro", Seal("kiro", "s1s2")), Text("a")]
+
+
+def test_a_thought_after_a_signature_is_another() -> None:
+    data = frames(thought(text="a"), thought(signature="1"), thought(text="b"), thought(signature="2"), call(stop=True))
+    sealed = [Reasoning("a", "kiro", Seal("kiro", "1")), Reasoning("b", "kiro", Seal("kiro", "2"))]
+    assert blocks(data)[:2] == sealed
+
+
+def test_redacted_thoughts_are_whole() -> None:
+    data = frames(thought(text="a"), thought(redactedContent="eA=="), text("b"))
+    assert blocks(data) == [Reasoning("a", "kiro"), Reasoning("", "kiro", Seal("kiro", "eA==", "redacted")), Text("b")]
+
+
+def test_an_empty_thought_says_nothing() -> None:
+    assert blocks(frames(thought(), text("a"))) == [Text("a")]
+
+
+@pytest.mark.parametrize(
+    "kind", ["followupPromptEvent", "codeReferenceEvent", "supplementaryWebLinksEvent", "citationEvent", "newEvent"]
+)
+def test_other_events_are_opaque_and_never_text(kind: str) -> None:
+    events = decoded(frames(text("a"), (kind, {"content": "leak"}), usage()))
+    assert OpaqueEvent("kiro", kind, {"content": "leak"}) in events
+    assert texts(message(answered(frames(text("a"), (kind, {"content": "leak"}), usage())))) == "a"
+
+
+def test_an_unknown_event_is_not_parsed() -> None:
+    assert OpaqueEvent("kiro", "newEvent", "{no json") in decoded(
+        frames(text("a")) + encode_event("newEvent", b"{no json")
+    )
+    assert OpaqueEvent("kiro", "newEvent", None) in decoded(frames(text("a")) + encode_event("newEvent", b""))
+
+
+def test_exact_counts_win_over_the_percentage() -> None:
+    counts = {"uncachedInputTokens": 5, "outputTokens": 7, "cacheReadInputTokens": 3, "cacheWriteInputTokens": 2}
+    data = frames(text("a"), ("metadataEvent", {"tokenUsage": {**counts, "contextUsagePercentage": 2}}), usage(50))
+    assert fold(decoded(data)).usage == Usage(5, 7, 3, 2)
+
+
+def test_credits_stay_with_the_counts() -> None:
+    found = fold(decoded(frames(text("a"), usage(), ("meteringEvent", {"usage": 0.5})))).usage
+    assert found is not None
+    assert found.extra is not None
+    assert found.extra.fields == {"metering": {"usage": 0.5}}
+
+
+@pytest.mark.parametrize("percentage", [-1, 1e7, "2", None])
+def test_a_percentage_that_is_none_is_a_violation(percentage: Any) -> None:
+    with pytest.raises(MissingField, match="contextUsagePercentage: expected a"):
+        decoded(frames(text("a"), ("contextUsageEvent", {"contextUsagePercentage": percentage})))
+
+
+# --- calls
+
+
+def test_interleaved_calls_are_known_by_their_ids() -> None:
+    data = frames(
+        call("a", "f", input='{"x":'),
+        call("b", "g", input='{"y":'),
+        call("a", "f", input="1}"),
+        call("b", "g", input="2}", stop=True),
+        call("a", "f", stop=True),
+        usage(),
+    )
+    assert blocks(data) == [ToolCall("a", "f", '{"x":1}'), ToolCall("b", "g", '{"y":2}')]
+    assert calls(message(answered(data))) == [("a", "f", '{"x":1}'), ("b", "g", '{"y":2}')]
+
+
+def test_growing_objects_keep_the_latest() -> None:
+    data = frames(call(input={"a": 1}), call(input={"a": 1, "b": 2}), call(stop=True), usage())
+    assert blocks(data) == [ToolCall("t1", "get_weather", '{"a":1,"b":2}')]
+
+
+def test_fragments_win_over_an_object_before_them() -> None:
+    data = frames(call(input={"a": 1}), call(input='{"b":2}'), call(input={"c": 3}), call(stop=True), usage())
+    assert blocks(data) == [ToolCall("t1", "get_weather", '{"b":2}')]
+
+
+def test_a_call_told_twice_is_one() -> None:
+    data = frames(call(stop=True), call(input="{}", stop=True), ("toolUseEvent", {"stop": True}), usage())
+    assert blocks(data) == [ToolCall("t1", "get_weather", "{}")]
+
+
+def test_text_between_calls_is_its_own_block() -> None:
+    data = frames(call("a", "f", stop=True), text("then"), call("b", "f", stop=True), usage())
+    assert [type(block) for block in blocks(data)] == [ToolCall, Text, ToolCall]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"name": "f", "input": "{}"}, "toolUseId"),
+        ({"toolUseId": "", "name": "f"}, "toolUseId"),
+        ({"input": "x"}, "toolUseId"),
+        ({"toolUseId": "a"}, "name"),
+        ({"toolUseId": "a", "name": ""}, "name"),
+        ({"toolUseId": "a", "name": 7}, "name"),
+        ({"toolUseId": 7, "name": "f"}, "toolUseId"),
+        ({"toolUseId": "a", "name": "f", "input": 7}, "input"),
+        ({"toolUseId": "a", "name": "f", "input": [1]}, "input"),
+        ({"toolUseId": "a", "name": "f", "stop": "yes"}, "stop"),
+    ],
+)
+def test_a_missing_id_or_name_is_a_violation_that_names_the_field(body: Body, field: str) -> None:
+    with pytest.raises(MissingField, match=rf"^toolUseEvent\.{field}: expected a"):
+        decoded(frames(("toolUseEvent", body)))
+
+
+# --- ends (D7)
+
+
+@pytest.mark.parametrize(
+    ("reason", "why"),
+    [
+        ("END_TURN", Why.END),
+        ("STOP_SEQUENCE", Why.SEQUENCE),
+        ("TOOL_USE", Why.TOOL),
+        ("MAX_TOKENS", Why.LENGTH),
+        ("LENGTH_LIMIT", Why.LENGTH),
+        ("MODEL_CONTEXT_WINDOW_EXCEEDED", Why.CONTEXT),
+        ("CONTENT_FILTERED", Why.REFUSAL),
+        ("GUARDRAIL_INTERVENED", Why.REFUSAL),
+        ("MALFORMED_TOOL_USE", Why.END),
+        ("SOMETHING_NEW", Why.END),
+    ],
+)
+@pytest.mark.parametrize("kind", ["metadataEvent", "messageStopEvent"])
+def test_reasons_to_stop(reason: str, why: Why, kind: str) -> None:
+    assert stop(frames(text("a"), (kind, {"stopReason": reason}), usage())).why is why
+
+
+def test_an_unknown_reason_is_kept() -> None:
+    found = stop(frames(text("a"), stopped("SOMETHING_NEW")))
+    assert found.extra is not None
+    assert found.extra.fields == {"stopReason": "SOMETHING_NEW"}
+
+
+def test_a_malformed_answer_without_content_is_a_failure() -> None:
+    assert fault(decoded(frames(stopped("MALFORMED_MODEL_OUTPUT")))).kind == "server"
+
+
+def test_without_a_reason_it_follows_from_the_content() -> None:
+    assert stop(frames(text("a"), usage())).why is Why.END
+    assert stop(frames(call(stop=True), usage())).why is Why.TOOL
+    assert stop(frames(text("a"), usage(100.2))).why is Why.CONTEXT
+    assert stop(frames(call(stop=True), usage(100.2))).why is Why.TOOL
+
+
+def test_a_clean_end_with_an_open_call_is_cut_by_length() -> None:
+    data = frames(call(input='{"a":1}'), stopped("END_TURN"), usage())
+    assert stop(data).why is Why.LENGTH
+    assert blocks(data) == []
+    assert BlockEnded(0, complete=False) in decoded(data)
+
+
+def test_only_the_open_one_of_several_calls_was_cut() -> None:
+    data = frames(call("a", "f", input='{"x":1}'), call("b", "g", stop=True), usage())
+    assert blocks(data) == [ToolCall("b", "g", "{}")]
+    assert stop(data).why is Why.LENGTH
+
+
+def test_text_at_a_clean_end_is_an_end_with_a_note_if_no_usage_came() -> None:
+    translator = dragoman.stream_translator(source="kiro", target="anthropic")
+    translator.feed(frames(text("Hello")))
+    assert message(translator.close())["stop_reason"] == "end_turn"
+    assert [note.rule for note in translator.notes] == ["kiro.stream.no_usage"]
+
+
+def test_a_broken_stream_is_never_a_clean_end() -> None:
+    answer = Answer(plan(DIALECT, DIALECT, NOBODY), still_world())
+    answer.feed(frames(text("Hello")))
+    answer.close(Fault("server", "reset"))
+    assert answer.fault == Fault("server", "reset")
+
+
+def test_half_a_frame_is_truncated() -> None:
+    with pytest.raises(Truncated):
+        DIALECT.codec.parse_reply(frames(text("Hello"))[:-3], NOBODY)
+
+
+@pytest.mark.parametrize("data", [b"", frames(("messageMetadataEvent", {"utteranceId": "u"}))])
+def test_an_answer_that_never_began_failed(data: bytes) -> None:
+    assert "ended before it began" in fault(decoded(data)).message
+
+
+def test_an_answer_with_usage_alone_is_empty() -> None:
+    assert blocks(frames(usage())) == []
+
+
+def test_nothing_may_follow_the_end() -> None:
+    decoder = KiroCodec().decoder(NOBODY, still_world())
+    decoder.close(None)
+    assert decoder.close(None) == ()
+    with pytest.raises(OutOfOrder):
+        decoder.feed(Frame("toolUseEvent", b"{}", b""))
+
+
+# --- failures inside a 200
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (exception("ThrottlingException", message="slow down"), "rate_limit"),
+        (exception("InternalServerException", message="oops"), "server"),
+        (exception("ServiceUnavailableException", message="busy"), "overloaded"),
+        (exception("ValidationException", message="bad", reason="INVALID_MODEL_ID"), "not_found"),
+        (exception("ContentLengthExceededException", message="too long"), "context_full"),
+        (frames(("assistantResponseEvent", {"__type": "ThrottlingException", "message": "slow"})), "rate_limit"),
+        (frames(("error", {"message": "no"})), "server"),
+        (frames(("", {"_type": "x", "message": "no"})), "server"),
+        (frames(("assistantResponseEvent", {"error": "Bad", "message": "no"})), "server"),
+    ],
+)
+def test_failures_before_any_output(data: bytes, kind: str) -> None:
+    assert fault(decoded(data)).kind == kind
+    with pytest.raises(UpstreamFault):
+        DIALECT.codec.parse_reply(data, NOBODY)
+
+
+def test_too_long_says_how_long() -> None:
+    data = exception("ContentLengthExceededException", message="x")
+    assert fault(decoded(data)).message == "prompt is too long: 200001 tokens > 200000 maximum"
+
+
+def test_an_answer_that_grew_too_long_stopped_by_length() -> None:
+    data = frames(text("Hel"), call(input="{")) + exception("ContentLengthExceededException", message="too long")
+    assert stop(data).why is Why.LENGTH
+    assert blocks(data) == [Text("Hel")]
+
+
+@pytest.mark.parametrize("payload", [b"{", b"[1]", b'"x"'])
+def test_a_payload_that_is_no_object_is_a_bad_frame(payload: bytes) -> None:
+    with pytest.raises(BadFrame):
+        decoded(frames(text("a")) + encode_event("assistantResponseEvent", payload))
+
+
+def test_content_must_be_text() -> None:
+    with pytest.raises(MissingField, match=r"assistantResponseEvent\.content: expected a string"):
+        decoded(frames(("assistantResponseEvent", {"content": 7})))
+    with pytest.raises(MissingField, match=r"assistantResponseEvent\.content: expected a string, found nothing"):
+        decoded(frames(("assistantResponseEvent", {})))
+
+
+# --- the encoder
+
+
+def written(*events: Event) -> list[tuple[str, Any]]:
+    encoder = KiroEncoder(NOBODY, still_world(), KiroCodec())
+    data = b"".join(encode_event(each.kind, each.data, error=each.error) for each in encoder.feed(events))
+    return [(frame.kind, json.loads(frame.data)) for frame in EventStreamDecoder().feed(data)]
+
+
+def test_a_client_gets_the_events_the_service_would_send() -> None:
+    told = written(
+        Started("m1", "claude-sonnet-4.5"),
+        BlockStarted(0, Reasoning("")),
+        ReasoningDelta(0, "plan"),
+        Sealed(0, Seal("kiro", "sig")),
+        BlockEnded(0),
+        BlockStarted(1, Text("")),
+        TextDelta(1, "50% \\ done"),
+        BlockEnded(1),
+        BlockStarted(2, ToolCall("t", "f")),
+        ArgumentsDelta(2, "{}"),
+        BlockEnded(2),
+        UsageReported(Usage(91, 12, 2301, 183)),
+        Stopped(Stop(Why.TOOL)),
+        FINISHED,
+    )
+    assert told == [
+        ("messageMetadataEvent", {"conversationId": "0001", "utteranceId": "m1"}),
+        ("reasoningContentEvent", {"text": "plan"}),
+        ("reasoningContentEvent", {"signature": "sig"}),
+        ("assistantResponseEvent", {"content": "50% \\ done", "modelId": "claude-sonnet-4.5"}),
+        ("toolUseEvent", {"toolUseId": "t", "name": "f"}),
+        ("toolUseEvent", {"toolUseId": "t", "name": "f", "input": "{}"}),
+        ("toolUseEvent", {"toolUseId": "t", "name": "f", "stop": True}),
+        (
+            "metadataEvent",
+            {
+                "stopReason": "TOOL_USE",
+                "tokenUsage": {
+                    "uncachedInputTokens": 91,
+                    "outputTokens": 12,
+                    "totalTokens": 2587,
+                    "cacheReadInputTokens": 2301,
+                    "cacheWriteInputTokens": 183,
+                },
+            },
+        ),
+        ("contextUsageEvent", {"contextUsagePercentage": 1.4997}),
+    ]
+
+
+def test_a_cut_call_has_no_end_for_the_client_either() -> None:
+    told = written(
+        Started("", ""),
+        BlockStarted(0, ToolCall("t", "f")),
+        BlockEnded(0, complete=False),
+        Stopped(Stop(Why.LENGTH)),
+        FINISHED,
+    )
+    assert told[1:] == [
+        ("toolUseEvent", {"toolUseId": "t", "name": "f"}),
+        ("metadataEvent", {"stopReason": "MAX_TOKENS"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        BlockStarted(0, Media("image", "image/png", "base64", "aGk=")),
+        BlockStarted(0, Opaque("kiro", {}, "x")),
+        BlockStarted(0, Text(""), 1),
+        Cited(0, Opaque("x", {})),
+        Sealed(0, Seal("kiro", "x", "encrypted")),
+        OpaqueEvent("anthropic", "x", {}),
+        Stopped(Stop(Why.END), 1),
+    ],
+)
+def test_what_filters_should_have_removed_is_a_misuse(event: Event) -> None:
+    with pytest.raises(LocalMisuse):
+        written(event)
+
+
+def test_blocks_that_begin_with_content_are_told() -> None:
+    begun: Events = (
+        BlockStarted(0, Text("a")),
+        BlockEnded(0),
+        BlockStarted(1, Reasoning("b")),
+        BlockEnded(1),
+        BlockStarted(2, ToolCall("t", "f", "{}")),
+    )
+    assert [kind for kind, _ in written(*begun)] == [
+        "assistantResponseEvent",
+        "reasoningContentEvent",
+        "toolUseEvent",
+        "toolUseEvent",
+    ]
+
+
+def test_blocks_that_are_open_side_by_side_go_out_one_after_the_other() -> None:
+    told = written(
+        BlockStarted(0, ToolCall("a", "f")),
+        BlockStarted(1, Text("")),
+        TextDelta(1, "x"),
+        BlockStarted(2, ToolCall("b", "g")),
+        ArgumentsDelta(2, "{}"),
+        BlockEnded(1),
+        ArgumentsDelta(0, "{}"),
+        BlockEnded(0),
+        BlockEnded(2),
+    )
+    assert [(kind, body.get("toolUseId")) for kind, body in told] == [
+        *[("toolUseEvent", "a")] * 3,
+        ("assistantResponseEvent", None),
+        *[("toolUseEvent", "b")] * 3,
+    ]
+
+
+def test_what_waits_is_told_before_a_failure() -> None:
+    told = written(BlockStarted(0, ToolCall("a", "f")), BlockStarted(1, Text("x")), Failed(Fault("server", "oops")))
+    assert [kind for kind, _ in told] == ["toolUseEvent", "assistantResponseEvent", "InternalServerException"]
+
+
+def test_at_home_frames_go_as_they_came() -> None:
+    data = frames(
+        ("messageMetadataEvent", {"utteranceId": "u", "padding": 1}),
+        thought(text="a"),
+        thought(signature="s"),
+        text("b", unknown=[1]),
+        call(input={"a": 1}),
+        call(stop=True),
+        ("followupPromptEvent", {"x": 1}),
+        stopped("END_TURN"),
+        usage(),
+        ("meteringEvent", {"usage": 1}),
+    )
+    assert answered(data, plan(DIALECT, DIALECT, Conversation("claude-sonnet-4.5", ()))) == data
+
+
+def test_at_home_a_renamed_call_is_told_anew_in_all_its_frames() -> None:
+    request = dragoman.translate_request(_kiro_body("files.read all"), source="kiro", target="kiro")
+    (alias,) = [tool.name for tool in request.plan.sent.tools if not isinstance(tool, Opaque)]
+    data = frames(text("a"), call("t", alias, input="{}"), call("t", alias, stop=True), usage())
+    out = answered(data, request.plan)
+    names = {json.loads(frame.data)["name"] for frame in EventStreamDecoder().feed(out) if frame.kind == "toolUseEvent"}
+    assert names == {"files.read all"}
+    assert out.startswith(frames(text("a")))
+
+
+def _kiro_body(tool: str) -> Body:
+    spec = {"name": tool, "description": "d", "inputSchema": {"json": {"type": "object", "properties": {}}}}
+    turn = {
+        "content": "hi",
+        "modelId": "claude-sonnet-4.5",
+        "userInputMessageContext": {"tools": [{"toolSpecification": spec}]},
+    }
+    return {"conversationState": {"chatTriggerType": "MANUAL", "currentMessage": {"userInputMessage": turn}}}
+
+
+def test_there_is_no_ping() -> None:
+    assert KiroEncoder(NOBODY, still_world(), KiroCodec()).ping() is None
+
+
+# --- leaked calls and tags (facts 3.3, nos. 9 and 10)
+
+TOOLS = [
+    {
+        **WEATHER,
+        "name": "Read",
+        "input_schema": {"type": "object", "properties": {"path": {"type": "string"}, "n": {"type": "integer"}}},
+    }
+]
+
+
+def leaked(*pieces: str, more: tuple[tuple[str, Body], ...] = (), **options: Any) -> Body:
+    request = sent(ask(user("a"), tools=TOOLS), **options)
+    return message(answered(frames(*map(text, pieces), *more, usage()), request.plan))
+
+
+INVOKE = '<invoke name="Read"><parameter name="path">a & b</parameter><parameter name="n">3</parameter></invoke>'
+
+
+@pytest.mark.parametrize(
+    ("markup", "arguments"),
+    [
+        ('[Called Read with args: {"path": "a]{"}]', {"path": "a]{"}),
+        (INVOKE, {"path": "a & b", "n": 3}),
+        (f"<function_calls>\n{INVOKE}\n</function_calls>\n", {"path": "a & b", "n": 3}),
+    ],
+)
+def test_a_leaked_call_is_recovered_wherever_it_is_cut(markup: str, arguments: Body) -> None:
+    for at in range(len(markup)):
+        said = leaked("I read.\n", markup[:at], markup[at:])
+        ((_, name, found),) = calls(said)
+        assert (name, json.loads(found), texts(said), said["stop_reason"]) == (
+            "Read",
+            arguments,
+            "I read.\n",
+            "tool_use",
+        )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        '[Called Write with args: {"path": "a"}]',
+        '[Called Read with args: {"path": "a"}',
+        '[Called Read with args: {"path": "a"}] and so on',
+        "[Called Read with args: {no json}]",
+        '```\n[Called Read with args: {"path": "a"}]\n```',
+        '<invoke name="Read"><parameter name="path">a</parameter>',
+        '<invoke name="Read">stray<parameter name="path">a</parameter></invoke>',
+        "The markup is <invoke, as in " + "x" * 300,
+        "[Called",
+        "a < b",
+    ],
+)
+def test_what_is_not_a_whole_call_of_a_declared_tool_stays_text(words: str) -> None:
+    for pieces in ((words,), tuple(words)):
+        said = leaked(*pieces)
+        assert (texts(said), calls(said)) == (words, [])
+
+
+def test_a_native_call_makes_leaked_ones_text() -> None:
+    words = '[Called Read with args: {"path": "a"}]'
+    said = leaked(words, more=(call("t", "Read", stop=True),))
+    assert (texts(said), calls(said)) == (words, [("t", "Read", "{}")])
+    after = message(
+        answered(frames(call("t", "Read", stop=True), text(words), usage()), sent(ask(user("a"), tools=TOOLS)).plan)
+    )
+    assert (texts(after), len(calls(after))) == (words, 1)
+
+
+def test_recovery_can_be_turned_off() -> None:
+    words = '[Called Read with args: {"path": "a"}]'
+    assert texts(leaked(words, recover_calls=False)) == words
+
+
+def test_a_failure_lets_go_of_what_was_held() -> None:
+    request = sent(ask(user("a"), tools=TOOLS))
+    data = frames(text("[Called Read"), call("", "x"))
+    out = message(
+        answered(
+            data[: len(frames(text("[Called Read")))] + exception("ThrottlingException", message="x"), request.plan
+        )
+    )
+    assert out["error"]["type"] == "rate_limit_error"
+
+
+def thinking(*pieces: str, more: tuple[tuple[str, Body], ...] = ()) -> tuple[str, str]:
+    request = sent(ask(user("a"), thinking={"type": "enabled", "budget_tokens": 2000}, tools=TOOLS))
+    said = message(answered(frames(*map(text, pieces), *more, usage()), request.plan))
+    return "".join(block["thinking"] for block in said["content"] if block["type"] == "thinking"), texts(said)
+
+
+@pytest.mark.parametrize(
+    ("words", "thought_", "spoken"),
+    [
+        ("<thinking>\nplan</thinking>\n\nAnswer", "plan", "Answer"),
+        ("  \n<thinking>plan</thinking>\n\nAnswer", "plan", "Answer"),
+        ("<thinking>plan</thinking>  ", "plan", ""),
+        ("<thinking>a </thinking> b</thinking>\n\nAnswer", "a </thinking> b", "Answer"),
+        ("<thinking>say '</thinking>\n\n' now</thinking>\n\nx", "say '</thinking>\n\n' now", "x"),
+        ("<thinking>never closed", "never closed", ""),
+        ("<thinking>", "", ""),
+        ("<thinkin is no tag", "", "<thinkin is no tag"),
+        ("Quote: <thinking>x</thinking>\n\ny", "", "Quote: <thinking>x</thinking>\n\ny"),
+        ("<", "", "<"),
+        ("plain", "", "plain"),
+    ],
+)
+def test_thinking_tags_split_wherever_they_are_cut(words: str, thought_: str, spoken: str) -> None:
+    assert thinking(words) == (thought_, spoken)
+    assert thinking(*words) == (thought_, spoken)
+    for at in range(1, len(words)):
+        assert thinking(words[:at], words[at:]) == (thought_, spoken), at
+
+
+def test_a_call_is_a_boundary_that_closes_thinking() -> None:
+    assert thinking("<thinking>plan</thinking>", more=(call("t", "Read", stop=True),)) == ("plan", "")
+
+
+def test_repeats_can_be_dropped_on_request() -> None:
+    data = frames(text("ha"), text("ha"), text("!"), text("!"), usage())
+    reply = dragoman.translate_reply(data, source="kiro", target="anthropic", drop_repeats=True)
+    assert reply.body["content"][0]["text"] == "ha!"
+    assert [note.rule for note in reply.notes] == ["kiro.stream.repeated"] * 2
+
+
+def test_the_client_sees_its_own_name_for_the_model() -> None:
+    request = sent(ask(user("a"), model="claude-sonnet-4-5-20250929"))
+    assert '"model":"claude-sonnet-4-5-20250929"' in answered(frames(text("a"), usage()), request.plan).decode()
+
+
+def test_errors_are_ours_whatever_the_field_holds() -> None:
+    junk: list[Any] = [None, 1, 1.5, True, "x", [], {}, [{}], {"a": None}]
+    kinds = [
+        "assistantResponseEvent",
+        "reasoningContentEvent",
+        "toolUseEvent",
+        "contextUsageEvent",
+        "metadataEvent",
+        "meteringEvent",
+    ]
+    names = [
+        "content",
+        "text",
+        "signature",
+        "toolUseId",
+        "name",
+        "input",
+        "stop",
+        "stopReason",
+        "tokenUsage",
+        "modelId",
+        "message",
+    ]
+    for kind in kinds:
+        for name in names:
+            for value in junk:
+                with suppress(DragomanError):
+                    check(decoded(frames((kind, {name: value}))))
+
+
+# --- whole replies are whole streams
+
+
+def test_a_whole_reply_is_written_and_read_as_a_stream() -> None:
+    data = frames(text("a"), call(input='{"x":1}'), call(stop=True), stopped("TOOL_USE"), usage())
+    reply = DIALECT.codec.parse_reply(data, NOBODY)
+    again = DIALECT.codec.parse_reply(DIALECT.codec.render_reply(reply, NOBODY, still_world()), NOBODY)
+    assert again.choices == reply.choices
+
+
+def test_what_follows_a_failure_is_not_read() -> None:
+    with pytest.raises(UpstreamFault, match="slow down"):
+        DIALECT.codec.parse_reply(exception("ThrottlingException", message="slow down") + b"garbage", NOBODY)
+
+
+def test_what_only_text_can_have_ends_the_search_for_tags() -> None:
+    asked = sent(ask(user("a"), thinking={"type": "enabled", "budget_tokens": 2000})).plan
+    cited = Cited(0, Opaque("anthropic", {}))
+    for words in ("<thin", "<thinking>plan", "<thinking>plan</thinking>\n\n", "plain"):
+        told = WaysBack(asked).feed(
+            (Started("", ""), BlockStarted(0, Text("")), TextDelta(0, words), cited, BlockEnded(0))
+        )
+        check((*told, Stopped(Stop(Why.END)), FINISHED))
+        assert cited in told
+
+
+def test_what_is_held_has_a_limit() -> None:
+    request = sent(ask(user("a"), tools=TOOLS))
+    words = '[Called Read with args: {"path": "' + "x" * 2**20
+    answer = Answer(request.plan, still_world())
+    assert b"x" * 1000 in answer.feed(frames(text(words)))
+
+
+def test_a_parameter_that_is_no_json_is_text() -> None:
+    said = leaked('<invoke name="Read"><parameter name="n">three</parameter></invoke>')
+    assert json.loads(calls(said)[0][2]) == {"n": "three"}
