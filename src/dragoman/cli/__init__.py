@@ -10,6 +10,8 @@ from dragoman._version import __version__
 COMMANDS = {
     "translate": "translate a request, a reply or a stream from one dialect into another",
     "check": "lint a request or a captured stream against its dialect's own rules",
+    "agent": "ask a model that may call your Python functions",
+    "auth": "log in to Kiro, list, import and refresh logins",
     "sim": "run an upstream that refuses what the real one refuses",
     "dialects": "list the dialects that are known",
 }

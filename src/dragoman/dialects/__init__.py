@@ -9,6 +9,8 @@ from functools import cache
 from importlib.metadata import entry_points
 from types import ModuleType
 
+from msgspec import structs
+
 from dragoman.dialects.base import Dialect
 from dragoman.errors import LocalMisuse
 
@@ -16,6 +18,8 @@ _BUILT_IN = {
     "anthropic": "dragoman.dialects.anthropic:DIALECT",
     "openai": "dragoman.dialects.openai:DIALECT",
     "kiro": "dragoman.dialects.kiro:DIALECT",
+    "bedrock": "dragoman.dialects.bedrock:DIALECT",
+    "bedrock.invoke": "dragoman.dialects:bedrock_invoke",
 }
 
 
@@ -33,10 +37,17 @@ def get(name: str) -> Dialect:
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise LocalMisuse(f"unknown dialect {name!r}{hint} (known: {', '.join(names())})")
     module, _, attribute = place.partition(":")
-    dialect = getattr(importlib.import_module(module), attribute)
+    found = getattr(importlib.import_module(module), attribute)
+    dialect = found() if callable(found) else found
     if not isinstance(dialect, Dialect):
         raise LocalMisuse(f"{place} is no Dialect")
     return dialect
+
+
+def bedrock_invoke() -> Dialect:
+    """Anthropic's language behind Bedrock's InvokeModel. Packages never import one another: they are joined here."""
+    door = importlib.import_module("dragoman.dialects.bedrock.invoke")
+    return structs.replace(get("anthropic"), name="bedrock.invoke", binding=door.BINDING, counts=door.COUNTS)
 
 
 @cache

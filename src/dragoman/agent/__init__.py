@@ -1,0 +1,46 @@
+"""An agent that trusts nothing: Bedrock's responses are validated before they are used, and no tool call is lost."""
+
+from __future__ import annotations
+
+from dragoman.agent.client import BedrockClient, Client, DialectClient
+from dragoman.agent.errors import BedrockResponseError
+from dragoman.agent.http import HttpSender
+from dragoman.agent.runner import AgentRunner
+from dragoman.agent.tools import Tool, as_tool
+from dragoman.agent.types import (
+    Answered,
+    Asked,
+    Called,
+    Ended,
+    RunResult,
+    Said,
+    Stepped,
+    StepResult,
+    Thought,
+    ToolAnswer,
+    ToolUseBlock,
+    Watched,
+)
+
+__all__ = [
+    "AgentRunner",
+    "Answered",
+    "Asked",
+    "BedrockClient",
+    "BedrockResponseError",
+    "Called",
+    "Client",
+    "DialectClient",
+    "Ended",
+    "HttpSender",
+    "RunResult",
+    "Said",
+    "StepResult",
+    "Stepped",
+    "Thought",
+    "Tool",
+    "ToolAnswer",
+    "ToolUseBlock",
+    "Watched",
+    "as_tool",
+]

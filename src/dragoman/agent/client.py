@@ -1,0 +1,152 @@
+"""Clients: where an agent's questions go. Any dialect, over any way of sending; Bedrock is the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeAlias
+
+import dragoman.dialects as registry
+from dragoman.agent.errors import BedrockResponseError
+from dragoman.agent.http import HttpSender
+from dragoman.agent.reading import content_of, has_tool_use, text_in, tool_uses_in, validated
+from dragoman.agent.types import ToolUseBlock
+from dragoman.dialects.base import REAL_WORLD, Dialect, Reader
+from dragoman.errors import Fault, LocalMisuse, TransportError, UpstreamFault
+from dragoman.model.assemble import unfold
+from dragoman.model.conversation import Conversation
+from dragoman.model.events import Events, Step
+from dragoman.translate import WaysBack, plan
+from dragoman.wire.http import HttpRequest, HttpResponse
+
+Body: TypeAlias = Iterable[bytes]
+Sign: TypeAlias = Callable[[HttpRequest], HttpRequest]
+
+
+class Sender(Protocol):
+    """One request out, its answer in: the head (without a body) and the body as it comes. May raise TransportError."""
+
+    def __call__(self, request: HttpRequest, timeout: float | None) -> tuple[HttpResponse, Body]: ...
+
+
+class Client(Protocol):
+    """What a runner asks. The events are one whole stream, in groups as they come; a failure is its last event."""
+
+    def ask(self, conversation: Conversation, timeout: float | None = None) -> Iterator[Events]: ...
+
+
+class DialectClient:
+    """Asks an upstream in any dialect: fits the conversation to it, sends it, reads the answer."""
+
+    def __init__(self, dialect: Dialect | str, send: Sender, model: str = "", sign: Sign | None = None) -> None:
+        self._dialect = registry.get(dialect) if isinstance(dialect, str) else dialect
+        self._send = send
+        self._sign = sign
+        self._model = model
+
+    def ask(self, conversation: Conversation, timeout: float | None = None) -> Iterator[Events]:
+        """Ask. Raises DragomanError for what fails before an answer begins; later a stream ends with Failed."""
+        dialect = self._dialect
+        model = self._model or conversation.model
+        if not model:
+            raise LocalMisuse("no model is named")
+        made = plan(dialect, dialect, conversation, model=model)
+        request = dialect.binding.wrap(made.call())
+        head, body = self._send(self._sign(request) if self._sign else request, timeout)
+        if head.status >= 400:
+            whole = HttpResponse(head.status, head.headers, b"".join(body))
+            fault = dialect.codec.parse_fault(whole, made.sent)
+            raise UpstreamFault(fault.message, fault=fault)
+        ways = WaysBack(made)
+        if not (made.sent.stream or dialect.codec.capabilities(model).streams_only):
+            yield ways.feed(unfold(dialect.codec.parse_reply(b"".join(body), made.sent)))
+            return
+        reader = Reader(dialect.binding.frames(), dialect.codec.decoder(made.sent, REAL_WORLD))
+        with _closing(body):
+            for step in _steps(reader, body):
+                yield ways.feed(step.events)
+
+
+def _steps(reader: Reader, body: Body) -> Iterator[Step]:
+    """What a body says, up to its end, or up to where the network broke it."""
+    broken: Fault | None = None
+    try:
+        for chunk in body:
+            yield from reader.feed(chunk)
+            if reader.over:
+                return
+    except TransportError as error:
+        broken = error.fault
+    yield from reader.close(broken)
+
+
+@contextmanager
+def _closing(body: Body) -> Iterator[None]:
+    """Let go of a connection at once when nobody wants the rest."""
+    try:
+        yield
+    finally:
+        close = getattr(body, "close", None)
+        if close is not None:
+            close()
+
+
+class BedrockClient:
+    """Bedrock's Converse. Making one touches neither network nor credentials: they are looked for when something is
+    asked.
+
+    `model` is a model id or an inference profile; `region`, `profile` and `endpoint_url` are what the AWS tools would
+    use if they are left out. Signing needs `dragoman[bedrock]`, or `AWS_BEARER_TOKEN_BEDROCK`.
+    """
+
+    def __init__(
+        self, model: str = "", *, region: str = "", profile: str = "", endpoint_url: str = "", sign: Sign | None = None
+    ) -> None:
+        self._model = model
+        self._region = region
+        self._profile = profile
+        self._url = endpoint_url
+        self._sign = sign
+        self._client: DialectClient | None = None
+
+    # --- asking
+
+    def ask(self, conversation: Conversation, timeout: float | None = None) -> Iterator[Events]:
+        """Ask the service, whole or streamed as the conversation says."""
+        if self._client is None:
+            self._client = self._connected()
+        return self._client.ask(conversation, timeout)
+
+    def _connected(self) -> DialectClient:
+        from dragoman.upstream.sigv4 import AwsCredential, endpoint, find_region  # noqa: PLC0415  # an optional extra
+
+        region = self._region or find_region(self._profile)
+        url = self._url or endpoint(region)
+        sign = self._sign or AwsCredential("bedrock", url, region, self._profile).sign_now
+        return DialectClient("bedrock", HttpSender(url), self._model, sign)
+
+    # --- reading raw responses
+
+    def parse_tool_use(self, response: Mapping[str, Any]) -> ToolUseBlock:
+        """The first tool call of a raw response. Raises BedrockResponseError, naming the field that is missing."""
+        for call in tool_uses_in(self._extract_content(response)):
+            return call
+        raise BedrockResponseError("No tool_use block found in Bedrock response", response)
+
+    def parse_tool_uses(self, response: Mapping[str, Any]) -> list[ToolUseBlock]:
+        """All tool calls of a raw response, since models call in parallel. Raises BedrockResponseError."""
+        return list(tool_uses_in(self._extract_content(response)))
+
+    def has_tool_use(self, response: Mapping[str, Any]) -> bool:
+        """Whether a raw response calls a tool, well or badly. Raises BedrockResponseError if it is no response."""
+        return has_tool_use(self._extract_content(response))
+
+    def text_of(self, response: Mapping[str, Any]) -> str:
+        """The text of a raw response. Raises BedrockResponseError."""
+        return text_in(self._extract_content(response))
+
+    def _extract_content(self, response: Mapping[str, Any] | None) -> list[Any]:
+        return content_of(response)
+
+    def _validate_tool_use_block(self, block: Mapping[str, Any]) -> ToolUseBlock:
+        return validated(block)

@@ -1,0 +1,118 @@
+"""Plain values of the agent: a validated call, the result of a step and of a run, and what a watcher sees."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias, TypedDict
+
+from msgspec import Struct
+
+from dragoman.model.conversation import Conversation, Usage
+
+
+class ToolUseBlock(TypedDict):
+    """A validated tool call. Neither id nor name is ever empty."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class ToolAnswer(TypedDict):
+    """What a tool answered to one call."""
+
+    id: str
+    name: str
+    content: str
+    is_error: bool
+
+
+class StepResult(Struct, frozen=True, kw_only=True):
+    """One answer of the model, dealt with: its text, the calls it made and what they were answered.
+
+    `error`: the answer could not be used; `message` says why, and nothing of it goes any further.
+    """
+
+    status: Literal["done", "tool_use", "error"]
+    message: str = ""
+    calls: tuple[ToolUseBlock, ...] = ()
+    answers: tuple[ToolAnswer, ...] = ()
+
+    @property
+    def tool_results(self) -> list[dict[str, Any]]:
+        """The answers as content of Converse's next user message: one for each call, in their order."""
+        return [
+            {
+                "toolResult": {
+                    "toolUseId": answer["id"],
+                    "content": [{"text": answer["content"]}],
+                    "status": "error" if answer["is_error"] else "success",
+                }
+            }
+            for answer in self.answers
+        ]
+
+
+class RunResult(Struct, frozen=True, kw_only=True):
+    """How a run ended. `conversation` is all that was said, every call answered, so that a run can be gone on with."""
+
+    status: Literal["done", "length", "error", "steps", "time", "cancelled"]
+    text: str
+    steps: tuple[StepResult, ...]
+    conversation: Conversation
+    usage: Usage = Usage()
+    error: str = ""  # why it ended, if not because the model was done
+
+
+# --- what a watcher sees, in the order in which it happens
+
+
+class Asked(Struct, frozen=True):
+    """A step begins: the model is asked."""
+
+    step: int
+
+
+class Said(Struct, frozen=True):
+    """Some text of the answer."""
+
+    text: str
+
+
+class Thought(Struct, frozen=True):
+    """Some of the model's thinking."""
+
+    text: str
+
+
+class Called(Struct, frozen=True):
+    """The model called a tool; it begins now."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Answered(Struct, frozen=True):
+    """A tool answered, or failed."""
+
+    id: str
+    name: str
+    content: str
+    is_error: bool
+    seconds: float
+
+
+class Stepped(Struct, frozen=True):
+    """A step is over."""
+
+    step: int
+    result: StepResult
+
+
+class Ended(Struct, frozen=True):
+    """The run is over."""
+
+    result: RunResult
+
+
+Watched: TypeAlias = Asked | Said | Thought | Called | Answered | Stepped | Ended

@@ -1,0 +1,195 @@
+"""`dragoman agent`: ask a question, with Python functions for tools; offline by default."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from dragoman.cli.files import complain
+from dragoman.errors import DragomanError, LocalMisuse, Reset
+from dragoman.wire import jsonio
+
+if TYPE_CHECKING:
+    from dragoman.agent import Client, Watched
+    from dragoman.wire.http import HttpRequest, HttpResponse
+
+_EMBEDDED = "sim-model"
+_KEY_HEADERS = {"anthropic": "x-api-key"}  # all others: authorization: Bearer
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("question", help="what to ask; - reads it from standard input")
+    parser.add_argument(
+        "--tool", action="append", default=[], metavar="MODULE:FUNCTION", help="a function the model may call"
+    )
+    parser.add_argument(
+        "--upstream",
+        default="",
+        metavar="DIALECT",
+        help="bedrock, or any dialect with --url; default: a small embedded model",
+    )
+    parser.add_argument("--url", default="", help="the upstream's address (bedrock: the region's)")
+    parser.add_argument("--model", default="", help="the model's id")
+    parser.add_argument(
+        "--key-env",
+        default="DRAGOMAN_KEY",
+        metavar="NAME",
+        help="the variable that holds the key (default: DRAGOMAN_KEY)",
+    )
+    parser.add_argument("--region", default="", help="for bedrock; default: as the AWS tools have it")
+    parser.add_argument("--profile", default="", help="for bedrock; default: as the AWS tools have it")
+    parser.add_argument("--system", default="", help="the system prompt")
+    parser.add_argument("--max-steps", type=int, default=20, help="answers of the model at most (default: 20)")
+    parser.add_argument("--time-limit", type=float, help="seconds at most")
+    parser.add_argument("--no-stream", action="store_true", help="ask for whole answers")
+    parser.add_argument("--json", action="store_true", help="the whole result as JSON")
+    parser.add_argument("--quiet", action="store_true", help="show no steps")
+
+
+def run(arguments: Namespace) -> int:
+    from dragoman.agent import AgentRunner
+
+    try:
+        runner = AgentRunner(
+            _client(arguments),
+            [_function(place) for place in arguments.tool],
+            model=arguments.model or ("" if arguments.upstream else _EMBEDDED),
+            system=arguments.system,
+            stream=not arguments.no_stream,
+            max_steps=arguments.max_steps,
+            time_limit=arguments.time_limit,
+            watch=None if arguments.quiet else _Show().see,
+        )
+        result = runner.run(sys.stdin.read() if arguments.question == "-" else arguments.question)
+    except DragomanError as error:
+        return complain(error, 2 if isinstance(error, LocalMisuse) else 1)
+    if arguments.json:
+        print(jsonio.pretty(result).decode())
+    else:
+        print(result.text)
+    if result.error:
+        print(f"dragoman: {result.error}", file=sys.stderr)
+    return 0 if result.status == "done" else 1
+
+
+def _function(place: str) -> Callable[..., Any]:
+    """The function at `module:name`; modules of the current folder count. Raises LocalMisuse."""
+    module, colon, name = place.partition(":")
+    if not colon:
+        raise LocalMisuse(f"expected MODULE:FUNCTION, got {place!r}")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise LocalMisuse(f"there is no {place}: {error}") from None
+    if not callable(found):
+        raise LocalMisuse(f"{place} is no function")
+    return found
+
+
+def _client(arguments: Namespace) -> Client:
+    from dragoman.agent import BedrockClient, DialectClient, HttpSender
+
+    if not arguments.upstream:
+        return DialectClient("bedrock", embedded)
+    if arguments.upstream == "bedrock" and not os.environ.get(arguments.key_env):
+        return BedrockClient(
+            arguments.model, region=arguments.region, profile=arguments.profile, endpoint_url=arguments.url
+        )
+    if not arguments.url:
+        raise LocalMisuse(f"--url says where the {arguments.upstream} upstream is")
+    return DialectClient(arguments.upstream, HttpSender(arguments.url), arguments.model, _signer(arguments))
+
+
+def _signer(arguments: Namespace) -> Callable[[HttpRequest], HttpRequest]:
+    """Puts the key into the header that the dialect's services look at. It comes from the environment only."""
+    from msgspec import structs
+
+    key = os.environ.get(arguments.key_env, "")
+    header = _KEY_HEADERS.get(arguments.upstream, "authorization")
+    value = f"Bearer {key}" if header == "authorization" else key
+
+    def sign(request: HttpRequest) -> HttpRequest:
+        return structs.replace(request, headers=(*request.headers, (header, value))) if key else request
+
+    return sign
+
+
+def embedded(request: HttpRequest, timeout: float | None) -> tuple[HttpResponse, Iterator[bytes]]:
+    """The simulator's model inside this process: it has no wits, but it needs neither network nor account."""
+    from msgspec import structs
+
+    import dragoman.dialects as registry
+    from dragoman.simulator.face import DialectFace
+    from dragoman.simulator.pieces import Break, Pause
+    from dragoman.simulator.script import Script
+    from dragoman.wire.http import HttpResponse
+
+    face = DialectFace(registry.get("bedrock"), Script())
+    response = face.answer(structs.replace(request, headers=(*request.headers, ("authorization", "Bearer embedded"))))
+
+    def pieces() -> Iterator[bytes]:
+        for piece in response.pieces:
+            if isinstance(piece, Pause):
+                time.sleep(piece.seconds)
+            elif isinstance(piece, Break):
+                raise Reset("the embedded model broke off")
+            else:
+                yield piece
+
+    return HttpResponse(response.status, response.headers), pieces()
+
+
+class _Show:
+    """Steps on standard error as they happen; the answer itself goes to standard output."""
+
+    def __init__(self) -> None:
+        self._open = ""  # what the unfinished line holds
+
+    def see(self, event: Watched) -> None:
+        from dragoman.agent import Answered, Asked, Called, Said, Thought
+
+        match event:
+            case Asked(step):
+                self._line(f"step {step}")
+            case Said(text):
+                self._piece("  ", text)
+            case Thought(text):
+                self._piece("  (thinking) ", text)
+            case Called(_, name, arguments):
+                self._line(f"  call {name} {arguments}")
+            case Answered(_, name, content, is_error, seconds):
+                self._line(f"  {'failed' if is_error else 'answer'} {name} ({seconds:.1f}s) {_short(content)}")
+            case _:
+                self._line("")
+
+    def _piece(self, lead: str, text: str) -> None:
+        if self._open != lead:
+            self._line("")
+            self._write(lead)
+            self._open = lead
+        self._write(text.replace("\n", "\n  "))
+
+    def _line(self, text: str) -> None:
+        if self._open:
+            self._write("\n")
+            self._open = ""
+        if text:
+            self._write(f"{text}\n")
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 200 else line[:200] + " …"

@@ -1,0 +1,11 @@
+"""Amazon Bedrock: Converse and ConverseStream. docs/dialects/bedrock.md says what it can and cannot say."""
+
+from __future__ import annotations
+
+from dragoman.dialects.base import Dialect
+from dragoman.dialects.bedrock.binding import BedrockBinding, BedrockCounts
+from dragoman.dialects.bedrock.codec import BedrockCodec
+
+__all__ = ["DIALECT", "BedrockBinding", "BedrockCodec"]
+
+DIALECT = Dialect("bedrock", BedrockCodec(), BedrockBinding(), BedrockCounts())

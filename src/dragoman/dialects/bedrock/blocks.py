@@ -1,0 +1,355 @@
+"""Content blocks, both directions: objects with one member, which says their kind. The same readers serve a client's
+request and an upstream's reply; blame differs."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable, Iterator
+from typing import assert_never
+
+from msgspec import structs
+
+from dragoman.dialects.bedrock.media import MIMES, Kind, parse_media, render_media
+from dragoman.dialects.bedrock.nodes import (
+    AS_JSON,
+    FAMILY,
+    beside,
+    extra,
+    extra_beside,
+    extra_of,
+    json_text,
+    opaque,
+    own_fields,
+    render_mark,
+    take_mark,
+    with_extra,
+)
+from dragoman.errors import DragomanError, Unrepresentable
+from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
+from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
+from dragoman.wire.jsonio import Json
+
+UNREADABLE = "unreadable media"  # the `kind` that the shared filter plain_results knows (D2)
+SERVER_TOOL = "server_tool_use"
+
+# --- reading
+
+
+def parse_content(value: Json, at: str, blame: type[DragomanError]) -> tuple[Block, ...]:
+    """A message's content: an array of blocks, in which a cache point marks the block before it."""
+    if isinstance(value, str):
+        return (Text(value, at=Where(at)),)
+    if not isinstance(value, list):
+        raise blame("expected an array of blocks", at=at)
+    blocks: list[Block] = []
+    for index, item in enumerate(value):
+        fields = Fields(item, f"{at}[{index}]", blame)
+        mark = take_mark(fields)
+        if mark is not None and blocks and _takes_mark(blocks[-1]):
+            blocks[-1] = structs.replace(blocks[-1], cache=mark)
+        else:
+            blocks.append(parse_block(fields))
+    return tuple(blocks)
+
+
+def _takes_mark(block: Block) -> bool:
+    """A second cache point, or one after reasoning, stays a block of its own."""
+    if isinstance(block, Reasoning):
+        return False
+    return block.cache is None and not (isinstance(block, Opaque) and block.kind == "cachePoint")
+
+
+def parse_block(fields: Fields) -> Block:
+    """Any block: the true one, or the flat one of some clients, `{"type": "tool_use", "toolUseId": …}` (D30)."""
+    flat = fields.peek("type")
+    if flat in ("tool_use", "tool_result") and not (fields.has("toolUse") or fields.has("toolResult")):
+        fields.any("type")
+        return _tool_use(fields, fields.at) if flat == "tool_use" else _tool_result(fields, fields.at)
+    if flat == "text" and fields.has("text"):
+        fields.any("type")
+    for name, read in _MEMBERS.items():
+        if fields.peek(name) is not None:
+            return _with_beside(read(fields, name), fields)
+    return opaque(fields, _unknown_member(fields))
+
+
+def _unknown_member(fields: Fields) -> str:
+    names = list(fields.rest())
+    if not names:
+        fields.fail("", "expected a block with one member, found none")
+    return names[0]
+
+
+def _with_beside(block: Block, fields: Fields) -> Block:
+    if isinstance(block, Text | Opaque) or not fields.rest():
+        return block
+    return structs.replace(block, extra=extra_beside(block.extra, fields))
+
+
+def _text(fields: Fields, name: str) -> Text:
+    return Text(fields.text(name), extra=extra(fields), at=Where(fields.at))
+
+
+def _cited(fields: Fields, name: str) -> Block:
+    """Text with its citations; with several pieces of content it stays as it came, since citations point at them."""
+    whole = fields.rest()
+    inner = fields.child(name)
+    content, citations = inner.children("content", []), inner.children("citations", [])
+    text = content[0].peek("text") if len(content) == 1 else None
+    if not isinstance(text, str) or len(content[0].rest()) != 1 or inner.rest() or fields.rest():
+        return Opaque(FAMILY, whole, name, at=Where(fields.at))
+    return Text(text, citations=tuple(map(parse_citation, citations)), at=Where(fields.at))
+
+
+def parse_citation(fields: Fields) -> Opaque:
+    return opaque(fields, "citation")
+
+
+def _guarded(fields: Fields, name: str) -> Block:
+    """Content for a guardrail to look at. It is text to the model, and to those who know no guardrails."""
+    inner = fields.peek(name)
+    said = inner.get("text") if isinstance(inner, dict) else None
+    text = said.get("text") if isinstance(said, dict) else None
+    if not isinstance(text, str):
+        return opaque(fields, name)
+    return Text(text, extra=extra(fields), at=Where(fields.at))
+
+
+def _media(fields: Fields, name: str) -> Block:
+    whole = fields.rest()
+    kind: Kind = name  # type: ignore[assignment]  # _MEMBERS sees to it
+    return parse_media(kind, fields.child(name), fields.at) or Opaque(FAMILY, whole, name, at=Where(fields.at))
+
+
+def _reasoning(fields: Fields, name: str) -> Block:
+    whole, at = fields.rest(), Where(fields.at)
+    inner = fields.child(name)
+    if inner.peek("redactedContent") is not None:
+        seal = Seal(FAMILY, parse_redacted(inner), "redacted")
+        return Reasoning("", FAMILY, seal, extra=extra(inner), at=at)
+    if inner.peek("reasoningText") is None:
+        return Opaque(FAMILY, whole, name, at=at)
+    said = inner.child("reasoningText")
+    text, signature = said.text("text", ""), said.text("signature", "")
+    rest = inner.rest() | ({"reasoningText": more} if (more := said.rest()) else {})
+    return Reasoning(text, FAMILY, Seal(FAMILY, signature) if signature else None, extra=extra_of(rest), at=at)
+
+
+def parse_redacted(fields: Fields) -> str:
+    """Redacted reasoning: the bytes are the text of what Anthropic's own API calls `data`. Other bytes survive too."""
+    try:
+        data = binascii.a2b_base64(fields.text("redactedContent").encode("ascii"), strict_mode=True)
+    except ValueError:
+        fields.fail("redactedContent", "expected base64")
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _use(fields: Fields, name: str) -> Block:
+    if isinstance(inner := fields.peek(name), dict) and inner.get("type") == SERVER_TOOL:
+        return opaque(fields, SERVER_TOOL)
+    return _tool_use(fields.child(name), fields.at)
+
+
+def _tool_use(fields: Fields, at: str) -> ToolCall:
+    call_id, name = identifier(fields, "toolUseId"), identifier(fields, "name")
+    value = fields.any("input")
+    arguments = "" if value is None else json_text(value, fields.path("input"), fields.blame)
+    return ToolCall(call_id, name, arguments, extra=extra(fields), at=Where(at))
+
+
+def identifier(fields: Fields, name: str) -> str:
+    """An id or a name: never the empty string (D5)."""
+    value = fields.text(name)
+    if not value:
+        fields.fail(name, "expected a string that is not empty")
+    return value
+
+
+# --- reading tool results
+
+_STATUSES = {"success": False, "error": True, "failed": True, "failure": True}
+
+
+def _result(fields: Fields, name: str) -> Block:
+    return _tool_result(fields.child(name), fields.at)
+
+
+def _tool_result(fields: Fields, at: str) -> ToolResult:
+    call_id, status = identifier(fields, "toolUseId"), fields.peek("status")
+    if status in (None, "success", "error"):
+        fields.any("status")  # any other stays to be seen
+    is_error = _STATUSES.get(status.lower(), False) if isinstance(status, str) else False
+    content = fields.any("content")
+    parts: list[Text | Media | Opaque] = []
+    if isinstance(content, list):
+        for index, item in enumerate(content):
+            _add_part(Fields(item, f"{fields.path('content')}[{index}]", fields.blame), parts)
+    elif isinstance(content, str):
+        parts += [Text(content, at=Where(fields.path("content")))] if content else []
+    elif content is not None:
+        fields.fail("content", "expected an array of blocks")
+    return ToolResult(call_id, tuple(parts), is_error, extra=extra(fields), at=Where(at))
+
+
+def _add_part(fields: Fields, parts: list[Text | Media | Opaque]) -> None:
+    mark, at = take_mark(fields), Where(fields.at)
+    if mark is not None and parts and _takes_mark(parts[-1]):
+        parts[-1] = structs.replace(parts[-1], cache=mark)
+    elif fields.has("json"):
+        text = json_text(fields.any("json"), fields.path("json"), fields.blame)
+        kept = extra_of({**fields.rest(), AS_JSON: True}, frozenset({AS_JSON}))
+        parts.append(Text(text, extra=kept, at=at))
+    elif isinstance(fields.peek("text"), str):
+        text_block = _text(fields, "text")
+        if text_block.text or text_block.extra:
+            parts.append(text_block)
+    else:
+        parts.append(_other_part(fields))
+
+
+def _other_part(fields: Fields) -> Media | Opaque:
+    """Media, or what only this family knows. Media that cannot be read is left out by a filter, with a note (D2)."""
+    whole, at = fields.rest(), Where(fields.at)
+    for kind in MIMES:
+        if fields.peek(kind) is not None:
+            try:
+                return parse_media(kind, fields.child(kind), fields.at) or Opaque(FAMILY, whole, kind, at=at)
+            except fields.blame:
+                return Opaque(FAMILY, whole, UNREADABLE, at=at)
+    return opaque(fields, _unknown_member(fields))
+
+
+_MEMBERS: dict[str, Callable[[Fields, str], Block]] = {
+    "text": _text,
+    "toolUse": _use,
+    "toolResult": _result,
+    "reasoningContent": _reasoning,
+    **dict.fromkeys(MIMES, _media),
+    "citationsContent": _cited,
+    "guardContent": _guarded,
+}
+
+# --- rendering
+
+
+def render_content(blocks: Iterable[Block], blame: type[DragomanError] = Unrepresentable) -> list[Json]:
+    """Blocks, each followed by its cache point if it has a mark."""
+    return [body for block in blocks for body in _with_mark(block, blame)]
+
+
+def _with_mark(block: Block, blame: type[DragomanError]) -> Iterator[Json]:
+    yield render_block(block, blame)
+    cache = None if isinstance(block, Reasoning) else block.cache
+    if cache is not None:
+        yield render_mark(cache)
+
+
+def render_block(block: Block, blame: type[DragomanError] = Unrepresentable) -> dict[str, Json]:
+    """One block; `blame` is raised for what this dialect cannot say."""
+    body: dict[str, Json]
+    match block:
+        case Text():
+            _no_seal(block.seal, block.at, blame)
+            return render_text(block, blame)
+        case Reasoning():
+            body = {"reasoningContent": with_extra(render_reasoning(block, blame), block.extra)}
+        case ToolCall():
+            body = {"toolUse": with_extra(_render_call(block, blame), block.extra)}
+        case ToolResult():
+            body = {"toolResult": with_extra(_render_result(block, blame), block.extra)}
+        case Media():
+            body = render_media(block, blame)
+        case Opaque():
+            return own_data(block, blame)
+        case _:
+            assert_never(block)
+    return body | beside(block.extra)
+
+
+def render_text(block: Text, blame: type[DragomanError]) -> dict[str, Json]:
+    if block.citations:
+        citations: list[Json] = [own_data(citation, blame) for citation in block.citations]
+        return with_extra(
+            {"citationsContent": {"content": [{"text": block.text}], "citations": citations}}, block.extra
+        )
+    guard = own_fields(block.extra).get("guardContent")
+    if isinstance(guard, dict) and isinstance(said := guard.get("text"), dict):
+        text: Json = {**said, "text": block.text}
+        return with_extra({}, block.extra) | {"guardContent": {**guard, "text": text}}
+    return with_extra({"text": block.text}, block.extra)
+
+
+def render_reasoning(block: Reasoning, blame: type[DragomanError] = Unrepresentable) -> dict[str, Json]:
+    seal = block.seal
+    if seal is not None and seal.kind == "redacted" and not block.text:
+        return {"redactedContent": render_redacted(seal, blame)}
+    if seal is not None and seal.kind != "signature":
+        raise blame(f"reasoning with {seal.kind} data has no place here", at=block.at.path)
+    body: dict[str, Json] = {"text": block.text}
+    return {"reasoningText": body | ({"signature": seal.data} if seal else {})}
+
+
+def render_redacted(seal: Seal, blame: type[DragomanError]) -> str:
+    try:
+        return base64.b64encode(seal.data.encode("utf-8", "surrogateescape")).decode()
+    except UnicodeEncodeError:
+        raise blame("redacted reasoning with a lone surrogate has no bytes") from None
+
+
+def _render_call(block: ToolCall, blame: type[DragomanError]) -> dict[str, Json]:
+    _no_seal(block.seal, block.at, blame)
+    return {"toolUseId": block.id, "name": block.name, "input": render_arguments(block, blame)}
+
+
+def render_arguments(call: ToolCall, blame: type[DragomanError] = Unrepresentable) -> Json:
+    """A call's arguments as the object they must be."""
+    if not call.arguments and call.form == "json":
+        return {}
+    try:
+        value = jsonio.decode(call.arguments) if call.form == "json" else None
+    except jsonio.JsonError:
+        value = None
+    if not isinstance(value, dict):
+        raise blame(f"the arguments of {call.name} are no JSON object", at=call.at.path)
+    return value
+
+
+def _render_result(block: ToolResult, blame: type[DragomanError]) -> dict[str, Json]:
+    body: dict[str, Json] = {"toolUseId": block.call_id}
+    body["content"] = [each for part in block.content for each in _render_part(part, blame)]
+    if block.is_error:
+        body["status"] = "error"
+    return body
+
+
+def _render_part(part: Text | Media | Opaque, blame: type[DragomanError]) -> Iterator[Json]:
+    value = as_json(part)
+    if isinstance(part, Text) and value is not None:
+        yield with_extra({"json": value[0]}, part.extra)
+    else:
+        yield render_block(part, blame)
+    if part.cache is not None:
+        yield render_mark(part.cache)
+
+
+def as_json(part: Text | Media | Opaque) -> tuple[Json] | None:
+    """The value of a result's part that was spelt as JSON, if its text still is one."""
+    if not isinstance(part, Text) or not own_fields(part.extra).get(AS_JSON):
+        return None
+    try:
+        return (jsonio.decode(part.text),)
+    except jsonio.JsonError:
+        return None
+
+
+def own_data(block: Opaque, blame: type[DragomanError]) -> dict[str, Json]:
+    if block.family != FAMILY or not isinstance(block.data, dict):
+        raise blame(f"{block.kind or 'a block'} of {block.family} has no place here", at=block.at.path)
+    return {**block.data}
+
+
+def _no_seal(seal: Seal | None, at: Where, blame: type[DragomanError]) -> None:
+    if seal is not None:
+        raise blame("only reasoning has a place for a seal here", at=at.path)

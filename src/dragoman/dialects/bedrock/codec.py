@@ -1,0 +1,121 @@
+"""The language: the parts of this package as one codec, and what it can say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from dragoman.dialects.base import Breach, Call, World
+from dragoman.dialects.bedrock import faults, reply, request, rules, stream_rules
+from dragoman.dialects.bedrock.encoder import BedrockEncoder
+from dragoman.dialects.bedrock.models import vendor_of
+from dragoman.dialects.bedrock.nodes import FAMILY
+from dragoman.dialects.bedrock.quirks.media import AccompanyDocuments, FitMedia, NameDocuments
+from dragoman.dialects.bedrock.quirks.settings import FitWords, SettleCache
+from dragoman.dialects.bedrock.quirks.thinking import OwnReasoning, SettleThinking
+from dragoman.dialects.bedrock.quirks.tools import NoChoice, SettleResults, SettleTools
+from dragoman.dialects.bedrock.stream import BedrockDecoder
+from dragoman.errors import Fault
+from dragoman.model.capabilities import Alphabet, Capabilities
+from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.filter import Filter
+from dragoman.wire.frame import Frame
+from dragoman.wire.http import HttpResponse
+
+_HOW = {"image": ("base64", "url"), "document": ("base64", "url", "text"), "audio": ("base64", "url")}
+_HOW["video"] = _HOW["audio"]
+_MOST_STOPS = 2500
+
+
+class BedrockCodec(Struct, frozen=True):
+    """The setting: `vendor` is whose model an id means that does not tell it, such as an inference profile's ARN."""
+
+    vendor: str = ""
+
+    @property
+    def family(self) -> str:
+        return FAMILY
+
+    def capabilities(self, model: str) -> Capabilities:
+        vendor = vendor_of(model, self.vendor)
+        claude = vendor.claude_fields
+        return Capabilities(
+            system="leading",
+            turns="merge",
+            prefill=vendor.prefill,
+            blank_text=False,
+            ids=Alphabet("a-zA-Z0-9_.:-", 64),
+            arguments="object",
+            choice_modes=frozenset({"auto", "any", "one", "none"} if claude else {"auto", "any", "one"}),
+            parallel_flag=claude,
+            strict_tools=vendor.strict_tools,
+            result_media=True,
+            result_errors=vendor.statuses,
+            media=frozenset((kind, how) for kind in vendor.media for how in _HOW[kind]),
+            answer_media=False,
+            reasoning=True,
+            sealed_reasoning=vendor.reasoning == "signed",
+            seals=frozenset({FAMILY, "anthropic"} if vendor.name == "anthropic" else ()),
+            seal_slot=True,
+            cache_marks=4 if vendor.cache else 0,
+            interleaves=False,
+            citations=True,
+            knobs=frozenset({"temperature", "top_p"} | ({"top_k"} if vendor.top_k else set())),
+            knob_ranges=(("temperature", 0.0, 1.0), ("top_p", 0.0, 1.0)),
+            output=frozenset({"text", "schema"}),
+            output_names=True,
+            closed_schemas=True,
+            efforts=vendor.efforts,
+            thinking=frozenset({"default", "off", "on", "adaptive"} if claude else {"default"}),
+            budgets=claude,
+            thinking_show=claude,
+            user=True,
+            stop_limit=_MOST_STOPS,
+        )
+
+    def quirks(self, model: str) -> Sequence[Filter]:
+        vendor = vendor_of(model, self.vendor)
+        return (
+            OwnReasoning(vendor),
+            FitMedia(),
+            NoChoice(),
+            # after all shared filters
+            *((SettleThinking(),) if vendor.claude_fields else ()),
+            SettleTools(),
+            SettleResults(vendor.results_apart, vendor.json_results),
+            NameDocuments(),
+            AccompanyDocuments(),
+            SettleCache(vendor.cached_tools),
+            FitWords(),
+        )
+
+    def parse_request(self, call: Call) -> Conversation:
+        return request.parse_request(call, vendor_of(call.model, self.vendor))
+
+    def render_request(self, conversation: Conversation) -> Call:
+        return request.render_request(conversation, vendor_of(conversation.model, self.vendor))
+
+    def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
+        return reply.parse_reply(body, asked)
+
+    def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
+        return reply.render_reply(reply_, asked, world)
+
+    def decoder(self, asked: Conversation, world: World) -> BedrockDecoder:
+        return BedrockDecoder(asked)
+
+    def encoder(self, asked: Conversation, world: World) -> BedrockEncoder:
+        return BedrockEncoder()
+
+    def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
+        return faults.parse_fault(response)
+
+    def render_fault(self, fault: Fault) -> bytes:
+        return faults.render_fault(fault)
+
+    def breaches(self, call: Call) -> Sequence[Breach]:
+        return rules.breaches(call, vendor_of(call.model, self.vendor))
+
+    def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
+        return stream_rules.stream_breaches(frames)

@@ -1,0 +1,187 @@
+"""Errors, both directions: HTTP refusals, whose type stands in a header, and exceptions in a stream."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from dragoman.errors import Fault, Kind
+from dragoman.wire import jsonio
+from dragoman.wire.frame import Frame, Payload
+from dragoman.wire.http import HttpResponse
+from dragoman.wire.jsonio import Json
+
+TYPE_HEADER = "x-amzn-errortype"
+
+# Each kind's own exception and status.
+_SAID: dict[Kind, tuple[str, int]] = {
+    "invalid": ("ValidationException", 400),
+    "context_full": ("ValidationException", 400),
+    "auth": ("UnrecognizedClientException", 403),
+    "permission": ("AccessDeniedException", 403),
+    "not_found": ("ResourceNotFoundException", 404),
+    "timeout": ("ModelTimeoutException", 408),
+    "too_large": ("RequestEntityTooLargeException", 413),
+    "rate_limit": ("ThrottlingException", 429),
+    "quota": ("ServiceQuotaExceededException", 400),
+    "server": ("InternalServerException", 500),
+    "overloaded": ("ServiceUnavailableException", 503),
+}
+_BY_TYPE: dict[str, Kind] = {
+    **{name: kind for kind, (name, _) in _SAID.items() if kind != "context_full"},
+    "ExpiredTokenException": "auth",
+    "ExpiredToken": "auth",
+    "InvalidSignatureException": "auth",
+    "SignatureDoesNotMatch": "auth",
+    "IncompleteSignatureException": "auth",
+    "MissingAuthenticationTokenException": "auth",
+    "InvalidClientTokenId": "auth",
+    "TooManyRequestsException": "rate_limit",
+    "ModelNotReadyException": "overloaded",
+    "ModelErrorException": "server",
+    "ModelStreamErrorException": "server",
+    "InternalFailure": "server",
+}
+_BY_STATUS: dict[int, Kind] = {
+    401: "auth",
+    402: "quota",
+    403: "permission",
+    404: "not_found",
+    408: "timeout",
+    413: "too_large",
+    424: "server",
+    429: "rate_limit",
+    503: "overloaded",
+    504: "timeout",
+    529: "overloaded",
+}
+# One exception says several things; only its words tell them apart.
+_BY_WORDS: tuple[tuple[Kind, str, Kind], ...] = (
+    ("invalid", "input is too long", "context_full"),
+    ("invalid", "prompt is too long", "context_full"),
+    ("invalid", "too many input tokens", "context_full"),
+    ("invalid", "exceeds the model's maximum context", "context_full"),
+    ("invalid", "model identifier is invalid", "not_found"),
+    ("permission", "security token included in the request", "auth"),
+    ("permission", "signature", "auth"),
+)
+# What a person can do about it, where the service's own words do not say it.
+_ADVICE: tuple[tuple[str, str], ...] = (
+    ("token included in the request is expired", "the AWS credentials have expired: renew them (`aws sso login`)"),
+    ("ExpiredToken", "the AWS credentials have expired: renew them (`aws sso login`)"),
+    ("token included in the request is invalid", "AWS does not know these credentials: check the profile in use"),
+    ("scoped to a valid region", "the request was signed for another region than the endpoint's: set the right region"),
+    ("model identifier is invalid", "there is no such model in this region: check the id and the region"),
+    ("on-demand throughput", "this model is reached by an inference profile: put us., eu. or apac. before its id"),
+    ("don't have access to the model", "access to the model must be granted to the account, in this region"),
+    ("ResourceNotFoundException", "there is no such model in this region: check the id and the region"),
+)
+# The only exceptions that a stream may hold, by kind, and what each means there.
+_STREAM: dict[Kind, str] = {
+    "rate_limit": "throttlingException",
+    "quota": "throttlingException",
+    "overloaded": "serviceUnavailableException",
+    "server": "internalServerException",
+    "timeout": "modelStreamErrorException",
+}
+_IN_STREAM = frozenset(_STREAM.values()) | {"validationException"}
+_LONGEST_QUOTE = 200
+
+
+def parse_fault(response: HttpResponse) -> Fault:
+    """What a refusal says, whoever sent it: the service, or a proxy on the way that speaks no JSON."""
+    try:
+        body = jsonio.decode(response.body)
+    except jsonio.JsonError:
+        body = None
+    code = error_type(response.header(TYPE_HEADER)) or _type_in(body)
+    kind = _BY_TYPE.get(code) or _by_status(response.status)
+    message = _message(body)
+    if not message:
+        message = _unreadable(response, code)
+    return _told(kind, message, response.status, code, _retry_after(response))
+
+
+def exception_fault(frame: Frame) -> Fault:
+    """What an exception in a stream says; one that is not in the service's model keeps its name and its words."""
+    try:
+        body = jsonio.decode(frame.data)
+    except jsonio.JsonError:
+        body = None
+    code = frame.kind[:1].upper() + frame.kind[1:]
+    kind = _BY_TYPE.get(code, "server")
+    original = body.get("originalMessage") if isinstance(body, dict) else None
+    message = _message(body) or (original if isinstance(original, str) else "")
+    return _told(kind, message or f"the upstream's stream failed ({frame.kind or 'no reason given'})", None, code, None)
+
+
+def error_type(said: str) -> str:
+    """The exception's name out of its header: what follows a colon is an address, what precedes a `#` a namespace."""
+    return said.partition(":")[0].rpartition("#")[2].strip()
+
+
+def render_fault(fault: Fault) -> bytes:
+    """The body of a refusal. Its type is told by a header, or by the frame's own."""
+    return jsonio.encode({"message": fault.message})
+
+
+def fault_type(fault: Fault) -> str:
+    """The exception that says this fault in this dialect."""
+    return fault.code if _BY_TYPE.get(fault.code) == fault.kind else _SAID[fault.kind][0]
+
+
+def status_of(fault: Fault) -> int:
+    """The HTTP status that says this fault in this dialect."""
+    if _BY_TYPE.get(fault.code) == fault.kind and _BY_STATUS.get(fault.status, fault.kind) == fault.kind:
+        return fault.status if 400 <= fault.status < 600 else _SAID[fault.kind][1]
+    return _SAID[fault.kind][1]
+
+
+def exception_payload(fault: Fault) -> Payload:
+    """The exception that ends a stream. Only five are in the service's model, and clients know no others."""
+    own = fault.code[:1].lower() + fault.code[1:]
+    kind = own if own in _IN_STREAM else _STREAM.get(fault.kind, "validationException")
+    body: dict[str, Json] = {"message": fault.message}
+    if kind == "modelStreamErrorException":
+        body |= {"originalStatusCode": fault.status, "originalMessage": fault.message}
+    return Payload(kind.encode(), jsonio.encode(body), error=True)
+
+
+def _told(kind: Kind, message: str, status: int | None, code: str, wait: float | None) -> Fault:
+    words = message.lower()
+    kind = next((meant for of, said, meant in _BY_WORDS if of == kind and said in words), kind)
+    advice = next((advice for sign, advice in _ADVICE if sign in message or sign in code), "")
+    return Fault(kind, f"{message} ({advice})" if advice else message, status or _SAID[kind][1], wait, code=code)
+
+
+def _by_status(status: int) -> Kind:
+    return _BY_STATUS.get(status) or ("invalid" if 400 <= status < 500 else "server")
+
+
+def _type_in(body: Json) -> str:
+    said = body.get("__type") if isinstance(body, dict) else None
+    return error_type(said) if isinstance(said, str) else ""
+
+
+def _message(body: Json) -> str:
+    if not isinstance(body, dict):
+        return ""
+    said = body.get("message") or body.get("Message")
+    return said if isinstance(said, str) else ""
+
+
+def _unreadable(response: HttpResponse, code: str) -> str:
+    """A sentence about an answer without words. Web pages are not quoted: nothing in them is for our reader."""
+    if code:
+        return f"the upstream refused ({code})"
+    text = " ".join(response.body.decode("utf-8", "replace").split())
+    quoted = f": {text[:_LONGEST_QUOTE]}" if re.match(r"[^<{\[]", text) else ""
+    return f"the upstream answered {response.status} without a readable error{quoted}"
+
+
+def _retry_after(response: HttpResponse) -> float | None:
+    try:
+        seconds = float(response.header("retry-after"))
+    except ValueError:
+        return None
+    return max(seconds, 0.0) if math.isfinite(seconds) else None

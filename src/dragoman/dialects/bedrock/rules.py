@@ -1,0 +1,275 @@
+"""The service's own rules for requests, as a lint over raw JSON; independent of the reader and the writer.
+
+Each breach says what the service says, as far as its words are known, so that the simulator can refuse with them.
+What a member may hold is a table (shapes.py); here is what the service's published model does not tell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from dragoman.dialects.base import Breach, Call
+from dragoman.dialects.bedrock.models import Vendor
+from dragoman.dialects.bedrock.rule_order import order
+from dragoman.dialects.bedrock.shapes import REQUEST, Obj, breach, objects, shape_breaches
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
+
+MOST_CACHE_POINTS = 4
+_NAME = re.compile(r"[a-zA-Z0-9_ ()\[\]-]+\Z")
+_NAMED = frozenset({"properties", "$defs", "definitions", "patternProperties"})
+
+
+def breaches(call: Call, vendor: Vendor) -> Sequence[Breach]:
+    """Every rule of the service that the request breaks, with its place."""
+    body = call.body
+    if not isinstance(body, dict):
+        return [breach("body.object", "", "the body must be an object")]
+    found = [] if call.model else [breach("model.required", "modelId", "a model must be named")]
+    found += shape_breaches(body, REQUEST, "")
+    found += [*_tools(body), *_thinking(body, vendor), *_output(body), *_system(body)]
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        if ":prompt/" not in call.model:
+            found.append(breach("messages.required", "messages", "there must be at least one message"))
+        return found
+    for message, at in objects(messages, "messages"):
+        found += _content(message, at, vendor)
+    found += [*order(messages, vendor), *_tool_config(body, messages), *_documents(messages), *_cache(body, messages)]
+    return found
+
+
+# --- tools
+
+
+def _config(body: Obj) -> Obj:
+    config = body.get("toolConfig")
+    return config if isinstance(config, dict) else {}
+
+
+def _free(body: Obj) -> Obj:
+    free = body.get("additionalModelRequestFields")
+    return free if isinstance(free, dict) else {}
+
+
+def _tools(body: Obj) -> Iterator[Breach]:
+    config = _config(body)
+    names: set[str] = set()
+    for tool, at in objects(config.get("tools"), "toolConfig.tools"):
+        spec = tool.get("toolSpec")
+        if not isinstance(spec, dict):
+            continue
+        name, schema = spec.get("name"), spec.get("inputSchema")
+        if isinstance(name, str):
+            if name in names:
+                yield breach("tools.duplicate", f"{at}.toolSpec.name", f"the tool name {name} is used twice")
+            names.add(name)
+        inner = schema.get("json") if isinstance(schema, dict) else None
+        if not isinstance(inner, dict) or inner.get("type") != "object":
+            detail = "The value at inputSchema.json.type must be one of the following: object."
+            yield breach("tools.schema", f"{at}.toolSpec.inputSchema", detail)
+    yield from _choice(config, _free(body), names)
+
+
+def _choice(config: Obj, free: Obj, names: set[str]) -> Iterator[Breach]:
+    choice = config.get("toolChoice")
+    asked = choice is not None or free.get("tool_choice") is not None
+    if asked and not config.get("tools"):
+        detail = "tool_choice.type: Field required (there are no tools to choose from)"
+        yield breach("tool_choice.no_tools", "toolConfig.toolChoice", detail)
+    tool = choice.get("tool") if isinstance(choice, dict) else None
+    if isinstance(tool, dict) and names and tool.get("name") not in names:
+        yield breach("tool_choice.name", "toolConfig.toolChoice.tool.name", "there is no tool of this name")
+
+
+def _tool_config(body: Obj, messages: Json) -> Iterator[Breach]:
+    used = any(
+        "toolUse" in block or "toolResult" in block
+        for message, at in objects(messages, "messages")
+        for block, _ in objects(message.get("content"), at)
+    )
+    if used and not _config(body).get("tools"):
+        detail = "The toolConfig field must be defined when using toolUse and toolResult content blocks."
+        yield breach("tool_config.required", "toolConfig", detail)
+
+
+# --- settings
+
+
+def _thinking(body: Obj, vendor: Vendor) -> Iterator[Breach]:
+    thinking = _free(body).get("thinking")
+    if not vendor.claude_fields or not isinstance(thinking, dict) or thinking.get("type") != "enabled":
+        return
+    at = "additionalModelRequestFields.thinking.budget_tokens"
+    config = body.get("inferenceConfig")
+    limit = config.get("maxTokens") if isinstance(config, dict) else None
+    budget = thinking.get("budget_tokens")
+    if type(budget) is not int or budget < 1024:
+        yield breach("thinking.budget", at, "budget_tokens must be at least 1024")
+    elif type(limit) is int and budget >= limit:
+        yield breach("thinking.limit", at, "maxTokens must be greater than thinking.budget_tokens")
+    choice = _config(body).get("toolChoice")
+    if isinstance(choice, dict) and choice.keys() & {"any", "tool"}:
+        detail = "Thinking may not be enabled when tool_choice forces tool use."
+        yield breach("thinking.forced_tool", "toolConfig.toolChoice", detail)
+
+
+def _output(body: Obj) -> Iterator[Breach]:
+    """Objects in an output schema must be closed."""
+    at = "outputConfig.textFormat.structure.jsonSchema.schema"
+    value: Json = body
+    for name in at.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    if not isinstance(value, str):
+        return
+    try:
+        schema = jsonio.decode(value)
+    except jsonio.JsonError:
+        yield breach("output.schema", at, "the schema must be the text of a JSON object")
+        return
+    if _open_objects(schema):
+        yield breach("output.closed", at, "For 'object' type, 'additionalProperties' must be explicitly set to false")
+
+
+def _open_objects(schema: Json) -> bool:
+    if isinstance(schema, list):
+        return any(map(_open_objects, schema))
+    if not isinstance(schema, dict):
+        return False
+    if (schema.get("type") == "object" or "properties" in schema) and schema.get("additionalProperties") is not False:
+        return True
+    return any(
+        any(map(_open_objects, value.values())) if name in _NAMED and isinstance(value, dict) else _open_objects(value)
+        for name, value in schema.items()
+        if name not in ("enum", "const", "default", "examples", "required")
+    )
+
+
+def _system(body: Obj) -> Iterator[Breach]:
+    for block, at in objects(body.get("system"), "system"):
+        text = block.get("text")
+        if isinstance(text, str) and not text.strip():
+            yield _blank(f"{at}.text")
+
+
+def _blank(at: str) -> Breach:
+    return breach("text.blank", at, "text content blocks must contain non-whitespace text")
+
+
+# --- content
+
+
+def _content(message: Obj, at: str, vendor: Vendor) -> Iterator[Breach]:
+    content = message.get("content")
+    if content == []:
+        detail = "The content field in the Message object is empty. Add a ContentBlock object to the content field."
+        yield breach("content.empty", f"{at}.content", detail)
+    results = others = False
+    for block, place in objects(content, f"{at}.content"):
+        results, others = results or "toolResult" in block, others or not block.keys() & {"toolResult", "cachePoint"}
+        yield from _block(block, place, vendor)
+    if vendor.results_apart and results and others:
+        detail = "Conversation blocks and tool result blocks cannot be provided in the same turn."
+        yield breach("tool_result.apart", f"{at}.content", detail)
+
+
+def _block(block: Obj, at: str, vendor: Vendor) -> Iterator[Breach]:
+    text = block.get("text")
+    if isinstance(text, str) and not text.strip():
+        yield _blank(f"{at}.text")
+    use = block.get("toolUse")
+    if isinstance(use, dict) and not isinstance(use.get("input"), dict):
+        detail = "The format of the value is invalid. Provide a json object for the field and try again."
+        yield breach("tool_use.input", f"{at}.toolUse.input", detail)
+    result = block.get("toolResult")
+    if isinstance(result, dict):
+        yield from _result(result, f"{at}.toolResult", vendor)
+    reasoning = block.get("reasoningContent")
+    if isinstance(reasoning, dict):
+        yield from _reasoning(reasoning, f"{at}.reasoningContent", vendor)
+
+
+def _result(result: Obj, at: str, vendor: Vendor) -> Iterator[Breach]:
+    if result.get("status") is not None and not vendor.statuses:
+        yield breach(
+            "tool_result.status", f"{at}.status", "This model doesn't support the status field of a toolResult."
+        )
+    for part, place in objects(result.get("content"), f"{at}.content"):
+        text = part.get("text")
+        if isinstance(text, str) and not text.strip():
+            yield _blank(f"{place}.text")
+
+
+def _reasoning(reasoning: Obj, at: str, vendor: Vendor) -> Iterator[Breach]:
+    said = reasoning.get("reasoningText")
+    signed = "redactedContent" in reasoning or (isinstance(said, dict) and bool(said.get("signature")))
+    if vendor.reasoning == "none":
+        yield breach("reasoning.refused", at, "This model doesn't support the reasoningContent field.")
+    elif vendor.reasoning == "signed" and not signed:
+        yield breach("reasoning.unsigned", f"{at}.reasoningText.signature", "thinking.signature: Field required")
+    elif vendor.reasoning == "unsigned" and signed:
+        detail = "This model doesn't support the reasoningContent.reasoningText.signature field."
+        yield breach("reasoning.signed", at, detail)
+
+
+# --- documents and cache points
+
+
+def _documents(messages: Json) -> Iterator[Breach]:
+    names: set[str] = set()
+    for message, at in objects(messages, "messages"):
+        blocks = list(objects(message.get("content"), f"{at}.content"))
+        parts = [
+            part
+            for block, place in blocks
+            if isinstance(result := block.get("toolResult"), dict)
+            for part in objects(result.get("content"), f"{place}.toolResult.content")
+        ]
+        own = [(document, place) for block, place in blocks if isinstance(document := block.get("document"), dict)]
+        inner = [(document, place) for part, place in parts if isinstance(document := part.get("document"), dict)]
+        for document, place in (*own, *inner):
+            yield from _document(document, f"{place}.document", names)
+        if own and not any("text" in block for block, _ in blocks):
+            yield breach(
+                "document.text", f"{at}.content", "A text block must accompany a document in the same message."
+            )
+
+
+def _document(document: Obj, at: str, names: set[str]) -> Iterator[Breach]:
+    name = document.get("name")
+    if not isinstance(name, str):
+        return
+    if not _NAME.match(name) or "  " in name:
+        detail = (
+            "The document file name can only contain alphanumeric characters, whitespace characters, hyphens, "
+            "parentheses, and square brackets. The name can't contain more than one consecutive whitespace character."
+        )
+        yield breach("document.name", f"{at}.name", detail)
+    if name in names:
+        yield breach("document.duplicate", f"{at}.name", f"Documents must have unique names; {name} is used twice.")
+    names.add(name)
+
+
+def _cache(body: Obj, messages: Json) -> Iterator[Breach]:
+    """Cache points in the order in which the service sees them."""
+    lists = [(_config(body).get("tools"), "toolConfig.tools"), (body.get("system"), "system")]
+    lists += [(message.get("content"), f"{at}.content") for message, at in objects(messages, "messages")]
+    count, short = 0, False
+    for items, at in lists:
+        before: Obj = {}
+        for block, place in objects(items, at):
+            point = block.get("cachePoint")
+            if isinstance(point, dict):
+                count += 1
+                if point.get("ttl") == "1h" and short:
+                    detail = "a ttl='1h' cache_control block must not come after a ttl='5m' cache_control block"
+                    yield breach("cache.ttl_order", place, detail)
+                short = short or point.get("ttl") != "1h"
+                document = before.get("document")
+                if isinstance(document, dict) and document.get("format") != "pdf":
+                    yield breach("cache.document", place, "A cachePoint may not follow a document other than PDF.")
+            before = block
+    if count > MOST_CACHE_POINTS:
+        detail = f"A maximum of {MOST_CACHE_POINTS} blocks with cache_control may be provided. Found {count}."
+        yield breach("cache.count", "", detail)

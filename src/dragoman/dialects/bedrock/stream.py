@@ -1,0 +1,307 @@
+"""Streams, wire to canonical: one decoder per answer.
+
+Theory of operation. Keys are the upstream's own indices. The service announces only the blocks of tools; any other
+begins with its first delta, so the decoder makes up its start (and takes one that is sent). Held until the block's end:
+a signature and redacted data, which may come in pieces, and what the service's own tools say, which must come whole.
+
+    messageStart        then blocks: [contentBlockStart] contentBlockDelta* contentBlockStop
+    messageStop         the reason; open blocks were cut by the length limit (D7), or it comes too early
+    metadata            the counts, usually after messageStop: the end. A stream that ends without it has ended too
+    an exception        anywhere: the end
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from dragoman.dialects.bedrock.blocks import SERVER_TOOL, identifier, parse_citation, parse_redacted
+from dragoman.dialects.bedrock.faults import exception_fault
+from dragoman.dialects.bedrock.held import Held, begin_held
+from dragoman.dialects.bedrock.nodes import FAMILY, extra
+from dragoman.dialects.bedrock.reply import MALFORMED, malformed_fault, parse_stop, parse_usage
+from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
+from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, Where
+from dragoman.model.conversation import Conversation, Stop, Why
+from dragoman.model.events import (
+    FINISHED,
+    ArgumentsDelta,
+    BlockEnded,
+    BlockStarted,
+    Cited,
+    Event,
+    Events,
+    Failed,
+    OpaqueEvent,
+    ReasoningDelta,
+    Sealed,
+    Started,
+    Stopped,
+    TextDelta,
+    UsageReported,
+)
+from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
+from dragoman.wire.frame import Frame
+
+_PADDING = "p"  # a key of random length, which hides the length of what was said
+_CUT = (Why.LENGTH, Why.CONTEXT)
+
+
+class _ToolDelta(Struct, gc=False):
+    input: str
+
+
+class _ReasoningDelta(Struct, gc=False):
+    text: str | None = None
+
+
+class _Delta(Struct, gc=False):
+    """The deltas that make up nearly all of a stream."""
+
+    text: str | None = None
+    toolUse: _ToolDelta | None = None  # noqa: N815  # the wire's own name
+    reasoningContent: _ReasoningDelta | None = None  # noqa: N815
+
+
+class _DeltaFrame(Struct, gc=False):
+    contentBlockIndex: int  # noqa: N815
+    delta: _Delta
+
+
+_read_delta = jsonio.typed(_DeltaFrame)
+
+
+class _Open:
+    """A block that has begun and not ended."""
+
+    __slots__ = ("block", "held", "redacted", "signature")
+
+    def __init__(self, block: Text | Reasoning | ToolCall | None, held: Held | None = None) -> None:
+        self.block = block  # None: announced, but its first delta must tell what it is
+        self.held = held
+        self.signature: list[str] = []
+        self.redacted: list[str] = []
+
+
+_Handler: TypeAlias = Callable[[Fields], Events]
+_TEXT, _REASONING = Text(""), Reasoning("", FAMILY)
+
+
+class BedrockDecoder:
+    """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
+
+    def __init__(self, asked: Conversation) -> None:
+        self._asked = asked
+        self._open: dict[int, _Open] = {}
+        self._used: set[int] = set()
+        self._usable = False  # something was said that is worth an answer
+        self._begun = self._stopped = self._counted = self._over = False
+        self._handlers: dict[str, _Handler] = {
+            "messageStart": self._message_start,
+            "contentBlockStart": self._block_start,
+            "contentBlockDelta": self._block_delta,
+            "contentBlockStop": self._block_stop,
+            "messageStop": self._message_stop,
+            "metadata": self._metadata,
+        }
+
+    def feed(self, frame: Frame) -> Events | None:
+        if frame.kind == "contentBlockDelta" and not frame.error:
+            events = self._hot(frame.data)
+            if events is not None:
+                return events
+        if self._over:
+            raise OutOfOrder("the stream is over", at=frame.kind)
+        if frame.error:
+            self._over = True
+            return (Failed(exception_fault(frame)),)
+        try:
+            fields = Fields(jsonio.decode(frame.data), frame.kind, MissingField)
+        except jsonio.JsonError as error:
+            raise BadFrame(f"not JSON: {error}", at=frame.kind) from None
+        fields.any(_PADDING)
+        if not self._begun and frame.kind != "messageStart":
+            raise OutOfOrder("messageStart has not come", at=frame.kind)
+        handler = self._handlers.get(frame.kind)
+        return handler(fields) if handler else (OpaqueEvent(FAMILY, frame.kind, fields.rest()),)
+
+    def close(self, broken: Fault | None) -> Events:
+        if self._over:
+            return ()
+        self._over = True
+        if broken is None and self._stopped:
+            return (FINISHED,)
+        return (Failed(broken or Truncated("the upstream's stream ended before messageStop").fault),)
+
+    def _hot(self, data: bytes) -> Events | None:
+        """The usual deltas of open blocks. None for all else: the slow way knows it, or knows what is wrong with it."""
+        try:
+            frame = _read_delta(data)
+        except jsonio.JsonError:
+            return None
+        key, delta = frame.contentBlockIndex, frame.delta
+        grown = self._open.get(key)
+        if grown is None or grown.held is not None:
+            return None
+        if delta.text is not None and type(grown.block) is Text:
+            return (TextDelta(key, delta.text),)
+        if delta.toolUse is not None and type(grown.block) is ToolCall:
+            return (ArgumentsDelta(key, delta.toolUse.input),)
+        thought = delta.reasoningContent
+        if thought is not None and thought.text is not None and type(grown.block) is Reasoning:
+            return (ReasoningDelta(key, thought.text),)
+        return None
+
+    # --- the message
+
+    def _message_start(self, fields: Fields) -> Events:
+        if self._begun:
+            raise OutOfOrder("it has come already", at="messageStart")
+        self._begun = True
+        fields.any("role")
+        return (Started("", self._asked.model, extra=extra(fields)),)
+
+    def _message_stop(self, fields: Fields) -> Events:
+        if self._stopped:
+            raise OutOfOrder("it has come already", at="messageStop")
+        reason = fields.peek("stopReason")
+        stop = parse_stop(fields)
+        ends = self._close_cut(stop)
+        if reason in MALFORMED and not self._usable:
+            self._over = True
+            return (*ends, Failed(malformed_fault(str(reason))))
+        self._stopped = True
+        if self._counted:
+            self._over = True
+            return (*ends, Stopped(stop), FINISHED)
+        return (*ends, Stopped(stop))
+
+    def _close_cut(self, stop: Stop) -> Events:
+        """Blocks that are open at the end were cut, if the reason is a limit; else their end is missing."""
+        if not self._open:
+            return ()
+        if stop.why not in _CUT:
+            raise OutOfOrder(f"block {next(iter(self._open))} is open", at="messageStop")
+        ends = tuple(event for key, grown in self._open.items() for event in self._ended(key, grown, complete=False))
+        self._open.clear()
+        return ends
+
+    def _metadata(self, fields: Fields) -> Events:
+        self._counted = True
+        usage = parse_usage(fields)
+        events: Events = (UsageReported(usage),) if usage else ()
+        if self._stopped:
+            self._over = True
+            return (*events, FINISHED)
+        return events
+
+    # --- blocks
+
+    def _block_start(self, fields: Fields) -> Events:
+        key, start = fields.integer("contentBlockIndex"), fields.child("start")
+        self._demand_fresh(key, fields.at)
+        at = Where(start.at)
+        use = start.peek("toolUse")
+        if isinstance(use, dict) and use.get("type") != SERVER_TOOL:
+            inner = start.child("toolUse")
+            call = ToolCall(identifier(inner, "toolUseId"), identifier(inner, "name"), extra=extra(inner), at=at)
+            return self._begin(key, call)
+        if start.has("text"):
+            text = start.text("text", "")
+            return (*self._begin(key, _TEXT), *((TextDelta(key, text),) if text else ()))
+        self._used.add(key)
+        self._open[key] = _Open(None, begin_held(start))
+        return ()
+
+    def _demand_fresh(self, key: int, at: str) -> None:
+        if key in self._used:
+            raise OutOfOrder(f"block {key} has begun before", at=at)
+        if self._stopped:
+            raise OutOfOrder("the message has stopped", at=at)
+
+    def _begin(self, key: int, block: Text | Reasoning | ToolCall) -> Events:
+        self._used.add(key)
+        self._open[key] = _Open(block)
+        self._usable = self._usable or isinstance(block, Text | ToolCall)
+        return (BlockStarted(key, block),)
+
+    def _block_delta(self, fields: Fields) -> Events:
+        delta = fields.child("delta")
+        key = fields.integer("contentBlockIndex")
+        grown = self._open.get(key)
+        if grown is None:
+            self._demand_fresh(key, fields.at)
+        if grown is not None and grown.held is not None:
+            grown.held.grow(delta)
+            return ()
+        match next((name for name in _KINDS if delta.peek(name) is not None), ""):
+            case "text":
+                return (*self._become(key, grown, _TEXT), TextDelta(key, delta.text("text")))
+            case "citation":
+                return (*self._become(key, grown, _TEXT), Cited(key, parse_citation(delta.child("citation"))))
+            case "reasoningContent":
+                return (*self._become(key, grown, _REASONING), *self._thought(key, delta.child("reasoningContent")))
+            case "toolUse":
+                if grown is None or not isinstance(grown.block, ToolCall):
+                    raise OutOfOrder(
+                        f"no contentBlockStart announced the tool of block {key}", at=delta.path("toolUse")
+                    )
+                return (ArgumentsDelta(key, delta.child("toolUse").text("input")),)
+            case _:
+                if grown is None or grown.block is None:
+                    return self._hold(key, delta)
+                return (OpaqueEvent(FAMILY, "contentBlockDelta", {"contentBlockIndex": key, "delta": delta.rest()}),)
+
+    def _hold(self, key: int, delta: Fields) -> Events:
+        """A block of a kind that we do not know, which nobody announced."""
+        held = begin_held(delta)
+        self._used.add(key)
+        self._open[key] = _Open(None, held)
+        return ()
+
+    def _become(self, key: int, grown: _Open | None, block: Text | Reasoning) -> Events:
+        """The start of a block that nobody announced, or whose announcement did not say what it is."""
+        if grown is None or grown.block is None:
+            return self._begin(key, block)
+        if type(grown.block) is not type(block):
+            raise OutOfOrder(f"block {key} is a {type(grown.block).__name__}", at="contentBlockDelta.delta")
+        return ()
+
+    def _thought(self, key: int, thought: Fields) -> Events:
+        grown = self._open[key]
+        if thought.peek("signature") is not None:
+            grown.signature.append(thought.text("signature"))
+            return ()
+        if thought.peek("redactedContent") is not None:
+            grown.redacted.append(parse_redacted(thought))
+            return ()
+        return (ReasoningDelta(key, thought.text("text")),)
+
+    def _block_stop(self, fields: Fields) -> Events:
+        key = fields.integer("contentBlockIndex")
+        grown = self._open.pop(key, None)
+        if grown is None:
+            if key in self._used or self._stopped:
+                raise OutOfOrder(f"block {key} is not open", at="contentBlockStop")
+            self._used.add(key)  # a block that said nothing: neither start nor delta
+            return ()
+        return self._ended(key, grown, complete=True)
+
+    def _ended(self, key: int, grown: _Open, *, complete: bool) -> Events:
+        events: list[Event] = []
+        if grown.held is not None:
+            self._usable = True
+            events.append(BlockStarted(key, grown.held.whole()))
+        elif grown.block is None:
+            return ()
+        if grown.redacted:
+            events.append(Sealed(key, Seal(FAMILY, "".join(grown.redacted), "redacted")))
+        elif grown.signature:
+            events.append(Sealed(key, Seal(FAMILY, "".join(grown.signature))))
+        return (*events, BlockEnded(key, complete))
+
+
+_KINDS = ("text", "toolUse", "reasoningContent", "citation")

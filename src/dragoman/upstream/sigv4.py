@@ -1,0 +1,133 @@
+"""Signing for AWS: SigV4 by botocore's own signer and credential chain, or Bedrock's bearer token from the environment.
+
+botocore is an extra (`dragoman[bedrock]`), imported only when something is to be signed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+from threading import Lock
+from typing import Any
+from urllib.parse import urlsplit
+
+from dragoman.errors import LocalMisuse
+from dragoman.upstream.credentials import CredentialFault, Secret, with_headers
+from dragoman.wire.http import HttpRequest
+from dragoman.wire.jsonio import Json
+
+BEARER = "AWS_BEARER_TOKEN_BEDROCK"
+SERVICE = "bedrock"
+DEFAULT_REGION = "us-east-1"
+_SIGNED = ("content-type", "accept")  # of the headers we set; others may be changed on the way
+
+
+def endpoint(region: str) -> str:
+    """The address of Bedrock's runtime in a region."""
+    return f"https://bedrock-runtime.{region}.amazonaws.com"
+
+
+def bearer_token() -> Secret:
+    """The token that wins over keys, if the environment has one."""
+    return Secret(os.environ.get(BEARER, ""))
+
+
+def sign(request: HttpRequest, url: str, region: str, keys: Any, service: str = SERVICE) -> HttpRequest:
+    """Sign a request to `url` with botocore's frozen `keys`. The path is signed as it is spelt, and sent so."""
+    address = url.rstrip("/") + request.path + (f"?{request.query}" if request.query else "")
+    signed = {name: value for name, value in request.headers if name in _SIGNED}
+    draft = _botocore("awsrequest").AWSRequest(method=request.method, url=address, data=request.body, headers=signed)
+    _botocore("auth").SigV4Auth(keys, service, region).add_auth(draft)
+    added = {"host": urlsplit(address).netloc} | {name.lower(): value for name, value in draft.headers.items()}
+    return with_headers(request, tuple((name, value) for name, value in added.items() if name not in signed))
+
+
+def find_region(profile: str = "") -> str:
+    """The region that the AWS command line would use, or AWS's own first. Raises CredentialFault."""
+    named = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if named:
+        return named
+    try:
+        session = _botocore("session").Session(profile=profile or None)
+    except LocalMisuse:
+        return DEFAULT_REGION
+    try:
+        return session.get_config_variable("region") or DEFAULT_REGION
+    except _botocore("exceptions").BotoCoreError as error:
+        raise CredentialFault(f"the AWS profile cannot be read: {error}") from None
+
+
+def _botocore(name: str) -> Any:
+    try:
+        return importlib.import_module(f"botocore.{name}")
+    except ImportError:
+        raise LocalMisuse("signing for AWS needs botocore: install dragoman[bedrock]") from None
+
+
+class AwsKeys:
+    """The keys that the AWS command line would use: environment, profile, SSO, role. botocore renews them."""
+
+    def __init__(self, profile: str = "") -> None:
+        self.profile = profile
+        self._found: Any = None
+        self._lock = Lock()
+
+    def frozen(self) -> Any:
+        """The keys of this moment. Raises CredentialFault, which says what a person can do."""
+        trouble = _botocore("exceptions").BotoCoreError
+        try:
+            with self._lock:
+                if self._found is None:
+                    session = _botocore("session").Session(profile=self.profile or None)
+                    self._found = session.get_credentials()
+                found = self._found
+            if found is not None:
+                return found.get_frozen_credentials()
+        except trouble as error:
+            raise CredentialFault(f"AWS credentials cannot be had: {error}{_advice(error)}") from None
+        whose = f"the profile {self.profile!r} has none" if self.profile else "none were found"
+        advice = f"run `aws configure` or `aws sso login`, or set {BEARER}"
+        raise CredentialFault(f"AWS credentials are needed and {whose}: {advice}")
+
+    def forget(self) -> None:
+        """Look for them again next time: someone may have logged in since."""
+        with self._lock:
+            self._found = None
+
+
+def _advice(error: Exception) -> str:
+    name = type(error).__name__
+    return ": log in again with `aws sso login`" if "SSO" in name or "Token" in name else ""
+
+
+class AwsCredential:
+    """A credential for Bedrock at `url`: the bearer token if there is one, else the keys of the AWS tools."""
+
+    def __init__(self, name: str, url: str, region: str, profile: str = "") -> None:
+        self.name = name
+        self._url = url
+        self._region = region
+        self._keys = AwsKeys(profile)
+
+    @property
+    def expires_at(self) -> float | None:
+        return None  # botocore renews what can be renewed
+
+    def sign_now(self, request: HttpRequest) -> HttpRequest:
+        """Sign, waiting for whatever the credential chain has to fetch."""
+        if token := bearer_token():
+            return with_headers(request, (("authorization", f"Bearer {token.reveal()}"),))
+        return sign(request, self._url, self._region, self._keys.frozen())
+
+    async def sign(self, request: HttpRequest) -> HttpRequest:
+        return await asyncio.to_thread(self.sign_now, request)
+
+    async def refused(self, status: int) -> bool:
+        self._keys.forget()
+        return not bearer_token()
+
+    def describe(self) -> dict[str, Json]:
+        kind = "bearer" if bearer_token() else "sigv4"
+        told: dict[str, Json] = {"name": self.name, "type": kind, "region": self._region}
+        return told | {"profile": self._keys.profile, "expires_at": None}

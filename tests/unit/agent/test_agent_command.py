@@ -1,0 +1,93 @@
+"""`dragoman agent`, offline and against a simulator."""
+
+from __future__ import annotations
+
+import io
+import json
+from argparse import ArgumentParser
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli import agent
+from dragoman.simulator import running_simulator
+
+TOOLS = '''
+def get_weather(city: str) -> str:
+    """Tell the weather."""
+    return f"{city} is sunny"
+
+THING = 3
+'''
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_agent_tools.py").write_text(TOOLS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DRAGOMAN_KEY", raising=False)
+
+
+def command(*arguments: str) -> int:
+    parser = ArgumentParser()
+    agent.add_arguments(parser)
+    return agent.run(parser.parse_args(list(arguments)))
+
+
+def test_it_answers_offline_and_shows_its_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command('Call get_weather {"city": "Oslo"}', "--tool", "my_agent_tools:get_weather") == 0
+    out, err = capsys.readouterr()
+    assert out == "The tool answered: Oslo is sunny\n"
+    assert 'call get_weather {"city":"Oslo"}' in err
+    assert "answer get_weather" in err
+    assert err.startswith("step 1\n")
+
+
+@pytest.mark.parametrize("more", [["--no-stream"], ["--quiet"]])
+def test_it_may_be_quiet_and_ask_for_whole_answers(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("Good morning", *more) == 0
+    out, err = capsys.readouterr()
+    assert out == "You said: Good morning\n"
+    assert bool(err) == ("--quiet" not in more)
+
+
+def test_the_result_may_be_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("hi", "--json", "--quiet") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["status"], told["text"]) == ("done", "You said: hi")
+
+
+def test_the_question_may_come_from_standard_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe"))
+    assert command("-", "--quiet") == 0
+    assert capsys.readouterr().out == "You said: from a pipe\n"
+
+
+@pytest.mark.parametrize("tool", ["nosuch:x", "my_agent_tools:nosuch", "my_agent_tools:THING", "my_agent_tools", ":x"])
+def test_a_tool_that_is_not_there_is_wrong_usage(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("hi", "--tool", tool) == 2
+    assert capsys.readouterr().err.startswith("dragoman: ")
+
+
+def test_an_upstream_needs_an_address() -> None:
+    assert command("hi", "--upstream", "anthropic") == 2
+    assert command("hi", "--upstream", "nosuch", "--url", "http://127.0.0.1:1") == 2
+
+
+@pytest.mark.parametrize("dialect", ["anthropic", "openai", "bedrock"])
+def test_it_asks_an_upstream_with_the_key_of_the_environment(
+    dialect: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DRAGOMAN_KEY", "secret")
+    with running_simulator(dialect) as service:
+        assert command("hi", "--upstream", dialect, "--url", service.url, "--model", "m", "--quiet") == 0
+        headers = service.requests[0].headers
+    assert capsys.readouterr().out == "You said: hi\n"
+    assert "secret" in (headers.get("x-api-key") or headers["authorization"])
+
+
+def test_trouble_is_one_sentence_and_an_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("hi", "--upstream", "openai", "--url", "http://127.0.0.1:1", "--model", "m", "--quiet") == 1
+    assert "cannot be reached" in capsys.readouterr().err

@@ -1,0 +1,513 @@
+"""What requests of other dialects become on their way to Bedrock, each change with its note."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import dragoman
+from dragoman.dialects.base import Call
+from dragoman.dialects.bedrock import DIALECT
+from dragoman.errors import Unrepresentable
+from dragoman.model.blocks import Cache, Media, Text, ToolCall, ToolResult
+from dragoman.model.conversation import Conversation, Message, Thinking, ToolSpec
+from dragoman.translate import plan
+from tests.unit.dialects.bedrock_wire import CLAUDE, NOVA
+
+SCHEMA: Any = {"type": "object", "properties": {"city": {"type": "string"}}}
+TOOL: Any = {"toolSpec": {"name": "get", "description": "d", "inputSchema": {"json": SCHEMA}}}
+PROFILE = "arn:aws:bedrock:us-east-1:123456789012:application-inference-profile/abcdef123456"
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+
+
+def parsed(body: Any, model: str = CLAUDE) -> Conversation:
+    return DIALECT.codec.parse_request(Call("generate", model, False, body))
+
+
+def from_anthropic(body: Any, model: str = CLAUDE) -> tuple[Any, list[str]]:
+    """The Converse body of a Messages request, and the rules of the notes."""
+    told = dragoman.translate_request(
+        {"max_tokens": 99, **body, "model": "m"}, source="anthropic", target="bedrock", model=model
+    )
+    return told.body, [note.rule for note in told.notes]
+
+
+def from_openai(body: Any, model: str = CLAUDE) -> tuple[Any, list[str]]:
+    told = dragoman.translate_request({**body, "model": "m"}, source="openai", target="bedrock", model=model)
+    return told.body, [note.rule for note in told.notes]
+
+
+# --- from other dialects: ids and names
+
+
+@pytest.mark.parametrize("id_", ["i" * 64, "a.b:c"])
+def test_a_legal_id_stays(id_: str) -> None:
+    # case 14
+    body, rules = from_openai(_called(id_))
+    assert body["messages"][1]["content"][0]["toolUse"]["toolUseId"] == id_
+    assert "ids.renamed" not in rules
+
+
+@pytest.mark.parametrize("id_", ["i" * 65, "call_x|fc_y", "naïve id"])
+def test_an_illegal_id_gets_one_alias_on_call_and_result(id_: str) -> None:
+    # row 32, case 14
+    body, rules = from_openai(_called(id_))
+    alias = body["messages"][1]["content"][0]["toolUse"]["toolUseId"]
+    assert alias != id_
+    assert len(alias) <= 64
+    assert body["messages"][2]["content"][0]["toolResult"]["toolUseId"] == alias
+    assert "ids.renamed" in rules
+
+
+def test_long_ids_that_begin_alike_stay_apart() -> None:
+    # row 32, case 15
+    one, _ = from_openai(_called("i" * 80 + "1" * 10))
+    other, _ = from_openai(_called("i" * 80 + "2" * 10))
+    assert one["messages"][1] != other["messages"][1]
+
+
+def _called(*ids: str, results: Any = "ok") -> dict[str, Any]:
+    calls = [{"id": id_, "type": "function", "function": {"name": "get", "arguments": "{}"}} for id_ in ids]
+    answers = [{"role": "tool", "tool_call_id": id_, "content": results} for id_ in ids]
+    messages = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        *answers,
+    ]
+    return {"messages": messages, "tools": [{"type": "function", "function": {"name": "get", "parameters": SCHEMA}}]}
+
+
+# --- from other dialects: results and history
+
+
+def test_consecutive_tool_messages_are_one_turn_with_one_result_for_each_call() -> None:
+    # row 29
+    asked = _called("a", "b")
+    asked["messages"].append({"role": "tool", "tool_call_id": "a", "content": "ok"})
+    body, _ = from_openai(asked)
+    assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user"]
+    assert [block["toolResult"]["toolUseId"] for block in body["messages"][2]["content"]] == ["a", "b"]
+
+
+def test_a_history_with_tools_declares_them_if_the_request_does_not() -> None:
+    # row 30, case 21
+    asked = _called("a")
+    del asked["tools"]
+    body, rules = from_openai(asked)
+    assert [tool["toolSpec"]["name"] for tool in body["toolConfig"]["tools"]] == ["get"]
+    assert "bedrock.tools.stub" in rules
+    assert DIALECT.codec.breaches(Call("generate", CLAUDE, False, body)) == []
+
+
+@pytest.mark.parametrize("more", [{"tool_choice": "auto"}, {"parallel_tool_calls": False}, {"tool_choice": "none"}])
+def test_no_choice_without_tools(more: dict[str, Any]) -> None:
+    # row 31
+    body, _ = from_openai({"messages": [{"role": "user", "content": "x"}], **more})
+    assert set(body) == {"messages"}
+
+
+def test_choice_none_without_tool_history_offers_no_tools() -> None:
+    # case 22
+    body, rules = from_anthropic({**_anthropic("x"), "tool_choice": {"type": "none"}})
+    assert "toolConfig" not in body
+    assert "bedrock.tools.none" in rules
+
+
+@pytest.mark.parametrize(("model", "free"), [(CLAUDE, {"tool_choice": {"type": "none"}}), (NOVA, None)])
+def test_choice_none_with_tool_history_keeps_the_tools(model: str, free: Any) -> None:
+    # case 22
+    body, rules = from_openai({**_called("a"), "tool_choice": "none"}, model)
+    assert body["toolConfig"] == {"tools": [{"toolSpec": {"name": "get", "inputSchema": {"json": SCHEMA}}}]}
+    assert body.get("additionalModelRequestFields") == free
+    assert ("tools.choice" in rules) == (free is None)
+
+
+def test_parallel_calls_are_forbidden_where_there_is_a_word_for_it() -> None:
+    body, _ = from_openai({**_called("a"), "parallel_tool_calls": False})
+    assert body["additionalModelRequestFields"] == {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
+    body, rules = from_openai({**_called("a"), "parallel_tool_calls": False}, NOVA)
+    assert "additionalModelRequestFields" not in body
+    assert "tools.parallel" in rules
+
+
+def _anthropic(*blocks: Any, **more: Any) -> dict[str, Any]:
+    content = blocks[0] if len(blocks) == 1 and isinstance(blocks[0], str) else list(blocks)
+    tools = [{"name": "get", "description": "d", "input_schema": SCHEMA}]
+    return {"messages": [{"role": "user", "content": content}], "tools": tools, **more}
+
+
+def test_nothing_blank_is_sent() -> None:
+    # case 20
+    calls = {"type": "tool_use", "id": "a", "name": "get", "input": {}}
+    body, rules = from_anthropic(
+        {
+            **_anthropic("go"),
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "go"}, {"type": "text", "text": "  "}]},
+                {"role": "assistant", "content": [{"type": "text", "text": ""}, calls]},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": ""}]},
+            ],
+        }
+    )
+    assert [message["content"] for message in body["messages"]] == [
+        [{"text": "go"}],
+        [{"toolUse": {"toolUseId": "a", "name": "get", "input": {}}}],
+        [{"toolResult": {"toolUseId": "a", "content": [{"text": "(no output)"}]}}],
+    ]
+    assert {"text.blank", "bedrock.result.empty"} <= set(rules)
+
+
+def test_results_stand_alone_where_the_model_wants_it() -> None:
+    asked = _called("a")
+    asked["messages"].append({"role": "user", "content": "and now?"})
+    body, rules = from_openai(asked, "mistral.mistral-large-2407-v1:0")
+    assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user", "assistant", "user"]
+    assert body["messages"][3]["content"] == [{"text": "."}]
+    assert "bedrock.result.apart" in rules
+    together, _ = from_openai(asked)
+    assert [list(block) for block in together["messages"][2]["content"]] == [["toolResult"], ["text"]]
+
+
+def test_an_error_is_a_status_for_claude_and_words_for_others() -> None:
+    failed = {"type": "tool_result", "tool_use_id": "a", "content": "boom", "is_error": True}
+    history = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "get", "input": {}}]},
+        {"role": "user", "content": [failed]},
+    ]
+    claude, _ = from_anthropic({**_anthropic("x"), "messages": history})
+    nova, rules = from_anthropic({**_anthropic("x"), "messages": history}, NOVA)
+    assert claude["messages"][2]["content"][0]["toolResult"]["status"] == "error"
+    assert nova["messages"][2]["content"][0]["toolResult"] == {"toolUseId": "a", "content": [{"text": "Error: boom"}]}
+    assert "result.error_text" in rules
+
+
+def test_json_results_are_text_for_a_model_that_misreads_them() -> None:
+    body = {
+        "toolConfig": {"tools": [TOOL]},
+        "messages": [
+            {"role": "user", "content": [{"text": "go"}]},
+            {"role": "assistant", "content": [{"toolUse": {"toolUseId": "a", "name": "get", "input": {}}}]},
+            {"role": "user", "content": [{"toolResult": {"toolUseId": "a", "content": [{"json": {"x": 1}}]}}]},
+        ],
+    }
+    kept: Any = plan(DIALECT, DIALECT, parsed(body)).call().body
+    told: Any = plan(DIALECT, DIALECT, parsed(body, NOVA)).call().body
+    assert kept["messages"][2]["content"][0]["toolResult"]["content"] == [{"json": {"x": 1}}]
+    assert told["messages"][2]["content"][0]["toolResult"]["content"] == [{"text": '{"x":1}'}]
+    anthropic = dragoman.translate_request(body, source="bedrock", target="anthropic", model="m")
+    assert anthropic.body["messages"][2]["content"][0]["content"] == '{"x":1}'
+
+
+# --- from other dialects: cache points
+
+
+def test_cache_marks_become_cache_points_beside_what_they_mark() -> None:
+    # rows 39 and 40, case 23
+    hour = {"type": "ephemeral", "ttl": "1h"}
+    body, _ = from_anthropic(
+        {
+            "system": [{"type": "text", "text": "s", "cache_control": hour}],
+            "tools": [{"name": "get", "input_schema": SCHEMA}],
+            "messages": [
+                {"role": "user", "content": "go"},
+                {
+                    "role": "assistant",
+                    "content": [{"type": "tool_use", "id": "a", "name": "get", "input": {}, "cache_control": hour}],
+                },
+                {
+                    "role": "user",
+                    "content": [{"type": "tool_result", "tool_use_id": "a", "content": "ok", "cache_control": hour}],
+                },
+                {"role": "assistant", "content": "so"},
+                {"role": "user", "content": [{"type": "text", "text": "x", "cache_control": hour}]},
+            ],
+        }
+    )
+    point = {"cachePoint": {"type": "default", "ttl": "1h"}}
+    assert body["system"] == [{"text": "s"}, point]
+    assert body["messages"][1]["content"][1] == point
+    assert body["messages"][2]["content"][1] == point
+    assert body["messages"][4]["content"] == [{"text": "x"}, point]
+
+
+def test_a_fifth_mark_goes_oldest_message_first() -> None:
+    # case 23
+    marked = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
+    turns = [{"role": role, "content": [marked]} for role in ("user", "assistant", "user", "assistant", "user")]
+    body, rules = from_anthropic({"messages": turns})
+    assert [len(message["content"]) for message in body["messages"]] == [1, 2, 2, 2, 2]
+    assert "cache.marks" in rules
+
+
+def test_a_mark_inside_a_result_moves_out_of_it() -> None:
+    # row 39
+    part = {"type": "text", "text": "ok", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    history = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "get", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [part]}]},
+    ]
+    body, rules = from_anthropic({**_anthropic("x"), "messages": history})
+    assert body["messages"][2]["content"] == [
+        {"toolResult": {"toolUseId": "a", "content": [{"text": "ok"}]}},
+        {"cachePoint": {"type": "default", "ttl": "1h"}},
+    ]
+    assert "bedrock.cache.moved" in rules
+
+
+def test_no_hour_follows_five_minutes() -> None:
+    short, hour = {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}
+    body, rules = from_anthropic(
+        {
+            "system": [{"type": "text", "text": "s", "cache_control": short}],
+            "messages": [{"role": "user", "content": [{"type": "text", "text": "x", "cache_control": hour}]}],
+        }
+    )
+    assert body["messages"][0]["content"][1] == {"cachePoint": {"type": "default"}}
+    assert "bedrock.cache.ttl" in rules
+
+
+def test_marks_of_tools_only_where_the_model_takes_them() -> None:
+    tools = [{"name": "get", "input_schema": SCHEMA, "cache_control": {"type": "ephemeral"}}]
+    claude, _ = from_anthropic({**_anthropic("x"), "tools": tools})
+    nova, rules = from_anthropic({**_anthropic("x"), "tools": tools}, NOVA)
+    assert (len(claude["toolConfig"]["tools"]), len(nova["toolConfig"]["tools"])) == (2, 1)
+    assert "bedrock.cache.tools" in rules
+
+
+# --- from other dialects: reasoning
+
+
+def _thought(*blocks: Any) -> dict[str, Any]:
+    history = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": [*blocks, {"type": "tool_use", "id": "a", "name": "get", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "ok"}]},
+    ]
+    return {**_anthropic("x"), "messages": history}
+
+
+@pytest.mark.parametrize(
+    ("block", "told"),
+    [
+        (
+            {"type": "thinking", "thinking": "", "signature": "sig=="},
+            {"reasoningText": {"text": "", "signature": "sig=="}},
+        ),
+        ({"type": "thinking", "thinking": "hm", "signature": "s"}, {"reasoningText": {"text": "hm", "signature": "s"}}),
+        ({"type": "redacted_thinking", "data": "EpoBCkYI"}, {"redactedContent": "RXBvQkNrWUk="}),
+    ],
+)
+def test_a_signature_goes_to_claude_and_comes_back_as_it_was(block: Any, told: Any) -> None:
+    # row 46, case 24
+    body, _ = from_anthropic(_thought(block))
+    assert body["messages"][1]["content"][0] == {"reasoningContent": told}
+    back = dragoman.translate_request(body, source="bedrock", target="anthropic", model="claude-x")
+    assert back.body["messages"][1]["content"][0] == block
+
+
+def test_signed_reasoning_is_for_claude_alone() -> None:
+    signed = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    for model in (NOVA, "deepseek.r1-v1:0", "openai.gpt-oss-20b-1:0"):
+        body, rules = from_anthropic(_thought(signed), model)
+        assert not any("reasoningContent" in block for block in body["messages"][1]["content"])
+        assert {"foreign.reasoning", "bedrock.reasoning.refused"} & set(rules)
+
+
+def test_unsigned_reasoning_goes_back_to_others_but_not_to_claude_or_deepseek() -> None:
+    thought = {"reasoningContent": {"reasoningText": {"text": "hm"}}}
+    turns = [
+        {"role": "user", "content": [{"text": "a"}]},
+        {"role": "assistant", "content": [thought, {"text": "b"}]},
+        {"role": "user", "content": [{"text": "c"}]},
+    ]
+    for model, kept in (
+        (CLAUDE, False),
+        ("deepseek.r1-v1:0", False),
+        ("openai.gpt-oss-20b-1:0", True),
+        (PROFILE, True),
+    ):
+        made = plan(DIALECT, DIALECT, parsed({"messages": turns}, model))
+        body: Any = made.call().body
+        assert (thought in body["messages"][1]["content"]) == kept
+        assert bool(made.notes) != kept
+
+
+def test_a_thinking_budget_fits_its_limit() -> None:
+    asked = {**_anthropic("x"), "thinking": {"type": "enabled", "budget_tokens": 4096}, "max_tokens": 2000}
+    body, rules = from_anthropic(asked)
+    assert body["additionalModelRequestFields"]["thinking"] == {"type": "enabled", "budget_tokens": 1999}
+    assert "bedrock.thinking.budget" in rules
+
+
+def test_no_forced_tool_beside_thinking() -> None:
+    asked = {**_anthropic("x"), "thinking": {"type": "enabled", "budget_tokens": 1024}, "tool_choice": {"type": "any"}}
+    body, rules = from_anthropic({**asked, "max_tokens": 9000})
+    assert body["additionalModelRequestFields"]["thinking"] == {"type": "disabled"}
+    assert body["toolConfig"]["toolChoice"] == {"any": {}}
+    assert "bedrock.thinking.off" in rules
+
+
+# --- from other dialects: media
+
+
+def test_images_go_inside_results() -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
+    history = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "get", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [image]}]},
+    ]
+    body, _ = from_anthropic({**_anthropic("x"), "messages": history})
+    told = {"image": {"format": "png", "source": {"bytes": PIXEL}}}
+    assert body["messages"][2]["content"][0]["toolResult"]["content"] == [told]
+
+
+def test_documents_get_legal_names_each_its_own_and_company() -> None:
+    def document(name: str) -> Any:
+        return {
+            "type": "document",
+            "title": name,
+            "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERg=="},
+        }
+
+    body, rules = from_anthropic(_anthropic(document("a/b  c.pdf"), document("a/b c.pdf"), document("")))
+    blocks = body["messages"][0]["content"]
+    assert [block["document"]["name"] for block in blocks[:3]] == ["a-b c-pdf", "a-b c-pdf (2)", "document"]
+    assert blocks[3] == {"text": "."}
+    assert {"bedrock.document.name", "bedrock.document.text"} <= set(rules)
+
+
+def test_an_address_is_refused_now_and_replaced_in_the_past() -> None:
+    image = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+    with pytest.raises(Unrepresentable, match=r"messages\[0\].content\[0\]"):
+        from_anthropic(_anthropic(image))
+    turns = [
+        {"role": "user", "content": [image]},
+        {"role": "assistant", "content": "x"},
+        {"role": "user", "content": "y"},
+    ]
+    body, rules = from_anthropic({"messages": turns})
+    assert body["messages"][0]["content"] == [{"text": "[image left out: this model cannot take it]"}]
+    assert "media.replaced" in rules
+
+
+def test_a_type_that_the_service_does_not_know_is_refused() -> None:
+    asked = Conversation(CLAUDE, (Message("user", (Media("image", "image/bmp", "base64", "aGk="),)),))
+    with pytest.raises(Unrepresentable, match="image/bmp"):
+        plan(DIALECT, DIALECT, asked)
+
+
+def test_a_type_by_another_name_is_the_same_type() -> None:
+    asked = Conversation(CLAUDE, (Message("user", (Media("image", "image/JPG; q=1", "base64", "aGk="),)),))
+    made = plan(DIALECT, DIALECT, asked)
+    assert made.sent.messages[0].blocks == (Media("image", "image/jpeg", "base64", "aGk="),)
+    assert [note.rule for note in made.notes] == ["bedrock.media.type"]
+
+
+# --- from other dialects: the rest
+
+
+def test_a_system_message_between_turns_is_folded() -> None:
+    body, rules = from_openai(
+        {
+            "messages": [
+                {"role": "user", "content": "a"},
+                {"role": "system", "content": "b"},
+                {"role": "user", "content": "c"},
+            ]
+        }
+    )
+    assert [message["role"] for message in body["messages"]] == ["user"]
+    assert {"system.folded", "turn.merged"} <= set(rules)
+
+
+def test_temperature_is_clamped_and_unknown_knobs_are_dropped() -> None:
+    body, rules = from_openai({"messages": [{"role": "user", "content": "a"}], "temperature": 1.7, "seed": 3})
+    assert body["inferenceConfig"] == {"temperature": 1.0}
+    assert {"knob.clamped", "knob.dropped"} <= set(rules)
+
+
+def test_a_response_format_is_an_output_config() -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": True}}
+    body, rules = from_openai({"messages": [{"role": "user", "content": "a"}], "response_format": form})
+    schema = body["outputConfig"]["textFormat"]["structure"]["jsonSchema"]
+    assert json.loads(schema["schema"]) == {**SCHEMA, "additionalProperties": False}
+    assert schema["name"] == "n"
+    assert {"output.closed", "bedrock.output.strict"} <= set(rules)
+
+
+def test_the_user_is_request_metadata_in_legal_characters() -> None:
+    body, rules = from_openai({"messages": [{"role": "user", "content": "a"}], "user": "me@example.org"})
+    assert body["requestMetadata"] == {"user_id": "me@example.org"}
+    body, rules = from_openai({"messages": [{"role": "user", "content": "a"}], "user": "jürgen"})
+    assert body["requestMetadata"]["user_id"].startswith("j_rgen_")
+    assert "bedrock.user" in rules
+
+
+def test_tools_of_one_name_and_schemas_of_no_object_are_settled() -> None:
+    tools = [ToolSpec("get", "", {"type": "string"}), ToolSpec("get", "", SCHEMA)]
+    made = plan(DIALECT, DIALECT, Conversation(CLAUDE, (Message("user", (Text("x"),)),), tools=tuple(tools)))
+    assert made.sent.tools == (ToolSpec("get", "", {"type": "object", "properties": {}}),)
+    assert {note.rule for note in made.notes} == {"tools.duplicate", "bedrock.tools.schema"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "sent", "rule"),
+    [
+        (Thinking(budget=2048), Thinking("on", budget=2048), "bedrock.thinking.words"),
+        (Thinking("adaptive", budget=2048), Thinking("adaptive"), "bedrock.thinking.words"),
+        (Thinking("off", show=True), Thinking("off"), "bedrock.thinking.words"),
+        (Thinking("on"), Thinking("on", budget=4096), "bedrock.thinking.budget"),
+        (Thinking("on", budget=5), Thinking("on", budget=1024), "bedrock.thinking.budget"),
+    ],
+)
+def test_thinking_is_told_in_words_that_claude_takes(asked: Thinking, sent: Thinking, rule: str) -> None:
+    conversation = Conversation(
+        CLAUDE, (Message("user", (Text("x"),)),), thinking=asked, knobs={"temperature": 0.5, "top_k": 3}
+    )
+    made = plan(DIALECT, DIALECT, conversation)
+    assert made.sent.thinking == sent
+    assert rule in [note.rule for note in made.notes]
+    assert bool(made.sent.knobs) == (sent.mode == "off")  # the sampling knobs are refused beside thinking
+
+
+@pytest.mark.parametrize(
+    "conversation",
+    [
+        Conversation(CLAUDE, (Message("user", (Text("x"),)),), thinking=Thinking("on"), max_tokens=1000),
+        Conversation(
+            CLAUDE,
+            (
+                Message("user", (Text("x"),)),
+                Message("assistant", (ToolCall("a", "get"),)),
+                Message("user", (ToolResult("a", (Text("ok"),)),)),
+            ),
+            tools=(ToolSpec("get", "", SCHEMA),),
+            thinking=Thinking("on", budget=1024),
+        ),
+    ],
+)
+def test_thinking_is_off_where_claude_would_refuse_it(conversation: Conversation) -> None:
+    made = plan(DIALECT, DIALECT, conversation)
+    assert made.sent.thinking == Thinking("off")
+    assert "bedrock.thinking.off" in [note.rule for note in made.notes]
+
+
+def test_media_that_is_unusual_is_settled() -> None:
+    before = Message(
+        "user", (Media("image", "image/png", "base64", "aGk=", "name"), Media("document", "text/plain", "text", " "))
+    )
+    asked = Conversation("m", (before, Message("assistant", (Text("y"),)), Message("user", (Text("x"),))))
+    made = plan(DIALECT, DIALECT, asked)
+    assert made.sent.messages[0].blocks == (Media("image", "image/png", "base64", "aGk="),)
+    assert {"bedrock.media.name", "bedrock.media.blank"} <= {note.rule for note in made.notes}
+
+
+def test_a_mark_goes_from_a_document_that_is_no_pdf() -> None:
+    marked = Media("document", "text/csv", "base64", "aGk=", "n", Cache())
+    made = plan(DIALECT, DIALECT, Conversation(CLAUDE, (Message("user", (marked, Text("x"))),)))
+    assert [note.rule for note in made.notes] == ["bedrock.cache.document"]
