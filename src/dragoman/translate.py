@@ -100,7 +100,9 @@ class Plan(Struct, frozen=True):
 
     @property
     def same_wire(self) -> bool:
-        return self.client.codec == self.upstream.codec and self.client.binding == self.upstream.binding
+        """One language in one framing; settings say how a side is asked, not what its frames mean."""
+        client, upstream = self.client, self.upstream
+        return type(client.codec) is type(upstream.codec) and type(client.binding) is type(upstream.binding)
 
     def call(self) -> Call:
         return self.upstream.codec.render_request(self.sent)

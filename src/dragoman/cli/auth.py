@@ -1,0 +1,282 @@
+"""`dragoman auth`: log in to an upstream, list the logins of this machine, take one over, renew one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+
+from msgspec import structs
+
+from dragoman.cli.files import complain
+from dragoman.errors import DragomanError
+from dragoman.upstream.client import Client
+from dragoman.upstream.credentials import CredentialFault, Fetch, Secret
+from dragoman.upstream.fetch import fetch_through
+from dragoman.upstream.kiro import (
+    DeviceLogin,
+    Endpoints,
+    Found,
+    KeyStore,
+    KiroCredential,
+    OwnStore,
+    Places,
+    Profile,
+    Prompt,
+    Token,
+    find,
+    list_profiles,
+    open_store,
+)
+from dragoman.upstream.kiro.durable import locked, make_private_folder
+from dragoman.upstream.kiro.endpoints import BUILDER_ID, DEFAULT_REGION, is_loopback, region_of_arn
+from dragoman.upstream.kiro.finding import DEFAULT, link
+from dragoman.upstream.kiro.token import Document, render_token
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
+
+_LOGIN_NEEDED = 5
+_KINDS = {"social": "Google or GitHub", "idc": "IAM Identity Center", "external_idp": "external", "api_key": "API key"}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="login | list | import | refresh")
+    login = actions.add_parser("login", help="log in with a code that you confirm in a browser")
+    login.add_argument("--region", default=DEFAULT_REGION, help=f"where your organisation signs in ({DEFAULT_REGION})")
+    login.add_argument(
+        "--start-url", default=BUILDER_ID, metavar="URL", help="your organisation's start page (Builder ID)"
+    )
+    login.add_argument("--profile-arn", default="", metavar="ARN", help="the profile to use, if you have several")
+    login.add_argument("--no-browser", action="store_true", help="only print the address to open")
+    listed = actions.add_parser("list", help="show every login that is found on this machine")
+    listed.add_argument("--json", action="store_true", help="for programs; no secret is in it")
+    listed.add_argument("--usage", action="store_true", help="ask the service how much of the quota is left")
+    taken = actions.add_parser("import", help="use the login of the Kiro IDE or of kiro-cli, or an API key")
+    source = taken.add_mutually_exclusive_group()
+    source.add_argument("--from", dest="source", default="", metavar="ide|cli[:PATH]", help="which (the first found)")
+    source.add_argument("--api-key", action="store_true", help="read an API key from standard input")
+    taken.add_argument("--copy", action="store_true", help="copy the token instead of sharing it with its program")
+    taken.add_argument("--replace", action="store_true", help="overwrite a login of the same name")
+    renewed = actions.add_parser("refresh", help="renew a login now")
+    renewed.add_argument("--from", dest="source", default="", metavar="own|ide|cli[:…]", help="which (the first found)")
+    for action in (login, taken):
+        action.add_argument("--name", default=DEFAULT, help=f"what to call the login ({DEFAULT})")
+    for action in (login, listed, taken, renewed):
+        optional = {"nargs": "?", "default": "kiro"} if action is listed else {}
+        action.add_argument("provider", choices=["kiro"], **optional)  # type: ignore[arg-type]
+        action.add_argument("--endpoint", default="", metavar="URL", help="the simulator's address, instead of AWS")
+
+
+def run(arguments: Namespace) -> int:
+    actions = {"login": _log_in, "list": _list, "import": _import, "refresh": _refresh}
+    try:
+        if arguments.endpoint and not is_loopback(arguments.endpoint):
+            return complain(f"--endpoint is for this machine only, not {arguments.endpoint!r}.", 2)
+        return asyncio.run(actions[arguments.action](arguments))
+    except CredentialFault as fault:
+        return complain(fault, _LOGIN_NEEDED if fault.lasting else 1)
+    except DragomanError as error:
+        return complain(error, 1)
+
+
+# --- login
+
+
+async def _log_in(arguments: Namespace) -> int:
+    store = OwnStore(Places().own_file(arguments.name))
+    if arguments.profile_arn and not region_of_arn(arguments.profile_arn):
+        return complain(f"{arguments.profile_arn!r} is not the ARN of a profile.", 2)
+    endpoints = _endpoints(arguments)
+    async with _fetching() as fetch:
+        login = DeviceLogin(fetch, region=arguments.region, start_url=arguments.start_url, endpoints=endpoints)
+        prompt = await login.begin()
+        _show(prompt, browse=not arguments.no_browser)
+        token = structs.replace(await login.wait(prompt, time.time), endpoint=arguments.endpoint)
+        arn = arguments.profile_arn or await _profile(fetch, endpoints or Endpoints(), token)
+    await _store(store, render_token(structs.replace(token, profile_arn=arn)))
+    _say(f"Logged in. The login is kept in {store.path}" + (f", with the profile {arn}." if arn else "."))
+    print(f"own:{arguments.name}")
+    return 0
+
+
+def _show(prompt: Prompt, *, browse: bool) -> None:
+    _say(f"Open {prompt.url}\nand confirm the code {prompt.code}. (By hand: {prompt.page})\nWaiting …")
+    if browse and sys.stdin.isatty():
+        import webbrowser
+
+        webbrowser.open(prompt.url)
+
+
+async def _profile(fetch: Fetch, endpoints: Endpoints, token: Token) -> str:
+    """The login's profile. That none can be listed is no reason to lose the login."""
+    try:
+        found = await list_profiles(fetch, endpoints, token)
+    except DragomanError as error:
+        _say(f"Its profiles could not be listed ({error}); they are looked up again when they are needed.")
+        return ""
+    return _chosen(found).arn if found else ""
+
+
+def _chosen(found: Sequence[Profile]) -> Profile:
+    if len(found) == 1:
+        return found[0]
+    _say("This login has several profiles:")
+    for number, profile in enumerate(found, 1):
+        _say(f"  {number}  {profile.name}  {profile.arn}")
+    answer = input("Which one? [1] ") if sys.stdin.isatty() else ""
+    index = int(answer) - 1 if answer.isdecimal() and 0 < int(answer) <= len(found) else 0
+    _say(f"Using {found[index].arn} (--profile-arn names another).")
+    return found[index]
+
+
+async def _store(store: OwnStore, document: Document) -> None:
+    """Write under the lock: a gateway that refreshes the old login must not overwrite the new one."""
+    try:
+        make_private_folder(store.path.parent)
+    except OSError as error:
+        raise CredentialFault(f"cannot make {store.path.parent}: {error.strerror or error}.") from None
+    async with locked(store.lock):
+        await asyncio.to_thread(store.write, document)
+
+
+# --- list
+
+
+async def _list(arguments: Namespace) -> int:
+    async with _fetching() as fetch:
+        rows = [await _described(found, fetch, arguments) for found in find(Places())]
+    if arguments.json:
+        sys.stdout.write(jsonio.pretty(rows).decode() + "\n")
+    elif not rows:
+        _say("No Kiro login on this machine. Run `dragoman auth login kiro`.")
+    else:
+        for row in rows:
+            print(_line(row))
+    return 0
+
+
+async def _described(found: Found, fetch: Fetch, arguments: Namespace) -> dict[str, Json]:
+    credential = KiroCredential(found.store, fetch, name=found.spec, endpoints=_endpoints(arguments))
+    row = credential.describe()
+    if arguments.usage:
+        try:
+            usage = await credential.usage()
+        except CredentialFault as fault:
+            row["problem"] = str(fault)
+        else:
+            row |= credential.describe()
+            row["usage"] = {
+                "used": usage.used,
+                "limit": usage.limit,
+                "remaining": usage.remaining,
+                "plan": usage.plan,
+                "resets_at": usage.resets_at,
+            }
+    return row
+
+
+def _line(row: dict[str, Json]) -> str:
+    words = [f"{row['name']:<14}", f"{_KINDS.get(str(row.get('kind')), ''):<19}", f"{row['state']}{_left(row)}"]
+    usage = row.get("usage")
+    if isinstance(usage, dict):
+        words.append(f"{usage['remaining']:g} of {usage['limit']:g} left")
+    words.append(str(row["source"]))
+    line = "  ".join(words)
+    return f"{line}\n    {row['problem']}" if row.get("problem") else line
+
+
+def _left(row: dict[str, Json]) -> str:
+    ends = row.get("expires_at")
+    if not isinstance(ends, (int, float)) or row["state"] == "expired":
+        return ""
+    return f" until {datetime.fromtimestamp(ends).astimezone():%H:%M}"
+
+
+# --- import and refresh
+
+
+async def _import(arguments: Namespace) -> int:
+    places = Places()
+    store = OwnStore(places.own_file(arguments.name))
+    if store.path.exists() and not arguments.replace:
+        return complain(f"there is a login {arguments.name!r} already. Choose a --name, or --replace it.", 2)
+    if arguments.api_key:
+        document = render_token(KeyStore(_read_key()).load())
+    else:
+        spec = arguments.source or _first_foreign(places)
+        if spec.partition(":")[0] not in ("ide", "cli"):
+            return complain(f"--from is ide or cli, perhaps with a path (ide:PATH), not {spec!r}.", 2)
+        token = await asyncio.to_thread(open_store(spec, places).load)
+        token = structs.replace(token, endpoint=arguments.endpoint, slot="")
+        document = render_token(token) if arguments.copy else link(spec)
+    await _store(store, document)
+    _say(_imported(arguments, store))
+    print(f"own:{arguments.name}")
+    return 0
+
+
+def _imported(arguments: Namespace, store: OwnStore) -> str:
+    if arguments.api_key:
+        return f"The key is kept in {store.path}."
+    if arguments.copy:
+        return (
+            f"Copied to {store.path}. Whichever program refreshes first may end the other's login:"
+            " without --copy both share one."
+        )
+    return f"{store.path} points at that login; both programs share it and each picks up what the other refreshes."
+
+
+def _first_foreign(places: Places) -> str:
+    for found in find(places):
+        if not found.spec.startswith("own:"):
+            return found.spec
+    raise CredentialFault("neither the Kiro IDE nor kiro-cli is logged in here. Run `dragoman auth login kiro`.")
+
+
+def _read_key() -> Secret:
+    """From a prompt that does not echo, or from a pipe: never from the command line, which others can see."""
+    if sys.stdin.isatty():
+        from getpass import getpass
+
+        return Secret(getpass("API key: ").strip())
+    return Secret(sys.stdin.readline(4096).strip())
+
+
+async def _refresh(arguments: Namespace) -> int:
+    async with _fetching() as fetch:
+        store = open_store(arguments.source)
+        credential = KiroCredential(store, fetch, name="kiro", endpoints=_endpoints(arguments))
+        await credential.renew()
+        described = credential.describe()
+    if described.get("kind") == "api_key":
+        _say("An API key needs no refresh.")
+    elif described.get("unsaved"):
+        return complain(described["problem"], 1)
+    else:
+        _say(f"Refreshed: {store.label} is good{_left(described)}.")
+    return 0
+
+
+# --- what they share
+
+
+@asynccontextmanager
+async def _fetching() -> AsyncIterator[Fetch]:
+    client = Client()
+    try:
+        yield fetch_through(client, os.environ)
+    finally:
+        await client.aclose()
+
+
+def _endpoints(arguments: Namespace) -> Endpoints | None:
+    return Endpoints.everything_at(arguments.endpoint) if arguments.endpoint else None
+
+
+def _say(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)

@@ -1,0 +1,131 @@
+"""Where a request goes: an upstream's base URL taken apart, and which proxy stands in between. Pure."""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+from collections.abc import Mapping
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from msgspec import Struct
+
+from dragoman.errors import LocalMisuse
+
+_PORTS = {"http": 80, "https": 443}
+
+
+class Address(Struct, frozen=True):
+    """A base URL: the origin, and what stands before every path and query."""
+
+    scheme: str
+    host: str  # ASCII, without brackets
+    port: int
+    prefix: str = ""
+    query: str = ""
+
+    @property
+    def authority(self) -> str:
+        """The value of the `host` header."""
+        return _bracketed(self.host) if self.port == _PORTS[self.scheme] else self.host_and_port
+
+    @property
+    def host_and_port(self) -> str:
+        return f"{_bracketed(self.host)}:{self.port}"
+
+
+class Proxy(Struct, frozen=True):
+    """An HTTP proxy; `authorization` is the whole value of its header, or empty."""
+
+    host: str
+    port: int
+    authorization: str = ""
+
+
+def parse_address(url: str) -> Address:
+    """Take a base URL apart. Raises LocalMisuse; the message never shows the URL, which may hold a password."""
+    parts = _split(url)
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise LocalMisuse("a base URL begins with http:// or https:// and names a host")
+    if parts.username is not None or parts.fragment:
+        raise LocalMisuse(f"the base URL of {parts.hostname} holds a user name or a fragment: neither is sent")
+    port = parts.port or _PORTS[parts.scheme]
+    return Address(parts.scheme, ascii_host(parts.hostname), port, parts.path.rstrip("/"), parts.query)
+
+
+def parse_proxy(url: str) -> Proxy:
+    """Take a proxy's URL apart; without a scheme it is http. Raises LocalMisuse, without showing the URL."""
+    parts = _split(url if "://" in url else f"http://{url}")
+    if parts.scheme != "http" or not parts.hostname:
+        raise LocalMisuse("a proxy's URL begins with http:// and names a host; https and SOCKS proxies are not spoken")
+    authorization = ""
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        authorization = "Basic " + base64.b64encode(pair.encode()).decode()
+    return Proxy(ascii_host(parts.hostname), parts.port or _PORTS["http"], authorization)
+
+
+def choose_proxy(url: str, environ: Mapping[str, str]) -> str | None:
+    """Say which proxy the environment names for this URL: HTTPS_PROXY or http_proxy, else ALL_PROXY, unless NO_PROXY.
+
+    Loopback never goes through a proxy. `HTTP_PROXY` in capitals is not read: in a CGI it is a client's header.
+    """
+    address = parse_address(url)
+    names = ("https_proxy", "HTTPS_PROXY") if address.scheme == "https" else ("http_proxy",)
+    found = _first(environ, (*names, "all_proxy", "ALL_PROXY"))
+    if not found or _is_loopback(address.host):
+        return None
+    spared = _first(environ, ("no_proxy", "NO_PROXY")).replace(",", " ").lower().split()
+    return None if any(_spares(entry, address) for entry in spared) else found
+
+
+def _spares(entry: str, address: Address) -> bool:
+    if entry in ("*", address.host):
+        return True
+    if "/" in entry:
+        return _in_network(address.host, entry)
+    name, colon, port = entry.rpartition(":")
+    if colon and port.isdecimal() and ("]" in name or ":" not in name):  # else it is a bare IPv6 address
+        if int(port) != address.port:
+            return False
+        entry = name
+    entry = entry.strip("[]").removeprefix("*").removeprefix(".")
+    return bool(entry) and (address.host == entry or address.host.endswith(f".{entry}"))
+
+
+def _in_network(host: str, network: str) -> bool:
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        return False
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return next((found for name in names if (found := environ.get(name, "").strip())), "")
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # is read, and may be no number, only now
+    except ValueError as error:
+        raise LocalMisuse("a URL of the configuration cannot be read: its host or port is none") from error
+    return parts
+
+
+def ascii_host(name: str) -> str:
+    """Give a host's name as it goes over the wire. Raises LocalMisuse for what no resolver would take."""
+    try:
+        return name.encode("idna").decode().lower()
+    except UnicodeError as error:
+        raise LocalMisuse(f"{name[:80]!r} is no host name") from error
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,185 @@
+"""The upstream client: HTTP/1.1 over kept connections, with a push interface. One client belongs to one event loop.
+
+    reply = await client.open(base_url, request, timeouts=Timeouts())   # returns at the head
+    await reply.pump(on_bytes)                                          # returns at the body's end
+
+`ConnectFailed` always means that nothing was sent, so another try is safe. Redirects are not followed: a request
+carries credentials. Only a kept connection that closes before it has answered a byte is tried again, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic
+
+from dragoman.errors import ConnectFailed, LocalMisuse
+from dragoman.upstream.address import Address, Proxy, parse_address, parse_proxy
+from dragoman.upstream.connection import Connection
+from dragoman.upstream.dial import dial
+from dragoman.upstream.pool import Lane, LaneState, PoolLimits
+from dragoman.upstream.reply import Reply, Stale, Timeouts
+from dragoman.upstream.tls import Tls
+from dragoman.wire.http import HttpRequest
+
+__all__ = ["Client", "LaneState", "PoolLimits", "Reply", "Timeouts", "Tls"]
+
+READ_BYTES = 64 * 1024
+_ONE_PIECE = 64 * 1024  # bytes of a body that are copied behind the head rather than passed beside it
+_SWEEP_SECONDS = 0.25
+_CLOSE_SECONDS = 1.0
+# What the connection is, and so is ours to say. `host` too: a client's own must never reach an upstream.
+_OURS = frozenset(
+    {
+        "accept-encoding",
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "keep-alive",
+        "proxy-authorization",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A base URL, made ready: the lane its connections share and what begins every request."""
+
+    address: Address
+    tls: Tls | None
+    proxy: Proxy | None
+    lane: Lane
+    before: str  # the target's beginning
+    fixed: str  # head fields that are always the same
+
+
+class Client:
+    def __init__(self, *, caps: PoolLimits | None = None, sweep_seconds: float = _SWEEP_SECONDS) -> None:
+        self._caps = caps or PoolLimits()
+        self._sweep_seconds = sweep_seconds
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._ways: dict[tuple[str, Tls | None, str | None], _Way] = {}
+        self._lanes: dict[tuple[str, Tls | None, Proxy | None], Lane] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    async def open(
+        self,
+        base_url: str,
+        request: HttpRequest,
+        *,
+        timeouts: Timeouts | None = None,
+        tls: Tls | None = None,
+        proxy: str | None = None,
+    ) -> Reply:
+        """Send a request and give the reply when its head is here; `path` and `query` follow the base URL's own.
+
+        Raises ConnectFailed (nothing was sent; kind `overloaded` when the queue is full, `timeout` when time ran out),
+        TimedOut, Reset, Truncated or BadFrame. Whatever ends it early, cancellation included, closes the connection.
+        """
+        began = monotonic()
+        limits = timeouts or Timeouts()
+        way = self._ways.get((base_url, tls, proxy)) or self._find_way(base_url, tls, proxy)
+        payload = _render(way, request)
+        lane = way.lane
+        await lane.enter(limits.total)
+        reply = Reply(lane, limits, began, bodiless=request.method == "HEAD")
+        try:
+            connection = lane.take() or await self._dial(way, limits, began)
+            self._watch(reply, lane)
+            try:
+                await reply.ask(connection, payload)
+            except Stale:
+                lane.live.discard(reply)
+                connection = await self._dial(way, limits, began)
+                self._watch(reply, lane)
+                await reply.ask(connection, payload)
+        except BaseException:
+            reply.close()
+            raise
+        return reply
+
+    def lanes(self) -> list[LaneState]:
+        """Say what runs, idles and waits, by origin."""
+        return [lane.state for lane in self._lanes.values()]
+
+    async def aclose(self) -> None:
+        """Close every connection, and with them the replies that are still read."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for lane in self._lanes.values():
+            lane.shut()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                while any(lane.connections for lane in self._lanes.values()):
+                    await asyncio.sleep(0)
+
+    def _find_way(self, base_url: str, tls: Tls | None, proxy_url: str | None) -> _Way:
+        address = parse_address(base_url)
+        proxy = parse_proxy(proxy_url) if proxy_url else None
+        origin = f"{address.scheme}://{address.authority}"
+        lane = self._lanes.setdefault((origin, tls, proxy), Lane(origin, self._caps))
+        before, fixed = address.prefix, f"host: {address.authority}\r\naccept-encoding: identity\r\n"
+        if proxy is not None and address.scheme == "http":  # no tunnel: the proxy reads the request
+            before = origin + before
+            fixed += f"proxy-authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
+        way = _Way(address, tls, proxy, lane, before, fixed)
+        self._ways[base_url, tls, proxy_url] = way
+        return way
+
+    async def _dial(self, way: _Way, timeouts: Timeouts, began: float) -> Connection:
+        self._must_be_open()
+        left = max(began + timeouts.total - monotonic(), 0.0)
+        within = Timeouts(connect=min(timeouts.connect, left), tls=min(timeouts.tls, left))
+        connection = await dial(
+            lambda: Connection(way.lane, self._buffer), way.address, timeouts=within, tls=way.tls, proxy=way.proxy
+        )
+        self._must_be_open(connection)
+        return connection
+
+    def _must_be_open(self, connection: Connection | None = None) -> None:
+        if self._closed:
+            if connection is not None:
+                connection.abort()
+            raise ConnectFailed("the upstream client was closed")
+
+    def _watch(self, reply: Reply, lane: Lane) -> None:
+        lane.live.add(reply)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._sweep_seconds, self._sweep)
+
+    def _sweep(self) -> None:
+        now = monotonic()
+        busy = [lane.sweep(now) for lane in self._lanes.values()]
+        again = any(busy) and not self._closed
+        self._timer = asyncio.get_running_loop().call_later(self._sweep_seconds, self._sweep) if again else None
+
+
+def _render(way: _Way, request: HttpRequest) -> tuple[bytes, ...]:
+    """Write the head, and the body behind or beside it. Raises LocalMisuse for what would break out of the head."""
+    body, method = request.body, request.method
+    query = "&".join(filter(None, (way.address.query, request.query)))
+    path = f"{way.before}{request.path}"
+    target = f"{path}?{query}" if query else path
+    fields = [f"{name}: {value}\r\n" for name, value in request.headers if name.lower() not in _OURS]
+    if body or method not in ("GET", "HEAD"):
+        fields.append(f"content-length: {len(body)}\r\n")
+    head = f"{method} {target} HTTP/1.1\r\n{way.fixed}{''.join(fields)}\r\n"
+    lines = len(fields) + way.fixed.count("\n") + 2
+    if head.count("\n") != lines or head.count("\r") != lines or "\0" in head:
+        raise LocalMisuse("a request's method, path or header holds a line break or a NUL")
+    if not method.isalpha() or not request.path.startswith("/") or " " in target or not target.isascii():
+        raise LocalMisuse("a request's method or path is not written as HTTP needs it")
+    try:
+        raw = head.encode("latin-1")
+    except UnicodeEncodeError as error:
+        raise LocalMisuse("a request's header holds characters that HTTP cannot carry") from error
+    return (raw + body,) if len(body) <= _ONE_PIECE else (raw, body)

@@ -1,0 +1,235 @@
+"""One connection to an upstream: bytes in, through httptools, to the reply that is being read.
+
+One exchange at a time, each with its own parser, so that nothing of one answer can leak into the next. The honest ends:
+a body is over when the parser says so, or, if the head announced no length, when the peer ends the stream in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import ssl
+from time import monotonic
+from typing import TYPE_CHECKING, cast
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from dragoman.errors import BadFrame, DragomanError, Reset, Truncated
+from dragoman.upstream.reply import Stale
+
+if TYPE_CHECKING:
+    from dragoman.upstream.pool import Lane
+    from dragoman.upstream.reply import Reply
+
+HEAD_BYTES = 64 * 1024  # of heads, 1xx included; and of anything else that brings no body, such as trailers
+HEAD_FIELDS = 128
+STALE_SECONDS = 1.0  # that a kept connection is closed shows within a round trip; later, the request may have run
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Reads into a buffer that all connections of a client share: the loop fills it and hands it over in one step."""
+
+    def __init__(self, lane: Lane, buffer: memoryview) -> None:
+        self.idle_since = 0.0
+        self._chunks: list[bytes] = []
+        self.on_body = self._chunks.append  # the parser calls it: no Python frame for a chunk
+        self._lane = lane
+        self._buffer = buffer
+        self._transport: asyncio.Transport | None = None
+        self._poll: select.poll | None = None
+        self._parser: HttpResponseParser | None = None
+        self._reply: Reply | None = None
+        self._fields: list[tuple[bytes, bytes]] = []
+        self._barren = 0  # bytes answered, since the request or the last of the body, that brought no body
+        self._informal = False  # inside a 1xx
+        self._end: int | None = None  # how many of the chunks belong to the answer, once it is whole
+        self._keep = False
+        self._refusal: BadFrame | None = None
+        self._reused = False
+        self._paused = False
+        self._sent_at = 0.0
+
+    # For the reply and the pool
+
+    def send(self, reply: Reply, payload: tuple[bytes, ...], now: float) -> None:
+        """Write a whole request at once; its answer goes to `reply`."""
+        self._reply = reply
+        self._parser = HttpResponseParser(self)
+        self._barren = 0
+        self._end = self._refusal = None
+        self._sent_at = now
+        if self._transport is None or self._transport.is_closing():
+            self._gone(Reset(f"{self._lane.name} closed the connection"))
+        else:
+            self._transport.writelines(payload)
+
+    def usable(self) -> bool:
+        """Whether an idle connection is still good: open, and with nothing to read, which could only be its end."""
+        if self._transport is None or self._transport.is_closing():
+            return False
+        return self._poll is None or not self._poll.poll(0)
+
+    def pause(self) -> None:
+        if not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def abort(self) -> None:
+        self._reply = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    # For the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._lane.connections.add(self)
+        if hasattr(select, "poll"):
+            self._poll = select.poll()
+            self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        reply, parser = self._reply, self._parser
+        if reply is None or parser is None:
+            self.abort()  # bytes that nobody asked for
+            return
+        reply.fresh = True
+        fault: Exception | None = None
+        try:
+            parser.feed_data(self._buffer[:nbytes])
+        except (HttpParserError, HttpParserUpgrade) as error:
+            fault = error
+        chunks = self._chunks
+        if fault is not None or self._end is not None:
+            self._conclude(reply, fault)
+        elif chunks:
+            body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            chunks.clear()
+            self._barren = 0
+            reply.take(body)
+        else:
+            self._barren += nbytes
+            if self._barren > HEAD_BYTES:
+                self._gone(BadFrame(f"{self._lane.name} sent more than {HEAD_BYTES} bytes of head or trailers"))
+
+    def eof_received(self) -> None:
+        reply = self._reply
+        if reply is not None and _ends_with_the_connection(reply) and self._closed_in_order():
+            self._reply = None
+            reply.finish()
+        self._gone(self._cut())
+        self.abort()  # a mere close would first wait until all is written, perhaps to a peer that does not read
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lane.forget(self)
+        # Without a reason it is an end that `eof_received` was not told: uvloop does so when TCP ends and TLS has not.
+        self._gone(Reset(f"{self._lane.name} broke the connection: {exc}") if exc else self._cut())
+        self._transport = self._parser = None
+
+    # For the parser
+
+    def on_message_begin(self) -> None:
+        if self._end is not None:
+            self._keep = False  # an answer after the answer
+        self._fields = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        parser, reply, fields = self._parser, self._reply, self._fields
+        if parser is None or reply is None or self._end is not None:
+            return
+        status = parser.get_status_code()
+        if status < 200:
+            self._informal = True
+            return
+        if len(fields) > HEAD_FIELDS:
+            self._refuse(f"sent a head of more than {HEAD_FIELDS} fields")
+        headers = tuple([(name.decode("latin-1").lower(), value.decode("latin-1").rstrip()) for name, value in fields])
+        for name, value in headers:
+            if name == "transfer-encoding" and value.lower() != "chunked":
+                self._refuse(f"sent its answer in the transfer encoding {value[:40]!r}, which was not asked for")
+        if reply.bodiless:
+            self._end = 0
+            self._keep = parser.should_keep_alive()
+        reply.answered(status, headers)
+
+    def on_message_complete(self) -> None:
+        if self._informal:
+            self._informal = False
+        elif self._end is None and self._parser is not None:
+            self._end = len(self._chunks)
+            self._keep = self._parser.should_keep_alive()  # only in here does the parser know
+
+    # Ends
+
+    def _conclude(self, reply: Reply, fault: Exception | None) -> None:
+        """The answer is whole, or cannot be read on: hand out what came of it, then say how it ended."""
+        chunks, end = self._chunks, self._end
+        body = b"".join(chunks[:end])
+        keep = self._keep and fault is None and len(chunks) == end
+        chunks.clear()
+        if body:
+            reply.take(body)
+        if end is None:
+            self._gone(self._refusal or BadFrame(f"{self._lane.name} sent what is not HTTP: {fault}"))
+            return
+        self._reply = None
+        if not (keep and self._keep_for_the_next()):
+            self.abort()
+        reply.finish()
+
+    def _keep_for_the_next(self) -> bool:
+        transport = self._transport
+        # With bytes still to write, the answer came before the request was sent: the rest of it would go first.
+        if transport is None or transport.is_closing() or transport.get_write_buffer_size():
+            return False
+        self.resume()
+        self._reused = True
+        self.idle_since = monotonic()
+        return self._lane.keep(self)
+
+    def _gone(self, error: DragomanError) -> None:
+        reply, self._reply = self._reply, None
+        if reply is None:
+            return
+        unanswered = not reply.status and not self._barren
+        if self._reused and unanswered and monotonic() - self._sent_at < STALE_SECONDS:
+            self.abort()
+            reply.stale(Stale(str(error)))
+        else:
+            reply.fail(error)
+
+    def _cut(self) -> DragomanError:
+        if self._reply is not None and self._reply.status:
+            return Truncated(f"{self._lane.name} ended the connection in the middle of its answer")
+        if self._barren:
+            return Truncated(f"{self._lane.name} ended the connection in the middle of a head")
+        return Reset(f"{self._lane.name} ended the connection without an answer")
+
+    def _refuse(self, what: str) -> None:
+        self._refusal = BadFrame(f"{self._lane.name} {what}")
+        raise self._refusal
+
+    def _closed_in_order(self) -> bool:
+        """Whether TLS was ended, too: else anybody on the way could have cut the body."""
+        tls = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
+        try:
+            return tls is None or not tls.read(1)
+        except ssl.SSLZeroReturnError:
+            return True
+        except ssl.SSLError:
+            return False
+
+
+def _ends_with_the_connection(reply: Reply) -> bool:
+    return reply.status > 0 and not any(name in ("content-length", "transfer-encoding") for name, _ in reply.headers)

@@ -1,0 +1,138 @@
+"""What a request to an upstream is signed with: the protocol, a plain key, and what every kind of credential needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Generic, Literal, NoReturn, Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct, structs
+
+from dragoman.errors import Fault, UpstreamFault
+from dragoman.wire.http import Headers, HttpRequest, HttpResponse
+from dragoman.wire.jsonio import Json
+
+Fetch: TypeAlias = Callable[[str, HttpRequest], Awaitable[HttpResponse]]  # (base URL, request); raises TransportError
+T = TypeVar("T")
+
+
+class Credential(Protocol):
+    """Signs requests and renews itself. Both methods may raise CredentialFault, which says what a person must do."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def expires_at(self) -> float | None:
+        """When it ends, in seconds of the epoch; None if it does not, or if nobody knows."""
+
+    async def sign(self, request: HttpRequest) -> HttpRequest:
+        """The request as it may go out, signed anew for each attempt."""
+
+    async def refused(self, status: int) -> bool:
+        """The upstream did not accept the signature. True: something was renewed, sign again and try once more."""
+
+    def describe(self) -> dict[str, Json]:
+        """What a status page may show. No secret is in it."""
+
+
+class CredentialFault(UpstreamFault):
+    """A credential that cannot be used now. `lasting`: no retry helps, a person must do what the message says."""
+
+    def __init__(self, message: str, *, lasting: bool = True) -> None:
+        fault = Fault("auth", message, 401) if lasting else Fault("server", message, 503)
+        super().__init__(message, fault=fault)
+        self.lasting = lasting
+
+
+class Secret:
+    """A text that shows itself only when it is asked to: not in logs, in a repr or in an f-string."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str = "") -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        return "Secret(***)" if self._text else "Secret()"
+
+    __str__ = __repr__
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a secret is not pickled")
+
+
+def with_headers(request: HttpRequest, headers: Headers) -> HttpRequest:
+    """The request with these headers in place of its own of the same names."""
+    names = {name for name, _ in headers}
+    kept = tuple(header for header in request.headers if header[0] not in names)
+    return structs.replace(request, headers=kept + headers)
+
+
+class StaticKey(Struct, frozen=True):
+    """A key that never changes, in the header its upstream wants. An empty key signs nothing."""
+
+    name: str
+    key: Secret
+    style: Literal["bearer", "x-api-key", "api-key"] = "bearer"
+
+    @property
+    def expires_at(self) -> float | None:
+        return None
+
+    async def sign(self, request: HttpRequest) -> HttpRequest:
+        if not self.key:
+            return request
+        key = self.key.reveal()
+        return with_headers(
+            request, (("authorization", f"Bearer {key}") if self.style == "bearer" else (self.style, key),)
+        )
+
+    async def refused(self, status: int) -> bool:
+        return False
+
+    def describe(self) -> dict[str, Json]:
+        return {"name": self.name, "type": "key", "state": "ok" if self.key else "none", "expires_at": None}
+
+
+class SingleFlight(Generic[T]):
+    """One run of a job at a time: whoever asks while it runs waits for the same run.
+
+    The run is a task of its own, so that a caller who is cancelled (a client that left) does not take it along.
+    """
+
+    def __init__(self, job: Callable[[], Awaitable[T]]) -> None:
+        self._job = job
+        self._task: asyncio.Task[T] | None = None
+
+    async def join(self) -> T:
+        """Wait for the run under way, or start one."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+            self._task.add_done_callback(self._landed)
+        return await asyncio.shield(self._task)
+
+    async def settle(self) -> None:
+        """Wait until nothing runs. What became of the run is its callers' affair."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> T:
+        return await self._job()
+
+    def _landed(self, task: asyncio.Task[T]) -> None:
+        self._task = None
+        if not task.cancelled():
+            task.exception()  # marks it as seen: all who asked may have left

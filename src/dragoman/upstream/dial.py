@@ -1,0 +1,150 @@
+"""A new connection: names, TCP (addresses raced, so that a dead IPv6 costs little), a proxy's tunnel, TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from itertools import chain, zip_longest
+from typing import TypeAlias
+
+from dragoman.errors import ConnectFailed, Fault
+from dragoman.upstream.address import Address, Proxy, ascii_host
+from dragoman.upstream.connection import HEAD_BYTES, Connection
+from dragoman.upstream.reply import Timeouts
+from dragoman.upstream.tls import Tls, context_for
+
+_HEAD_START = 0.25  # seconds one address has before the next is tried beside it
+# Long thinking is silent, and balancers forget silent connections after some minutes.
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 30, "TCP_KEEPCNT": 4}
+
+_Found: TypeAlias = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
+
+
+async def dial(
+    make: Callable[[], Connection],
+    address: Address,
+    *,
+    timeouts: Timeouts,
+    tls: Tls | None,
+    proxy: Proxy | None,
+) -> Connection:
+    """Open a connection. Raises ConnectFailed, of kind `timeout` when that is why: no request was sent."""
+    context = context_for(tls or Tls()) if address.scheme == "https" else None
+    name = ascii_host((tls.server_name if tls else "") or address.host)
+    peer = f"the proxy {proxy.host}:{proxy.port}" if proxy else address.host_and_port
+    async with _step(f"connect to {peer}", timeouts.connect):
+        sock = await _connect(*((proxy.host, proxy.port) if proxy else (address.host, address.port)))
+    try:
+        if proxy is not None and context is not None:
+            async with _step(f"reach {address.host_and_port} through {peer}", timeouts.connect):
+                await _tunnel(sock, address, proxy)
+    except BaseException:
+        sock.close()
+        raise
+    async with _step(f"agree on TLS with {address.host_and_port}", timeouts.tls):
+        _, connection = await asyncio.get_running_loop().create_connection(
+            make, sock=sock, ssl=context, server_hostname=name if context else None
+        )
+    return connection
+
+
+@asynccontextmanager
+async def _step(what: str, seconds: float) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        message = f"could not {what} within {seconds:g} s"
+        raise ConnectFailed(message, fault=Fault("timeout", message, 504)) from None
+    except ssl.SSLCertVerificationError as error:
+        hint = "ca_file or SSL_CERT_FILE names authorities of your own"
+        raise ConnectFailed(
+            f"could not {what}: its certificate is not trusted ({error.verify_message}); {hint}"
+        ) from error
+    except OSError as error:
+        raise ConnectFailed(f"could not {what}: {_words(error)}") from error
+
+
+def _words(error: OSError) -> str:
+    """What the system says of it; the loop's own text only repeats the address."""
+    if error.errno and not isinstance(error, (ssl.SSLError, socket.gaierror)):
+        return os.strerror(error.errno)
+    return error.strerror or str(error)
+
+
+async def _connect(host: str, port: int) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    tasks: list[asyncio.Task[socket.socket]] = []
+    running: set[asyncio.Task[socket.socket]] = set()
+    winner: asyncio.Task[socket.socket] | None = None
+    addresses = iter(_by_turns(found))
+    try:
+        while winner is None:
+            if (address := next(addresses, None)) is not None:
+                tasks.append(loop.create_task(_attempt(address)))
+                running.add(tasks[-1])
+            elif not running:
+                break
+            patience = None if address is None else _HEAD_START
+            done, running = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            winner = next((task for task in done if task.exception() is None), None)
+    finally:
+        for task in tasks:
+            if task is not winner:
+                task.cancel()
+                task.add_done_callback(_discard)
+    # Of several failures the first is told: it is that of the address the system prefers.
+    return await (winner or tasks[0])
+
+
+async def _attempt(found: _Found) -> socket.socket:
+    family, kind, protocol, _, address = found
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEP_ALIVE.items():
+            if hasattr(socket, name):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        await asyncio.get_running_loop().sock_connect(sock, address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _by_turns(found: Sequence[_Found]) -> list[_Found]:
+    """The system's order, but the families by turns."""
+    first = [each for each in found if each[0] == found[0][0]]
+    others = [each for each in found if each[0] != found[0][0]]
+    return [each for each in chain.from_iterable(zip_longest(first, others)) if each is not None]
+
+
+def _discard(task: asyncio.Task[socket.socket]) -> None:
+    if not task.cancelled() and task.exception() is None:
+        task.result().close()
+
+
+async def _tunnel(sock: socket.socket, address: Address, proxy: Proxy) -> None:
+    loop = asyncio.get_running_loop()
+    authorization = f"proxy-authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
+    target = address.host_and_port
+    await loop.sock_sendall(sock, f"CONNECT {target} HTTP/1.1\r\nhost: {target}\r\n{authorization}\r\n".encode())
+    head = b""
+    while b"\r\n\r\n" not in head:
+        more = await loop.sock_recv(sock, 4096)
+        head += more
+        if not more or len(head) > HEAD_BYTES:
+            raise ConnectionResetError("it did not answer in HTTP")
+    line, _, _ = head.partition(b"\r\n")
+    version, _, status = line.partition(b" ")
+    if not version.startswith(b"HTTP/1.") or not status.startswith(b"2"):
+        raise ConnectionRefusedError(f"it answered {status[:80].decode('latin-1') or 'no status'!r}")
+    if not head.endswith(b"\r\n\r\n"):
+        raise ConnectionResetError("it sent more than an answer")  # TLS: the client speaks first

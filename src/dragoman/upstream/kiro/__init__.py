@@ -1,0 +1,32 @@
+"""Kiro logins: token stores, refresh, device login, profiles and quota."""
+
+from __future__ import annotations
+
+from dragoman.upstream.kiro.credential import KiroCredential
+from dragoman.upstream.kiro.device import DeviceLogin, Prompt
+from dragoman.upstream.kiro.endpoints import Endpoints
+from dragoman.upstream.kiro.finding import Found, find, open_store
+from dragoman.upstream.kiro.places import Places
+from dragoman.upstream.kiro.service import Profile, Usage, list_profiles, usage_limits
+from dragoman.upstream.kiro.stores import IdeStore, KeyStore, OwnStore, Store
+from dragoman.upstream.kiro.token import Token
+
+__all__ = [
+    "DeviceLogin",
+    "Endpoints",
+    "Found",
+    "IdeStore",
+    "KeyStore",
+    "KiroCredential",
+    "OwnStore",
+    "Places",
+    "Profile",
+    "Prompt",
+    "Store",
+    "Token",
+    "Usage",
+    "find",
+    "list_profiles",
+    "open_store",
+    "usage_limits",
+]

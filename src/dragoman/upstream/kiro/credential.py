@@ -1,0 +1,320 @@
+"""The credential of a Kiro upstream: signs with the stored token and renews it, once, for all who wait.
+
+A renewal, in its order: read the store again (another program may have renewed the login) · lock it against other
+processes · read it once more · make sure that it can be written · refresh · write · only then let the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Literal, TypeVar
+from urllib.parse import urlsplit
+
+from msgspec import Struct, structs
+
+from dragoman.errors import DragomanError
+from dragoman.upstream.credentials import CredentialFault, Fetch, Secret, SingleFlight
+from dragoman.upstream.kiro.durable import locked
+from dragoman.upstream.kiro.endpoints import Endpoints
+from dragoman.upstream.kiro.refresh import refresh
+from dragoman.upstream.kiro.service import Usage, list_profiles, signed, usage_limits, with_profile
+from dragoman.upstream.kiro.stores import Store
+from dragoman.upstream.kiro.token import Token
+from dragoman.wire.http import HttpRequest
+from dragoman.wire.jsonio import Json
+
+EARLY = 600.0  # seconds before its end that a token is renewed
+_TIMEOUT = 15.0  # seconds for one call of a sign-in service
+_PAUSE = 5.0  # seconds before a service in trouble is asked again
+_SETTLED = 30.0  # seconds in which a refusal is taken to be of the token before this one
+_OWED = 30.0  # seconds before a write that failed is tried again
+_UNLISTED = 300.0  # seconds before profiles that could not be listed are asked for again
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class _Failure(Struct, frozen=True):
+    """A login that could not be refreshed, and how long not to try again unless it changes."""
+
+    token: Token
+    until: float
+    fault: CredentialFault
+
+
+class KiroCredential:
+    """One Kiro login. `base_url` is the upstream's, and decides with the login's kind whether a profile is sent."""
+
+    def __init__(
+        self,
+        store: Store,
+        fetch: Fetch,
+        *,
+        name: str = "kiro",
+        base_url: str = "",
+        profile: Literal["auto", "always", "never"] = "auto",
+        endpoints: Endpoints | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.name = name
+        self._store = store
+        self._fetch = fetch
+        self._base_url = base_url
+        self._profile = profile
+        self._given_endpoints = endpoints
+        self._now = now
+        self._token: Token | None = None
+        self._base: Token | None = None  # what the store held when a token was refreshed that it could not take
+        self._write_at = 0.0  # when to try that again
+        self._bad = Secret()  # the access token that was refused
+        self._renewed_at = float("-inf")
+        self._failure: _Failure | None = None
+        self._problem = ""
+        self._arn = ""  # of a profile that had to be looked up
+        self._arn_tried = float("-inf")
+        self._renewal = SingleFlight(self._renew)
+        self._lookup = SingleFlight(self._look_up_profile)
+
+    # --- what a gateway uses
+
+    @property
+    def expires_at(self) -> float | None:
+        return self._token.expires_at if self._token else None
+
+    async def sign(self, request: HttpRequest) -> HttpRequest:
+        """Sign with a token that has at least ten minutes left; with less, if no better one can be had."""
+        token = await self.token()
+        if self._sends_profile(token):
+            arn = token.profile_arn or await self._looked_up()
+            request = with_profile(request, arn) if arn else request
+        return signed(request, token)
+
+    async def refused(self, status: int, request: HttpRequest | None = None) -> bool:
+        """Renew a token that was not accepted; `request`, as it was signed, tells which one that was.
+
+        Not for accounts that are suspended or out of quota: a new token does not help them. Raises CredentialFault if
+        the login has ended.
+        """
+        token = self._token
+        if status not in (401, 403) or token is None or token.kind == "api_key":
+            return False
+        if request is not None and request.header("authorization") != f"Bearer {token.access.reveal()}":
+            return True  # renewed while the request was under way
+        if self._now() - self._renewed_at < _SETTLED:
+            return request is None  # most likely it was the token before; if not, yet another one will not help
+        self._bad = token.access
+        try:
+            renewed = await self._renewal.join()
+            if renewed.access == self._bad:  # a run that had begun before
+                renewed = await self._renewal.join()
+        except CredentialFault as fault:
+            if fault.lasting:
+                raise
+            return False
+        return renewed.access != self._bad
+
+    async def token(self) -> Token:
+        """The token to use now. Raises CredentialFault."""
+        token = self._token
+        if token is not None and not self._stale(token) and not self._owes_a_write():
+            return token
+        try:
+            return await self._renewal.join()
+        except CredentialFault:
+            token = self._token
+            if token is None or token.access == self._bad or not token.access or token.ends_within(0, self._now()):
+                raise
+            return token  # it still lives; the trouble is told by describe()
+
+    async def renew(self) -> Token:
+        """Refresh now, whatever time is left."""
+        token = await self.token()
+        if token.kind == "api_key":
+            return token
+        if self._now() - self._renewed_at > 1:
+            self._bad = token.access
+            try:
+                return await self._renewal.join()
+            except CredentialFault:
+                self._bad = Secret()  # nobody refused it
+                raise
+        return token
+
+    async def usage(self) -> Usage:
+        """How much of the quota is left. Raises CredentialFault."""
+        token = await self.token()
+        arn = token.profile_arn or (await self._looked_up() if token.kind != "api_key" else "")
+        return await self._call(
+            usage_limits(self._fetch, self._endpoints(token), structs.replace(token, profile_arn=arn))
+        )
+
+    async def aclose(self) -> None:
+        """Let a refresh under way finish: its answer may be the only copy of a new refresh token."""
+        await self._renewal.settle()
+
+    def describe(self) -> dict[str, Json]:
+        try:
+            token = self._token or self._store.load()
+        except CredentialFault as fault:
+            return {
+                "name": self.name,
+                "type": "kiro",
+                "source": self._store.label,
+                "state": "missing",
+                "problem": str(fault),
+            }
+        return {
+            "name": self.name,
+            "type": "kiro",
+            "source": self._store.label,
+            "kind": token.kind,
+            "provider": token.provider,
+            "state": self._state(token),
+            "expires_at": token.expires_at,
+            "region": token.region,
+            "profile_arn": token.profile_arn or self._arn,
+            "problem": self._problem,
+            "unsaved": self._base is not None,
+        }
+
+    def _state(self, token: Token) -> str:
+        if self._failure is not None and self._failure.fault.lasting:
+            return "login needed"
+        if not token.access or token.ends_within(0, self._now()):
+            return "expired"
+        return "expiring" if token.ends_within(EARLY, self._now()) else "ok"
+
+    # --- renewal
+
+    def _stale(self, token: Token) -> bool:
+        return not token.access or token.access == self._bad or token.ends_within(EARLY, self._now())
+
+    def _owes_a_write(self) -> bool:
+        return self._base is not None and self._now() >= self._write_at
+
+    async def _renew(self) -> Token:
+        try:
+            if self._base is None:  # a token that is good needs no lock, and so no folder that can be written
+                token = await asyncio.to_thread(self._store.load)
+                if not self._stale(token):
+                    return self._adopt(token)
+                self._token = self._token or token  # in case it cannot be renewed but still lives
+            async with locked(self._store.lock):
+                return await self._renew_locked()
+        except CredentialFault as fault:
+            self._problem = str(fault)
+            self._write_at = self._now() + _OWED
+            raise
+
+    async def _renew_locked(self) -> Token:
+        token = await self._stored()
+        if not self._stale(token):
+            return self._adopt(token)
+        await asyncio.to_thread(self._store.prepare)
+        fresh, was = await self._refreshed(token)
+        if fresh is was:  # another program was faster after all
+            return self._adopt(fresh)
+        self._adopt(fresh)
+        self._renewed_at = self._now()
+        _log.info("%s: the token was refreshed", self.name)
+        in_store = self._base if was is token and self._base is not None else was
+        return await self._keep(fresh, in_store)
+
+    async def _refreshed(self, token: Token) -> tuple[Token, Token]:
+        """The new token and the one it was made of; the same twice if the store has a good one by now."""
+        failure = self._failure
+        if failure is not None and failure.token == token and self._now() < failure.until:
+            raise failure.fault
+        try:
+            return await self._call(refresh(self._fetch, self._endpoints(token), token, self._now())), token
+        except CredentialFault as fault:
+            self._failure = _Failure(token, float("inf") if fault.lasting else self._now() + _PAUSE, fault)
+            if not fault.lasting:
+                raise
+        # The IDE and kiro-cli do not take our lock: the refresh token may be dead because one of them used it.
+        newer = await asyncio.to_thread(self._store.load)
+        if newer.refresh == token.refresh:
+            raise self._failure.fault
+        return (newer, newer) if not self._stale(newer) else await self._refreshed(newer)
+
+    async def _stored(self) -> Token:
+        """What the store holds, unless we hold something newer that it could not take."""
+        stored = await asyncio.to_thread(self._store.load)
+        held, base = self._token, self._base
+        if held is None or base is None:
+            return stored
+        if stored.refresh != base.refresh:  # someone has logged in anew
+            self._base = None
+            return stored
+        return await self._keep(held, base)
+
+    async def _keep(self, token: Token, was: Token) -> Token:
+        """Write the token. If that fails it lives on in memory, and is written as soon as it can be."""
+        saving = asyncio.ensure_future(asyncio.to_thread(self._store.save, token, was))
+        try:
+            kept = await asyncio.shield(saving)
+        except asyncio.CancelledError:
+            await asyncio.wait([saving])  # the lock is not given up before the file is whole
+            raise
+        except CredentialFault as fault:
+            self._base, self._problem = was, str(fault)
+            self._write_at = self._now() + _OWED
+            _log.error("%s: a refreshed token could not be written and is only in memory: %s", self.name, fault)
+            return token
+        self._base = None
+        return self._adopt(kept)
+
+    def _adopt(self, token: Token) -> Token:
+        self._token, self._failure = token, None
+        if self._base is None:
+            self._problem = ""
+        return token
+
+    async def _call(self, work: Coroutine[object, object, T]) -> T:
+        """Run one exchange with a service in bounded time; trouble on the way is no lasting fault."""
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                return await work
+        except TimeoutError:
+            raise CredentialFault(f"the service did not answer within {_TIMEOUT:.0f} s.", lasting=False) from None
+        except CredentialFault:
+            raise
+        except DragomanError as error:  # of the network, or an answer that is no HTTP
+            raise CredentialFault(f"the service cannot be reached: {error}", lasting=False) from None
+
+    def _endpoints(self, token: Token) -> Endpoints:
+        if self._given_endpoints is not None:
+            return self._given_endpoints
+        return Endpoints.everything_at(token.endpoint) if token.endpoint else Endpoints()
+
+    # --- the profile
+
+    def _sends_profile(self, token: Token) -> bool:
+        if self._profile != "auto":
+            return self._profile == "always"
+        host = urlsplit(self._base_url).hostname or ""
+        if token.is_builder_id and host.endswith(".amazonaws.com"):
+            return False  # there it makes the token invalid; runtime.kiro.dev needs it
+        return token.kind != "api_key"
+
+    async def _looked_up(self) -> str:
+        if self._arn or self._now() - self._arn_tried < _UNLISTED:
+            return self._arn
+        return await self._lookup.join()
+
+    async def _look_up_profile(self) -> str:
+        """The only profile of the login, or its first. Without one the service itself says what is missing."""
+        token = await self.token()
+        self._arn_tried = self._now()
+        try:
+            found = await self._call(list_profiles(self._fetch, self._endpoints(token), token))
+        except CredentialFault as fault:
+            _log.warning("%s: profiles could not be listed: %s", self.name, fault)
+            return ""
+        if len(found) > 1:
+            _log.warning("%s: the login has %d profiles; the first is used", self.name, len(found))
+        self._arn = found[0].arn if found else ""
+        return self._arn

@@ -1,0 +1,142 @@
+"""How a login is renewed: the social service, OIDC, or an external identity provider's own token endpoint."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode, urlsplit
+
+from msgspec import Struct, structs
+
+from dragoman.upstream.credentials import CredentialFault, Fetch
+from dragoman.upstream.kiro.endpoints import Endpoints, is_safe_url, region_of_arn
+from dragoman.upstream.kiro.service import USER_AGENT
+from dragoman.upstream.kiro.token import Document, Token, parse_token, pick
+from dragoman.wire import jsonio
+from dragoman.wire.http import Headers, HttpRequest, HttpResponse
+from dragoman.wire.jsonio import Json
+
+JSON: Headers = (("content-type", "application/json"), ("accept", "application/json"), ("user-agent", USER_AGENT))
+_FORM: Headers = (("content-type", "application/x-www-form-urlencoded"), *JSON[1:])
+_LOGIN = "Run `dragoman auth login kiro`."
+_USUAL_LIFE = 3600.0
+
+
+class Refusal(Struct, frozen=True):
+    """An OAuth error in either spelling: a code such as `invalid_grant`, and words that hold no secret."""
+
+    status: int
+    code: str
+    words: str
+
+
+async def refresh(fetch: Fetch, endpoints: Endpoints, token: Token, now: float) -> Token:
+    """A new token for the old one's refresh token. Raises CredentialFault, TransportError."""
+    if not token.refresh:
+        raise CredentialFault(f"the access token has ended and there is no refresh token. {_LOGIN}")
+    if token.endpoint:
+        endpoints = Endpoints.everything_at(token.endpoint)
+    base, request = _request(endpoints, token)
+    response = await fetch(base, request)
+    if response.status != 200:
+        raise _explained(read_refusal(response, token), token)
+    return granted(response, token, now)
+
+
+def _request(endpoints: Endpoints, token: Token) -> tuple[str, HttpRequest]:
+    match token.kind:
+        case "social":
+            body = jsonio.encode({"refreshToken": token.refresh.reveal()})
+            return endpoints.at("social", token.region), HttpRequest("POST", "/refreshToken", headers=JSON, body=body)
+        case "idc":
+            if not token.client_id or not token.client_secret:
+                raise CredentialFault(f"the login lacks the client registration that a refresh needs. {_LOGIN}")
+            body = jsonio.encode(
+                {
+                    "clientId": token.client_id,
+                    "clientSecret": token.client_secret.reveal(),
+                    "grantType": "refresh_token",
+                    "refreshToken": token.refresh.reveal(),
+                }
+            )
+            return endpoints.at("oidc", token.region), HttpRequest("POST", "/token", headers=JSON, body=body)
+        case "external_idp":
+            return _external(token)
+        case "api_key":
+            raise CredentialFault("an API key cannot be refreshed.")
+
+
+def _external(token: Token) -> tuple[str, HttpRequest]:
+    """A public client of an enterprise's provider; the address is in the login, and must be one to trust."""
+    if not is_safe_url(token.token_endpoint):
+        raise CredentialFault("the login's token endpoint is no https address, so nothing is sent to it.")
+    form = {"grant_type": "refresh_token", "refresh_token": token.refresh.reveal(), "client_id": token.client_id}
+    if token.scopes:
+        form["scope"] = " ".join(token.scopes)
+    parts = urlsplit(token.token_endpoint)
+    request = HttpRequest("POST", parts.path or "/", parts.query, _FORM, urlencode(form).encode())
+    return f"{parts.scheme}://{parts.netloc}", request
+
+
+def granted(response: HttpResponse, was: Token, now: float) -> Token:
+    """Read an answer that grants a token; what it does not say stays as it was, the refresh token above all."""
+    document = read_answer(response)
+    if not pick(document, "accessToken", "access_token"):
+        raise CredentialFault("the sign-in service answered without an access token.", lasting=False)
+    new = parse_token(document, "the sign-in service's answer", was.kind)
+    lives = seconds(document.get("expiresIn", document.get("expires_in")), _USUAL_LIFE)
+    arn = pick(document, "profileArn", "profile_arn")
+    return structs.replace(
+        was,
+        access=new.access,
+        refresh=new.refresh or was.refresh,
+        expires_at=now + lives,
+        profile_arn=arn if region_of_arn(arn) else was.profile_arn,
+    )
+
+
+def read_refusal(response: HttpResponse, token: Token) -> Refusal:
+    document = read_answer(response)
+    named = response.header("x-amzn-errortype").partition(":")[0] or pick(document, "__type").rpartition("#")[2]
+    words = pick(document, "error_description", "message", "Message") or f"status {response.status}"
+    return Refusal(response.status, pick(document, "error") or _CODES.get(named, named), token.masked(words[:300]))
+
+
+_CODES = {
+    "InvalidGrantException": "invalid_grant",
+    "InvalidRequestException": "invalid_request",
+    "InvalidClientException": "invalid_client",
+    "UnauthorizedClientException": "unauthorized_client",
+    "ExpiredTokenException": "expired_token",
+    "AccessDeniedException": "access_denied",
+    "AuthorizationPendingException": "authorization_pending",
+    "SlowDownException": "slow_down",
+}
+
+
+def _explained(refusal: Refusal, token: Token) -> CredentialFault:
+    """What a person should know and do. Only trouble of the service itself is worth a retry."""
+    if refusal.status in (408, 429) or refusal.status >= 500:
+        return CredentialFault(f"the sign-in service is in trouble: {refusal.words}", lasting=False)
+    match refusal.code:
+        case "invalid_request" if token.kind == "idc":
+            return CredentialFault(
+                f"the sign-in service of {token.region} does not know this login ({refusal.words}). It was most likely"
+                " made in another region: run `dragoman auth login kiro --region REGION` with the right one."
+            )
+        case "invalid_client" | "unauthorized_client":
+            return CredentialFault(f"the login's client registration has ended ({refusal.words}). {_LOGIN}")
+        case _:
+            return CredentialFault(f"the refresh token is no longer good ({refusal.words}). {_LOGIN}")
+
+
+def read_answer(response: HttpResponse) -> Document:
+    """The JSON object in an answer; empty if there is none."""
+    try:
+        document = jsonio.decode(response.body) if response.body else None
+    except jsonio.JsonError:
+        document = None
+    return document if isinstance(document, dict) else {}
+
+
+def seconds(value: Json, default: float) -> float:
+    """A duration that a service names, if it is one."""
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 else default

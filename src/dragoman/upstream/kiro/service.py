@@ -1,0 +1,154 @@
+"""Calls of the Kiro service that are no conversation: which profiles a login has, how much of its quota is left."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+from uuid import uuid4
+
+from msgspec import Struct
+
+from dragoman._version import __version__
+from dragoman.upstream.credentials import CredentialFault, Fetch, with_headers
+from dragoman.upstream.kiro.endpoints import API_REGIONS, Endpoints, region_of_arn
+from dragoman.upstream.kiro.token import Document, Token
+from dragoman.wire import jsonio
+from dragoman.wire.http import Headers, HttpRequest, HttpResponse
+from dragoman.wire.jsonio import Json
+
+USER_AGENT = f"dragoman/{__version__}"  # D16: our own name, and no fingerprint of the machine
+_PROFILES = "AmazonCodeWhispererService.ListAvailableProfiles"
+_TOKEN_TYPES = {"api_key": "API_KEY", "external_idp": "EXTERNAL_IDP"}
+_MOST_PAGES = 10
+
+
+def signed(request: HttpRequest, token: Token) -> HttpRequest:
+    """The request with the token's headers; each attempt gets an id of its own."""
+    headers: Headers = (
+        ("authorization", f"Bearer {token.access.reveal()}"),
+        ("user-agent", USER_AGENT),
+        ("x-amz-user-agent", USER_AGENT),
+        ("amz-sdk-invocation-id", str(uuid4())),
+        ("amz-sdk-request", "attempt=1; max=1"),
+    )
+    if token.kind in _TOKEN_TYPES:
+        headers += (("tokentype", _TOKEN_TYPES[token.kind]),)
+    return with_headers(request, headers)
+
+
+class Profile(Struct, frozen=True):
+    arn: str
+    name: str
+
+
+async def list_profiles(fetch: Fetch, endpoints: Endpoints, token: Token) -> list[Profile]:
+    """The profiles of a login, in every region of the service. Raises CredentialFault if no region answers."""
+    found: dict[str, Profile] = {}
+    faults: list[CredentialFault] = []
+    bases = dict.fromkeys(endpoints.at("api", region) for region in API_REGIONS)
+    for base in bases:
+        try:
+            found |= {profile.arn: profile for profile in await _profiles_at(fetch, base, token)}
+        except CredentialFault as fault:  # a login of one region is refused in the other
+            faults.append(fault)
+    if len(faults) == len(bases):
+        raise faults[0]
+    return [*found.values()]
+
+
+async def _profiles_at(fetch: Fetch, base: str, token: Token) -> list[Profile]:
+    found: list[Profile] = []
+    more: Document = {}
+    headers: Headers = (("content-type", "application/x-amz-json-1.0"), ("x-amz-target", _PROFILES))
+    for _ in range(_MOST_PAGES):
+        body = jsonio.encode({"maxResults": 10, **more})
+        answer = _answer(await fetch(base, signed(HttpRequest("POST", "/", headers=headers, body=body), token)), token)
+        found += [profile for item in _list(answer, "profiles") if (profile := _profile(item))]
+        following = answer.get("nextToken")
+        if not isinstance(following, str) or not following:
+            break
+        more = {"nextToken": following}
+    return found
+
+
+def _profile(item: Document) -> Profile | None:
+    arn, name = item.get("arn"), item.get("profileName")
+    if not isinstance(arn, str) or not region_of_arn(arn):
+        return None
+    return Profile(arn, name if isinstance(name, str) else "")
+
+
+class Usage(Struct, frozen=True):
+    """What is used of what a period allows, a free trial included."""
+
+    used: float
+    limit: float
+    plan: str = ""
+    resets_at: float | None = None
+
+    @property
+    def remaining(self) -> float:
+        return max(0.0, self.limit - self.used)
+
+
+async def usage_limits(fetch: Fetch, endpoints: Endpoints, token: Token) -> Usage:
+    """How much of the quota is used. Raises CredentialFault."""
+    query = {"origin": "AI_EDITOR", "resourceType": "AGENTIC_REQUEST"}
+    if token.profile_arn:
+        query["profileArn"] = token.profile_arn
+    request = HttpRequest("GET", "/getUsageLimits", urlencode(query), (("accept", "application/json"),))
+    answer = _answer(await fetch(endpoints.at("api", token.api_region), signed(request, token)), token)
+    used = limit = 0.0
+    for item in _list(answer, "usageBreakdownList"):
+        trial = item.get("freeTrialInfo")
+        active = isinstance(trial, dict) and trial.get("freeTrialStatus") == "ACTIVE"
+        for part in (item, trial) if isinstance(trial, dict) and active else (item,):
+            used += _number(part, "currentUsageWithPrecision", "currentUsage")
+            limit += _number(part, "usageLimitWithPrecision", "usageLimit")
+    plan = answer.get("subscriptionInfo")
+    title = plan.get("subscriptionTitle") if isinstance(plan, dict) else None
+    return Usage(used, limit, title if isinstance(title, str) else "", _number(answer, "nextDateReset") or None)
+
+
+def with_profile(request: HttpRequest, arn: str) -> HttpRequest:
+    """The request of a conversation with the profile at the top of its body, unless it names one."""
+    if request.method != "POST" or not request.body.startswith(b'{"conversationState"'):
+        return request
+    if b'"profileArn":' in request.body and _names_profile(request.body):
+        return request
+    body = b'{"profileArn":%b,%b' % (jsonio.quote(arn), request.body[1:])  # spliced: histories are large
+    return HttpRequest(request.method, request.path, request.query, request.headers, body)
+
+
+def _names_profile(body: bytes) -> bool:
+    """Tell a profile at the top from one in some tool's arguments."""
+    try:
+        document = jsonio.decode(body)
+    except jsonio.JsonError:
+        return True  # not ours to mend
+    return not isinstance(document, dict) or "profileArn" in document
+
+
+def _answer(response: HttpResponse, token: Token) -> Document:
+    try:
+        document = jsonio.decode(response.body) if response.body else None
+    except jsonio.JsonError:
+        document = None
+    known: Document = document if isinstance(document, dict) else {}
+    if response.status == 200 and known:
+        return known
+    words = known.get("message") or known.get("Message") or f"status {response.status}"
+    said = token.masked(str(words)[:300])
+    raise CredentialFault(f"Kiro refused the login: {said}", lasting=response.status in (400, 401, 403))
+
+
+def _list(document: Document, name: str) -> list[Document]:
+    value = document.get(name)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _number(document: dict[str, Json], *names: str) -> float:
+    for name in names:
+        value = document.get(name)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+    return 0.0

@@ -1,0 +1,190 @@
+"""Where a token is kept. A store reads it, and takes a refreshed one back in the same place and spelling."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Protocol
+
+from dragoman.upstream.credentials import CredentialFault, Secret
+from dragoman.upstream.kiro.durable import check_replaceable, lock_beside, make_private_folder, replace_file, unwritable
+from dragoman.upstream.kiro.endpoints import region_of_arn
+from dragoman.upstream.kiro.token import Document, Token, parse_token, pick, render_token, renewed
+from dragoman.wire import jsonio
+
+_LARGEST = 1024 * 1024
+_HASH = re.compile(r"[A-Za-z0-9_-]{1,128}")  # it becomes a file's name
+
+
+class Store(Protocol):
+    """A place for one token. All methods may block, and raise CredentialFault."""
+
+    @property
+    def label(self) -> str:
+        """What to call it before people."""
+
+    @property
+    def lock(self) -> Path | None:
+        """The file to lock around a refresh; None if the token never changes."""
+
+    def load(self) -> Token: ...
+
+    def prepare(self) -> None:
+        """Make sure that `save` can work: a token that is refreshed and cannot be kept is lost."""
+
+    def save(self, token: Token, was: Token) -> Token:
+        """Keep what `was` has become. Gives what the store now holds: another program may have been faster."""
+
+
+class KeyStore:
+    """An API key: it neither ends nor changes."""
+
+    label = "API key"
+    lock: Path | None = None
+
+    def __init__(self, key: Secret) -> None:
+        self._token = parse_token({"api_key": key.reveal()}, "the API key", "api_key")
+
+    def load(self) -> Token:
+        return self._token
+
+    def prepare(self) -> None:
+        pass
+
+    def save(self, token: Token, was: Token) -> Token:
+        raise CredentialFault("an API key cannot be refreshed.")
+
+
+class _FileStore:
+    """A JSON file. `save` changes the fields of the token and leaves all others."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def label(self) -> str:
+        return str(self.path)
+
+    @property
+    def lock(self) -> Path | None:
+        return lock_beside(self.path)
+
+    def load(self) -> Token:
+        return self._parse(self._document())
+
+    def prepare(self) -> None:
+        try:
+            check_replaceable(self.path)
+        except OSError as error:
+            raise unwritable(self.path, error) from None
+
+    def save(self, token: Token, was: Token) -> Token:
+        document = self._document()
+        stored = self._parse(document)
+        if outran(stored, was, token):
+            return stored
+        try:
+            replace_file(self.path, jsonio.pretty(renewed(document, token)) + b"\n")
+        except OSError as error:
+            raise unwritable(self.path, error) from None
+        return token
+
+    def _document(self) -> Document:
+        return read_document(self.path)
+
+    def _parse(self, document: Document) -> Token:
+        return parse_token(document, str(self.path))
+
+
+class OwnStore(_FileStore):
+    """Our own file: private, or it is not read."""
+
+    def create(self, token: Token) -> None:
+        """Write a new login, in place of any before it."""
+        self.write(render_token(token))
+
+    def write(self, document: Document) -> None:
+        try:
+            make_private_folder(self.path.parent)
+            check_replaceable(self.path)
+            replace_file(self.path, jsonio.pretty(document) + b"\n")
+        except OSError as error:
+            raise unwritable(self.path, error) from None
+
+    def _document(self) -> Document:
+        try:
+            mode = self.path.stat().st_mode
+        except OSError as error:
+            raise unreadable(self.path, error) from None
+        if mode & 0o077 and os.name == "posix":
+            raise CredentialFault(f"{self.path} can be read by others. Run `chmod 600 {self.path}`.")
+        return read_document(self.path)
+
+
+class IdeStore(_FileStore):
+    """The Kiro IDE's token file, with the client registration beside it and the profile that the IDE chose."""
+
+    def __init__(self, path: Path, profile: Path) -> None:
+        super().__init__(path)
+        self._profile = profile
+
+    @property
+    def label(self) -> str:
+        return f"Kiro IDE ({self.path})"
+
+    def _parse(self, document: Document) -> Token:
+        registration = self._registration(pick(document, "clientIdHash"))
+        arn = pick(document, "profileArn") or self._chosen_profile()
+        return parse_token({**registration, **document, "profileArn": arn}, str(self.path))
+
+    def _registration(self, client: str) -> Document:
+        if not client:
+            return {}
+        if not _HASH.fullmatch(client):
+            raise CredentialFault(f"{self.path}: clientIdHash is not the name of a registration.")
+        found = _optional(self.path.resolve().with_name(f"{client}.json"))
+        names = ("clientId", "clientSecret")
+        return {name: found[name] for name in names if name in found} | {"client_expires_at": found.get("expiresAt")}
+
+    def _chosen_profile(self) -> str:
+        arn = pick(_optional(self._profile), "arn", "profileArn")
+        return arn if region_of_arn(arn) else ""
+
+
+# --- what stores have in common
+
+
+def outran(stored: Token, was: Token, token: Token) -> bool:
+    """Tell whether the login was renewed or replaced by another program while we refreshed it."""
+    if stored.refresh != was.refresh:
+        return True  # a refresh token of its own, perhaps of another account: not ours to overwrite
+    return stored.access != was.access and (stored.expires_at or 0) > (token.expires_at or 0)
+
+
+def read_document(path: Path) -> Document:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST + 1)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    try:
+        document = jsonio.decode(data) if len(data) <= _LARGEST else None
+    except jsonio.JsonError:
+        document = None  # the reason may quote the content
+    if not isinstance(document, dict):
+        raise CredentialFault(f"{path} is not a JSON object. Run `dragoman auth login kiro`.")
+    return document
+
+
+def unreadable(path: Path, error: OSError) -> CredentialFault:
+    if isinstance(error, FileNotFoundError):
+        return CredentialFault(f"there is no {path}. Run `dragoman auth login kiro`.")
+    return CredentialFault(f"cannot read {path}: {error.strerror or error}.")
+
+
+def _optional(path: Path) -> Document:
+    try:
+        return read_document(path)
+    except CredentialFault:
+        return {}

@@ -1,0 +1,201 @@
+"""One exchange with an upstream: its head, its body as it comes, its deadlines, and how it ended.
+
+    asking ──head──> answered ──end of body──> ended
+       └───────────────┴──fault, timeout, close──> ended, with `_error`
+
+Bytes are pushed: the connection's read callback calls the sink, no task is woken for a read. The task that awaits is
+woken twice, at the head and at the end. Nothing sets an exception on a future, since a cancelled task never fetches it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from dragoman.errors import LocalMisuse, Reset, TimedOut, TooLarge
+from dragoman.wire.http import Headers
+
+if TYPE_CHECKING:
+    from dragoman.upstream.connection import Connection
+    from dragoman.upstream.pool import Lane
+
+HELD = 64 * 1024  # body bytes kept for a reader who has not come yet; past it the transport is paused
+
+
+class Timeouts(Struct, frozen=True):
+    """Seconds. `connect` and `tls` are for each step of a new connection; `head` runs from the request to the whole
+    head, `idle` between two reads of the body (not while paused), `total` from the call of `open` to the body's end.
+    """
+
+    connect: float = 5.0
+    tls: float = 5.0
+    head: float = 300.0
+    idle: float = 120.0
+    total: float = 3600.0
+
+
+class Stale(Reset):
+    """A kept connection turned out to be closed before it answered a byte: the request may be sent again."""
+
+
+class Reply:
+    """An answer whose head is here. Take the body by `pump` or `read`, once; `close` what you do not finish."""
+
+    def __init__(self, lane: Lane, timeouts: Timeouts, began: float, *, bodiless: bool) -> None:
+        self.status = 0
+        self.headers: Headers = ()
+        self.fresh = False  # bytes came since the last sweep
+        self.bodiless = bodiless
+        self._lane = lane
+        self._timeouts = timeouts
+        self._end_by = began + timeouts.total
+        self._seen = began
+        self._connection: Connection | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._sink: Callable[[bytes], None] | None = None
+        self._held: list[bytes] = []
+        self._paused = False
+        self._read = False
+        self._ended = False
+        self._error: Exception | None = None
+
+    async def pump(self, on_bytes: Callable[[bytes], None]) -> None:
+        """Hand every piece of the body to `on_bytes`, from the read callback; return at the body's own end.
+
+        Raises Reset, Truncated, TimedOut or BadFrame when there is no such end, and what `on_bytes` raises. Whatever
+        ends it early, cancellation included, closes the connection.
+        """
+        if self._read:
+            raise LocalMisuse("a reply can be read once")
+        self._read = True
+        try:
+            if self._held:
+                held = b"".join(self._held)
+                self._held.clear()
+                on_bytes(held)
+            if not self._ended:
+                self._sink = on_bytes
+                self._waiter = asyncio.get_running_loop().create_future()
+                if not self._paused:
+                    self._let_flow()
+                await self._waiter
+        except BaseException:
+            self.close()
+            raise
+        self._raise_error()
+
+    async def read(self, limit: int) -> bytes:
+        """Give the whole body. Raises TooLarge past `limit` bytes, and what `pump` raises."""
+        pieces: list[bytes] = []
+        size = 0
+
+        def gather(piece: bytes) -> None:
+            nonlocal size
+            size += len(piece)
+            if size > limit:
+                raise TooLarge(f"{self._lane.name} answered more than {limit} bytes")
+            pieces.append(piece)
+
+        await self.pump(gather)
+        return b"".join(pieces)
+
+    def pause(self) -> None:
+        """Stop reading from the upstream's socket. What one read has brought already still comes."""
+        self._paused = True
+        if self._connection is not None:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        self._paused = False
+        self._let_flow()
+
+    def close(self) -> None:
+        """Give the exchange up; an unfinished one closes its connection. May be called twice, and from `on_bytes`."""
+        self.fail(Reset(f"the exchange with {self._lane.name} was closed here before its end"))
+
+    # What follows is for the connection, the client and the sweeper.
+
+    async def ask(self, connection: Connection, payload: tuple[bytes, ...]) -> None:
+        """Send the request and wait for the head. Raises as `open` does, and Stale."""
+        loop = asyncio.get_running_loop()
+        self._connection, self._error = connection, None
+        self._waiter = loop.create_future()
+        self._seen = loop.time()
+        connection.send(self, payload, self._seen)
+        await self._waiter
+        if not self.status:
+            self._raise_error()
+
+    def answered(self, status: int, headers: Headers) -> None:
+        self.status, self.headers = status, headers
+        self._wake()
+
+    def take(self, body: bytes) -> None:
+        if self._sink is None:
+            self._held.append(body)
+            if self._connection is not None and sum(map(len, self._held)) > HELD:
+                self._connection.pause()
+            return
+        try:
+            self._sink(body)
+        except Exception as error:  # noqa: BLE001  whatever the reader raises belongs to whoever awaits `pump`
+            self.fail(error)
+
+    def finish(self) -> None:
+        """The body came to its own end, and its connection is free already."""
+        self._connection = None
+        self._end()
+
+    def stale(self, error: Stale) -> None:
+        """The slot is kept: the client asks again."""
+        self._connection, self._error = None, error
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        if self._ended:
+            return
+        self._error = error
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
+        self._end()
+
+    def check(self, now: float) -> None:
+        """Fail if a deadline has passed."""
+        timeouts = self._timeouts
+        if now >= self._end_by:
+            self._overdue("was not done within", timeouts.total)
+        elif not self.status:
+            if now >= self._seen + timeouts.head:
+                self._overdue("gave no answer within", timeouts.head)
+        elif self.fresh or self._paused or (self._sink is None and self._held):
+            self.fresh = False
+            self._seen = now
+        elif now >= self._seen + timeouts.idle:
+            self._overdue("went silent in the middle of its answer for", timeouts.idle)
+
+    def _overdue(self, what: str, seconds: float) -> None:
+        self.fail(TimedOut(f"{self._lane.name} {what} {seconds:g} s"))
+
+    def _let_flow(self) -> None:
+        if self._connection is not None and (self._sink is not None or not self._held):
+            self._connection.resume()
+
+    def _end(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._lane.live.discard(self)
+        self._lane.leave()
+        self._wake()
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,0 +1,142 @@
+"""A server on loopback that does, byte for byte, what a test tells it, and a runner for both event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+
+
+class Talk:
+    """The server's side of one connection."""
+
+    def __init__(self, peer: Peer, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.peer, self.number, self.reader, self.writer = peer, number, reader, writer
+
+    async def request(self) -> bytes:
+        """Read one request and give its head; it is kept, with its body, in `peer.requests`."""
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = next((int(v) for k, v in fields(head) if k == "content-length"), 0)
+        self.peer.requests.append((head, await self.reader.readexactly(length)))
+        return head
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    def close(self) -> None:
+        self.writer.close()
+
+    def reset(self) -> None:
+        """Close with RST instead of FIN."""
+        sock: socket.socket = self.writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
+
+    async def gone(self) -> None:
+        """Wait until the client has closed."""
+        with contextlib.suppress(ConnectionError):
+            while await self.reader.read(65536):
+                pass
+
+
+Script = Callable[[Talk], Awaitable[None]]
+
+
+class Peer:
+    def __init__(self) -> None:
+        self.url = ""
+        self.port = 0
+        self.connections = 0
+        self.open = 0
+        self.requests: list[tuple[bytes, bytes]] = []
+
+
+@contextlib.asynccontextmanager
+async def peer(script: Script, *, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> AsyncIterator[Peer]:
+    it = Peer()
+    tasks: set[asyncio.Task[Any]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        it.connections += 1
+        it.open += 1
+        try:
+            await script(Talk(it, it.connections, reader, writer))
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            it.open -= 1
+            writer.close()
+
+    server = await asyncio.start_server(serve, host, 0, ssl=tls, limit=1 << 20)
+    it.port = server.sockets[0].getsockname()[1]
+    it.url = f"{'https' if tls else 'http'}://{'localhost' if tls else host}:{it.port}"
+    try:
+        yield it
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0.01)  # transports that close, TLS ones above all, need a turn or two
+
+
+def fields(head: bytes) -> list[tuple[str, str]]:
+    lines = head.decode("latin-1").split("\r\n")[1:]
+    return [(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines if line)]
+
+
+def answering(*answers: bytes) -> Script:
+    """Answer the n-th request of a connection with the n-th answer, and the last of them for ever."""
+
+    async def script(talk: Talk) -> None:
+        count = 0
+        while True:
+            await talk.request()
+            await talk.send(answers[min(count, len(answers) - 1)])
+            count += 1
+
+    return script
+
+
+def once(answer: bytes, *, size: int = 0, end: Callable[[Talk], None] | None = Talk.close) -> Script:
+    """Answer one request, in writes of `size` bytes, then end the connection; `end=None` keeps it open."""
+
+    async def script(talk: Talk) -> None:
+        await talk.request()
+        step = size or len(answer) or 1
+        for at in range(0, len(answer), step):
+            await talk.send(answer[at : at + step])
+            if size:
+                await asyncio.sleep(0)
+        if end is not None:
+            end(talk)
+        else:
+            await talk.gone()
+
+    return script
+
+
+def run_on(loop: Callable[[], asyncio.AbstractEventLoop], main: Coroutine[Any, Any, T]) -> T:
+    """Run to the end within 20 s; fail if the loop was told of an error that nobody handled."""
+    told: list[dict[str, Any]] = []
+
+    async def watched() -> T:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        async with asyncio.timeout(20):
+            return await main
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        result = runner.run(watched())
+    assert not told
+    return result

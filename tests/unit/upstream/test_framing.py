@@ -1,0 +1,276 @@
+"""Answers as they come: every kind of body, cut anywhere, and no end that was not earned."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dragoman.errors import BadFrame, Reset, TooLarge, Truncated
+from dragoman.upstream import connection
+from dragoman.upstream.client import Client, Reply
+from dragoman.wire.http import HttpRequest
+from tests.unit.upstream.conftest import Run
+from tests.unit.upstream.peer import OK, Script, Talk, answering, once, peer
+
+GET = HttpRequest("GET", "/")
+POST = HttpRequest("POST", "/v1/messages", headers=(("content-type", "application/json"),), body=b"{}")
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+LENGTH = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s"
+
+
+def chunked(*pieces: bytes) -> bytes:
+    return CHUNKED + b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+
+
+async def ask(script: Script, request: HttpRequest = POST) -> tuple[int, bytes, int]:
+    """Ask once; give status, body and how many connections are kept."""
+    async with peer(script) as server:
+        client = Client()
+        try:
+            reply = await client.open(server.url, request)
+            body = await reply.read(1 << 24)
+            return reply.status, body, client.lanes()[0].idle
+        finally:
+            await client.aclose()
+
+
+WHOLE = {
+    "length": (LENGTH % (5, b"hello"), b"hello", 1),
+    "no bytes": (LENGTH % (0, b""), b"", 1),
+    "chunked": (chunked(b"hel", b"lo"), b"hello", 1),
+    "chunked and empty": (chunked(), b"", 1),
+    "chunk extensions": (CHUNKED + b"3;a=b\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n", b"hello", 1),
+    "trailers": (CHUNKED + b"5\r\nhello\r\n0\r\nx-sum: 1\r\n\r\n", b"hello", 1),
+    "100 first": (b"HTTP/1.1 100 Continue\r\n\r\n" + LENGTH % (5, b"hello"), b"hello", 1),
+    "103 and 199 first": (
+        b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\nHTTP/1.1 199 ?\r\n\r\n" + LENGTH % (5, b"hello"),
+        b"hello",
+        1,
+    ),
+    "connection: close": (b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 5\r\n\r\nhello", b"hello", 0),
+    "HTTP/1.0": (b"HTTP/1.0 200 OK\r\ncontent-length: 5\r\n\r\nhello", b"hello", 0),
+    "HTTP/1.0, chunked": (chunked(b"hello").replace(b"1.1", b"1.0"), b"hello", 0),
+}
+
+
+@pytest.mark.parametrize("size", [0, 1], ids=["in one write", "byte by byte"])
+@pytest.mark.parametrize("case", WHOLE)
+def test_a_whole_answer_is_read_and_its_connection_kept_if_it_may_be(run: Run, case: str, size: int) -> None:
+    answer, body, kept = WHOLE[case]
+    assert run(ask(once(answer, size=size, end=None))) == (200, body, kept)
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_a_body_without_a_length_ends_with_the_connection(run: Run, size: int) -> None:
+    answer = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: 1\n\n"
+    assert run(ask(once(answer, size=size))) == (200, b"data: 1\n\n", 0)
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "status"),
+    [
+        ("HEAD", b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n", 200),
+        ("HEAD", CHUNKED, 200),
+        ("POST", b"HTTP/1.1 204 No Content\r\n\r\n", 204),
+        ("POST", b"HTTP/1.1 304 Not Modified\r\ncontent-length: 500\r\n\r\n", 304),
+    ],
+)
+def test_some_answers_have_no_body_whatever_their_head_says(run: Run, method: str, answer: bytes, status: int) -> None:
+    assert run(ask(once(answer, end=None), HttpRequest(method, "/"))) == (status, b"", 1)
+
+
+def test_after_a_head_request_the_connection_serves_the_next(run: Run) -> None:
+    async def main() -> None:
+        async with peer(answering(b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n", OK)) as server:
+            client = Client()
+            await (await client.open(server.url, HttpRequest("HEAD", "/"))).read(0)
+            assert await (await client.open(server.url, POST)).read(10) == b"ok"
+            assert server.connections == 1
+            await client.aclose()
+
+    run(main())
+
+
+def test_a_body_after_a_head_request_is_dropped_with_its_connection(run: Run) -> None:
+    assert run(ask(once(LENGTH % (5, b"hello"), end=None), HttpRequest("HEAD", "/"))) == (200, b"", 0)
+
+
+CUT = {
+    "nothing at all": (b"", Reset),
+    "half a head": (b"HTTP/1.1 200 OK\r\ncontent-le", Truncated),
+    "a 1xx and no answer": (b"HTTP/1.1 100 Continue\r\n\r\n", Truncated),
+    "less than the length": (LENGTH % (6, b"hello"), Truncated),
+    "no last chunk": (CHUNKED + b"5\r\nhello\r\n", Truncated),
+    "half a last chunk": (CHUNKED + b"5\r\nhello\r\n0\r\n", Truncated),
+    "half a chunk": (CHUNKED + b"6\r\nhello", Truncated),
+    "half a chunk size": (CHUNKED + b"5\r\nhello\r\n1", Truncated),
+}
+
+
+@pytest.mark.parametrize("size", [0, 1])
+@pytest.mark.parametrize("case", CUT)
+def test_an_answer_cut_short_is_never_a_clean_end(run: Run, case: str, size: int) -> None:
+    answer, error = CUT[case]
+    with pytest.raises(error):
+        run(ask(once(answer, size=size)))
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", LENGTH % (6, b"hello"), CHUNKED + b"5\r\nhello\r\n", b"HTTP/1.1 200 OK\r\n\r\nhel"]
+)
+def test_a_reset_is_a_reset_even_where_the_end_of_the_connection_would_do(run: Run, answer: bytes) -> None:
+    async def script(talk: Talk) -> None:
+        await talk.request()
+        await talk.send(answer)
+        await asyncio.sleep(0.05)
+        talk.reset()
+
+    with pytest.raises(Reset):
+        run(ask(script))
+
+
+def test_what_came_before_a_cut_is_handed_out_first(run: Run) -> None:
+    async def main() -> bytes:
+        async with peer(once(CHUNKED + b"5\r\nhello\r\n3\r\nhe")) as server:
+            client, got = Client(), bytearray()
+            reply = await client.open(server.url, POST)
+            await asyncio.sleep(0.05)  # the cut comes before anybody reads
+            with pytest.raises(Truncated):
+                await reply.pump(got.extend)
+            await client.aclose()
+            return bytes(got)
+
+    assert run(main()) == b"hellohe"
+
+
+def test_a_half_closed_connection_still_gives_its_whole_answer(run: Run) -> None:
+    async def script(talk: Talk) -> None:
+        await talk.request()
+        await talk.send(OK)
+        talk.writer.write_eof()
+        await talk.gone()
+
+    status, body, kept = run(ask(script))
+    assert (status, body) == (200, b"ok")
+    assert kept in (0, 1)  # the end may be read after ours
+
+
+def test_a_half_close_in_the_middle_of_a_request_that_nobody_reads_does_not_hang(run: Run) -> None:
+    async def script(talk: Talk) -> None:
+        talk.writer.write_eof()
+        await asyncio.sleep(5)
+
+    with pytest.raises(Reset):
+        run(asyncio.wait_for(ask(script, HttpRequest("POST", "/", body=bytes(32 << 20))), 3))
+
+
+BROKEN = {
+    "not HTTP": b"SSH-2.0-OpenSSH_9.2\r\n",
+    "HTTP/2": b"HTTP/2 200 OK\r\n\r\n",
+    "length and chunked": b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ntransfer-encoding: chunked\r\n\r\nok",
+    "two lengths": b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\nok",
+    "a length that is none": b"HTTP/1.1 200 OK\r\ncontent-length: +2\r\n\r\nok",
+    "a folded field": b"HTTP/1.1 200 OK\r\na: b\r\n c\r\ncontent-length: 2\r\n\r\nok",
+    "bare line feeds": b"HTTP/1.1 200 OK\ncontent-length: 2\n\nok",
+    "another transfer encoding": b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "a switch of protocols": b"HTTP/1.1 101 Switching\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n",
+    "a chunk size that is none": CHUNKED + b"xyz\r\n",
+    "a chunk longer than it says": CHUNKED + b"2\r\nhello\r\n0\r\n\r\n",
+    "a field too long": b"HTTP/1.1 200 OK\r\na: " + b"x" * 300_000,
+    "too many fields": b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200 + b"content-length: 2\r\n\r\nok",
+    "1xx for ever": b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000,
+    "trailers for ever": CHUNKED + b"2\r\nok\r\n0\r\n" + b"a: b\r\n" * 50_000,
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_is_not_http_is_refused(run: Run, case: str) -> None:
+    with pytest.raises(BadFrame) as caught:
+        run(ask(once(BROKEN[case], end=None)))
+    assert "http://127.0.0.1" in str(caught.value)
+
+
+def test_limits_hold_byte_by_byte_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEAD_BYTES", 500)
+    with pytest.raises(BadFrame):
+        run(ask(once(b"HTTP/1.1 200 OK\r\na: " + b"x" * 1000, size=1, end=None)))
+    body = b"y" * 1000  # chunk sizes between bytes of the body are no head
+    assert run(ask(once(chunked(*[bytes([b]) for b in body]), size=1, end=None))) == (200, body, 1)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil",
+        b"HTTP/1.1 200 OK\r\n",
+        b"X",
+        OK * 3,
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("pause", [0, 0.05], ids=["at once", "later"])
+def test_what_follows_an_answer_never_becomes_the_next_one(run: Run, more: bytes, pause: float) -> None:
+    async def script(talk: Talk) -> None:
+        await talk.request()
+        if talk.number > 1:
+            await talk.send(OK)
+        elif pause:
+            await talk.send(OK)
+            await asyncio.sleep(pause)
+            await talk.send(more)
+        else:
+            await talk.send(OK + more)
+        await talk.gone()
+
+    async def main() -> None:
+        async with peer(script) as server:
+            client = Client()
+            assert await (await client.open(server.url, POST)).read(100) == b"ok"
+            await asyncio.sleep(2 * pause)
+            assert await (await client.open(server.url, POST)).read(100) == b"ok"
+            assert server.connections == 2
+            await client.aclose()
+
+    run(main())
+
+
+def test_headers_are_lower_case_in_order_and_repeat(run: Run) -> None:
+    answer = b"HTTP/1.1 429 Slow\r\nX-A: 1\r\nRetry-After:  7 \r\nx-a: 2\r\nX-Odd: caf\xe9\r\nContent-Length: 0\r\n\r\n"
+
+    async def main() -> Reply:
+        async with peer(answering(answer)) as server:
+            client = Client()
+            reply = await client.open(server.url, POST)
+            await client.aclose()
+            return reply
+
+    reply = run(main())
+    assert reply.status == 429
+    assert reply.headers == (
+        ("x-a", "1"),
+        ("retry-after", "7"),
+        ("x-a", "2"),
+        ("x-odd", "café"),
+        ("content-length", "0"),
+    )
+
+
+@pytest.mark.parametrize("answer", [LENGTH % (100, b"x" * 100), chunked(*[b"x"] * 100)])
+def test_a_body_past_the_limit_is_too_large_and_closes(run: Run, answer: bytes) -> None:
+    async def main() -> None:
+        async with peer(once(answer, size=20, end=None)) as server:
+            client = Client()
+            with pytest.raises(TooLarge):
+                await (await client.open(server.url, POST)).read(99)
+            await asyncio.sleep(0.05)
+            assert server.open == 0
+            assert client.lanes()[0].active == 0
+            await client.aclose()
+
+    run(main())
+
+
+def test_a_redirect_is_an_answer_like_any_other(run: Run) -> None:
+    answer = b"HTTP/1.1 307 Temporary Redirect\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n"
+    assert run(ask(answering(answer)))[0] == 307

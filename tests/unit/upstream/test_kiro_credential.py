@@ -1,0 +1,611 @@
+"""The credential at work: one refresh for all who wait, nothing lost, and words that tell a person what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+from msgspec import structs
+
+from dragoman.errors import ConnectFailed
+from dragoman.simulator import running_simulator
+from dragoman.upstream.credentials import CredentialFault, Secret, StaticKey
+from dragoman.upstream.kiro import Endpoints, KeyStore, KiroCredential, OwnStore, Token
+from dragoman.upstream.kiro.cli_store import CliStore
+from dragoman.upstream.kiro.stores import Store
+from dragoman.upstream.kiro.token import render_time
+from dragoman.wire.http import HttpRequest, HttpResponse
+from tests.unit.upstream.kiro_world import (
+    ARN,
+    CHAT,
+    IDC,
+    NOW,
+    SECRETS,
+    Service,
+    at,
+    cli_database,
+    credential,
+    fetch,
+    grants,
+    own,
+    tokens,
+    told,
+)
+
+DEAD = told({"error": "invalid_grant", "error_description": "Invalid refresh token provided"}, 400)
+BROKEN = told({"message": "oh no"}, 500)
+
+
+def bearer(request: HttpRequest) -> str:
+    return request.header("authorization").removeprefix("Bearer ")
+
+
+def paths(simulator: Any) -> list[str]:
+    return [received.path for received in simulator.requests]
+
+
+# --- one refresh
+
+
+@pytest.mark.parametrize(("kind", "path"), [({}, "/refreshToken"), (IDC, "/token")])
+def test_ten_parallel_requests_with_an_expired_token_make_exactly_one_refresh_call(
+    tmp_path: Path, kind: dict[str, str], path: str
+) -> None:
+    async def ten(subject: KiroCredential) -> list[HttpRequest]:
+        return await asyncio.gather(*(subject.sign(CHAT) for _ in range(10)))
+
+    with running_simulator("kiro", script=tokens(access=["none"], refresh=["refresh-1"])) as simulator:
+        signed = asyncio.run(ten(credential(own(tmp_path, **kind), fetch, endpoints=at(simulator))))
+    assert paths(simulator) == [path]
+    assert len({bearer(request) for request in signed}) == 1
+    assert bearer(signed[0]).startswith("sim-access-")
+
+
+def test_a_stored_login_carries_a_conversation_past_the_end_of_its_tokens(tmp_path: Path) -> None:
+    """Each token is good for two calls; the service's 403 makes the next one be fetched, and it rotates each time."""
+
+    async def talk(subject: KiroCredential, base: str) -> list[int]:
+        statuses = []
+        for _ in range(6):
+            request = await subject.sign(HttpRequest("GET", "/ListAvailableModels"))
+            answer = await fetch(base, request)
+            if answer.status == 403:
+                clock[0] += 3600
+                assert await subject.refused(answer.status, request)
+                answer = await fetch(base, await subject.sign(HttpRequest("GET", "/ListAvailableModels")))
+            statuses.append(answer.status)
+        return statuses
+
+    clock = [NOW]
+    with running_simulator("kiro", script=tokens(refresh=["refresh-1"], uses=2, lifetime=86400)) as simulator:
+        store = own(tmp_path)
+        subject = credential(store, fetch, endpoints=at(simulator), now=lambda: clock[0])
+        assert asyncio.run(talk(subject, simulator.url)) == [200] * 6
+    assert paths(simulator).count("/refreshToken") == 3
+    assert store.load().refresh == (asyncio.run(subject.token())).refresh
+
+
+def test_two_hundred_refusals_make_one_refresh(tmp_path: Path) -> None:
+    async def storm(subject: KiroCredential) -> list[bool]:
+        signed = await asyncio.gather(*(subject.sign(CHAT) for _ in range(200)))
+        together = await asyncio.gather(*(subject.refused(403, request) for request in signed[:150]))
+        late = [await subject.refused(403, request) for request in signed[150:]]
+        return together + late
+
+    service = Service(grants(), delay=0.01)
+    assert (
+        asyncio.run(storm(credential(own(tmp_path, expires_at=render_time(NOW + 3600)), service.fetch))) == [True] * 200
+    )
+    assert len(service.calls) == 1
+
+
+def test_a_storm_is_one_refresh_even_if_nobody_says_which_token_was_refused(tmp_path: Path) -> None:
+    async def storm(subject: KiroCredential) -> list[bool]:
+        await subject.sign(CHAT)
+        return [await subject.refused(401) for _ in range(5)]
+
+    service = Service(grants())
+    assert (
+        asyncio.run(storm(credential(own(tmp_path, expires_at=render_time(NOW + 3600)), service.fetch))) == [True] * 5
+    )
+    assert len(service.calls) == 1
+
+
+def test_a_service_that_refuses_every_token_is_not_asked_for_ever_more_of_them(tmp_path: Path) -> None:
+    async def refused_again(subject: KiroCredential) -> list[bool]:
+        return [await subject.refused(403, await subject.sign(CHAT)) for _ in range(5)]
+
+    service = Service(grants())
+    subject = credential(own(tmp_path, expires_at=render_time(NOW + 3600)), service.fetch)
+    assert asyncio.run(refused_again(subject)) == [True] + [False] * 4
+    assert len(service.calls) == 1
+
+
+@pytest.mark.parametrize("status", [400, 402, 404, 429, 500])
+def test_other_refusals_renew_nothing(tmp_path: Path, status: int) -> None:
+    async def refuse(subject: KiroCredential) -> bool:
+        return await subject.refused(status, await subject.sign(CHAT))
+
+    service = Service(grants())
+    assert not asyncio.run(refuse(credential(own(tmp_path, expires_at=render_time(NOW + 3600)), service.fetch)))
+    assert service.calls == []
+
+
+@pytest.mark.parametrize(("left", "calls"), [(601, 0), (599, 1), (0, 1)])
+def test_a_token_is_renewed_ten_minutes_early(tmp_path: Path, left: float, calls: int) -> None:
+    service = Service(grants())
+    asyncio.run(credential(own(tmp_path, expires_at=render_time(NOW + left)), service.fetch).sign(CHAT))
+    assert len(service.calls) == calls
+
+
+def test_a_caller_that_leaves_does_not_take_the_refresh_along(tmp_path: Path) -> None:
+    async def leave(subject: KiroCredential) -> None:
+        caller = asyncio.create_task(subject.sign(CHAT))
+        await asyncio.sleep(0.05)
+        caller.cancel()
+        await subject.aclose()
+
+    store = own(tmp_path)
+    asyncio.run(leave(credential(store, Service(grants(refreshToken="refresh-2"), delay=0.2).fetch)))
+    assert store.load().refresh == Secret("refresh-2")
+
+
+# --- nothing is lost
+
+
+def test_the_old_refresh_token_is_kept_when_none_is_returned(tmp_path: Path) -> None:
+    with running_simulator("kiro", script=tokens(refresh=["refresh-1"], rotate=False)) as simulator:
+        store = own(tmp_path)
+        token = asyncio.run(credential(store, fetch, endpoints=at(simulator)).token())
+    assert token.refresh == Secret("refresh-1")
+    assert (store.load().refresh, store.load().access.reveal()[:10]) == (Secret("refresh-1"), "sim-access")
+
+
+def test_a_token_that_another_program_refreshed_is_picked_up_without_a_call(tmp_path: Path) -> None:
+    async def both(subject: KiroCredential) -> HttpRequest:
+        await subject.sign(CHAT)
+        own(tmp_path, access_token="theirs", refresh_token="theirs-too", expires_at=render_time(NOW + 7200))
+        clock[0] += 3599
+        return await subject.sign(CHAT)
+
+    clock = [NOW]
+    service = Service(grants())
+    store = own(tmp_path, expires_at=render_time(NOW + 3600))
+    assert bearer(asyncio.run(both(credential(store, service.fetch, now=lambda: clock[0])))) == "theirs"
+    assert service.calls == []
+
+
+def test_a_refused_token_that_another_program_has_replaced_needs_no_call(tmp_path: Path) -> None:
+    async def refuse(subject: KiroCredential) -> str:
+        request = await subject.sign(CHAT)
+        own(tmp_path, access_token="theirs", expires_at=render_time(NOW + 7200))
+        assert await subject.refused(401, request)
+        return bearer(await subject.sign(CHAT))
+
+    service = Service(grants())
+    assert asyncio.run(refuse(credential(own(tmp_path, expires_at=render_time(NOW + 3600)), service.fetch))) == "theirs"
+    assert service.calls == []
+
+
+def test_a_refresh_token_that_another_program_used_up_meanwhile_is_no_disaster(tmp_path: Path) -> None:
+    """The IDE takes no lock of ours: it refreshes between our reading of the file and our call."""
+
+    def answer(_: HttpRequest) -> HttpResponse:
+        own(tmp_path, access_token="theirs", refresh_token="theirs-too", expires_at=render_time(NOW + 7200))
+        return DEAD
+
+    service = Service(answer)
+    assert bearer(asyncio.run(credential(own(tmp_path), service.fetch).sign(CHAT))) == "theirs"
+    assert len(service.calls) == 1
+
+
+# Each reads the expired token, and is slow on the way to the service: without the lock all of them would ask.
+_PROCESS = """
+import asyncio, sys
+from pathlib import Path
+from dragoman.upstream.kiro import Endpoints, KiroCredential, OwnStore
+from tests.unit.upstream.kiro_world import CHAT, fetch
+
+async def slow(base_url, request):
+    await asyncio.sleep(0.5)
+    return await fetch(base_url, request)
+
+endpoints = Endpoints.everything_at(sys.argv[2])
+credential = KiroCredential(OwnStore(Path(sys.argv[1])), slow, profile="never", endpoints=endpoints)
+print("ready", flush=True)
+sys.stdin.readline()
+asyncio.run(credential.sign(CHAT))
+"""
+
+
+def test_processes_that_race_for_one_rotating_token_burn_none(tmp_path: Path) -> None:
+    with running_simulator("kiro", script=tokens(refresh=["refresh-1"], lifetime=86400)) as simulator:
+        store = own(tmp_path, expires_at="2020-01-01T00:00:00Z")
+        command = [sys.executable, "-c", _PROCESS, str(store.path), simulator.url]
+        root = Path(__file__).parents[3]
+        pipe = subprocess.PIPE
+        racers = [subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, text=True) for _ in range(3)]
+        for racer in racers:
+            assert racer.stdout is not None
+            racer.stdout.readline()
+        for racer in racers:
+            assert racer.stdin is not None
+            racer.stdin.write("go\n")
+            racer.stdin.flush()
+        for racer in racers:
+            racer.communicate(timeout=60)
+        assert [racer.returncode for racer in racers] == [0] * 3
+    assert paths(simulator) == ["/refreshToken"]
+    assert store.load().refresh == Secret("sim-refresh-1")
+
+
+class Stubborn:
+    """A store whose disk is full for a while: writing can begin but not be done."""
+
+    def __init__(self, store: OwnStore) -> None:
+        self._store = store
+        self.full = True
+        self.label, self.lock = store.label, store.lock
+
+    def load(self) -> Token:
+        return self._store.load()
+
+    def prepare(self) -> None:
+        self._store.prepare()
+
+    def save(self, token: Token, was: Token) -> Token:
+        if self.full:
+            raise CredentialFault("cannot write: No space left on device")
+        return self._store.save(token, was)
+
+
+def test_a_refreshed_token_that_cannot_be_written_is_used_and_written_later(tmp_path: Path) -> None:
+    async def live(subject: KiroCredential) -> None:
+        assert bearer(await subject.sign(CHAT)) == "access-2"
+        assert subject.describe()["unsaved"]
+        assert "No space left" in str(subject.describe()["problem"])
+        clock[0] += 3500  # another refresh while the disk is still full: it starts from what is in memory
+        assert bearer(await subject.sign(CHAT)) == "access-3"
+        store.full = False
+        clock[0] += 31
+        assert bearer(await subject.sign(CHAT)) == "access-3"
+        assert (subject.describe()["unsaved"], subject.describe()["problem"]) == (False, "")
+
+    clock = [NOW]
+    numbers = iter(range(2, 9))
+    service = Service(
+        lambda _: told(
+            {"accessToken": f"access-{(n := next(numbers))}", "refreshToken": f"refresh-{n}", "expiresIn": 3600}
+        )
+    )
+    inner = own(tmp_path)
+    store = Stubborn(inner)
+    asyncio.run(live(credential(store, service.fetch, now=lambda: clock[0])))
+    assert [json.loads(request.body)["refreshToken"] for _, request in service.calls] == ["refresh-1", "refresh-2"]
+    assert (inner.load().access, inner.load().refresh) == (Secret("access-3"), Secret("refresh-3"))
+
+
+def test_a_login_that_cannot_be_written_is_not_refreshed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = own(tmp_path)
+    monkeypatch.setattr(store, "prepare", lambda: (_ for _ in ()).throw(CredentialFault("cannot write it")))
+    service = Service(grants())
+    with pytest.raises(CredentialFault, match="cannot write"):
+        asyncio.run(credential(store, service.fetch).sign(CHAT))
+    assert service.calls == []
+
+
+def test_a_good_token_is_used_from_a_place_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = own(tmp_path, expires_at=render_time(NOW + 3600))
+    monkeypatch.setattr("dragoman.upstream.kiro.credential.locked", None)
+    assert bearer(asyncio.run(credential(store, Service(grants()).fetch).sign(CHAT))) == "access-1"
+
+
+def test_kiro_clis_own_row_is_renewed(tmp_path: Path) -> None:
+    path = cli_database(
+        tmp_path / "data.sqlite3",
+        kirocli__odic__token={"access_token": "a", "refresh_token": "refresh-1", "expires_at": render_time(NOW)},
+        kirocli__odic__device_registration={"client_id": "c", "client_secret": "s"},
+    )
+    with running_simulator("kiro", script=tokens(refresh=["refresh-1"])) as simulator:
+        asyncio.run(credential(CliStore(path), fetch, endpoints=at(simulator)).sign(CHAT))
+    assert CliStore(path).load().refresh == Secret("sim-refresh-1")
+
+
+# --- trouble, and what people are told
+
+
+def fault_of(subject: KiroCredential) -> CredentialFault:
+    with pytest.raises(CredentialFault) as caught:
+        asyncio.run(subject.sign(CHAT))
+    return caught.value
+
+
+def test_a_dead_refresh_token_says_to_log_in_and_is_not_tried_again(tmp_path: Path) -> None:
+    async def twice(subject: KiroCredential) -> list[str]:
+        return [str(await asyncio.gather(subject.sign(CHAT), return_exceptions=True)) for _ in range(2)]
+
+    with running_simulator("kiro", script=tokens(refresh=["another"])) as simulator:
+        subject = credential(own(tmp_path), fetch, endpoints=at(simulator))
+        said = asyncio.run(twice(subject))
+        assert all("dragoman auth login kiro" in words for words in said)
+        assert paths(simulator) == ["/refreshToken"]
+        assert subject.describe()["state"] == "login needed"
+        own(tmp_path, refresh_token="another")  # the person has logged in
+        assert bearer(asyncio.run(subject.sign(CHAT))).startswith("sim-access")
+    assert fault_of(credential(own(tmp_path), Service(lambda _: DEAD).fetch)).fault.status == 401
+
+
+def test_a_login_of_another_region_is_told_so(tmp_path: Path) -> None:
+    answer = told({"error": "invalid_request", "error_description": "Invalid token provided"}, 400)
+    service = Service(lambda _: answer)
+    fault = fault_of(credential(own(tmp_path, **IDC, region="eu-west-1"), service.fetch))
+    assert "eu-west-1" in str(fault)
+    assert "--region" in str(fault)
+    assert service.calls[0][0] == "https://oidc.eu-west-1.amazonaws.com"
+
+
+def test_a_correction_of_the_region_is_tried_although_the_token_is_the_same(tmp_path: Path) -> None:
+    def answer(_: HttpRequest) -> HttpResponse:
+        wrong = "eu-west-1" in service.calls[-1][0]
+        return told({"error": "invalid_request"}, 400) if wrong else told({"accessToken": "access-2", "expiresIn": 60})
+
+    service = Service(answer)
+    subject = credential(own(tmp_path, **IDC, region="eu-west-1"), service.fetch)
+    fault_of(subject)
+    own(tmp_path, **IDC, region="us-east-1")
+    assert bearer(asyncio.run(subject.sign(CHAT))) == "access-2"
+
+
+@pytest.mark.parametrize("region", ["evil.example/x?", "us-east-1\n", "../.."])
+@pytest.mark.parametrize("kind", [{}, IDC])
+def test_no_call_goes_to_a_host_made_of_a_bad_region(tmp_path: Path, region: str, kind: dict[str, str]) -> None:
+    service = Service(grants())
+    if region.strip() != region:
+        region += "x"  # stores strip; an inner line break does not go away
+    assert "region" in str(fault_of(credential(own(tmp_path, **kind, region=region), service.fetch)))
+    assert service.calls == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (told({"error": "invalid_client"}, 400), "client registration"),
+        (told({"message": "x"}, 401), "no longer good"),
+        (HttpResponse(403, (("x-amzn-errortype", "InvalidGrantException:http://x"),), b""), "no longer good"),
+    ],
+)
+def test_what_lasts_says_to_log_in(tmp_path: Path, answer: HttpResponse, words: str) -> None:
+    fault = fault_of(credential(own(tmp_path, **IDC), Service(lambda _: answer).fetch))
+    assert words in str(fault)
+    assert "dragoman auth login kiro" in str(fault)
+    assert (fault.lasting, fault.fault.kind) == (True, "auth")
+
+
+@pytest.mark.parametrize("trouble", [BROKEN, told({}, 429), told({}), ConnectFailed("no route"), told([1])])
+def test_what_passes_is_no_reason_to_log_in(tmp_path: Path, trouble: HttpResponse | Exception) -> None:
+    fault = fault_of(credential(own(tmp_path), Service(lambda _: trouble).fetch))
+    assert (fault.lasting, fault.fault.status) == (False, 503)
+    assert "login" not in str(fault)
+
+
+def test_a_token_that_still_lives_is_used_while_the_sign_in_service_is_down(tmp_path: Path) -> None:
+    subject = credential(own(tmp_path, expires_at=render_time(NOW + 60)), Service(lambda _: BROKEN).fetch)
+    assert bearer(asyncio.run(subject.sign(CHAT))) == "access-1"
+    assert (subject.describe()["state"], "oh no" in str(subject.describe()["problem"])) == ("expiring", True)
+
+
+def test_a_service_in_trouble_is_asked_again_after_a_pause(tmp_path: Path) -> None:
+    async def thrice(subject: KiroCredential) -> None:
+        for later in (0, 1, 6):
+            clock[0] = NOW + later
+            await asyncio.gather(subject.sign(CHAT), return_exceptions=True)
+
+    clock = [NOW]
+    service = Service(lambda _: BROKEN)
+    asyncio.run(thrice(credential(own(tmp_path), service.fetch, now=lambda: clock[0])))
+    assert len(service.calls) == 2
+
+
+def test_a_service_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.upstream.kiro.credential._TIMEOUT", 0.05)
+    fault = fault_of(credential(own(tmp_path), Service(grants(), delay=5).fetch))
+    assert "did not answer" in str(fault)
+    assert not fault.lasting
+
+
+def test_a_login_without_a_refresh_token_or_registration_says_what_it_lacks(tmp_path: Path) -> None:
+    service = Service(grants())
+    assert "no refresh token" in str(fault_of(credential(own(tmp_path, refresh_token=""), service.fetch)))
+    assert "registration" in str(fault_of(credential(own(tmp_path, auth_method="idc"), service.fetch)))
+    assert service.calls == []
+
+
+def test_a_missing_login_is_described_and_not_raised(tmp_path: Path) -> None:
+    described = credential(OwnStore(tmp_path / "none.json"), fetch).describe()
+    assert (described["state"], "dragoman auth login kiro" in str(described["problem"])) == ("missing", True)
+
+
+def test_secrets_are_in_no_log_no_description_and_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    echo = told({"error": "odd", "error_description": "access-1 refresh-1 client-secret-1"}, 400)
+    caplog.set_level(logging.DEBUG)
+    for answer in (echo, told({"accessToken": "access-1", "refreshToken": "refresh-1"})):
+        subject = credential(own(tmp_path, **IDC), Service(lambda _, it=answer: it).fetch)  # type: ignore[misc]
+        said = str(asyncio.run(_outcome(subject)))
+        shown = f"{said} {subject.describe()} {vars(subject)} {caplog.text}"
+        assert [secret for secret in SECRETS if secret in shown] == []
+
+
+async def _outcome(subject: KiroCredential) -> object:
+    try:
+        await subject.sign(CHAT)
+    except CredentialFault as fault:
+        return fault
+    return "signed"
+
+
+# --- what goes out
+
+
+def signed(store: Store, using: Service | None = None, request: HttpRequest = CHAT, **more: Any) -> HttpRequest:
+    return asyncio.run(credential(store, (using or Service(grants())).fetch, **more).sign(request))
+
+
+def test_headers_name_us_and_nobody_else(tmp_path: Path) -> None:
+    store = own(tmp_path, expires_at=render_time(NOW + 3600))
+    asked = structs.replace(
+        CHAT, headers=(("user-agent", "KiroIDE"), ("authorization", "Bearer the-clients"), ("accept", "x"))
+    )
+    first, second = signed(store, request=asked), signed(store, request=asked)
+    assert [value for name, value in first.headers if name == "authorization"] == ["Bearer access-1"]
+    assert first.header("user-agent").startswith("dragoman/")
+    assert first.header("x-amz-user-agent").startswith("dragoman/")
+    assert (first.header("accept"), first.header("tokentype", "none")) == ("x", "none")
+    assert first.header("amz-sdk-invocation-id") != second.header("amz-sdk-invocation-id")
+
+
+def test_an_api_key_is_sent_as_one_without_a_profile_and_never_renewed() -> None:
+    subject = credential(KeyStore(Secret("ksk_1")), Service(grants()).fetch, profile="auto")
+    request = asyncio.run(subject.sign(CHAT))
+    assert (bearer(request), request.header("tokentype"), request.body) == ("ksk_1", "API_KEY", CHAT.body)
+    assert not asyncio.run(subject.refused(403, request))
+
+
+def test_an_external_provider_is_asked_by_form_at_its_own_endpoint(tmp_path: Path) -> None:
+    with running_simulator("kiro", script=tokens(refresh=["refresh-1"])) as simulator:
+        extra = {"auth_method": "external_idp", "client_id": "c", "scopes": ["a", "b"]}
+        store = own(tmp_path, **extra, token_endpoint=f"{simulator.url}/token")
+        request = asyncio.run(
+            credential(store, fetch, endpoints=Endpoints("http://nowhere", "http://nowhere")).sign(CHAT)
+        )
+    form = parse_qs(simulator.requests[0].request.body.decode())
+    assert form == {
+        "grant_type": ["refresh_token"],
+        "refresh_token": ["refresh-1"],
+        "client_id": ["c"],
+        "scope": ["a b"],
+    }
+    assert request.header("tokentype") == "EXTERNAL_IDP"
+    assert store.load().refresh == Secret("sim-refresh-1")
+
+
+@pytest.mark.parametrize("endpoint", ["http://login.example/t", "ftp://x/", "", "https://a@b/"])
+def test_an_external_provider_that_is_not_https_gets_nothing(tmp_path: Path, endpoint: str) -> None:
+    service = Service(grants())
+    store = own(tmp_path, auth_method="external_idp", token_endpoint=endpoint)
+    assert "https" in str(fault_of(credential(store, service.fetch)))
+    assert service.calls == []
+
+
+def _lists(*arns: str) -> Callable[[HttpRequest], HttpResponse]:
+    return lambda _: told({"profiles": [{"arn": arn, "profileName": "p"} for arn in arns]})
+
+
+LIVE = render_time(NOW + 3600)
+BUILDER = {**IDC, "provider": "BuilderId"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "host", "sent"),
+    [
+        ({}, "https://q.us-east-1.amazonaws.com", True),
+        (BUILDER, "https://q.us-east-1.amazonaws.com", False),
+        (BUILDER, "https://runtime.us-east-1.kiro.dev", True),
+        ({**IDC, "provider": "Enterprise"}, "https://q.us-east-1.amazonaws.com", True),
+    ],
+)
+def test_the_profile_is_sent_where_it_must_be_and_not_where_it_hurts(
+    tmp_path: Path, kind: dict[str, str], host: str, sent: bool
+) -> None:
+    store = own(tmp_path, **kind, profile_arn=ARN, expires_at=LIVE)
+    body = json.loads(signed(store, profile="auto", base_url=host).body)
+    assert body == {"conversationState": {}} | ({"profileArn": ARN} if sent else {})
+
+
+def test_a_profile_that_is_not_known_is_looked_up_once_in_both_regions(tmp_path: Path) -> None:
+    async def parallel(subject: KiroCredential) -> list[HttpRequest]:
+        return [*await asyncio.gather(*(subject.sign(CHAT) for _ in range(5))), await subject.sign(CHAT)]
+
+    service = Service(_lists(ARN))
+    subject = credential(own(tmp_path, **IDC, expires_at=LIVE), service.fetch, profile="auto")
+    assert {json.loads(request.body)["profileArn"] for request in asyncio.run(parallel(subject))} == {ARN}
+    hosts = [base for base, _ in service.calls]
+    assert hosts == ["https://q.us-east-1.amazonaws.com", "https://q.eu-central-1.amazonaws.com"]
+
+
+def test_one_region_that_refuses_does_not_hide_the_profile_of_the_other(tmp_path: Path) -> None:
+    service = Service(lambda _: told({"message": "no"}, 403) if len(service.calls) == 1 else _lists(ARN)(_))
+    assert json.loads(signed(own(tmp_path, **IDC, expires_at=LIVE), service, profile="auto").body)["profileArn"] == ARN
+
+
+def test_without_any_profile_the_request_goes_out_and_the_service_may_say_why(tmp_path: Path) -> None:
+    for answer in (_lists(), lambda _: told({}, 500), _lists("arn:aws:s3:::bucket")):
+        assert signed(own(tmp_path, **IDC, expires_at=LIVE), Service(answer), profile="auto").body == CHAT.body
+
+
+def test_a_profile_in_the_body_is_left_alone_and_one_in_an_argument_is_not_taken_for_it(tmp_path: Path) -> None:
+    store = own(tmp_path, profile_arn=ARN, expires_at=LIVE)
+    named = structs.replace(CHAT, body=b'{"conversationState":{},"profileArn":"mine"}')
+    nested = structs.replace(CHAT, body=b'{"conversationState":{"input":{"profileArn":"an argument"}}}')
+    assert signed(store, profile="auto", request=named).body == named.body
+    assert json.loads(signed(store, profile="auto", request=nested).body)["profileArn"] == ARN
+
+
+def test_a_signed_conversation_of_our_own_dialect_passes_a_host_that_needs_the_profile(tmp_path: Path) -> None:
+    from dragoman.dialects import get
+    from dragoman.simulator import Limits
+
+    dialect = get("kiro")
+    asked = {"model": "claude-sonnet-4.5", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    conversation = get("anthropic").codec.parse_request(get("anthropic").binding.unwrap(asked))  # type: ignore[arg-type]
+    conversation = structs.replace(conversation, max_tokens=None, stream=True)
+    request = dialect.binding.wrap(dialect.codec.render_request(conversation))
+    with running_simulator("kiro", profile="paranoid", limits=Limits(profile_required=True)) as simulator:
+        store = own(tmp_path, **IDC, endpoint=simulator.url)
+        subject = credential(store, fetch, profile="auto")
+        answer = asyncio.run(_sent(subject, simulator.url, request))
+    assert (answer.status, paths(simulator)) == (200, ["/token", "/", "/generateAssistantResponse"])
+
+
+async def _sent(subject: KiroCredential, base: str, request: HttpRequest) -> HttpResponse:
+    return await fetch(base, await subject.sign(request))
+
+
+def test_the_quota_is_read(tmp_path: Path) -> None:
+    with running_simulator("kiro") as simulator:
+        store = own(tmp_path, expires_at=LIVE, profile_arn=ARN)
+        usage = asyncio.run(credential(store, fetch, endpoints=at(simulator)).usage())
+    assert (usage.used, usage.limit, usage.remaining, usage.plan) == (0, 1000, 1000, "SIMULATED")
+    assert f"profileArn={ARN.replace(':', '%3A').replace('/', '%2F')}" in simulator.requests[0].request.query
+
+
+def test_a_free_trial_counts_while_it_lasts(tmp_path: Path) -> None:
+    def answer(status: str) -> HttpResponse:
+        trial = {"freeTrialStatus": status, "currentUsage": 5, "usageLimit": 500}
+        return told({"usageBreakdownList": [{"currentUsage": 10, "usageLimit": 50, "freeTrialInfo": trial}]})
+
+    store = own(tmp_path, expires_at=LIVE, profile_arn=ARN)
+    for status, left in (("ACTIVE", 535), ("EXPIRED", 40)):
+        service = Service(lambda _, status=status: answer(status))  # type: ignore[misc]
+        assert asyncio.run(credential(store, service.fetch).usage()).remaining == left
+
+
+def test_a_static_key_signs_in_the_style_of_its_upstream() -> None:
+    async def sign(style: Any) -> HttpRequest:
+        return await StaticKey("k", Secret("sk-1"), style).sign(
+            structs.replace(CHAT, headers=(("x-api-key", "clients"),))
+        )
+
+    assert asyncio.run(sign("bearer")).header("authorization") == "Bearer sk-1"
+    assert asyncio.run(sign("x-api-key")).headers == (("x-api-key", "sk-1"),)
+    assert asyncio.run(StaticKey("k", Secret("sk-1")).refused(401)) is False
+    assert asyncio.run(StaticKey("none", Secret()).sign(CHAT)) == CHAT

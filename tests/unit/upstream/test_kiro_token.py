@@ -1,0 +1,171 @@
+"""The token as a value: its spellings, its times, and that it keeps its secrets."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pytest
+
+from dragoman.upstream.credentials import CredentialFault, Secret, StaticKey
+from dragoman.upstream.kiro.endpoints import Endpoints, is_region, is_safe_url, region_of_arn
+from dragoman.upstream.kiro.token import Token, parse_time, parse_token, render_time, render_token, renewed
+from tests.unit.upstream.kiro_world import ARN, IDC, NOW, SECRETS, document
+
+CAMEL = {
+    "accessToken": "access-1",
+    "refreshToken": "refresh-1",
+    "expiresAt": "2027-01-15T08:00:00.000Z",
+    "authMethod": "IdC",
+    "provider": "Enterprise",
+    "clientId": "client-1",
+    "clientSecret": "client-secret-1",
+    "region": "eu-west-1",
+    "profileArn": ARN,
+}
+
+
+def test_both_spellings_are_the_same_token() -> None:
+    snake = document(**IDC, provider="Enterprise", region="eu-west-1", profile_arn=ARN, expires_at=render_time(NOW))
+    assert parse_token(CAMEL, "a") == parse_token(snake, "b")
+
+
+def test_our_own_spelling_is_that_of_document_000_and_comes_back() -> None:
+    token = parse_token(CAMEL, "a")
+    written = render_token(token)
+    assert {"type", "access_token", "refresh_token", "expires_at", "profile_arn"} <= set(written)
+    assert written["type"] == "kiro"
+    assert parse_token(written, "b") == token
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"authMethod": "social"}, "social"),
+        ({"authMethod": "IdC"}, "idc"),
+        ({"authMethod": "external_idp"}, "external_idp"),
+        ({}, "social"),
+        ({"clientIdHash": "abc"}, "idc"),
+        ({"tokenEndpoint": "https://login.example/token"}, "external_idp"),
+    ],
+)
+def test_the_kind_is_named_or_follows_from_the_fields(fields: dict[str, str], kind: str) -> None:
+    assert parse_token({"accessToken": "a", **fields}, "x").kind == kind
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("2027-01-15T08:00:00.000Z", NOW),
+        ("2027-01-15T08:00:00.123456789Z", NOW + 0.123456),
+        ("2027-01-15T16:00:00+08:00", NOW),
+        ("2027-01-15T08:00:00", NOW),
+        (NOW, NOW),
+        (NOW * 1000, NOW),
+        ("soon", 0.0),
+        (None, None),
+    ],
+)
+def test_a_time_is_read_in_every_form(value: object, seconds: float | None) -> None:
+    assert parse_time(value) == (seconds if seconds is None else pytest.approx(seconds))  # type: ignore[arg-type]
+
+
+def test_a_renewed_document_keeps_its_spelling_and_what_we_do_not_know() -> None:
+    old: dict[str, Any] = {
+        "accessToken": "old",
+        "refreshToken": "r",
+        "expiresAt": "2020-01-01T00:00:00Z",
+        "mystery": [1, {"a": None}],
+    }
+    token = Token(kind="social", access=Secret("new"), refresh=Secret("r2"), expires_at=NOW)
+    assert renewed(old, token) == {
+        "accessToken": "new",
+        "refreshToken": "r2",
+        "expiresAt": "2027-01-15T08:00:00.000Z",
+        "mystery": [1, {"a": None}],
+    }
+    assert renewed({"access_token": "old", "expires_at": 1.7e12}, token)["expires_at"] == int(NOW * 1000)
+
+
+@pytest.mark.parametrize("bad", ["abc...xyz", "two words", "line\nbreak", "tab\there", "ünicode"])
+def test_a_token_that_is_cut_or_not_a_header_word_is_refused_unquoted(bad: str) -> None:
+    with pytest.raises(CredentialFault) as caught:
+        parse_token({"accessToken": bad}, "the file")
+    assert "the file" in str(caught.value)
+    assert bad not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{}, {"accessToken": 7}, {"accessToken": None, "refreshToken": ""}, {"accessToken": []}]
+)
+def test_a_document_without_a_token_says_what_to_do(wrong: dict[str, object]) -> None:
+    with pytest.raises(CredentialFault, match="dragoman auth login kiro"):
+        parse_token(wrong, "the file")  # type: ignore[arg-type]
+
+
+def test_no_secret_shows_itself() -> None:
+    token = parse_token(document(**IDC), "x")
+    shown = f"{token!r} {token} {token.access} {token.refresh!r} {[token]} {StaticKey('k', Secret('access-1'))}"
+    assert [secret for secret in SECRETS if secret in shown] == []
+    assert token.masked("echo access-1 refresh-1 client-secret-1") == "echo *** *** ***"
+    with pytest.raises(TypeError):
+        pickle.dumps(token.access)
+
+
+@pytest.mark.parametrize("region", ["us-east-1", "eu-central-1", "us-gov-west-1", "ap-southeast-2"])
+def test_regions_are_known_by_their_shape(region: str) -> None:
+    assert is_region(region)
+    assert Endpoints().at("oidc", region) == f"https://oidc.{region}.amazonaws.com"
+
+
+@pytest.mark.parametrize(
+    "region",
+    [
+        "",
+        "us-east-1\n",
+        "us-east-1.evil.example",
+        "evil.example/#",
+        "a@b",
+        "US-EAST-1",
+        "us-east-1/../x",
+        "x" * 99,
+        "us--1",
+    ],
+)
+@pytest.mark.parametrize("service", ["social", "oidc", "api"])
+def test_no_host_is_built_of_what_is_no_region(region: str, service: str) -> None:
+    with pytest.raises(CredentialFault, match="region"):
+        Endpoints().at(service, region)
+
+
+def test_the_api_region_is_the_profiles_and_not_the_sign_ins() -> None:
+    assert parse_token(CAMEL, "x").api_region == "eu-central-1"
+    assert parse_token(document(region="ap-south-1"), "x").api_region == "us-east-1"
+    assert region_of_arn(ARN + "\n") == region_of_arn("arn:aws:s3:::x") == ""
+
+
+@pytest.mark.parametrize(
+    ("url", "safe"),
+    [
+        ("https://login.example/token", True),
+        ("http://127.0.0.1:8788/token", True),
+        ("http://login.example/token", False),
+        ("https://user:pass@login.example/", False),
+        ("file:///etc/passwd", False),
+        ("https://", False),
+        ("https://a.example:99999/", False),
+        ("javascript:alert(1)", False),
+    ],
+)
+def test_credentials_go_only_to_https_or_to_this_machine(url: str, safe: bool) -> None:
+    assert is_safe_url(url) is safe
+
+
+def test_an_endpoint_in_a_file_counts_only_on_this_machine() -> None:
+    assert parse_token(document(endpoint="https://evil.example"), "x").endpoint == ""
+    assert parse_token(document(endpoint="http://127.0.0.1:1"), "x").endpoint == "http://127.0.0.1:1"
+
+
+def test_the_document_is_json_of_plain_values() -> None:
+    assert json.loads(json.dumps(render_token(parse_token(document(), "x"))))["access_token"] == "access-1"

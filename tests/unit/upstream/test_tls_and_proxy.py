@@ -1,0 +1,392 @@
+"""TLS with an authority of our own, and a CONNECT proxy between."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from dragoman.errors import ConnectFailed, LocalMisuse, Truncated
+from dragoman.upstream.client import Client, Timeouts, Tls
+from dragoman.wire.http import HttpRequest
+from tests.unit.upstream.conftest import Run
+from tests.unit.upstream.peer import OK, Peer, Talk, answering, fields, once, peer
+
+POST = HttpRequest("POST", "/v1/messages", body=b"{}")
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\n\r\nhello"
+
+
+class House:
+    """An authority, what it signs, and the names that clients asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ca = trustme.CA()
+        self.ca_file = str(folder / "ca.pem")
+        self.ca.cert_pem.write_to_path(self.ca_file)
+        self.asked: list[str | None] = []
+
+    def server(self, *names: str, ca: trustme.CA | None = None) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        (ca or self.ca).issue_cert(*names).configure_cert(context)
+        context.set_alpn_protocols(["http/1.1"])
+        context.sni_callback = lambda _, name, __: self.asked.append(name)
+        return context
+
+    @property
+    def tls(self) -> Tls:
+        return Tls(ca_file=self.ca_file)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> House:
+    return House(tmp_path_factory.mktemp("ca"))
+
+
+async def read(client: Client, url: str, tls: Tls | None, proxy: str | None = None) -> bytes:
+    return await (await client.open(url, POST, tls=tls, proxy=proxy)).read(1 << 24)
+
+
+def test_tls_verifies_asks_for_the_name_and_keeps_the_connection(run: Run, house: House) -> None:
+    async def main() -> None:
+        house.asked.clear()
+        async with peer(answering(OK), tls=house.server("localhost")) as server:
+            client = Client()
+            for _ in range(50):
+                assert await read(client, server.url, house.tls) == b"ok"
+            assert server.connections == 1
+            assert house.asked == ["localhost"]
+            await client.aclose()
+
+    run(main())
+
+
+def test_another_server_name_is_asked_for_and_verified(run: Run, house: House) -> None:
+    async def main() -> None:
+        house.asked.clear()
+        async with peer(answering(OK), tls=house.server("inner.example")) as server:
+            client = Client()
+            tls = Tls(ca_file=house.ca_file, server_name="inner.example")
+            assert await read(client, server.url, tls) == b"ok"
+            assert house.asked == ["inner.example"]
+            with pytest.raises(ConnectFailed, match="not trusted"):
+                await read(client, server.url, house.tls)
+            await client.aclose()
+
+    run(main())
+
+
+def test_an_address_is_verified_as_one(run: Run, house: House) -> None:
+    async def main() -> None:
+        async with peer(answering(OK), tls=house.server("127.0.0.1")) as server:
+            client = Client()
+            assert await read(client, f"https://127.0.0.1:{server.port}", house.tls) == b"ok"
+            await client.aclose()
+
+    run(main())
+
+
+@pytest.mark.parametrize("case", ["unknown authority", "wrong host", "system authorities only"])
+def test_a_certificate_that_cannot_be_verified_is_refused_before_a_byte_is_sent(
+    run: Run, house: House, case: str
+) -> None:
+    name = "other.example" if case == "wrong host" else "localhost"
+    context = house.server(name, ca=trustme.CA() if case == "unknown authority" else None)
+    tls = None if case == "system authorities only" else house.tls
+
+    async def main() -> Peer:
+        async with peer(answering(OK), tls=context) as server:
+            client = Client()
+            with pytest.raises(ConnectFailed, match="not trusted") as caught:
+                await read(client, server.url, tls)
+            assert "SSL_CERT_FILE" in str(caught.value)
+            assert client.lanes()[0].active == 0
+            await client.aclose()
+            return server
+
+    assert run(main()).requests == []
+
+
+def test_ssl_cert_file_is_honoured(run: Run, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", house.ca_file)
+
+    async def main() -> None:
+        async with peer(answering(OK), tls=house.server("localhost")) as server:
+            client = Client()
+            assert await read(client, server.url, None) == b"ok"
+            await client.aclose()
+
+    run(main())
+
+
+@pytest.mark.parametrize("how", ["ca_file", "SSL_CERT_FILE", "not a certificate"])
+def test_a_missing_or_unreadable_file_of_authorities_is_named(
+    run: Run, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "authorities.pem"
+    if how == "not a certificate":
+        path.write_text("nothing")
+    elif how == "SSL_CERT_FILE":
+        monkeypatch.setenv("SSL_CERT_FILE", str(path))
+
+    async def main() -> None:
+        client = Client()
+        with pytest.raises(LocalMisuse, match=r"authorities\.pem"):
+            await read(client, "https://localhost:1", None if how == "SSL_CERT_FILE" else Tls(ca_file=str(path)))
+        assert client.lanes()[0].active == 0
+        await client.aclose()
+
+    run(main())
+
+
+def test_tls_to_a_plain_port_fails_at_once(run: Run, house: House) -> None:
+    async def script(talk: Talk) -> None:
+        await talk.reader.read(65536)
+        await talk.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async def main() -> None:
+        async with peer(script) as plain:
+            client = Client()
+            with pytest.raises(ConnectFailed):
+                await read(client, f"https://localhost:{plain.port}", house.tls)
+            await client.aclose()
+
+    run(main())
+
+
+def test_a_handshake_that_stalls_fails_in_time(run: Run, house: House) -> None:
+    async def script(talk: Talk) -> None:
+        await talk.gone()
+
+    async def main() -> None:
+        async with peer(script) as server:
+            client = Client()
+            with pytest.raises(ConnectFailed) as caught:
+                await client.open(f"https://localhost:{server.port}", POST, tls=house.tls, timeouts=Timeouts(tls=0.2))
+            assert caught.value.fault.kind == "timeout"
+            await asyncio.sleep(0.05)
+            assert server.open == 0
+            await client.aclose()
+
+    run(main())
+
+
+def test_cancelling_a_handshake_closes_the_connection(run: Run, house: House) -> None:
+    async def script(talk: Talk) -> None:
+        await talk.gone()
+
+    async def main() -> None:
+        async with peer(script) as server:
+            client = Client()
+            task = asyncio.create_task(client.open(f"https://localhost:{server.port}", POST, tls=house.tls))
+            await asyncio.sleep(0.1)
+            assert server.open == 1
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.sleep(0.05)
+            assert (server.open, client.lanes()[0].active) == (0, 0)
+            await client.aclose()
+
+    run(main())
+
+
+def ragged(talk: Talk) -> None:
+    """End TCP, but not TLS: what anybody on the way could do."""
+    # uvloop's own socket object refuses to shut down, hence the second one.
+    with socket.socket(fileno=os.dup(talk.writer.get_extra_info("socket").fileno())) as sock:
+        sock.shutdown(socket.SHUT_WR)
+
+
+@pytest.mark.parametrize("answer", [CHUNKED + b"5\r\nhello\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello"])
+@pytest.mark.parametrize("end", [Talk.close, ragged])
+def test_a_cut_inside_tls_is_no_clean_end(run: Run, house: House, answer: bytes, end: object) -> None:
+    async def main() -> None:
+        assert callable(end)
+        async with peer(once(answer, end=end), tls=house.server("localhost")) as server:
+            client = Client()
+            with pytest.raises(Truncated):
+                await read(client, server.url, house.tls)
+            await client.aclose()
+
+    run(main())
+
+
+def test_a_body_without_length_ends_with_tls_not_with_tcp(run: Run, house: House) -> None:
+    async def main() -> None:
+        client = Client()
+        async with peer(once(UNTIL_CLOSE), tls=house.server("localhost")) as server:
+            assert await read(client, server.url, house.tls) == b"hello"
+        async with peer(_shut_tcp_only, tls=house.server("localhost")) as server:
+            with pytest.raises(Truncated):
+                await read(client, server.url, house.tls)
+        await client.aclose()
+
+    run(main())
+
+
+async def _shut_tcp_only(talk: Talk) -> None:
+    await talk.request()
+    await talk.send(UNTIL_CLOSE)
+    await asyncio.sleep(0.05)
+    ragged(talk)
+    await asyncio.sleep(0.2)
+
+
+def test_eight_megabytes_through_tls_with_pauses(run: Run, house: House) -> None:
+    size = 8 << 20
+
+    async def script(talk: Talk) -> None:
+        await talk.request()
+        await talk.send(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size)
+        for _ in range(size // 65536):
+            await talk.send(bytes(65536))
+        await talk.gone()
+
+    async def main() -> int:
+        got = 0
+        async with peer(script, tls=house.server("localhost")) as server:
+            client = Client()
+            reply = await client.open(server.url, POST, tls=house.tls)
+
+            def sink(piece: bytes) -> None:
+                nonlocal got
+                got += len(piece)
+                reply.pause()
+                asyncio.get_running_loop().call_soon(reply.resume)
+
+            await reply.pump(sink)
+            await client.aclose()
+        return got
+
+    assert run(main()) == size
+
+
+# Proxies
+
+
+class Tunnels:
+    url = ""
+    heads: tuple[bytes, ...] = ()
+
+
+@contextlib.asynccontextmanager
+async def proxy(
+    answer: bytes = b"HTTP/1.1 200 Connection established\r\n\r\n", size: int = 0
+) -> AsyncIterator[Tunnels]:
+    it = Tunnels()
+
+    async def pipe(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            sink.write(data)
+            await sink.drain()
+        sink.close()
+
+    async def script(talk: Talk) -> None:
+        head = await talk.reader.readuntil(b"\r\n\r\n")
+        it.heads += (head,)
+        host, _, port = head.split()[1].decode().rpartition(":")
+        for at in range(0, len(answer), size or len(answer) or 1):
+            await talk.send(answer[at : at + (size or len(answer))])
+            await asyncio.sleep(0)
+        if not answer.startswith(b"HTTP/1.1 200") or not answer.endswith(b"\r\n\r\n"):
+            return
+        reader, writer = await asyncio.open_connection(host, int(port))
+        with contextlib.suppress(ConnectionError):
+            await asyncio.gather(pipe(talk.reader, writer), pipe(reader, talk.writer))
+        writer.close()
+
+    async with peer(script) as server:
+        it.url = server.url
+        yield it
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_a_tunnel_through_a_proxy_verifies_the_upstream_and_is_kept(run: Run, house: House, size: int) -> None:
+    async def main() -> None:
+        house.asked.clear()
+        async with peer(answering(OK), tls=house.server("localhost")) as server, proxy(size=size) as between:
+            client = Client()
+            through = between.url.replace("://", "://me:secret@")
+            for _ in range(3):
+                assert await read(client, server.url, house.tls, through) == b"ok"
+            assert house.asked == ["localhost"]
+            (head,) = between.heads
+            assert head.split(b"\r\n")[0] == b"CONNECT localhost:%d HTTP/1.1" % server.port
+            assert ("proxy-authorization", "Basic bWU6c2VjcmV0") in fields(head)
+            assert all(
+                b"authorization" not in asked for asked, _ in server.requests
+            )  # the password stays with the proxy
+            await client.aclose()
+            await asyncio.sleep(0.05)
+
+    run(main())
+
+
+REFUSALS = {
+    "407": (b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n", "407"),
+    "403 with a page": (b"HTTP/1.1 403 Forbidden\r\ncontent-length: 4\r\n\r\nno!!", "403"),
+    "nothing": (b"", "did not answer"),
+    "half a head": (b"HTTP/1.1 200 OK\r\n", "did not answer"),
+    "not HTTP": (b"SSH-2.0\r\n\r\n", "answered"),
+    "a head without end": (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000, "did not answer"),
+    "more than an answer": (b"HTTP/1.1 200 OK\r\n\r\nHTTP", "more than"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_a_proxy_that_refuses_is_told_and_no_request_is_sent(run: Run, house: House, case: str) -> None:
+    answer, words = REFUSALS[case]
+
+    async def main() -> None:
+        async with peer(answering(OK), tls=house.server("localhost")) as server, proxy(answer) as between:
+            client = Client()
+            with pytest.raises(ConnectFailed, match=words) as caught:
+                await read(client, server.url, house.tls, between.url.replace("://", "://me:secret@"))
+            assert "proxy" in str(caught.value)
+            assert "secret" not in str(caught.value)
+            assert (server.connections, client.lanes()[0].active) == (0, 0)
+            await client.aclose()
+
+    run(main())
+
+
+def test_a_proxy_that_stalls_fails_in_time(run: Run, house: House) -> None:
+    async def script(talk: Talk) -> None:
+        await talk.gone()
+
+    async def main() -> None:
+        async with peer(script) as between:
+            client = Client()
+            with pytest.raises(ConnectFailed) as caught:
+                await client.open(
+                    "https://api.example", POST, tls=house.tls, proxy=between.url, timeouts=Timeouts(connect=0.2)
+                )
+            assert caught.value.fault.kind == "timeout"
+            await asyncio.sleep(0.05)
+            assert between.open == 0
+            await client.aclose()
+
+    run(main())
+
+
+def test_a_plain_request_goes_to_the_proxy_in_absolute_form(run: Run) -> None:
+    async def main() -> Peer:
+        async with peer(answering(OK)) as between:
+            client = Client()
+            through = between.url.replace("://", "://me:secret@")
+            assert await read(client, "http://vllm.example:8000/v1", None, through) == b"ok"
+            await client.aclose()
+            return between
+
+    ((head, _),) = run(main()).requests
+    assert head.split(b"\r\n")[0] == b"POST http://vllm.example:8000/v1/v1/messages HTTP/1.1"
+    assert ("host", "vllm.example:8000") in fields(head)
+    assert ("proxy-authorization", "Basic bWU6c2VjcmV0") in fields(head)
