@@ -12,6 +12,8 @@ SDK := tests/sdk/node
 LOCKED := $(VENV)/.locked
 INSTALLED := $(VENV)/.installed
 SDK_INSTALLED := $(SDK)/node_modules/.installed
+CLAUDE := tests/clients/claude
+CLAUDE_INSTALLED := $(CLAUDE)/node_modules/.installed
 WHEELS := build/wheel
 # What reads tool results and builds histories has every branch tried (document 000, success metric 1).
 EXACT := src/dragoman/dialects/kiro/quirks/results.py,src/dragoman/dialects/kiro/quirks/history.py,src/dragoman/dialects/kiro/turns.py,src/dragoman/dialects/kiro/request.py
@@ -29,9 +31,13 @@ help: ## list the targets
 
 venv: $(INSTALLED) ## make .venv from the hash-locked requirements
 
-node: $(SDK_INSTALLED) ## install the pinned TypeScript clients
+node: $(SDK_INSTALLED) $(CLAUDE_INSTALLED) ## install the pinned TypeScript clients and Claude Code
 
-test: need-python need-node $(INSTALLED) $(SDK_INSTALLED) ## set everything up, run the suite, then `make check`
+.PHONY: demo
+demo: need-python $(INSTALLED) ## two conversations with tools through the gateway, both sides shown: no account, no network
+	@$(BIN)/dragoman demo
+
+test: need-python need-node $(INSTALLED) $(SDK_INSTALLED) $(CLAUDE_INSTALLED) ## set everything up, run the suite, then `make check`
 	$(BIN)/python -m pytest -n $(JOBS)
 	@$(MAKE) --no-print-directory check
 
@@ -43,13 +49,13 @@ check: $(INSTALLED) ## format, lint, strict types, import contracts, branch cove
 	$(BIN)/coverage run --data-file=.coverage.exact -m pytest -q --no-header -p no:cacheprovider $(EXACT_TESTS)
 	$(BIN)/coverage report --data-file=.coverage.exact --include='$(EXACT)' --fail-under=100
 	@! grep -nE '://|^(-i|-f|--index-url|--extra-index-url|--find-links)' requirements/*.lock || { echo "A lock of requirements/ names a host." >&2; exit 1; }
-	@! grep -n '"resolved"' $(SDK)/package-lock.json || { echo "$(SDK)/package-lock.json names a host." >&2; exit 1; }
+	@! grep -n '"resolved"' $(SDK)/package-lock.json $(CLAUDE)/package-lock.json || { echo "A package-lock.json names a host." >&2; exit 1; }
 
 fmt: $(INSTALLED) ## rewrite the code in the house format, and fix what can be fixed
 	$(BIN)/ruff check --fix-only --quiet
 	$(BIN)/ruff format
 
-cover: $(INSTALLED) $(SDK_INSTALLED) ## run the suite in one process and report branch coverage
+cover: $(INSTALLED) $(SDK_INSTALLED) $(CLAUDE_INSTALLED) ## run the suite in one process and report branch coverage
 	$(BIN)/coverage run -m pytest -n 0
 	$(BIN)/coverage report
 
@@ -70,14 +76,16 @@ lock: | need-python need-node ## choose versions anew and write the locks
 	build/lock/bin/pip install --quiet uv==$(UV_VERSION)
 	$(call compile,run,pyproject.toml)
 	$(call compile,dev,pyproject.toml requirements/dev.in)
-	rm -rf $(SDK)/package-lock.json $(SDK)/node_modules
-	cd $(SDK) && $(NPM) install --package-lock-only --ignore-scripts --no-audit --no-fund
+	for place in $(SDK) $(CLAUDE); do \
+		rm -rf $$place/package-lock.json $$place/node_modules; \
+		(cd $$place && $(NPM) install --package-lock-only --ignore-scripts --no-audit --no-fund) || exit 1; \
+	done
 
 compile = build/lock/bin/uv pip compile $(2) --output-file requirements/$(1).lock --upgrade --quiet \
 	--universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --no-emit-find-links
 
 clean: ## remove the environments, builds and caches
-	rm -rf $(VENV) $(SDK)/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
+	rm -rf $(VENV) $(SDK)/node_modules $(CLAUDE)/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(LOCKED): requirements/dev.lock | need-python
@@ -91,6 +99,10 @@ $(INSTALLED): $(LOCKED) pyproject.toml src/dragoman/_version.py
 
 $(SDK_INSTALLED): $(SDK)/package.json $(SDK)/package-lock.json $(SDK)/.npmrc | need-node
 	cd $(SDK) && $(NPM) ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
+$(CLAUDE_INSTALLED): $(CLAUDE)/package.json $(CLAUDE)/package-lock.json $(CLAUDE)/.npmrc | need-node
+	cd $(CLAUDE) && $(NPM) ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 need-python:

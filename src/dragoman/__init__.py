@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dragoman.api import StreamTranslator, Translated, stream_translator, translate_reply, translate_request
     from dragoman.dialects import names as dialects
     from dragoman.errors import DragomanError
+    from dragoman.gateway.app import asgi
     from dragoman.model.notes import Note
 
 _PLACES = {
@@ -21,6 +22,7 @@ _PLACES = {
     "Note": ("dragoman.model.notes", "Note"),
     "StreamTranslator": ("dragoman.api", "StreamTranslator"),
     "Translated": ("dragoman.api", "Translated"),
+    "asgi": ("dragoman.gateway.app", "asgi"),
     "dialects": ("dragoman.dialects", ""),  # a package that can be called: it gives the names
     "stream_translator": ("dragoman.api", "stream_translator"),
     "translate_reply": ("dragoman.api", "translate_reply"),
@@ -33,6 +35,7 @@ __all__ = [
     "StreamTranslator",
     "Translated",
     "__version__",
+    "asgi",
     "dialects",
     "stream_translator",
     "translate_reply",

@@ -8,10 +8,16 @@ from importlib import import_module
 from dragoman._version import __version__
 
 COMMANDS = {
+    "demo": "show two conversations with tools through the gateway",
+    "serve": "run the gateway",
+    "status": "show how the running gateway and its upstreams are",
+    "doctor": "find what is wrong with the set-up, and say what to do",
+    "explain": "show what an upstream refused, both sides and the likely rule",
     "translate": "translate a request, a reply or a stream from one dialect into another",
     "check": "lint a request or a captured stream against its dialect's own rules",
     "agent": "ask a model that may call your Python functions",
     "auth": "log in to Kiro, list, import and refresh logins",
+    "config": "check, show and find the configuration",
     "sim": "run an upstream that refuses what the real one refuses",
     "dialects": "list the dialects that are known",
 }
@@ -24,7 +30,10 @@ dragoman COMMAND --help says more; dragoman --version gives the version."""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command. Exit status: 0 done, 1 bad input, 2 wrong usage, 3 something was lost or breaks a rule."""
+    """Run one command.
+
+    Exit status: 0 done, 1 failed, 2 wrong usage, 3 something was lost or breaks a rule, 4 nothing is running.
+    """
     arguments = sys.argv[1:] if argv is None else argv
     if arguments[:1] in (["--version"], ["-V"]):
         print(f"dragoman {__version__}")

@@ -40,7 +40,7 @@ def _choices(conversation: Conversation, target: Capabilities, notes: Notes) -> 
 
 def _knobs(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
     knobs = {name: value for name, value in conversation.knobs.items() if name in target.knobs}
-    for name in conversation.knobs.keys() - knobs.keys():
+    for name in sorted(conversation.knobs.keys() - knobs.keys()):
         notes.dropped("knob.dropped", name, f"the target has no {name}")
     for name, low, high in target.knob_ranges:
         if name in knobs and not low <= knobs[name] <= high:

@@ -112,12 +112,24 @@ def _shown(text: str, limit: int) -> str:
 
 def _calls(prompt: Prompt) -> list[Use]:
     text = _REMINDER.sub("", prompt.text)
-    # Clients put long instructions that name every tool in front: the last paragraph says what is wanted now.
-    named = _named(text.strip().rpartition("\n\n")[2], prompt.tools) or _named(text, prompt.tools)
+    # Clients put long instructions that name every tool around the question: a call that is written out is meant, else
+    # the last paragraph says what is wanted now.
+    named = _written(text, prompt.tools)
+    named = named or _named(text.strip().rpartition("\n\n")[2], prompt.tools) or _named(text, prompt.tools)
     if not named and prompt.must_call and prompt.tools:
         named = [(prompt.tools[0], "")]
     calls = [Use(tool.name, _arguments(tool, rest)) for tool, rest in named]
     return calls[: _MOST_CALLS if prompt.parallel else 1]
+
+
+def _written(text: str, tools: tuple[Tool, ...]) -> list[tuple[Tool, str]]:
+    """The tools of `Call NAME {…}`, wherever it stands."""
+    orders = [(match.start(), tool, text[match.end() :]) for tool in tools for match in _order(tool).finditer(text)]
+    return [(tool, rest) for _, tool, rest in sorted(orders, key=lambda each: each[0]) if _written_object(rest)]
+
+
+def _order(tool: Tool) -> re.Pattern[str]:
+    return re.compile(rf"\bCall {re.escape(tool.name)}(?=\s*\{{)")
 
 
 def _named(text: str, tools: tuple[Tool, ...]) -> list[tuple[Tool, str]]:

@@ -110,7 +110,7 @@ def _with_budget(conversation: Conversation, notes: Notes) -> Conversation:
 
 def _with_knobs(conversation: Conversation, notes: Notes) -> Conversation:
     knobs = {name: value for name, value in conversation.knobs.items() if not _excluded(name, value)}
-    for name in conversation.knobs.keys() - knobs.keys():
+    for name in sorted(conversation.knobs.keys() - knobs.keys()):
         notes.dropped("anthropic.thinking.knob", name, f"the service takes no such {name} beside thinking")
     return conversation if len(knobs) == len(conversation.knobs) else structs.replace(conversation, knobs=knobs)
 

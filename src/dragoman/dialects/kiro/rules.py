@@ -82,7 +82,7 @@ _Found: TypeAlias = Iterator[tuple[str, str, str]]  # rule, place, detail
 
 
 def _envelope(body: _Body) -> _Found:
-    for name in body.top.keys() - _TOP:
+    for name in sorted(body.top.keys() - _TOP):
         yield "kiro.body.unknown_field", name, "not a field of the request (rule 30)"
     if body.state.get("chatTriggerType") != "MANUAL":
         yield "kiro.body.trigger", "conversationState.chatTriggerType", "expected MANUAL (rule 47)"

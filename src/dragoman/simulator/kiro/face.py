@@ -25,6 +25,7 @@ from dragoman.wire.jsonio import Json
 _NAMESPACE = "com.amazon.aws.codewhisperer#"
 _JSON_TYPES = {"rest": "application/json", "target": "application/x-amz-json-1.0"}
 _ASKS_TO_THINK = re.compile(r"<thinking_mode>(?:enabled|adaptive)</thinking_mode>")
+_ORDER = re.compile(r"\bCall [\w-]+\s*\{")  # a call that is written out is found wherever it stands
 _THINKING_TAG = re.compile(r"<(thinking_mode|max_thinking_length|thinking_effort)>[^<]*</\1>\s*")
 _STREAM: Headers = (("content-type", "application/vnd.amazon.eventstream"),)
 
@@ -105,7 +106,7 @@ def read_prompt(asked: Asked) -> Prompt:
     if current is None:
         return Prompt(input_tokens=asked.tokens)
     words = _THINKING_TAG.sub("", current.content)
-    if not asked.history:  # the system text stands in front of the first turn (facts 1.4)
+    if not asked.history and not _ORDER.search(words):  # the system text stands in front of the first turn (facts 1.4)
         words = words.strip().rpartition("\n\n")[2]
     return Prompt(
         text=words,

@@ -1,0 +1,276 @@
+"""What `dragoman doctor` looks at: one function a subject, each giving checks with a remedy."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import dragoman
+from dragoman.cli.client_checks import look_at_clients
+from dragoman.cli.ports import holder
+from dragoman.cli.scene import Check, Scene
+from dragoman.cli.status import duration, store_name
+from dragoman.errors import DragomanError
+from dragoman.gateway.config import ConfigError, Upstream
+from dragoman.gateway.private import gateway_key
+from dragoman.gateway.secrets import Secret
+from dragoman.upstream.credentials import CredentialFault
+
+_SOON = 600.0
+_ANSWER = 5.0  # seconds that an upstream has to take a connection
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_LOGIN = "dragoman auth login kiro"
+
+
+def examine_all(scene: Scene) -> list[Check]:
+    return [check for subject in _SUBJECTS for check in subject(scene)]
+
+
+# --- the configuration
+
+
+def _configuration(scene: Scene) -> Iterator[Check]:
+    if scene.error is not None:
+        for problem in scene.error.problems:
+            origin = f"{problem.origin}: " if problem.origin.layer != "default" else ""
+            at = f"{problem.at}: " if problem.at else ""
+            remedy = problem.hint or "docs/configuration.md shows every key; `dragoman config check` tells of all"
+            yield Check("config", "fail", f"{origin}{at}{problem.message}", remedy)
+        return
+    assert scene.loaded is not None
+    config = scene.loaded.config
+    where = str(scene.loaded.file) if scene.loaded.file else "none, the simulator answers"
+    yield Check("config", "pass", f"{where}; upstreams: {', '.join(config.upstreams)}")
+    for warning in config.warnings:
+        yield Check("config", "warn", warning, "unset it, or spell it as `dragoman config show` does")
+
+
+def _key(scene: Scene) -> Iterator[Check]:
+    configured = scene.loaded.config.server.key if scene.loaded else None
+    file = scene.places.key_file
+    if configured is None and not os.path.lexists(file):
+        yield Check("key", "pass", "none yet: the first `dragoman serve` makes one")
+        return
+    try:
+        scene.reveal(gateway_key(configured, file))
+    except ConfigError as error:
+        yield Check("key", "fail", str(error), error.hint or "leave server.key out, and one is made")
+    else:
+        yield Check("key", "pass", configured.shown if configured else str(file))
+
+
+# --- credentials
+
+
+def _credentials(scene: Scene) -> Iterator[Check]:
+    for upstream in scene.upstreams:
+        name = f"credentials.{upstream.name}"
+        if upstream.kind == "simulator":
+            continue
+        if not upstream.keys and not upstream.logins:
+            yield Check(name, "pass", "none are configured: requests go unsigned")
+        for secret in upstream.secrets():
+            yield _secret(name, secret, scene)
+        for login in upstream.logins:
+            if login.source == "aws":
+                yield _aws(name)
+            else:
+                yield _kiro(name, store_name(login), scene)
+
+
+def _secret(name: str, secret: Secret, scene: Scene) -> Check:
+    if secret.shown.startswith(("cmd:", "keyring:")):  # it may ask the user something
+        return Check(name, "pass", f"{secret.shown} (not tried: it is asked when it is needed)")
+    try:
+        scene.reveal(secret)
+    except ConfigError as error:
+        return Check(name, "fail", str(error), "set it in the environment of `dragoman serve`, or name another place")
+    return Check(name, "pass", f"{secret.shown} is there")
+
+
+def _aws(name: str) -> Check:
+    from importlib.util import find_spec
+
+    if find_spec("botocore") is None:
+        return Check(
+            name, "fail", "AWS credentials need botocore, which is not installed", "pip install dragoman[bedrock]"
+        )
+    return Check(name, "pass", "those of the AWS tools (not tried: they may ask AWS)")
+
+
+def _kiro(name: str, spec: str, scene: Scene) -> Check:
+    from dragoman.upstream.kiro import Places as KiroPlaces
+    from dragoman.upstream.kiro import open_store
+
+    try:
+        store = open_store(spec, KiroPlaces(scene.environ))
+        token = store.load()
+    except CredentialFault as fault:
+        return Check(name, "fail", str(fault), f"{_LOGIN}, or log in with the Kiro IDE")
+    scene.secrets += [each.reveal() for each in (token.access, token.refresh, token.client_secret) if each]
+    if token.expires_at is None:
+        return Check(name, "pass", f"{store.label} ({token.kind}) has no end")
+    left = token.expires_at - time.time()
+    if left > _SOON:
+        return Check(name, "pass", f"{store.label} ({token.kind}) is good for {duration(left)}")
+    if token.refresh:
+        when = f"ends in {duration(left)}" if left > 0 else f"ended {duration(-left)} ago"
+        return Check(name, "pass", f"{store.label} ({token.kind}) {when}; it is renewed when it is needed")
+    return Check(name, "fail", f"{store.label} ({token.kind}) has ended and cannot be renewed", _LOGIN)
+
+
+# --- the network
+
+
+def _reach(scene: Scene) -> Iterator[Check]:
+    wanted = [each for each in scene.upstreams if each.kind == "http"]
+    if scene.offline or not wanted:
+        return
+    answers = asyncio.run(_connect_all(wanted))
+    for upstream, answer in zip(wanted, answers, strict=True):
+        place = urlsplit(upstream.base_url).netloc
+        if answer is None:
+            secure = "TCP and TLS" if upstream.base_url.startswith("https:") else "TCP"
+            way = ", by way of a proxy" if upstream.proxy else ""
+            yield Check(f"reach.{upstream.name}", "pass", f"{place} takes connections ({secure}{way})")
+        else:
+            yield Check(f"reach.{upstream.name}", "fail", answer, _remedy(answer))
+
+
+async def _connect_all(upstreams: Sequence[Upstream]) -> list[str | None]:
+    return await asyncio.gather(*(_connect(upstream) for upstream in upstreams))
+
+
+async def _connect(upstream: Upstream) -> str | None:
+    """Connect and hang up; what went wrong, if anything. No request is sent."""
+    from dragoman.upstream.address import parse_address, parse_proxy
+    from dragoman.upstream.client import Timeouts, Tls
+    from dragoman.upstream.connection import Connection
+    from dragoman.upstream.dial import dial
+    from dragoman.upstream.pool import Lane, PoolLimits
+
+    try:
+        address = parse_address(upstream.base_url)
+        proxy = parse_proxy(upstream.proxy_url() or "") if upstream.proxy else None
+        lane, buffer = Lane(address.host_and_port, PoolLimits()), memoryview(bytearray(4096))
+        connection = await dial(
+            lambda: Connection(lane, buffer),
+            address,
+            timeouts=Timeouts(connect=_ANSWER, tls=_ANSWER),
+            tls=Tls(ca_file=str(upstream.ca_file)) if upstream.ca_file else None,
+            proxy=proxy,
+        )
+    except DragomanError as error:
+        return str(error)
+    connection.abort()
+    return None
+
+
+def _remedy(answer: str) -> str:
+    words = answer.lower()
+    if "not yet valid" in words or "expired" in words:
+        return "is this machine's clock right? Otherwise its owner must renew the certificate"
+    if "certificate" in words:
+        return "behind a proxy that reads TLS, name its authority: ca_file of the upstream, or SSL_CERT_FILE"
+    if "name" in words or "resolution" in words or "known" in words:
+        return "is base_url spelt right, and is there a network?"
+    return "is the service up, and base_url right? HTTPS_PROXY or `proxy` names a proxy, if there must be one"
+
+
+def _clock(scene: Scene) -> Iterator[Check]:
+    """Nobody is asked for the time: but it cannot be before what this machine has written already."""
+    now = time.time()
+    known = [
+        Path(dragoman.__file__),
+        scene.places.key_file,
+        *([scene.loaded.file] if scene.loaded and scene.loaded.file else []),
+    ]
+    newest = max((path.stat().st_mtime for path in known if path.is_file()), default=0.0)
+    told = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
+    if newest > now + 60:
+        what = f"it is {told}, and files of this machine are {duration(newest - now)} newer"
+        yield Check(
+            "clock", "fail", what, "set the clock (timedatectl set-ntp true): tokens and signatures depend on it"
+        )
+    else:
+        yield Check("clock", "pass", f"{told} (compare it: signatures for AWS fail beyond five minutes)")
+
+
+# --- this machine
+
+
+def _port(scene: Scene) -> Iterator[Check]:
+    if scene.running is not None:
+        yield Check("gateway", "pass", f"runs as pid {scene.running.get('pid')}, {scene.running.get('state')}")
+        return
+    yield Check("gateway", "pass", "does not run")
+    if scene.loaded is None:
+        return
+    from dragoman.gateway.serve import listen
+
+    server = scene.loaded.config.server
+    place = f"{server.host}:{server.port}"
+    try:
+        listen(server.host, server.port).close()
+    except OSError as error:
+        who = holder(server.port)
+        what = f"{place} cannot be had: {(error.strerror or str(error)).lower()}" + (f", by {who}" if who else "")
+        yield Check("port", "fail", what, "end that process, or set server.port (--port 0 picks a free one)")
+    else:
+        yield Check("port", "pass", f"{place} is free")
+
+
+def _modes(scene: Scene) -> Iterator[Check]:
+    if not hasattr(os, "geteuid"):
+        return
+    from dragoman.upstream.kiro import Places as KiroPlaces
+
+    private = [scene.places.state, scene.places.key_file, scene.admin_socket.parent, scene.admin_socket]
+    private += sorted(KiroPlaces(scene.environ).own.glob("*.json"))
+    wrong = [check for path in private if (check := _private(path))]
+    file = scene.loaded.file if scene.loaded else None
+    if file is not None and file.stat().st_mode & _OTHERS_WRITE:
+        remedy = f"chmod go-w {file}"
+        wrong.append(Check("modes", "fail", f"{file}: others may change where your prompts go", remedy))
+    yield from wrong or [Check("modes", "pass", "keys, logins and the socket are yours alone")]
+
+
+def _private(path: Path) -> Check | None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    if found.st_uid != os.geteuid():
+        return Check("modes", "fail", f"{path} is another user's", "run as that user, or remove it")
+    if found.st_mode & _OTHERS and not stat.S_ISLNK(found.st_mode):
+        mode = "700" if stat.S_ISDIR(found.st_mode) else "600"
+        remedy = f"chmod {mode} {path}; if others have read it, make a new one"
+        return Check("modes", "fail", f"{path}: others may open it ({stat.filemode(found.st_mode)})", remedy)
+    return None
+
+
+def _user(scene: Scene) -> Iterator[Check]:
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        yield Check("user", "warn", "this is root: nothing here needs it", "run it as a user of its own")
+    python = ".".join(map(str, sys.version_info[:3]))
+    yield Check("python", "pass", f"{python} at {sys.executable}")
+
+
+_SUBJECTS: tuple[Callable[[Scene], Iterator[Check]], ...] = (
+    _user,
+    _configuration,
+    _key,
+    _credentials,
+    _reach,
+    _clock,
+    _port,
+    _modes,
+    look_at_clients,
+)

@@ -1,0 +1,110 @@
+"""`dragoman config`: is it right (`check`), what is in force and who said so (`show`), where is it (`path`)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from dragoman.cli.files import complain
+from dragoman.gateway.config import ConfigError, Loaded, examine, find_file
+from dragoman.gateway.problems import Problem
+from dragoman.wire import jsonio
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "what", choices=("check", "show", "path"), help="check it, show what is in force, name the file"
+    )
+    parser.add_argument("--config", metavar="FILE", type=Path, help="instead of DRAGOMAN_CONFIG and the usual place")
+    parser.add_argument("--origin", action="store_true", help="show: name the layer that said each value")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(arguments: Namespace) -> int:
+    return _COMMANDS[arguments.what](arguments)
+
+
+def _path(arguments: Namespace) -> int:
+    path, _ = find_file(arguments.config, os.environ)
+    if arguments.json:
+        print(jsonio.pretty({"path": str(path), "exists": path.is_file()}).decode())
+    else:
+        print(path)
+        if not path.is_file():
+            print("dragoman: it does not exist; without it the simulator answers", file=sys.stderr)
+    return 0
+
+
+def _check(arguments: Namespace) -> int:
+    try:
+        loaded = examine(arguments.config, os.environ)
+    except ConfigError as error:
+        if arguments.json:
+            _print_json(False, error.problems, ())
+        else:
+            print(error, file=sys.stderr)
+        return 3
+    warnings = (*loaded.config.warnings, *_unset(loaded))
+    if arguments.json:
+        _print_json(True, (), warnings)
+        return 0
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    print(_summary(loaded), file=sys.stderr)
+    return 0
+
+
+def _print_json(good: bool, problems: tuple[Problem, ...], warnings: tuple[str, ...]) -> None:
+    told = [
+        {
+            "at": problem.at,
+            "message": problem.message,
+            "hint": problem.hint,
+            "layer": problem.origin.layer,
+            "place": problem.origin.place,
+            "line": problem.origin.line,
+        }
+        for problem in problems
+    ]
+    print(jsonio.pretty({"ok": good, "problems": told, "warnings": list(warnings)}).decode())
+
+
+def _unset(loaded: Loaded) -> list[str]:
+    """References to the environment that lead nowhere now. Commands and keyrings, which may ask back, are not tried."""
+    found = []
+    for name, upstream in loaded.config.upstreams.items():
+        for secret in upstream.keys:
+            variable = secret.shown.removeprefix("env:")
+            if variable != secret.shown and not os.environ.get(variable):
+                found.append(f"upstreams.{name}.key: the variable {variable} is not set")
+    return found
+
+
+def _summary(loaded: Loaded) -> str:
+    config = loaded.config
+    names = ", ".join(config.upstreams)
+    return f"{loaded.file or 'no file: built-in settings'}: good (upstreams: {names})"
+
+
+def _show(arguments: Namespace) -> int:
+    from dragoman.gateway import show
+
+    try:
+        loaded = examine(arguments.config, os.environ)
+    except ConfigError as error:
+        return complain(error, 1)
+    lines = show.lines(loaded.leaves)
+    if arguments.json:
+        rows = [{"key": line.key, "value": line.value, "origin": str(line.origin)} for line in lines]
+        print(jsonio.pretty(rows).decode())
+        return 0
+    texts = [f"{line.key} = {show.toml(line.value)}" for line in lines]
+    width = min(max(map(len, texts)), 60)
+    for line, text in zip(lines, texts, strict=True):
+        print(f"{text:<{width}}  # {line.origin}" if arguments.origin else text)
+    return 0
+
+
+_COMMANDS = {"path": _path, "check": _check, "show": _show}

@@ -1,0 +1,310 @@
+"""`dragoman demo`: two conversations with tools through a gateway, both sides shown. No account and no network."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from dragoman.cli.clients import clients, key_words
+from dragoman.cli.files import complain
+from dragoman.cli.sketch import beside, folded, sketch
+from dragoman.cli.terminal import Paint, forgive, one_line, width
+from dragoman.errors import LocalMisuse
+from dragoman.gateway.config import ConfigError, assemble, load
+from dragoman.gateway.observe import Journal, Record, Redactor
+from dragoman.gateway.serve import Running, running_gateway
+from dragoman.model.notes import Note
+from dragoman.simulator import Received, Simulator, parse, running_simulator
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
+
+_CITY: Json = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+_DESCRIPTION = "Tell the weather of a city."
+_SAID = "It is 4 °C and raining in Oslo."
+# What a Kimi model writes when its server does not know the format: the call as tokens, in the middle of the text.
+_RAW = (
+    "I will look. <|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0"
+    '<|tool_call_argument_begin|>{"city": "Oslo"}<|tool_call_end|><|tool_calls_section_end|>'
+)
+_TURNS = f"""
+[[turn]]
+parts = [{{ text = '{_RAW}' }}]
+
+[[turn]]
+text = "Take an umbrella: 4 °C and rain in Oslo."
+"""
+_CONFIG = """
+allow_literal_secrets = true
+[upstreams.kiro]
+dialect = "kiro"
+base_url = "{kiro}"
+key = "the-key-of-the-demo"
+models = ["claude-sonnet-4.5"]
+[upstreams.kimi]
+dialect = "openai"
+base_url = "{kimi}"
+key = "the-key-of-the-demo"
+models = ["kimi-k2"]
+[upstreams.kimi.translation]
+raw_tools = "auto"
+"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--brief", action="store_true", help="the answers and the notes, without the requests")
+
+
+def run(arguments: Namespace) -> int:
+    forgive(sys.stdout)
+    began = time.monotonic()
+    try:
+        with _stage(arguments.brief) as stage:
+            stage.title("Dragoman: a gateway, and two simulated services behind it", "no account, no network")
+            good = [_anthropic_to_kiro(stage), _openai_to_kimi(stage)]
+    except (LocalMisuse, OSError) as error:
+        return complain(error, 1)
+    stage.say("")
+    stage.say(
+        f"Both tool calls came through whole. ({time.monotonic() - began:.1f} s)"
+        if all(good)
+        else "A tool call was lost."
+    )
+    _point(stage)
+    return 0 if all(good) else 1
+
+
+# --- the two conversations
+
+
+def _anthropic_to_kiro(stage: Stage) -> bool:
+    stage.scene("1", "An Anthropic client, a Kiro service", "as Claude Code speaks, to a service that refuses a lot")
+    ask = 'What is the weather in Oslo? Call get_weather {"city": "Oslo"}'
+    messages: list[Json] = [{"role": "user", "content": ask}]
+    tools: list[Json] = [{"name": "get_weather", "description": _DESCRIPTION, "input_schema": _CITY}]
+    body: dict[str, Json] = {
+        "model": "claude-sonnet-4.5",
+        "max_tokens": 512,
+        "stream": True,
+        "system": "Be brief.",
+        "tools": tools,
+        "messages": messages,
+    }
+    events = stage.turn("/v1/messages", body, stage.kiro, "Kiro", "an AWS event stream")
+    call = _anthropic_call(events)
+    stage.heard("tool_use", call)
+    if call is None:
+        return False
+    messages += [
+        {"role": "assistant", "content": [{"type": "tool_use", **call}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call["id"], "content": _SAID}]},
+    ]
+    stage.say("\nThe client runs the tool and sends its result.")
+    events = stage.turn("/v1/messages", body, stage.kiro, "Kiro", "an AWS event stream")
+    text = "".join(str(_at(event, "delta", "text") or "") for event in events)
+    stage.heard("text", text)
+    return call["input"] == {"city": "Oslo"} and "4 °C" in text
+
+
+def _openai_to_kimi(stage: Stage) -> bool:
+    stage.scene(
+        "2", "An OpenAI client, a Kimi model that writes raw tokens", "its server does not know its tool format"
+    )
+    messages: list[Json] = [{"role": "user", "content": "What is the weather in Oslo?"}]
+    function: Json = {"name": "get_weather", "description": _DESCRIPTION, "parameters": _CITY}
+    tools: list[Json] = [{"type": "function", "function": function}]
+    body: dict[str, Json] = {"model": "kimi-k2", "stream": True, "tools": tools, "messages": messages}
+    events = stage.turn("/v1/chat/completions", body, stage.kimi, "Kimi's server", "text", said=_RAW)
+    text, call = _openai_message(events)
+    stage.heard("text", text)
+    stage.heard("tool_calls", call)
+    if call is None:
+        return False
+    messages += [
+        {"role": "assistant", "content": text, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": _SAID},
+    ]
+    stage.say("\nThe client runs the tool and sends its result.")
+    events = stage.turn("/v1/chat/completions", body, stage.kimi, "Kimi's server", "text")
+    stage.heard("text", _openai_message(events)[0])
+    return "<|" not in text and _at(call, "function", "name") == "get_weather"
+
+
+def _anthropic_call(events: Sequence[Json]) -> dict[str, Json] | None:
+    blocks = [block for event in events if (block := _at(event, "content_block"))]
+    block = next((each for each in blocks if _at(each, "type") == "tool_use"), None)
+    if not isinstance(block, dict):
+        return None
+    written = "".join(str(_at(event, "delta", "partial_json") or "") for event in events)
+    return {"id": block["id"], "name": block["name"], "input": jsonio.decode(written or "{}")}
+
+
+def _openai_message(events: Sequence[Json]) -> tuple[str, dict[str, Json] | None]:
+    deltas = [delta for event in events if (delta := _at(event, "choices", 0, "delta"))]
+    text = "".join(str(_at(delta, "content") or "") for delta in deltas)
+    pieces = [piece for delta in deltas if (piece := _at(delta, "tool_calls", 0))]
+    if not pieces:
+        return text, None
+    first = next(piece for piece in pieces if _at(piece, "id"))
+    arguments = "".join(str(_at(piece, "function", "arguments") or "") for piece in pieces)
+    function: Json = {"name": _at(first, "function", "name"), "arguments": arguments}
+    return text, {"id": _at(first, "id"), "type": "function", "function": function}
+
+
+def _at(value: Json, *path: str | int) -> Json:
+    """What lies there, or None."""
+    for step in path:
+        if isinstance(value, dict) and isinstance(step, str):
+            value = value.get(step)
+        elif isinstance(value, list) and isinstance(step, int) and len(value) > step:
+            value = value[step]
+        else:
+            return None
+    return value
+
+
+# --- the stage
+
+
+class _Ear(Journal):
+    """Keeps the record of each request, which has the notes, in place of writing a line."""
+
+    def __init__(self) -> None:
+        super().__init__(Redactor(), level="error")
+        self.records: list[Record] = []
+
+    def request(self, record: Record) -> None:
+        self.records.append(record)
+
+
+class Stage:
+    """The gateway, the services behind it, and the paper both sides are shown on."""
+
+    def __init__(self, running: Running, ear: _Ear, kiro: Simulator, kimi: Simulator, *, brief: bool) -> None:
+        self.kiro, self.kimi = kiro, kimi
+        self._running = running
+        self._ear = ear
+        self._brief = brief
+        self._paint = Paint(sys.stdout)
+        self._width = width()
+        self._met: set[str] = set()  # services whose tools were shown
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def title(self, text: str, more: str) -> None:
+        self.say(f"{self._paint(text, 'bold')} {self._paint(f'({more})', 'dim')}")
+
+    def scene(self, number: str, text: str, more: str) -> None:
+        rule = "─" * max(self._width - len(text) - 6, 3)
+        self.say(f"\n{self._paint(f'── {number} {text} {rule}', 'bold', 'cyan')}")
+        self.say(self._paint(more, "dim"))
+
+    def turn(
+        self, path: str, body: dict[str, Json], service: Simulator, name: str, form: str, said: str = ""
+    ) -> list[Json]:
+        """Send one request, show how each side sees it, and give the events that came back."""
+        before = len(self._ear.records)
+        status, raw = self._post(path, body)
+        received = service.requests[-1]
+        record = self._record(before)
+        if not self._brief:
+            self._requests(path, body, received, name)
+        self.say(f"{self._label(f'{name} answers')} {form}, {received.sent} bytes, for {status}")
+        if said:
+            self.say(f"  {self._paint(said, 'yellow')}")
+        self._notes(record.notes if record else ())
+        return [jsonio.decode(line[6:]) for line in raw.splitlines() if line.startswith(b"data: {")]
+
+    def heard(self, what: str, value: Json) -> None:
+        text = one_line(value if isinstance(value, str) else jsonio.encode(value).decode(), 400)
+        paint = self._paint
+        self.say(f"{self._label('the client gets')} {paint(what, 'green', 'bold')} {paint(text, 'green')}")
+
+    def _label(self, text: str) -> str:
+        return self._paint(f"{text:<22}", "bold")
+
+    def _requests(self, path: str, body: Json, received: Received, name: str) -> None:
+        half = (self._width - 3) // 2
+        hidden = ("tools",) if name in self._met else ()  # they are the same in every turn
+        self._met.add(name)
+        left = [f"the client sends  POST {path}", *sketch(folded(body, hidden), half)]
+        right = [f"{name} gets  {received.method} {received.path}", *sketch(folded(received.json, hidden), half)]
+        self.say("")
+        for line in beside(left, right, self._width, self._paint):
+            self.say(line)
+        self.say("")
+
+    def _notes(self, notes: Sequence[Note]) -> None:
+        if not notes:
+            self.say(f"{self._label('changed on the way')} nothing but the form")
+        for index, note in enumerate(notes):
+            self.say(f"{self._label('' if index else f'notes ({len(notes)})')} {one_line(note, 400)}")
+
+    def _post(self, path: str, body: Json) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection(self._running.url.removeprefix("http://"), timeout=30)
+        try:
+            headers = {"authorization": f"Bearer {self._running.key}", "content-type": "application/json"}
+            connection.request("POST", path, jsonio.encode(body), headers)
+            response = connection.getresponse()
+            raw = response.read()
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise LocalMisuse(f"the gateway answered {response.status}: {raw.decode(errors='replace')}")
+        return response.status, raw
+
+    def _record(self, before: int) -> Record | None:
+        """The record of the last request, which is written just after its answer."""
+        until = time.monotonic() + 2
+        while len(self._ear.records) <= before and time.monotonic() < until:
+            time.sleep(0.002)
+        return self._ear.records[-1] if len(self._ear.records) > before else None
+
+
+@contextmanager
+def _stage(brief: bool) -> Iterator[Stage]:
+    ear = _Ear()
+    with (
+        tempfile.TemporaryDirectory(prefix="dragoman-demo-") as folder,
+        running_simulator("kiro", profile="paranoid") as kiro,
+        running_simulator("openai", script=parse(_TURNS)) as kimi,
+    ):
+        text = _CONFIG.format(kiro=kiro.url, kimi=kimi.url)
+        # An environment of its own: the demo is the same whatever is configured here.
+        config = assemble(text, None, {"HOME": folder}, {"server.port": 0, "server.drain": 1}).config
+        with running_gateway(config, state=Path(folder), journal=ear, key="dgm_the-key-of-the-demo") as running:
+            yield Stage(running, ear, kiro, kimi, brief=brief)
+
+
+def _point(stage: Stage) -> None:
+    try:
+        config = load(None, os.environ)
+    except ConfigError:
+        config = assemble("", None, os.environ, {}).config
+    host = f"[{config.server.host}]" if ":" in config.server.host else config.server.host
+    stage.scene("→", "Now yours", "start it, then point a client at it; without a configuration the simulator answers")
+    rows = [("the gateway", f"{_command()} serve", "")]
+    rows += [
+        (c.name, c.line, c.hint) for c in clients(f"http://{host}:{config.server.port}", key_words(config, os.environ))
+    ]
+    paint = Paint(sys.stdout)
+    for name, line, hint in rows:
+        stage.say(f"{paint(name, 'bold')}{paint(f'  {hint}', 'dim') if hint else ''}\n  {line}")
+    stage.say(f"\nA real service is three lines: docs/configuration.md. {_command()} doctor checks them.")
+
+
+def _command() -> str:
+    """How this program was called, if a shell does not find it by its name."""
+    called = sys.argv[0]
+    if shutil.which("dragoman") or not called or called.endswith(".py"):
+        return "dragoman"
+    return shlex.quote(called)

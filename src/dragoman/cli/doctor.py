@@ -1,0 +1,113 @@
+"""`dragoman doctor`: what may be wrong, each with a remedy. It sends nothing but connection attempts."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from dragoman._version import __version__
+from dragoman.cli.checks import examine_all
+from dragoman.cli.scene import Check, Scene
+from dragoman.cli.terminal import Paint, forgive, one_line
+from dragoman.gateway.observe import MASK, Redactor
+from dragoman.gateway.places import places
+from dragoman.wire import jsonio
+
+_FAILED = 3
+_ACCOUNT = re.compile(r"(?<!\d)\d{12}(?!\d)")  # of AWS, in ARNs
+_SECRET_VARIABLE = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_USER_IN_URL = re.compile(r"(?<=://)[^/\s@]+(?=@)")
+_MARKS = {"pass": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "red")}
+_LEAST = 6  # characters of a value that is masked: a shorter one would mask common words
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", type=Path, help="instead of DRAGOMAN_CONFIG and the usual place")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument("--share", action="store_true", help="fit to be pasted: every secret is masked, and your home")
+    parser.add_argument("--offline", action="store_true", help="connect to nobody")
+
+
+def run(arguments: Namespace) -> int:
+    forgive(sys.stdout)
+    scene = Scene(os.environ, arguments.config, offline=arguments.offline)
+    found = examine_all(scene)
+    shared = _shared(scene) if arguments.share else None
+    if shared is not None:
+        found = [shared.check(each) for each in found]
+    about = _about(scene, shared) if shared is not None else {}
+    if arguments.json:
+        _print_json(found, about)
+        return _status(found)
+    _print(found)
+    for name, value in about.items():
+        print(f"\n{name}: {value}" if isinstance(value, str) else "\n" + "\n".join(map(str, value)))
+    return _status(found)
+
+
+def _status(found: Sequence[Check]) -> int:
+    return _FAILED if any(each.state == "fail" for each in found) else 0
+
+
+def _about(scene: Scene, shared: _Shared) -> dict[str, str | list[str]]:
+    """What whoever helps asks first."""
+    system = f"dragoman {__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}"
+    return {"system": system, "configuration": shared.configuration(scene)}
+
+
+def _print(found: Sequence[Check]) -> None:
+    paint = Paint(sys.stdout)
+    longest = max(len(each.id) for each in found)
+    for each in found:
+        mark, style = _MARKS[each.state]
+        print(f"{paint(mark, style)}  {each.id:<{longest}}  {one_line(each.what, 400)}")
+        if each.remedy and each.state != "pass":
+            print(f"{'':<{longest + 6}}  {paint('→', 'dim')} {one_line(each.remedy, 400)}")
+    counts = {state: sum(each.state == state for each in found) for state in _MARKS}
+    print(f"{counts['pass']} good, {counts['warn']} to look at, {counts['fail']} wrong", file=sys.stderr)
+
+
+def _print_json(found: Sequence[Check], about: Mapping[str, object]) -> None:
+    rows = [{"id": each.id, "state": each.state, "what": each.what, "remedy": each.remedy} for each in found]
+    told = {"ok": not _status(found), "version": __version__, "checks": rows, **about}
+    print(jsonio.pretty(told).decode())
+
+
+# --- for others to read
+
+
+class _Shared:
+    """Masks what nobody else needs: secrets by value and by shape, accounts, who you are."""
+
+    def __init__(self, secrets: Sequence[str], home: str) -> None:
+        self._redactor = Redactor(lambda: secrets)
+        self._home = home
+
+    def text(self, text: str) -> str:
+        text = _USER_IN_URL.sub(MASK, self._redactor.text(text))
+        text = _ACCOUNT.sub(MASK, text)
+        return text.replace(self._home, "~") if len(self._home) > 1 else text
+
+    def check(self, check: Check) -> Check:
+        return Check(check.id, check.state, self.text(check.what), self.text(check.remedy))
+
+    def configuration(self, scene: Scene) -> list[str]:
+        from dragoman.gateway import show
+
+        if scene.loaded is None:
+            return []
+        said = [line for line in show.lines(scene.loaded.leaves) if line.origin.layer not in ("default", "preset")]
+        return [self.text(f"{line.key} = {show.toml(line.value)}  # {line.origin}") for line in said]
+
+
+def _shared(scene: Scene) -> _Shared:
+    named = [value for name, value in scene.environ.items() if _SECRET_VARIABLE.search(name)]
+    found = [*scene.secrets, *named]
+    # The longest first: one may be the beginning of another.
+    ordered = sorted({value for value in found if len(value) >= _LEAST}, key=len, reverse=True)
+    return _Shared(ordered, str(places(scene.environ).home))

@@ -1,0 +1,95 @@
+"""`dragoman explain`: what an upstream refused, both requests side by side, and the rule most likely broken."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+
+import msgspec
+
+from dragoman.cli.files import complain
+from dragoman.cli.terminal import forgive, one_line, width
+from dragoman.gateway import explain
+from dragoman.gateway.explain import Refusal, Ring
+from dragoman.gateway.places import places
+from dragoman.wire import jsonio
+
+_LAST = "last"
+_WIDEST = 160
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("id", nargs="?", metavar="ID", help="a request's id, or its beginning; last; none lists all")
+    parser.add_argument("--purge", action="store_true", help="remove every refusal that is kept")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(arguments: Namespace) -> int:
+    forgive(sys.stdout)
+    ring = Ring(places(os.environ).state / "refusals")
+    if arguments.purge:
+        if arguments.id:
+            return complain("--purge removes all of them: it takes no ID.", 2)
+        print(f"{ring.purge()} removed", file=sys.stderr)
+        return 0
+    if arguments.id is None:
+        return _list(ring, as_json=arguments.json)
+    return _show(ring, arguments.id, as_json=arguments.json)
+
+
+def _list(ring: Ring, *, as_json: bool) -> int:
+    kept = [found for identity in ring.ids() if (found := ring.load(identity))]
+    if as_json:
+        rows = [
+            {
+                "id": each.id,
+                "at": each.at,
+                "client": each.client,
+                "upstream": each.upstream,
+                "dialect": each.dialect,
+                "model": each.model,
+                "status": each.answered.line,
+                "fault": each.fault,
+            }
+            for each in kept
+        ]
+        print(jsonio.pretty(rows).decode())
+    elif not kept:
+        print("No refusal is kept: none came in the last day, or `explain = false` says so.", file=sys.stderr)
+    else:
+        for each in kept:
+            print(_line(each))
+        print("dragoman explain ID shows one.", file=sys.stderr)
+    return 0
+
+
+def _line(refusal: Refusal) -> str:
+    when = time.strftime("%m-%d %H:%M:%S", time.localtime(refusal.at))
+    return one_line(
+        f"{refusal.id}  {when}  {refusal.client} → {refusal.upstream}  {refusal.answered.line} {refusal.fault}"
+    )
+
+
+def _show(ring: Ring, wanted: str, *, as_json: bool) -> int:
+    ids = ring.ids()
+    found = ids[:1] if wanted == _LAST else [each for each in ids if each == wanted or each.startswith(wanted)]
+    if wanted in found:
+        found = [wanted]
+    refusal = ring.load(found[0]) if len(found) == 1 else None
+    if refusal is None:
+        return complain(_missing(wanted, ids, found), 1)
+    if as_json:
+        print(jsonio.pretty(msgspec.to_builtins(refusal)).decode())
+    else:
+        sys.stdout.write(explain.explain(refusal, width(_WIDEST)))
+    return 0
+
+
+def _missing(wanted: str, ids: list[str], found: list[str]) -> str:
+    if len(found) > 1:
+        return f"{wanted!r} begins several ids: {', '.join(found)}."
+    if not ids:
+        return f"nothing is kept of {wanted!r}, and of no other: only what an upstream refuses is, for a day."
+    return f"nothing is kept of {wanted!r}. Kept are {', '.join(ids)}."

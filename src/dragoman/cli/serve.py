@@ -1,0 +1,103 @@
+"""`dragoman serve`: the gateway. Where it is and how to use it goes to stdout, one log line a request to stderr."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dragoman.cli.clients import clients, key_words
+from dragoman.cli.files import complain
+from dragoman.cli.terminal import Paint, forgive
+from dragoman.errors import LocalMisuse
+from dragoman.gateway.config import Config, ConfigError, load
+
+if TYPE_CHECKING:
+    from dragoman.gateway.serve import Running
+
+_CONFIG_IS_WRONG = 3
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", type=Path, help="instead of DRAGOMAN_CONFIG and the usual place")
+    parser.add_argument("--host", help="the address to listen on (server.host; 127.0.0.1)")
+    parser.add_argument("--port", type=_port, help="0 picks a free one (server.port; 8787)")
+    parser.add_argument("--quiet", action="store_true", help="print the address only")
+
+
+def run(arguments: Namespace) -> int:
+    forgive(sys.stdout)
+    given = {"server.host": arguments.host, "server.port": arguments.port}
+    flags = {name: value for name, value in given.items() if value is not None}
+    read = partial(load, arguments.config, os.environ, flags=flags)
+    try:
+        config = read()
+    except ConfigError as error:
+        return _wrong(error)
+    from dragoman.gateway import serve  # what is slow to load is not needed to say what is wrong
+
+    try:
+        return serve.serve(config, ready=partial(_announce, config, quiet=arguments.quiet), read=read)
+    except ConfigError as error:
+        return _wrong(error)
+    except LocalMisuse as error:
+        return complain(error, 1)
+    except OSError as error:
+        return complain(_unreachable(config, error), 1)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r}")
+    return int(text)
+
+
+def _wrong(error: ConfigError) -> int:
+    print(error, file=sys.stderr)
+    return complain("the configuration cannot be used, so nothing was started.", _CONFIG_IS_WRONG)
+
+
+def _unreachable(config: Config, error: OSError) -> str:
+    host, port = config.server.host, config.server.port
+    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    match error.errno:
+        case errno.EADDRINUSE:
+            from dragoman.cli.ports import holder
+
+            who = holder(port) or "another process"
+            return f"{place} is taken by {who}. Stop it, or choose another: --port 0 picks a free one."
+        case errno.EACCES | errno.EPERM if port < 1024:
+            return f"{place}: ports below 1024 are the system's. Choose another with --port."
+        case errno.EADDRNOTAVAIL:
+            return f"{place}: this machine has no such address. --host 127.0.0.1 is this machine itself."
+        case _:
+            why = error.strerror or str(error)
+            return f"cannot listen on {place}, or on the socket {config.server.admin_socket}: {why}."
+
+
+def _announce(config: Config, running: Running, *, quiet: bool) -> None:
+    for warning in config.warnings:
+        running.gateway.tell("warning", "config", message=warning)
+    print(running.url if quiet else _banner(config, running.url), flush=True)
+
+
+def _banner(config: Config, url: str) -> str:
+    paint = Paint(sys.stdout)
+    names = ", ".join(config.upstreams)
+    rows: list[tuple[str, Any]] = [
+        ("Anthropic API", url),
+        ("OpenAI API", f"{url}/v1"),
+        ("Bedrock API", url),
+        ("models", ", ".join(config.models()[:8]) or "as your upstreams name them"),
+        ("upstreams", names if config.file else f"{names} (no configuration: the simulator answers)"),
+        ("status", "dragoman status, dragoman doctor; SIGHUP reads the configuration anew"),
+    ]
+    lines = [paint(url, "bold"), "", *(f"  {name:<14} {value}" for name, value in rows), ""]
+    for client in clients(url, key_words(config, os.environ)):
+        hint = f"  ({client.hint})" if client.hint else ""
+        lines += [paint(f"# {client.name}{hint}", "dim"), f"  {client.line}"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,194 @@
+"""`dragoman status`: how the running gateway is, asked over its private socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from pathlib import Path
+
+from dragoman.cli.files import complain
+from dragoman.cli.terminal import Paint, forgive, one_line
+from dragoman.errors import DragomanError
+from dragoman.gateway.config import ConfigError, Login, load
+from dragoman.gateway.places import places
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json, JsonError
+
+_NOT_RUNNING = 4
+_HEALTH = {"ok": "green", "unused": "dim", "cooling": "yellow", "failing": "red"}
+_STATES = {"ok": "green", "expired": "red", "missing": "red", "login needed": "red", "expiring": "yellow"}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", type=Path, help="the one the gateway was started with")
+    parser.add_argument("--usage", action="store_true", help="ask Kiro how much of each login's quota is left")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(arguments: Namespace) -> int:
+    forgive(sys.stdout)
+    socket = admin_socket(arguments.config)
+    found = ask(socket)
+    if found is None:
+        if arguments.json:
+            print(jsonio.pretty({"state": "not running", "admin_socket": str(socket)}).decode())
+        return complain(f"no gateway answers at {socket}. `dragoman serve` starts one.", _NOT_RUNNING)
+    if arguments.usage:
+        asyncio.run(_add_usage(found, arguments.config))
+    if arguments.json:
+        print(jsonio.pretty(found).decode())
+    else:
+        print("\n".join(page(found, time.time(), Paint(sys.stdout))))
+    return 0
+
+
+def admin_socket(file: Path | None) -> Path:
+    """Where the gateway of this configuration listens; of one that has a mistake by now, the usual place."""
+    try:
+        return load(file, os.environ).server.admin_socket
+    except ConfigError as error:
+        place = places(os.environ).admin_socket
+        print(f"{error}\ndragoman: the configuration has a mistake; asking at {place}.", file=sys.stderr)
+        return place
+
+
+def ask(socket: Path) -> dict[str, Json] | None:
+    """The status of whoever runs there; None if nobody does."""
+    from dragoman.gateway import admin
+
+    try:
+        found = admin.status(socket)
+    except (OSError, JsonError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+# --- the quota
+
+
+def store_name(login: Login) -> str:
+    """What a Kiro login of the configuration is called among the stores."""
+    source = {"auto": "", "store": "own"}.get(login.source, login.source)
+    return f"{source}:{login.detail}" if source and login.detail else source
+
+
+async def _add_usage(found: dict[str, Json], file: Path | None) -> None:
+    """Put what is left of each Kiro login beside its credential."""
+    try:
+        upstreams = load(file, os.environ).upstreams
+    except ConfigError:
+        return
+    for row in _rows(found.get("upstreams")):
+        upstream = upstreams.get(str(row.get("name")))
+        for login in upstream.logins if upstream is not None and upstream.dialect.codec.family == "kiro" else ():
+            name = f"{login.source}:{login.detail}".rstrip(":")
+            for credential in _rows(row.get("credentials")):
+                if credential.get("name") == name:
+                    credential.update(await _usage(login))
+
+
+async def _usage(login: Login) -> dict[str, Json]:
+    from dragoman.upstream.client import Client
+    from dragoman.upstream.fetch import fetch_through
+    from dragoman.upstream.kiro import KiroCredential, open_store
+
+    client = Client()
+    try:
+        credential = KiroCredential(open_store(store_name(login)), fetch_through(client, os.environ), name="kiro")
+        usage = await credential.usage()
+    except DragomanError as error:
+        return {"problem": f"its quota cannot be had: {error}"}
+    finally:
+        await client.aclose()
+    left: dict[str, Json] = {"used": usage.used, "limit": usage.limit, "remaining": usage.remaining}
+    return {"usage": left | {"plan": usage.plan, "resets_at": usage.resets_at}}
+
+
+# --- for people
+
+
+def page(found: dict[str, Json], now: float, paint: Paint) -> Iterator[str]:
+    """The status as lines."""
+    state = str(found.get("state"))
+    since = _number(found.get("started_at"))
+    up = f"up {duration(now - since)}, since {clock(since, now)}" if since else ""
+    words = [paint(state, "bold"), up, f"{found.get('in_flight')} in flight", f"pid {found.get('pid')}"]
+    yield f"dragoman {found.get('version')}: " + ", ".join(word for word in words if word)
+    yield f"configuration: {found.get('config') or 'none, the simulator answers'}"
+    for name in ("reload_refused", "refused"):  # why the last reload changed nothing
+        if found.get(name):
+            yield paint(f"the last reload was refused: {one_line(found[name])}", "red")
+    if found.get("dropped_log_lines"):
+        yield paint(f"{found['dropped_log_lines']} log lines could not be written", "yellow")
+    upstreams = found.get("upstreams")
+    for upstream in upstreams if isinstance(upstreams, list) else ():
+        if isinstance(upstream, dict):
+            yield ""
+            yield from _upstream(upstream, now, paint)
+
+
+def _upstream(row: dict[str, Json], now: float, paint: Paint) -> Iterator[str]:
+    health = str(row.get("health"))
+    busy = f"{row.get('active')} running" + (f", {row.get('waiting')} waiting" if row.get("waiting") else "")
+    answered = _number(row.get("last_ok_at"))
+    last = f", last answer {duration(now - answered)} ago" if answered else ""
+    place = "in the gateway" if row.get("kind") == "simulator" else row.get("base_url")
+    yield f"{paint(str(row.get('name')), 'bold')}  {paint(health, _HEALTH.get(health, 'dim'))}  {busy}{last}"
+    yield f"  {row.get('dialect')}, {one_line(place)}"
+    if failed := _number(row.get("last_error_at")):
+        in_a_row = f", {row['failures']} in a row" if row.get("failures") else ""
+        yield f"  last error {duration(now - failed)} ago{in_a_row}: {one_line(row.get('last_error'))}"
+    for each in _rows(row.get("cooldowns")):
+        left = duration((_number(each.get("until")) or now) - now)
+        yield paint(f"  {each.get('credential')} rests for {left}: {one_line(each.get('why'))}", "yellow")
+    for each in _rows(row.get("credentials")):
+        yield f"  {_credential(each, now, paint)}"
+
+
+def _credential(row: dict[str, Json], now: float, paint: Paint) -> str:
+    state = str(row.get("state") or "")
+    words = [
+        f"credential {row.get('name')}",
+        one_line(row.get("source") or ""),
+        paint(state, _STATES.get(state, "dim")),
+    ]
+    if ends := _number(row.get("expires_at")):
+        left = ends - now
+        words.append(f"ends in {duration(left)}" if left > 0 else f"ended {duration(-left)} ago, renewed when needed")
+    usage = row.get("usage")
+    if isinstance(usage, dict):
+        words.append(f"{usage.get('remaining')} of {usage.get('limit')} credits left")
+    if row.get("problem"):
+        words.append(paint(one_line(row["problem"]), "red"))
+    return "  ".join(word for word in words if word)
+
+
+def _rows(value: Json) -> Iterator[dict[str, Json]]:
+    return (each for each in (value if isinstance(value, list) else ()) if isinstance(each, dict))
+
+
+def _number(value: Json) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def duration(seconds: float) -> str:
+    """`3 s`, `12 min`, `5 h 20 min`, `3 d 4 h`."""
+    whole = max(round(seconds), 0)
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if whole < 120:
+        return f"{whole} s"
+    if minutes < 120:
+        return f"{minutes} min"
+    if hours < 48:
+        return f"{hours} h {minutes % 60} min"
+    return f"{days} d {hours % 24} h"
+
+
+def clock(at: float, now: float) -> str:
+    """A time of day, with its date if that is not today's."""
+    form = "%H:%M:%S" if now - at < 12 * 3600 else "%Y-%m-%d %H:%M"
+    return time.strftime(form, time.localtime(at))

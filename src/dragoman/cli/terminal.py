@@ -1,0 +1,41 @@
+"""Colour and width, where there is a terminal to show them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from io import TextIOWrapper
+from typing import TextIO
+
+_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
+
+
+class Paint:
+    """Styles text for a stream, or leaves it: colours are for terminals, and NO_COLOR ends them."""
+
+    def __init__(self, stream: TextIO | None) -> None:  # a service may have been given none
+        shows = stream is not None and stream.isatty()
+        self._on = shows and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+    def __call__(self, text: str, *styles: str) -> str:
+        if not self._on or not styles or not text:
+            return text
+        codes = ";".join(_STYLES[style] for style in styles)
+        return f"\x1b[{codes}m{text}\x1b[0m"
+
+
+def forgive(stream: TextIO | None) -> None:
+    """Let a terminal that cannot write a character write another: no command shall fail over an arrow."""
+    if isinstance(stream, TextIOWrapper):
+        stream.reconfigure(errors="replace")
+
+
+def width(most: int = 120) -> int:
+    """How many columns to use."""
+    return min(shutil.get_terminal_size((100, 24)).columns, most)
+
+
+def one_line(text: object, longest: int = 300) -> str:
+    """Text of others on one line, without what a terminal would obey."""
+    plain = "".join(char if char.isprintable() else " " for char in str(text))
+    return plain if len(plain) <= longest else f"{plain[: longest - 1]}…"

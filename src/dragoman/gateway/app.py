@@ -1,0 +1,314 @@
+"""The gateway as an ASGI application: who may ask, in whose language, and a line about how it went.
+
+    guard (Host, Origin, head) → key → body → dialect → relay
+
+It can be mounted in another application: without lifespan events it starts when it is first asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec import structs
+
+import dragoman.dialects as registry
+from dragoman._version import __version__
+from dragoman.dialects.base import Call, Dialect
+from dragoman.errors import ClientFault, DragomanError, Fault
+from dragoman.gateway.auth import Gatekeeper
+from dragoman.gateway.backend import Fleet
+from dragoman.gateway.config import Config, load
+from dragoman.gateway.exchange import Cut, Exchange, Gone, Receive, Scope, Send
+from dragoman.gateway.explain import Ring
+from dragoman.gateway.guard import Guard
+from dragoman.gateway.observe import Journal, Level, Meters, Record, Redactor
+from dragoman.gateway.places import places
+from dragoman.gateway.policy import Budget, Patience
+from dragoman.gateway.private import gateway_key
+from dragoman.gateway.refusing import BUG, ENDING, refusal_of
+from dragoman.gateway.relay import Desk, Relay
+from dragoman.gateway.router import Matched, Router, Unreadable
+from dragoman.upstream.client import Client
+from dragoman.wire.http import Headers, HttpRequest
+from dragoman.wire.jsonio import Json
+
+_PROBES = ("/healthz", "/readyz")
+_TEXT = (("content-type", "text/plain; charset=utf-8"),)
+_ID_HEADERS = ("x-request-id", "request-id", "x-amzn-requestid")  # as the clients of each family read it
+_ONE_MODEL = "/v1/models/"
+
+
+def asgi(config: Config | None = None) -> Gateway:
+    """The application for somebody's own server: of this configuration, or of the one this environment has."""
+    return Gateway(config or load(None, os.environ))
+
+
+def _key(config: Config) -> str:
+    return gateway_key(config.server.key, places(os.environ).key_file).reveal()
+
+
+class Gateway:
+    """Serves until it is stopped. Everything of the configuration is swapped at once by `reload`."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        key: str | None = None,
+        state: Path | None = None,
+        journal: Journal | None = None,
+        patience: Patience | None = None,
+        dialects: Sequence[Dialect] | None = None,
+    ) -> None:
+        ours = places(os.environ)
+        self.key = key or _key(config)
+        self._key_is_given = key is not None
+        self.started_at = time.time()
+        self.draining = False
+        self.generation = 1  # of the configuration
+        self.reload_refused = ""  # why the last one was not put in force
+        self.redactor = Redactor(self._secrets)
+        self._journal = journal or Journal(self.redactor, form=config.log.format, level=config.log.level)
+        self._journal.redactor = self.redactor
+        ring = Ring((state or ours.state) / "refusals", enabled=config.explain)
+        self._desk = Desk(self._journal, Meters(), ring, Budget(), patience or Patience())
+        self._keeper = Gatekeeper(self.key)
+        self._router = Router(dialects or [registry.get(name) for name in registry.names()])
+        self._config = config
+        self._guard = Guard(config.server.host, config.server.hosts)
+        self._client: Client | None = None
+        self._fleet: Fleet | None = None
+        self._starting = asyncio.Lock()
+        self._live: set[Exchange] = set()
+        self._beside: set[asyncio.Task[None]] = set()
+
+    # --- life
+
+    async def start(self) -> None:
+        async with self._starting:
+            if self._fleet is None:
+                self._client = Client()
+                fleet = Fleet(self._config, self._client)
+                await fleet.start()
+                self._fleet = fleet
+
+    async def stop(self) -> None:
+        self.draining = True
+        fleet, client = self._fleet, self._client
+        self._fleet = self._client = None
+        for task in self._beside:
+            task.cancel()
+        if client is not None:
+            await client.aclose()
+        if fleet is not None:
+            await fleet.aclose()
+
+    async def reload(self, config: Config) -> None:
+        """Put another configuration in force. Requests under way keep the old one. Raises ConfigError, and keeps it."""
+        key = self.key if self._key_is_given else _key(config)
+        await self.start()
+        assert self._client is not None
+        fleet = Fleet(config, self._client)
+        await fleet.start()
+        old, self._fleet, self._config = self._fleet, fleet, config
+        self.key, self._keeper = key, Gatekeeper(key)
+        self._guard = Guard(config.server.host, config.server.hosts)
+        self._desk = structs.replace(self._desk, ring=self._desk.ring.switched(config.explain))
+        self.generation, self.reload_refused = self.generation + 1, ""
+        self._journal.event("info", "reloaded", generation=self.generation, upstreams=len(config.upstreams))
+        if old is not None:
+            self.later(old.retire())
+
+    def drain(self) -> None:
+        """Tell balancers to send no more; what runs goes on."""
+        self.draining = True
+
+    def cut(self) -> None:
+        """End what still runs, each stream with its dialect's error."""
+        for exchange in list(self._live):
+            exchange.cut()
+
+    def tell(self, level: Level, event: str, **fields: Json) -> None:
+        """Write a line that is about no request."""
+        self._journal.event(level, event, **fields)
+
+    def later(self, work: Coroutine[object, object, None]) -> None:
+        """Do it beside the requests."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._live)
+
+    @property
+    def fleet(self) -> Fleet | None:
+        return self._fleet
+
+    def metrics(self) -> bytes:
+        for backend in self._fleet.backends if self._fleet else ():
+            for name, seconds in backend.expiries():
+                self._desk.meters.expires(backend.name, name, seconds)
+        return self._desk.meters.text()
+
+    def status(self) -> dict[str, Json]:
+        """All that a person asks first: up since when, what runs, how the upstreams are."""
+        backends = self._fleet.backends if self._fleet else ()
+        return {
+            "version": __version__,
+            "pid": os.getpid(),
+            "started_at": self.started_at,
+            "state": "draining" if self.draining else "ready" if self._ready else "starting",
+            "in_flight": self.in_flight,
+            "config": str(self._config.file) if self._config.file else None,
+            "generation": self.generation,
+            "reload_refused": self.reload_refused or None,
+            "explain": self._desk.ring.enabled,
+            "dropped_log_lines": self._journal.dropped,
+            "upstreams": [backend.describe() for backend in backends],
+        }
+
+    @property
+    def _ready(self) -> bool:
+        return self._fleet is not None and bool(self._fleet.backends) and not self.draining
+
+    def _secrets(self) -> Iterable[str]:
+        yield self.key
+        yield from (found for secret in self._config.secrets() if (found := secret.revealed))
+
+    # --- ASGI
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match scope["type"]:
+            case "http":
+                await self._http(scope, receive, send)
+            case "lifespan":
+                await self._lifespan(receive, send)
+            case _:
+                await send({"type": "websocket.close", "code": 1000})
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                try:
+                    await self.start()
+                except (DragomanError, OSError) as error:
+                    await send({"type": "lifespan.startup.failed", "message": str(error)})
+                    return
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                await self.stop()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send, f"req_{secrets.token_hex(10)}")
+        request = exchange.request
+        if request.path in _PROBES and request.method in ("GET", "HEAD"):
+            await self._probe(exchange)
+            return
+        exchange.headers = tuple((name, exchange.id) for name in _ID_HEADERS)
+        record = Record(exchange.id, request.method, request.path)
+        with self._noted(exchange, record):
+            try:
+                await self._answer(exchange, record)
+            except Gone:
+                record.outcome = "gone"
+            except Cut:
+                record.outcome = "cut"
+                await self._refuse(exchange, record, None, ENDING)
+            except Exception as error:  # noqa: BLE001  the last line: no client is left without an answer
+                record.outcome, record.error = "bug", f"{type(error).__name__}: {error}"
+                self._journal.bug(exchange.id, error)
+                await self._refuse(exchange, record, None, BUG)
+
+    @contextmanager
+    def _noted(self, exchange: Exchange, record: Record) -> Iterator[None]:
+        self._live.add(exchange)
+        self._desk.meters.inflight.inc()
+        try:
+            yield
+        finally:
+            self._live.discard(exchange)
+            self._desk.meters.inflight.dec()
+            record.end()
+            self._desk.meters.request(record)
+            self._journal.request(record)
+
+    async def _probe(self, exchange: Exchange) -> None:
+        if exchange.request.path == "/healthz":
+            await exchange.whole(200, _TEXT, b"ok\n")
+            return
+        if self._fleet is None and not self.draining:
+            await self.start()
+        state = b"draining\n" if self.draining else b"ready\n" if self._ready else b"no upstream\n"
+        await exchange.whole(200 if self._ready else 503, _TEXT, state)
+
+    async def _answer(self, exchange: Exchange, record: Record) -> None:
+        dialect: Dialect | None = None
+        try:
+            matched = await self._admitted(exchange)
+            if matched is None:
+                fault, allowed = self._router.unmatched(exchange.request)
+                headers: Headers = (("allow", allowed),) if allowed else ()
+                record.outcome = "refused"
+                await self._refuse(exchange, record, None, fault, headers)
+                return
+            dialect = matched.dialect
+            await self.start()
+            fleet = self._fleet
+            assert fleet is not None
+            with fleet.used():
+                async with exchange.watched():
+                    await Relay(self._desk, fleet, exchange, matched, record).run()
+        except Unreadable as unreadable:
+            record.outcome = "refused"
+            await self._refuse(exchange, record, unreadable.dialect, unreadable.error.fault)
+        except DragomanError as error:
+            record.outcome = "refused" if isinstance(error, ClientFault) else "failed"
+            await self._refuse(exchange, record, dialect, error.fault)
+
+    async def _admitted(self, exchange: Exchange) -> Matched | None:
+        """The call of a request that may ask. Raises ClientFault, Unreadable, Gone."""
+        head = exchange.request
+        fault = self._guard.refusal(head)
+        if fault is not None:
+            raise ClientFault(fault.message, fault=fault)
+        signed = self._keeper.needs_body(head)
+        if not signed:
+            self._keeper.check(head)
+        request = structs.replace(head, body=await exchange.body(self._config.server.max_body))
+        exchange.request = request
+        if signed:
+            self._keeper.check(request)
+        return self._router.match(request) or self._one_model(request)
+
+    def _one_model(self, request: HttpRequest) -> Matched | None:
+        """`GET /v1/models/ID`, which not every family's binding has."""
+        if request.method != "GET" or not request.path.startswith(_ONE_MODEL):
+            return None
+        listed = structs.replace(request, path=_ONE_MODEL.rstrip("/"))
+        matched = self._router.match(listed)
+        wanted = request.path.removeprefix(_ONE_MODEL)
+        return matched and structs.replace(matched, call=Call("models", wanted, False, None))
+
+    async def _refuse(
+        self, exchange: Exchange, record: Record, dialect: Dialect | None, fault: Fault, headers: Headers = ()
+    ) -> None:
+        """Say no in the client's own words. One that has begun to read an answer was told by whoever wrote it."""
+        record.error = record.error or fault.message
+        if exchange.begun:
+            return
+        dialect = dialect or self._router.speaker(exchange.request)
+        response = refusal_of(dialect, fault)
+        record.dialect, record.status = record.dialect or dialect.name, response.status
+        more: Headers = (("connection", "close"),) if fault.status == 413 else ()
+        await exchange.whole(response.status, (*response.headers, *headers, *more), response.body)

@@ -1,0 +1,297 @@
+"""Upstreams at work: connections, credentials, how much they are asked at once, and how they have been doing.
+
+A `Fleet` belongs to one configuration; a reload makes another, and the old one ends when its last request has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+
+from msgspec import structs
+
+from dragoman._version import __version__
+from dragoman.errors import ConnectFailed, DragomanError, Fault, TooLarge, UpstreamFault
+from dragoman.gateway.config import Config
+from dragoman.gateway.signing import credentials_of
+from dragoman.gateway.upstreams import Limits, Upstream
+from dragoman.model.conversation import Conversation
+from dragoman.upstream.client import Client, Reply, Timeouts, Tls
+from dragoman.upstream.credentials import Credential, with_headers
+from dragoman.wire.http import HttpRequest, HttpResponse
+from dragoman.wire.jsonio import Json
+
+_AGENT = f"dragoman/{__version__}"
+_REFUSAL_BYTES = 1024 * 1024
+_LONGEST_COOLING = 300.0  # a wait that an upstream names is a hint: after this long it is asked anyway
+_COOLING = {"rate_limit": 5.0, "quota": 300.0, "auth": 30.0, "permission": 60.0}
+
+
+class Busy(ConnectFailed):
+    """We ask an upstream no more than we may: it was not asked, and has done nothing wrong."""
+
+
+class Gate:
+    """So many at once, so many waiting, so long. Whoever finds the queue full is told when to come back."""
+
+    def __init__(self, name: str, limits: Limits) -> None:
+        self._name = name
+        self._limits = limits
+        self._slots = asyncio.Semaphore(limits.concurrency)
+        self.active = self.waiting = 0
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Raises Busy."""
+        await self._enter()
+        self.active += 1
+        try:
+            yield
+        finally:
+            self.active -= 1
+            self._slots.release()
+
+    async def _enter(self) -> None:
+        limits = self._limits
+        if not self._slots.locked():
+            await self._slots.acquire()  # at once
+            return
+        if self.waiting >= limits.queue:
+            raise self._full(f"and {limits.queue} wait")
+        self.waiting += 1
+        try:
+            async with asyncio.timeout(limits.queue_wait):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise self._full(f"and none ended within {limits.queue_wait:g} s") from None
+        finally:
+            self.waiting -= 1
+
+    def _full(self, why: str) -> Busy:
+        message = f"{self._name} is busy: {self._limits.concurrency} requests are running, {why}"
+        return Busy(message, fault=Fault("overloaded", message, 529, retry_after=1.0))
+
+
+class Cooling:
+    """Credentials that were refused lately, and why. They are tried last, never not at all."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, tuple[float, str]] = {}
+
+    def cool(self, name: str, fault: Fault) -> None:
+        usual = _COOLING.get(fault.kind)
+        if usual is not None:
+            seconds = min(fault.retry_after or usual, _LONGEST_COOLING)
+            self._until[name] = (time.time() + seconds, f"{fault.kind}: {fault.message}")
+
+    def clear(self, name: str) -> None:
+        self._until.pop(name, None)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._until and self._until[name][0] > time.time()
+
+    def describe(self) -> list[Json]:
+        now = time.time()
+        return [
+            {"credential": name, "until": until, "why": why}
+            for name, (until, why) in self._until.items()
+            if until > now
+        ]
+
+
+class Backend:
+    """One upstream."""
+
+    def __init__(self, upstream: Upstream, base_url: str, client: Client) -> None:
+        self.upstream = upstream
+        self.name, self.dialect = upstream.name, upstream.dialect
+        self.gate = Gate(upstream.name, upstream.limits)
+        self.cooling = Cooling()
+        self.failures = 0  # in a row
+        self.last_error = ""
+        self.last_error_at: float | None = None
+        self.last_ok_at: float | None = None
+        self._base_url = base_url
+        self._client = client
+        self._timeouts = _timeouts(upstream)
+        self._tls = Tls(ca_file=str(upstream.ca_file)) if upstream.ca_file else None
+        self._credentials = credentials_of(upstream, base_url, self._fetch)
+        self._turn = itertools.count()
+
+    def credentials(self, session: str) -> list[Credential]:
+        """All of them, in the order to try: a session keeps its own, and those that were refused lately come last."""
+        if len(self._credentials) == 1:
+            return list(self._credentials)
+        if session:
+            ranked = sorted(
+                self._credentials, key=lambda each: hashlib.sha256(f"{session}\0{each.name}".encode()).digest()
+            )
+        else:
+            turn = next(self._turn) % len(self._credentials)
+            ranked = [*self._credentials[turn:], *self._credentials[:turn]]
+        return sorted(ranked, key=lambda each: each.name in self.cooling)
+
+    async def open(self, request: HttpRequest, credential: Credential, sent: Conversation | None = None) -> Reply:
+        """Sign and send; gives a reply that is no refusal. `sent` is what the request says, for those who ask how long.
+
+        A credential that can renew itself is given one more chance. Raises Refused, CredentialFault, and what the
+        network does.
+        """
+        request = self._dressed(request)
+        reply = await self._send(await credential.sign(request))
+        if 200 <= reply.status < 300:
+            return reply
+        response = await self.read(reply)
+        if reply.status in (401, 403) and await credential.refused(reply.status):
+            reply = await self._send(await credential.sign(request))
+            if 200 <= reply.status < 300:
+                return reply
+            response = await self.read(reply)
+        raise Refused(response, self._blamed(self.dialect.codec.parse_fault(response, sent)))
+
+    async def read(self, reply: Reply) -> HttpResponse:
+        """The whole of a short answer."""
+        try:
+            body = await reply.read(_REFUSAL_BYTES)
+        except TooLarge:
+            body = b""
+        return HttpResponse(reply.status, reply.headers, body)
+
+    def went_well(self, credential: Credential) -> None:
+        self.failures, self.last_ok_at = 0, time.time()
+        self.cooling.clear(credential.name)
+
+    def went_wrong(self, credential: Credential, error: DragomanError) -> None:
+        fault = error.fault
+        self.cooling.cool(credential.name, fault)
+        if fault.kind not in ("invalid", "context_full", "too_large", "not_found"):  # those are the request's own
+            self.failures += 1
+        self.last_error, self.last_error_at = fault.message, time.time()
+
+    @property
+    def health(self) -> str:
+        if self.failures >= 3:
+            return "failing"
+        if all(each.name in self.cooling for each in self._credentials):
+            return "cooling"
+        return "ok" if self.last_ok_at else "unused"
+
+    def expiries(self) -> Iterator[tuple[str, float]]:
+        for each in self._credentials:
+            if each.expires_at is not None:
+                yield each.name, each.expires_at - time.time()
+
+    def describe(self) -> dict[str, Json]:
+        return {
+            "name": self.name,
+            "dialect": self.dialect.name,
+            "kind": self.upstream.kind,
+            "base_url": self._base_url,
+            "health": self.health,
+            "active": self.gate.active,
+            "waiting": self.gate.waiting,
+            "failures": self.failures,
+            "last_ok_at": self.last_ok_at,
+            "last_error": self.last_error,
+            "last_error_at": self.last_error_at,
+            "cooldowns": self.cooling.describe(),
+            "credentials": [each.describe() for each in self._credentials],
+        }
+
+    def _blamed(self, fault: Fault) -> Fault:
+        """The refusal as a client shall hear it. Whose key was wrong must be said: the client's own is fine."""
+        if fault.kind not in ("auth", "permission"):
+            return fault
+        message = f"the upstream {self.name} refused this gateway's credential: {fault.message}"
+        return structs.replace(fault, message=message)
+
+    def _dressed(self, request: HttpRequest) -> HttpRequest:
+        own = tuple((name, value.reveal()) for name, value in self.upstream.headers)
+        return with_headers(request, (("user-agent", _AGENT), *own))
+
+    async def _send(self, request: HttpRequest) -> Reply:
+        proxy = self.upstream.proxy.reveal() if self.upstream.proxy else None
+        return await self._client.open(self._base_url, request, timeouts=self._timeouts, tls=self._tls, proxy=proxy)
+
+    async def _fetch(self, base_url: str, request: HttpRequest) -> HttpResponse:
+        """For credentials that ask a sign-in service, which may be behind the same proxy."""
+        proxy = self.upstream.proxy.reveal() if self.upstream.proxy else None
+        timeouts = Timeouts(head=15.0, idle=15.0, total=15.0)
+        reply = await self._client.open(base_url, request, timeouts=timeouts, tls=self._tls, proxy=proxy)
+        try:
+            return HttpResponse(reply.status, reply.headers, await reply.read(_REFUSAL_BYTES))
+        finally:
+            reply.close()
+
+
+class Refused(UpstreamFault):
+    """A refusal together with the answer that said it."""
+
+    def __init__(self, response: HttpResponse, fault: Fault) -> None:
+        super().__init__(fault.message, fault=fault)
+        self.response = response
+
+
+def _timeouts(upstream: Upstream) -> Timeouts:
+    told = upstream.timeouts
+    return Timeouts(connect=told.connect, tls=told.connect, head=told.first_byte, idle=told.idle, total=told.total)
+
+
+class Fleet:
+    """All upstreams of one configuration."""
+
+    def __init__(self, config: Config, client: Client) -> None:
+        self.config = config
+        self._client = client
+        self._backends: dict[str, Backend] = {}
+        self._embedded = AsyncExitStack()
+        self._users = 0
+        self._retired = False
+        self._idle = asyncio.Event()
+
+    async def start(self) -> None:
+        for upstream in self.config.upstreams.values():
+            base_url = upstream.base_url
+            if upstream.kind == "simulator":
+                base_url = await self._embed(upstream)
+            self._backends[upstream.name] = Backend(upstream, base_url, self._client)
+
+    async def _embed(self, upstream: Upstream) -> str:
+        from dragoman.simulator.server import Simulator  # noqa: PLC0415  only who uses it waits for it
+
+        settings = upstream.simulator
+        simulator = Simulator(upstream.dialect.name, profile=settings.profile, script=settings.script)
+        await self._embedded.enter_async_context(simulator)
+        return simulator.url
+
+    def backend(self, name: str) -> Backend:
+        return self._backends[name]
+
+    @property
+    def backends(self) -> Sequence[Backend]:
+        return tuple(self._backends.values())
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """While this lasts, the fleet is not put away."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._idle.set()
+
+    async def retire(self) -> None:
+        """Wait until nobody uses it, then end what it runs."""
+        while self._users:
+            self._idle.clear()
+            await self._idle.wait()
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._embedded.aclose()

@@ -1,0 +1,385 @@
+"""The configuration: one TOML file, layered defaults < presets < file < environment < flags, validated as a whole.
+
+`load` reads files and gives a `Config`; `assemble` is the same without I/O. What is wrong comes as one ConfigError
+with every problem in it, each with its file and line, or its variable.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import NODEFAULT, Meta, Struct, structs
+
+from dragoman.gateway.layers import Leaves, flat, from_environment, from_flags, nested, stacked
+from dragoman.gateway.places import Places, expanded, places
+from dragoman.gateway.presets import BUILT_IN, PRESETS, preset_of
+from dragoman.gateway.problems import DEFAULT, ConfigError, Key, Origin, Problem, near
+from dragoman.gateway.proxies import is_loopback
+from dragoman.gateway.routes import Aim, Routes, Rule, Target
+from dragoman.gateway.schema import Look
+from dragoman.gateway.secrets import Secret, Surroundings
+from dragoman.gateway.toml_lines import line_numbers
+from dragoman.gateway.upstreams import (
+    Limits,
+    Login,
+    SimulatorSettings,
+    Timeouts,
+    Upstream,
+    UpstreamTable,
+    read_upstream,
+)
+from dragoman.translate import Settings
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "Limits",
+    "Loaded",
+    "Log",
+    "Login",
+    "Server",
+    "SimulatorSettings",
+    "Target",
+    "Timeouts",
+    "Upstream",
+    "assemble",
+    "examine",
+    "find_file",
+    "load",
+]
+
+_PORT = Meta(ge=0, le=65535)
+_DEEPEST = 20
+_SYNTAX = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)\Z")
+
+
+class Server(Struct, frozen=True, kw_only=True):
+    """`[server]`: where the gateway listens, and what it takes."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, _PORT] = 8787
+    hosts: tuple[str, ...] = ()  # further names that a Host header may say
+    insecure_http: bool = False  # listen beyond loopback without TLS
+    key: Secret | None = None  # None: the minted one
+    max_body: Annotated[int, Meta(ge=1024)] = 32 * 1024 * 1024
+    ping: Annotated[float, Meta(gt=0)] = 15.0  # seconds of silence before a client is told that we are alive
+    drain: Annotated[float, Meta(ge=0)] = 120.0  # seconds that streams have after SIGTERM
+    admin_socket: Path
+    admin_port: Annotated[int, _PORT] | None = None  # on loopback; None: the socket only
+
+
+class Log(Struct, frozen=True, kw_only=True):
+    """`[log]`: what is written for each request. `auto` is text on a terminal and JSON elsewhere."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "text", "json"] = "auto"
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """All settings. Never changed: a reload makes another, and who holds this one keeps it."""
+
+    server: Server
+    log: Log
+    explain: bool
+    upstreams: dict[str, Upstream]
+    routes: Routes
+    file: Path | None
+    warnings: tuple[str, ...] = ()
+
+    def resolve(self, model: str) -> list[Target]:
+        """Whom to ask for a model: first choice first, then fallbacks. Raises UnknownModel with near names."""
+        return self.routes.resolve(model)
+
+    def models(self) -> list[str]:
+        """The models that are known by name."""
+        return self.routes.names()
+
+    def secrets(self) -> list[Secret]:
+        """Every secret in it, for those who must keep them out of logs."""
+        own = [self.server.key] if self.server.key else []
+        return [*own, *(secret for upstream in self.upstreams.values() for secret in upstream.secrets())]
+
+
+class Loaded(Struct, frozen=True):
+    """A configuration together with the origin of each of its values."""
+
+    config: Config
+    leaves: Leaves
+    file: Path | None
+
+
+class RouteTable(Struct, frozen=True, kw_only=True):
+    """`[[routes]]`: models that match go to an upstream, as that model."""
+
+    match: tuple[str, ...]
+    upstream: str
+    model: str = ""
+    fallbacks: tuple[str, ...] = ()
+
+
+class DefaultTable(Struct, frozen=True, kw_only=True):
+    """`[default]`: where every other name goes."""
+
+    upstream: str
+    model: str = ""
+    fallbacks: tuple[str, ...] = ()
+
+
+class _Top(Struct, frozen=True, kw_only=True):
+    server: dict[str, Any] = {}
+    log: dict[str, Any] = {}
+    explain: bool = True
+    allow_literal_secrets: bool = False
+    upstreams: dict[str, Any] = {}
+    routes: list[Any] = []
+    default: dict[str, Any] | None = None
+
+
+# --- the edge: files and the environment
+
+
+def find_file(file: Path | None, environ: Mapping[str, str]) -> tuple[Path, bool]:
+    """The file to read, and whether somebody named it: then it must be there."""
+    named = file or (Path(environ["DRAGOMAN_CONFIG"]) if environ.get("DRAGOMAN_CONFIG") else None)
+    if named is not None:
+        return expanded(str(named), Path.cwd(), places(environ).home), True
+    return places(environ).config_file, False
+
+
+def load(file: Path | None, environ: Mapping[str, str], *, flags: Mapping[str, Any] | None = None) -> Config:
+    """Read the configuration: from this file, else DRAGOMAN_CONFIG, else the XDG place. Raises ConfigError."""
+    return examine(file, environ, flags=flags).config
+
+
+def examine(file: Path | None, environ: Mapping[str, str], *, flags: Mapping[str, Any] | None = None) -> Loaded:
+    """Load, keeping the origin of each value. Raises ConfigError."""
+    path, must = find_file(file, environ)
+    text = _read(path, must)
+    loaded = assemble(text or "", path if text is not None else None, environ, flags or {})
+    missing = [_missing(key, path, loaded) for key, path in _files(loaded.config) if not path.is_file()]
+    if missing:
+        raise ConfigError(missing)
+    return loaded
+
+
+def _read(path: Path, must: bool) -> str | None:
+    try:
+        return path.read_bytes().decode("utf-8-sig")  # editors on Windows begin files with a mark
+    except FileNotFoundError:
+        if not must:
+            return None
+        why, hint = "there is no such file", "--config and DRAGOMAN_CONFIG name the file to read"
+    except OSError as error:
+        why, hint = (error.strerror or str(error)).lower(), ""
+    except UnicodeDecodeError:
+        why, hint = "it is no UTF-8 text", ""
+    raise ConfigError([Problem("", why, hint, Origin("file", str(path)))])
+
+
+def _files(config: Config) -> list[tuple[Key, Path]]:
+    return [
+        (("upstreams", name, *key), path)
+        for name, upstream in config.upstreams.items()
+        for key, path in ((("ca_file",), upstream.ca_file), (("simulator", "script"), upstream.simulator.script))
+        if path is not None
+    ]
+
+
+def _missing(key: Key, path: Path, loaded: Loaded) -> Problem:
+    leaf = loaded.leaves.get(key)
+    origin = leaf.origin if leaf else Origin("environment", "SSL_CERT_FILE")
+    return Problem(".".join(map(str, key)), f"there is no file {path}", "", origin)
+
+
+# --- pure
+
+
+def assemble(text: str, file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]) -> Loaded:
+    """The configuration that this text, environment and flags make. No I/O. Raises ConfigError."""
+    tree = _parsed(text, file)
+    lines = line_numbers(text)
+    home = places(environ)
+    folder = file.parent if file is not None else home.config
+
+    def in_file(key: Key) -> Origin:
+        return Origin("file", str(file or "config"), lines.get(key, 0))
+
+    given = flat(tree, in_file)
+    spoken, warnings = from_environment(environ, given, _Top.__struct_fields__)
+    given = stacked(given, spoken, from_flags(flags))
+    if not any(key[0] in ("upstreams", "routes", "default") for key in given):
+        given = stacked(flat(BUILT_IN, partial(_always, Origin("built-in"))), given)
+    leaves = stacked(_defaults(given, home), _presets(given, environ), given)
+    look = Look(leaves, lines, file, Surroundings(environ, folder, home.home), _allows_literals(given))
+    config = _Assembly(nested(leaves), look).config(file, tuple(warnings))
+    if config is None:
+        raise ConfigError(_in_order(look.problems))
+    return Loaded(config, leaves, file)
+
+
+def _parsed(text: str, file: Path | None) -> dict[str, Any]:
+    try:
+        tree = tomllib.loads(text)
+        if _depth(tree) > _DEEPEST:
+            raise RecursionError("tables within tables, too deep")
+        return tree
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        found = _SYNTAX.search(str(error))
+        line = int(found[1]) if found and found[1] else text.count("\n") + 1 if found else 0
+        why = _SYNTAX.sub("", str(error))
+        column = f", column {found[2]}" if found and found[2] else ""
+        problem = Problem("", f"no TOML: {why}{column}", "", Origin("file", str(file or "config"), line))
+    raise ConfigError([problem])
+
+
+def _depth(tree: object) -> int:
+    """How deep tables and lists lie in one another; no more than it must know."""
+    deepest, left = 0, [(tree, 1)]
+    while left and deepest <= _DEEPEST:
+        node, depth = left.pop()
+        deepest = max(deepest, depth)
+        inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+        left += [(item, depth + 1) for item in inner]
+    return deepest
+
+
+def _defaults(given: Leaves, home: Places) -> Leaves:
+    tree: dict[str, Any] = _default_values(_Top)
+    tree["server"] = {**_default_values(Server), "admin_socket": str(home.admin_socket)}
+    tree["log"] = _default_values(Log)
+    for name in _upstream_names(given):
+        tables: dict[str, type[Struct]] = {"translation": Settings, "limits": Limits, "timeouts": Timeouts}
+        inner = {key: _default_values(shape) for key, shape in tables.items()}
+        tree.setdefault("upstreams", {})[name] = inner
+    return flat(tree, partial(_always, DEFAULT))
+
+
+def _default_values(shape: type[Struct]) -> dict[str, Any]:
+    """The defaults that say something: plain values, no empty lists or tables."""
+    fields = structs.fields(shape)
+    found = {field.name: field.default for field in fields if field.default is not NODEFAULT}
+    found = {name: value for name, value in found.items() if isinstance(value, bool | int | float | str)}
+    return {name: value for name, value in found.items() if value != ""}
+
+
+def _presets(given: Leaves, environ: Mapping[str, str]) -> Leaves:
+    tree = nested(given).get("upstreams")
+    leaves: Leaves = {}
+    for name in _upstream_names(given):
+        table = tree.get(name) if isinstance(tree, Mapping) else None
+        preset = table.get("preset") if isinstance(table, Mapping) else None
+        if isinstance(table, Mapping) and isinstance(preset, str) and preset in PRESETS:
+            below = preset_of(preset, table, environ)
+            leaves |= flat(below, partial(_always, Origin("preset", preset)), ("upstreams", name))
+    return leaves
+
+
+def _always(origin: Origin, _: Key) -> Origin:
+    return origin
+
+
+def _upstream_names(given: Leaves) -> list[str]:
+    return list(dict.fromkeys(str(key[1]) for key in given if key[0] == "upstreams" and len(key) > 1))
+
+
+def _allows_literals(given: Leaves) -> bool:
+    leaf = given.get(("allow_literal_secrets",))
+    return leaf is not None and leaf.value in (True, "true", "1")
+
+
+def _in_order(problems: list[Problem]) -> list[Problem]:
+    """As the file has them; what is not in it first."""
+    return sorted(dict.fromkeys(problems), key=lambda problem: problem.origin.line)
+
+
+class _Assembly:
+    """The tree of all layers on its way to a Config."""
+
+    def __init__(self, tree: dict[str, Any], look: Look) -> None:
+        self._tree = tree
+        self._look = look
+
+    def config(self, file: Path | None, warnings: tuple[str, ...]) -> Config | None:
+        look = self._look
+        top = look.fields(structs.fields(_Top), self._tree, ())
+        server = self._server(top["server"]) if "server" in top else None
+        log = look.table(Log, top.get("log", {}), ("log",))
+        upstreams = self._upstreams(top.get("upstreams", {}))
+        routes = self._routes(top, upstreams)
+        if look.problems or server is None or log is None:
+            return None
+        return Config(
+            server=server,
+            log=log,
+            explain=top.get("explain", True),
+            upstreams={name: upstream for name, upstream in upstreams.items() if upstream is not None},
+            routes=routes,
+            file=file,
+            warnings=warnings,
+        )
+
+    def _server(self, tree: dict[str, Any]) -> Server | None:
+        before = len(self._look.problems)
+        values = self._look.fields(structs.fields(Server), tree, ("server",))
+        if not is_loopback(values.get("host", "localhost")) and not values.get("insecure_http"):
+            hint = "set server.insecure_http = true if what is before it speaks TLS, or the network is yours"
+            self._look.problem(("server", "host"), "beyond loopback, plain http would show keys and prompts", hint)
+        return Server(**values) if len(self._look.problems) == before else None
+
+    def _upstreams(self, tree: dict[str, Any]) -> dict[str, Upstream | None]:
+        return {name: read_upstream(name, table, ("upstreams", name), self._look) for name, table in tree.items()}
+
+    # --- routes
+
+    def _routes(self, top: dict[str, Any], upstreams: dict[str, Upstream | None]) -> Routes:
+        rules = [
+            self._rule(RouteTable, table, ("routes", index), upstreams)
+            for index, table in enumerate(top.get("routes", []))
+        ]
+        default = top.get("default")
+        last = self._rule(DefaultTable, default, ("default",), upstreams) if default is not None else None
+        known = {name: upstream for name, upstream in upstreams.items() if upstream is not None}
+        return Routes(known, [rule for rule in rules if rule is not None], last)
+
+    def _rule(
+        self, shape: type[RouteTable] | type[DefaultTable], tree: Any, at: Key, upstreams: Mapping[str, object]
+    ) -> Rule | None:
+        if isinstance(tree, dict):
+            tree = {name: [value] if _may_be_one(name, value) else value for name, value in tree.items()}
+        table = self._look.table(shape, tree, at)
+        if table is None:
+            return None
+        aims = [
+            (Aim(table.upstream, table.model), "upstream"),
+            *((Aim.parse(text), "fallbacks") for text in table.fallbacks),
+        ]
+        for aim, name in aims:
+            if aim.upstream not in upstreams:
+                hint = near(aim.upstream, upstreams) or f"known: {', '.join(upstreams) or 'none'}"
+                self._look.problem((*at, name), f"there is no upstream {aim.upstream!r}", hint)
+        return Rule(table.match if isinstance(table, RouteTable) else (), tuple(aim for aim, _ in aims))
+
+
+def _may_be_one(name: str, value: object) -> bool:
+    return name in ("match", "fallbacks") and isinstance(value, str)
+
+
+def known_keys() -> dict[str, type[Struct]]:
+    """Every table of the file and the Struct that says its keys, for the documentation to be held against."""
+    return {
+        "": _Top,
+        "server": Server,
+        "log": Log,
+        "upstreams.NAME": UpstreamTable,
+        "upstreams.NAME.translation": Settings,
+        "upstreams.NAME.limits": Limits,
+        "upstreams.NAME.timeouts": Timeouts,
+        "upstreams.NAME.simulator": SimulatorSettings,
+        "routes": RouteTable,
+        "default": DefaultTable,
+    }

@@ -1,0 +1,177 @@
+"""Layers of settings: defaults < presets < file < environment < flags. Every value keeps its origin. Pure.
+
+A layer is flat: a place in the tree and what stands there. Tables of two layers mingle; a list replaces a list.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from dragoman.gateway.problems import Key, Origin
+
+PREFIX = "DRAGOMAN_"
+NOT_SETTINGS = frozenset({"DRAGOMAN_CONFIG"})  # says where the file is
+# What Kubernetes puts into the environment for a service named dragoman.
+_SERVICE_LINK = re.compile(r"DRAGOMAN_(?:SERVICE_(?:HOST|PORT)\w*|PORT(?:_\d+_\w+)?)\Z")
+
+
+class Leaf(Struct, frozen=True):
+    value: Any
+    origin: Origin
+
+
+Leaves: TypeAlias = dict[Key, Leaf]
+
+
+def flat(tree: Mapping[str, Any], origin: Callable[[Key], Origin], at: Key = ()) -> Leaves:
+    """The leaves of a tree of tables. Lists of tables are gone into; an empty table is a leaf, lest it be lost."""
+    leaves: Leaves = {}
+    for name, value in tree.items():
+        key = (*at, name)
+        if isinstance(value, Mapping) and value:
+            leaves |= flat(value, origin, key)
+        elif isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+            for index, item in enumerate(value):
+                leaves |= (
+                    flat(item, origin, (*key, index)) if item else {(*key, index): Leaf({}, origin((*key, index)))}
+                )
+        else:
+            leaves[key] = Leaf(dict(value) if isinstance(value, Mapping) else value, origin(key))
+    return leaves
+
+
+def stacked(*layers: Leaves) -> Leaves:
+    """All layers as one; a later one wins."""
+    whole: Leaves = {}
+    for layer in layers:
+        hidden = [key for key in whole if _hides(layer, key)]
+        for key in hidden:
+            del whole[key]
+        whole |= layer
+    return whole
+
+
+def _hides(layer: Leaves, key: Key) -> bool:
+    """Whether a leaf below this layer is out of sight: replaced, or part of a value or list that is."""
+    for other, leaf in layer.items():
+        same = _shared(key, other)
+        if same == len(other):
+            if leaf.value != {} or same == len(key) or isinstance(key[same], int):
+                return True
+        elif same == len(key) or isinstance(other[same], int) or isinstance(key[same], int):
+            return True
+    return False
+
+
+def _shared(one: Key, other: Key) -> int:
+    """How many parts two keys share from the beginning, not counting numbers: lists never mingle."""
+    count = 0
+    for mine, theirs in zip(one, other, strict=False):
+        if mine != theirs or isinstance(mine, int):
+            break
+        count += 1
+    return count
+
+
+def nested(leaves: Leaves) -> dict[str, Any]:
+    """The tree again."""
+    tree: dict[str, Any] = {}
+    for key, leaf in leaves.items():
+        here: Any = tree
+        for part, following in pairwise(key):
+            here = _step(here, part, [] if isinstance(following, int) else {})
+        _put(here, key[-1], {} if leaf.value == {} else leaf.value)
+    return tree
+
+
+def _step(here: Any, part: str | int, new: Any) -> Any:
+    if isinstance(here, list):
+        if part == len(here):
+            here.append(new)
+        return here[-1]
+    return here.setdefault(part, new)
+
+
+def _put(here: Any, part: str | int, value: Any) -> None:
+    if isinstance(here, list):
+        here.append(value)
+    elif value == {}:
+        here.setdefault(part, value)
+    else:
+        here[part] = value
+
+
+# --- the environment and the command line
+
+
+def from_environment(environ: Mapping[str, str], below: Leaves, top: Iterable[str]) -> tuple[Leaves, list[str]]:
+    """DRAGOMAN_SERVER__PORT=1 is server.port = 1. Also warnings: names of ours that mean nothing."""
+    leaves: Leaves = {}
+    warnings: list[str] = []
+    top = frozenset(top)
+    for name in sorted(environ):
+        text = environ[name]
+        if not name.startswith(PREFIX) or name in NOT_SETTINGS or not text or _SERVICE_LINK.match(name):
+            continue
+        parts = name[len(PREFIX) :].lower().split("__")
+        if len(parts) == 1 and parts[0] not in top:
+            warnings.append(f"{name} is no setting and is not read{_meant(parts[0], top)}")
+            continue
+        key = _named(parts, below)
+        origin = Origin("environment", name)
+        leaves = stacked(leaves, _leaf(key, _value(text), origin))
+    return leaves, warnings
+
+
+def from_flags(flags: Mapping[str, Any]) -> Leaves:
+    """What a caller gives by dotted names: {"server.port": 0}. None is not given."""
+    leaves: Leaves = {}
+    for name, value in flags.items():
+        if value is not None:
+            leaves = stacked(leaves, _leaf(tuple(name.split(".")), value, Origin("flag", name)))
+    return leaves
+
+
+def _leaf(key: Key, value: Any, origin: Origin) -> Leaves:
+    *way, last = key
+    return flat({str(last): value}, lambda _: origin, tuple(way))
+
+
+def _value(text: str) -> Any:
+    """A list or a table is written as in TOML; everything else is text, and read as what the key wants."""
+    if text[0] in "[{":
+        try:
+            return tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            return text
+    return text
+
+
+def _named(parts: list[str], below: Leaves) -> Key:
+    """Variables know neither case nor hyphens: `MY_BOX` finds the upstream that is called my-box."""
+    key: Key = ()
+    for part in parts:
+        depth = len(key)
+        names = (other[depth] for other in below if len(other) > depth and other[:depth] == key)
+        key = (*key, next((name for name in names if isinstance(name, str) and _folded(name) == part), part))
+    return key
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("-", "_").replace(".", "_")
+
+
+def _meant(name: str, top: Iterable[str]) -> str:
+    for table in top:
+        if name.startswith(f"{table}_"):
+            rest = name.removeprefix(f"{table}_")
+            return f"; did you mean {PREFIX}{table.upper()}__{rest.upper()}?"
+    found = get_close_matches(name, list(top), 1)
+    return f"; did you mean {PREFIX}{found[0].upper()}?" if found else ""

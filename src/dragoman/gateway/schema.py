@@ -1,0 +1,214 @@
+"""Reads a tree of settings into Structs: every key that is wrong is told, with its place, not only the first. Pure.
+
+msgspec converts the values; the walk down the tables is ours, since a complaint must name the key and its origin.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+import msgspec
+from msgspec import NODEFAULT, Struct, structs
+
+from dragoman.gateway.layers import Leaves
+from dragoman.gateway.places import expanded
+from dragoman.gateway.problems import DEFAULT, Key, Origin, Problem, dotted, near
+from dragoman.gateway.secrets import REMEDY, BadReference, Secret, Surroundings, literal, reference
+
+S = TypeVar("S", bound=Struct)
+
+# What people write when they mean another key, too far apart for a likeness to tell.
+_OFTEN_MEANT = {
+    "api_key": "key",
+    "apikey": "key",
+    "token": "key",
+    "secret": "key",
+    "url": "base_url",
+    "endpoint": "base_url",
+    "api_base": "base_url",
+    "provider": "preset",
+    "type": "preset",
+    "format": "dialect",
+    "bind": "host",
+    "listen": "host",
+    "fallback": "fallbacks",
+    "to": "upstream",
+    "pattern": "match",
+}
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+    "null": "nothing",
+    "datetime": "a date",
+    "date": "a date",
+    "time": "a time",
+}
+_QUOTED = re.compile(r"`([^`]*)`")
+_INSIDE = re.compile(r" - at `\$(.*)`\Z")
+
+
+class Look:
+    """Where values come from, how secrets and paths among them are read, and what was found wrong."""
+
+    def __init__(
+        self, leaves: Leaves, lines: Mapping[Key, int], file: Path | None, around: Surroundings, literals: bool
+    ) -> None:
+        self.problems: list[Problem] = []
+        self.around = around
+        self.literals = literals
+        self._leaves = leaves
+        self._lines = lines
+        self._file = file
+
+    def problem(self, key: Key, message: str, hint: str = "") -> None:
+        self.problems.append(Problem(dotted(key), message, hint, self.origin(key)))
+
+    def origin(self, key: Key) -> Origin:
+        """Who said this: the value itself, else something in the table, else the table around it."""
+        if key in self._leaves:
+            return self._leaves[key].origin
+        inside = [leaf.origin for other, leaf in self._leaves.items() if other[: len(key)] == key]
+        said = [origin for origin in inside if origin.layer not in ("default", "preset")] if key else []
+        if said:
+            return self._whole(said[0], key)
+        return self.origin(key[:-1]) if key else Origin("file", str(self._file)) if self._file else DEFAULT
+
+    def _whole(self, origin: Origin, key: Key) -> Origin:
+        if origin.layer == "file" and key in self._lines:
+            return Origin("file", origin.place, self._lines[key])
+        return origin
+
+    # --- tables
+
+    def table(self, shape: type[S], tree: object, at: Key) -> S | None:
+        """The table as this Struct; None if something in it is wrong, which then has been told."""
+        before = len(self.problems)
+        values = self.fields(structs.fields(shape), tree, at)
+        return shape(**values) if len(self.problems) == before else None
+
+    def fields(self, fields: Iterable[structs.FieldInfo], tree: object, at: Key) -> dict[str, Any]:
+        """The values of a table, by name. What is wrong is told and left out."""
+        known = {field.name: field for field in fields}
+        if not isinstance(tree, Mapping):
+            self.problem(at, f"expected a table, got {_kind(tree)}")
+            return {}
+        values: dict[str, Any] = {}
+        for name, value in tree.items():
+            if name not in known:
+                self.problem((*at, name), "there is no such key", _hint(name, known))
+            else:
+                self._field(known[name], value, (*at, name), values)
+        for field in known.values():
+            if field.name not in tree and field.default is NODEFAULT and field.default_factory is NODEFAULT:
+                self.problem(at, f"{field.name} is missing")
+        return values
+
+    def _field(self, field: structs.FieldInfo, value: object, key: Key, values: dict[str, Any]) -> None:
+        inner = _struct_of(field.type)
+        if inner is not None:
+            found: object = self.table(inner, value, key)
+            if found is not None:
+                values[field.name] = found
+            return
+        try:
+            values[field.name] = self.value(field.type, value, key)
+        except Wrong as wrong:
+            self.problem(key, wrong.message, wrong.hint)
+
+    # --- values
+
+    def value(self, wanted: Any, value: object, key: Key) -> Any:
+        """The value as the type that is wanted. Raises Wrong."""
+        # What the environment and the command line say is text, whatever it means.
+        lax = self.origin(key).layer in ("environment", "flag")
+
+        def hook(kind: type, given: Any) -> Any:
+            if not isinstance(given, str):
+                raise Wrong(f"expected a text, got {_kind(given)}")
+            if kind is Secret:
+                return self.secret(given, key)
+            return expanded(given, self.around.folder, self.around.home)
+
+        try:
+            return msgspec.convert(value, wanted, strict=not lax, dec_hook=hook)
+        except msgspec.ValidationError as error:
+            cause = error.__cause__
+            raise cause if isinstance(cause, Wrong) else _told(error, wanted, value) from None
+
+    def reference(self, text: str) -> Secret | None:
+        """The secret that a reference names; None if the text is none. Raises Wrong."""
+        try:
+            return reference(text, self.around)
+        except BadReference as error:
+            raise Wrong(str(error)) from None
+
+    def secret(self, text: str, key: Key) -> Secret:
+        """The secret that a setting names. Raises Wrong, which never holds the text."""
+        try:
+            found = self.reference(text)
+            if found is not None:
+                return found
+            origin = self.origin(key)
+            if origin.layer == "environment":  # a variable of the environment is a reference itself
+                named = reference(f"env:{origin.place}", self.around)
+                if named is not None and self.around.environ.get(origin.place) == text:
+                    return named
+            if self.literals:
+                return literal(text)
+        except BadReference as error:
+            raise Wrong(str(error)) from None
+        raise Wrong("a secret in clear is not taken", REMEDY)
+
+
+class Wrong(ValueError):
+    """A value that cannot be taken, with the sentence about it."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+def _struct_of(kind: Any) -> type[Struct] | None:
+    options = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    return next((option for option in options if isinstance(option, type) and issubclass(option, Struct)), None)
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    meant = _OFTEN_MEANT.get(name.lower())
+    if meant in known:
+        return f"did you mean {meant}?"
+    return near(name, known) or f"known here: {', '.join(known)}"
+
+
+def _told(error: msgspec.ValidationError, wanted: Any, value: object) -> Wrong:
+    """msgspec's complaint in words that need no Python."""
+    words = _literals(wanted)
+    if words and isinstance(value, str):
+        return Wrong(f"{value!r} is none of {', '.join(words)}", near(value, words))
+    text = str(error)
+    inside = _INSIDE.search(text)
+    text = _INSIDE.sub("", text)
+    text = _QUOTED.sub(lambda found: " or ".join(_WORDS.get(part, part) for part in found[1].split(" | ")), text)
+    text = text[:1].lower() + text[1:]
+    return Wrong(f"item {inside[1]}: {text}" if inside and inside[1] else text)
+
+
+def _literals(kind: Any) -> list[str]:
+    if get_origin(kind) is Literal:
+        return [word for word in get_args(kind) if isinstance(word, str)]
+    return [word for option in get_args(kind) for word in _literals(option)] if get_origin(kind) else []
+
+
+def _kind(value: object) -> str:
+    name = {"dict": "object", "list": "array"}.get(type(value).__name__, type(value).__name__)
+    return _WORDS.get(name, name)

@@ -1,0 +1,282 @@
+"""Secrets: named by reference, found when first needed, never shown.
+
+env:NAME             a variable of the environment
+file:PATH            the text of a file
+keyring:SERVICE/NAME an entry of the system's keyring (the optional package `keyring`)
+cmd:COMMAND          what a command prints; it is run without a shell
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+import shlex
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import NoReturn
+
+from msgspec import Struct
+
+from dragoman.gateway.places import expanded
+from dragoman.gateway.problems import ConfigError, Problem
+
+COMMAND_TIMEOUT = 10.0
+MASK = "***"
+_LONGEST = 64 * 1024
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+REMEDY = (
+    'write a reference: "env:NAME", "file:PATH", "keyring:SERVICE/NAME" or "cmd:COMMAND"; '
+    "allow_literal_secrets = true takes it as it is"
+)
+
+
+class SecretUnavailable(ConfigError):
+    """A reference that leads to nothing now."""
+
+
+class BadReference(ValueError):
+    """A reference that can lead to nothing ever; its text says why."""
+
+
+class Surroundings(Struct, frozen=True):
+    """What a reference is read against: the environment, and the folder relative paths begin at."""
+
+    environ: Mapping[str, str]
+    folder: Path
+    home: Path
+    timeout: float = COMMAND_TIMEOUT
+
+
+class Secret:
+    """A text that nobody sees by accident: `reveal()` is the only way to it. Found at the first use, then kept."""
+
+    __slots__ = ("_find", "_key", "_lock", "_value", "shown")
+
+    def __init__(self, shown: str, find: Callable[[], str], key: object = None) -> None:
+        self.shown = shown  # what may be told about it: the reference, or a mask
+        self._find = find
+        self._key = (shown, key)
+        self._lock = threading.Lock()
+        self._value: str | None = None
+
+    @property
+    def revealed(self) -> str | None:
+        """The value if it was needed so far, for those who must keep it out of logs."""
+        return self._value
+
+    def reveal(self) -> str:
+        """The value. Raises SecretUnavailable, naming the reference, if there is none. May block: see `cmd:`."""
+        with self._lock:
+            if self._value is None:
+                self._value = self._find()
+            return self._value
+
+    def refresh(self) -> bool:
+        """Look again, since a file or a command may say something new by now. Tells whether it does."""
+        found = self._find()
+        with self._lock:
+            changed = self._value is None or _Hidden(self._value) != _Hidden(found)
+            self._value = found
+            return changed
+
+    def __repr__(self) -> str:
+        return f"Secret({self.shown})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self.shown)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a secret is not written down")
+
+
+def plain(text: str) -> Secret:
+    """A value that is none, where one may stand: it is shown."""
+    return Secret(text, lambda: text)
+
+
+def literal(text: str) -> Secret:
+    """A secret that stands in clear in the configuration. Raises BadReference if it is no usable text."""
+    value = _clean(text)
+    return Secret(MASK, lambda: value, _Hidden(value))
+
+
+def reference(text: str, around: Surroundings) -> Secret | None:
+    """The secret a reference names; None if the text is none. Raises BadReference for one that cannot be right."""
+    scheme, found, rest = text.partition(":")
+    if not found or scheme not in _FINDERS:
+        return None
+    rest = rest.strip()
+    _CHECKS[scheme](rest)
+    shown = show_reference(text)
+
+    def find() -> str:
+        try:
+            return _clean(_FINDERS[scheme](rest, around))
+        except BadReference as error:
+            raise SecretUnavailable([Problem("", f"{shown}: {error}")]) from None
+
+    return Secret(shown, find, (_Hidden(rest), around.folder))
+
+
+def show_reference(text: str) -> str:
+    """What may be shown of a secret's setting: a reference is none, but a command's arguments may hold one."""
+    scheme, found, rest = text.partition(":")
+    if not found or scheme not in _FINDERS:
+        return MASK
+    if scheme != "cmd":
+        return text
+    program, _, arguments = rest.strip().partition(" ")
+    return f"cmd:{program} {MASK}" if arguments else f"cmd:{program}"
+
+
+class _Hidden:
+    """Compares, and is not seen."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self, text: str) -> None:
+        self._bytes = text.encode(errors="surrogatepass")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Hidden) and hmac.compare_digest(self._bytes, other._bytes)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+def _clean(text: str) -> str:
+    text = text.strip()
+    if not text:
+        raise BadReference("it is empty")
+    if _CONTROL.search(text):
+        raise BadReference("it has more than one line, or control characters")
+    if not text.isascii():  # it goes into a header
+        raise BadReference("it has characters that no key has")
+    return text
+
+
+# --- each scheme: what it may say, and how it is found
+
+
+def _check_name(rest: str) -> None:
+    if not _NAME.match(rest):
+        raise BadReference("env: expected the name of a variable, as in env:MOONSHOT_API_KEY")
+
+
+def _check_path(rest: str) -> None:
+    if not rest or "\0" in rest:
+        raise BadReference("file: expected a path, as in file:~/.secrets/moonshot")
+
+
+def _check_entry(rest: str) -> None:
+    service, _, name = rest.rpartition("/")
+    if not service or not name:
+        raise BadReference("keyring: expected SERVICE/NAME, as in keyring:dragoman/moonshot")
+
+
+def _check_command(rest: str) -> None:
+    try:
+        words = shlex.split(rest)
+    except ValueError as error:
+        raise BadReference(f"cmd: {str(error).lower()}") from None
+    if not words or "\0" in rest:
+        raise BadReference("cmd: expected a command, as in cmd:pass show moonshot")
+
+
+def _from_environment(name: str, around: Surroundings) -> str:
+    if name not in around.environ:
+        raise BadReference("the variable is not set")
+    return around.environ[name]
+
+
+def _from_file(path: str, around: Surroundings) -> str:
+    try:
+        with expanded(path, around.folder, around.home).open("rb") as file:
+            data = file.read(_LONGEST + 1)
+    except OSError as error:
+        raise BadReference((error.strerror or str(error)).lower()) from None
+    return _decoded(data)
+
+
+def _from_keyring(entry: str, around: Surroundings) -> str:
+    service, _, name = entry.rpartition("/")
+    try:
+        keyring = import_module("keyring")
+    except ImportError:
+        raise BadReference("the package keyring is not installed (pip install keyring)") from None
+    try:
+        found = keyring.get_password(service, name)
+    except Exception as error:  # noqa: BLE001  # its backends raise what they like
+        raise BadReference(f"the keyring does not answer: {type(error).__name__}") from None
+    if found is None:
+        raise BadReference("the keyring has no such entry")
+    return str(found)
+
+
+def _from_command(command: str, around: Surroundings) -> str:
+    words = shlex.split(command)
+    if words[0].startswith("~/"):
+        words[0] = str(expanded(words[0], around.folder, around.home))
+    try:
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # it may say what it should not
+            env=dict(around.environ),
+            cwd=around.folder if around.folder.is_dir() else None,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise BadReference((error.strerror or str(error)).lower()) from None
+    with process:
+        try:
+            said, _ = process.communicate(timeout=around.timeout)
+        except subprocess.TimeoutExpired:
+            raise BadReference(f"no answer within {around.timeout:g} s") from None
+        finally:
+            _end(process)
+    if process.returncode:
+        raise BadReference(f"exit status {process.returncode}")
+    return _decoded(said)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the command with whatever it started, which might keep our pipe open for ever."""
+    if process.returncode is None:
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+
+
+def _decoded(data: bytes) -> str:
+    if len(data) > _LONGEST:
+        raise BadReference(f"it is longer than {_LONGEST} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise BadReference("it is no UTF-8 text") from None
+
+
+_CHECKS: dict[str, Callable[[str], None]] = {
+    "env": _check_name,
+    "file": _check_path,
+    "keyring": _check_entry,
+    "cmd": _check_command,
+}
+_FINDERS: dict[str, Callable[[str, Surroundings], str]] = {
+    "env": _from_environment,
+    "file": _from_file,
+    "keyring": _from_keyring,
+    "cmd": _from_command,
+}

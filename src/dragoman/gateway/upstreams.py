@@ -1,0 +1,360 @@
+"""An upstream as the file tells it, and as the gateway uses it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias, get_args
+from urllib.parse import SplitResult, urlsplit
+
+from msgspec import Meta, Struct, structs
+
+import dragoman.dialects as registry
+from dragoman.dialects.base import Call, Dialect
+from dragoman.errors import LocalMisuse
+from dragoman.filters.raw_tools import ALIASES, NAMES
+from dragoman.gateway.presets import PRESETS, SIMULATOR
+from dragoman.gateway.problems import Key, near
+from dragoman.gateway.proxies import is_loopback, proxy_variable
+from dragoman.gateway.schema import Look, Wrong
+from dragoman.gateway.secrets import Secret, plain
+from dragoman.translate import Settings, configured
+
+Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
+Source: TypeAlias = Literal["auto", "store", "ide", "cli", "aws"]
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+_REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d\Z")  # a region becomes part of a host name
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")
+_HEADER_VALUE = re.compile(r"[\x20-\x7e]*\Z")
+_SECRET_WORD = re.compile(
+    r"(?:^|[-_])(?:auth|authorization|cookie|\w*(?:key|token|secret|password))(?:$|[-_])", re.IGNORECASE
+)
+_OUR_HEADERS = frozenset(
+    {"host", "content-length", "transfer-encoding", "connection", "te", "upgrade", "trailer", "keep-alive", "expect"}
+)
+
+
+_FIRST = ("preset", "dialect", "base_url", "region")
+
+
+class Timeouts(Struct, frozen=True, kw_only=True):
+    """In seconds. `first_byte`: until the answer begins. `idle`: between two pieces of it."""
+
+    connect: Seconds = 5.0
+    first_byte: Seconds = 300.0
+    idle: Seconds = 120.0
+    total: Seconds = 3600.0
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """How many requests an upstream gets at once, how many may wait for their turn, and for how many seconds."""
+
+    concurrency: Annotated[int, Meta(ge=1)] = 32
+    queue: Annotated[int, Meta(ge=0)] = 64
+    queue_wait: Seconds = 30.0
+
+
+class SimulatorSettings(Struct, frozen=True, kw_only=True):
+    """For an upstream whose preset is the simulator."""
+
+    profile: Literal["official", "observed", "paranoid", "strict", "lenient"] = "observed"
+    script: Path | None = None
+
+
+class Login(Struct, frozen=True):
+    """Where credentials that expire are kept: our store, the Kiro IDE, kiro-cli, AWS's own places. `detail`: which."""
+
+    source: Source
+    detail: str = ""
+
+
+class UpstreamTable(Struct, frozen=True, kw_only=True):
+    """`[upstreams.NAME]`, before presets, dialects and the environment had their say."""
+
+    preset: str | None = None
+    dialect: str | None = None
+    base_url: str | None = None
+    region: str | None = None
+    key: tuple[Secret, ...] = ()
+    key_header: str | None = None
+    credentials: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    settings: dict[str, Any] = {}
+    translation: Settings = Settings()
+    limits: Limits = Limits()
+    timeouts: Timeouts = Timeouts()
+    simulator: SimulatorSettings = SimulatorSettings()
+    headers: dict[str, Any] = {}
+    proxy: str | None = None
+    ca_file: Path | None = None
+    insecure_http: bool = False
+
+
+class Upstream(Struct, frozen=True, kw_only=True):
+    """A service to ask. `dialect` has the settings of the file; `base_url` is empty for a simulator, until it runs."""
+
+    name: str
+    dialect: Dialect
+    kind: Literal["http", "simulator"] = "http"
+    base_url: str = ""
+    region: str = ""
+    keys: tuple[Secret, ...] = ()
+    key_header: str = "authorization"  # as a bearer token; in any other header the key stands alone
+    logins: tuple[Login, ...] = ()
+    models: tuple[str, ...] = ()
+    settings: Settings = Settings()
+    limits: Limits = Limits()
+    timeouts: Timeouts = Timeouts()
+    simulator: SimulatorSettings = SimulatorSettings()
+    headers: tuple[tuple[str, Secret], ...] = ()  # names in lower case
+    proxy: Secret | None = None
+    ca_file: Path | None = None
+
+    def proxy_url(self) -> str | None:
+        """The proxy's address, with whatever secret is in it."""
+        if self.proxy is None:
+            return None
+        address = self.proxy.reveal()
+        return address if "://" in address else f"http://{address}"  # as curl reads the variables
+
+    def secrets(self) -> list[Secret]:
+        """Everything here that no log may show."""
+        headers = [value for name, value in self.headers if is_secret_header(name)]
+        return [*self.keys, *headers, *([self.proxy] if self.proxy else [])]
+
+
+def is_secret_header(name: str) -> bool:
+    """Whether what stands in a header of this name is a secret."""
+    return _SECRET_WORD.search(name) is not None
+
+
+def read_upstream(name: str, tree: object, at: Key, look: Look) -> Upstream | None:
+    """The upstream of this table, its preset already below it. None if something is wrong, which then has been told."""
+    before = len(look.problems)
+    if not NAME.match(name):
+        look.problem(at, "a name has letters, digits, dots, hyphens and underscores only")
+    values = look.fields(structs.fields(UpstreamTable), _listed(tree, ("key", "credentials", "models")), at)
+    if not isinstance(tree, Mapping) or any(key in tree and key not in values for key in _FIRST):
+        return None  # nothing more can be said before these are right
+    upstream = _Making(UpstreamTable(**values), at, look).upstream(name)
+    return upstream if len(look.problems) == before else None
+
+
+def _listed(tree: object, names: tuple[str, ...]) -> object:
+    """One text where a list may stand is a list of one."""
+    if not isinstance(tree, Mapping):
+        return tree
+    return {name: [value] if name in names and isinstance(value, str) else value for name, value in tree.items()}
+
+
+def _fitted(dialect: Dialect, base_url: str) -> tuple[Dialect, str]:
+    """People end an address where their SDK wants it ended: with /v1 or without. Our paths begin with it.
+
+    Another path is taken as it is, as OpenAI's own SDKs do it: some services have /v4, or nothing.
+    """
+    own = dialect.binding.wrap(Call("generate", "model", False, {})).path
+    first = "/" + own.lstrip("/").partition("/")[0]
+    if first != own and base_url.endswith(first):
+        return dialect, base_url.removesuffix(first)
+    binding = dialect.binding
+    if urlsplit(base_url).path and isinstance(binding, Struct) and hasattr(binding, "prefix"):
+        return structs.replace(dialect, binding=structs.replace(binding, prefix="")), base_url
+    return dialect, base_url
+
+
+class _Making:
+    """The parts of an upstream that need more than their type to be right."""
+
+    def __init__(self, table: UpstreamTable, at: Key, look: Look) -> None:
+        self._table = table
+        self._at = at
+        self._look = look
+
+    def _problem(self, name: str, message: str, hint: str = "") -> None:
+        self._look.problem((*self._at, name) if name else self._at, message, hint)
+
+    def upstream(self, name: str) -> Upstream | None:
+        table, dialect = self._table, self.dialect()
+        simulated = table.preset == SIMULATOR
+        address = "" if simulated or dialect is None else self.base_url(dialect)
+        # All parts are made before any is missed: every problem shall be told at once.
+        key_header, logins, headers, settings = self.key_header(), self.logins(), self.headers(), self.translation()
+        proxy = self.proxy(urlsplit(address)) if address else None
+        if dialect is None:
+            return None
+        dialect, address = _fitted(dialect, address)
+        return Upstream(
+            name=name,
+            dialect=dialect,
+            kind="simulator" if simulated else "http",
+            base_url=address,
+            region=table.region or "",
+            keys=table.key,
+            key_header=key_header,
+            logins=logins,
+            models=table.models,
+            settings=settings,
+            limits=table.limits,
+            timeouts=table.timeouts,
+            simulator=table.simulator,
+            headers=headers,
+            proxy=proxy,
+            ca_file=None if simulated else self.ca_file(),
+        )
+
+    def dialect(self) -> Dialect | None:
+        table = self._table
+        if table.preset is not None and table.preset not in PRESETS:
+            known = near(table.preset, PRESETS) or f"known: {', '.join(PRESETS)}"
+            self._problem("preset", f"there is no preset {table.preset!r}", known)
+            return None
+        if table.dialect is None:
+            hint = f"presets: {', '.join(PRESETS)}; dialects: {', '.join(registry.names())}"
+            self._problem("", "say a preset, or a dialect and a base_url", hint)
+            return None
+        if table.dialect not in registry.names():
+            known = near(table.dialect, registry.names()) or f"known: {', '.join(registry.names())}"
+            self._problem("dialect", f"there is no dialect {table.dialect!r}", known)
+            return None
+        return self._with_settings(registry.get(table.dialect))
+
+    def _with_settings(self, dialect: Dialect) -> Dialect | None:
+        look, at = self._look, (*self._at, "settings")
+        codec = dialect.codec
+        before = len(look.problems)
+        fields = structs.fields(type(codec)) if isinstance(codec, Struct) else ()
+        values = look.fields(fields, self._table.settings, at)
+        if len(look.problems) > before:
+            return None
+        try:
+            return configured(dialect, values)
+        except LocalMisuse as error:
+            look.problem((*at, *([error.at] if error.at else [])), str(error).removeprefix(f"{error.at}: "))
+            return None
+
+    def base_url(self, dialect: Dialect) -> str:
+        table = self._table
+        if table.base_url is None:
+            self._problem("", f"base_url is missing: where is the {dialect.name} service?")
+            return ""
+        address = table.base_url
+        if "{region}" in address:
+            if table.region is None:
+                self._problem("", "region is missing", 'as in region = "us-east-1"; AWS_REGION is read too')
+                return ""
+            address = address.replace("{region}", table.region)
+        if table.region is not None and not _REGION.match(table.region):
+            self._problem("region", f"{table.region!r} is no region", "as in us-east-1")
+            return ""
+        return self._address("base_url", address)
+
+    def _address(self, name: str, address: str) -> str:
+        address = address.rstrip("/")
+        wrong = address_problem(address)
+        if wrong:
+            self._problem(name, *wrong)
+            return ""
+        url = urlsplit(address)
+        if url.scheme == "http" and not is_loopback(url.hostname or "") and not self._table.insecure_http:
+            hint = "use https, or set insecure_http = true if the network between is yours"
+            self._problem(name, "plain http would show keys and prompts to the network", hint)
+        return address
+
+    def key_header(self) -> str:
+        name = self._table.key_header
+        if name is None:
+            return "x-api-key" if self._table.dialect == "anthropic" else "authorization"
+        if not _HEADER.match(name) or name.lower() in _OUR_HEADERS:
+            self._problem(
+                "key_header", f"{name!r} is no header a key can stand in", "authorization, x-api-key, api-key"
+            )
+        return name.lower()
+
+    def logins(self) -> tuple[Login, ...]:
+        found: list[Login] = []
+        for text in self._table.credentials:
+            source, _, detail = text.partition(":")
+            known = next((known for known in get_args(Source) if known == source), None)
+            if known is None:
+                hint = near(source, get_args(Source)) or f"known: {', '.join(get_args(Source))}"
+                self._problem("credentials", f"there is no source of credentials {source!r}", hint)
+            else:
+                found.append(Login(known, detail))
+        return tuple(found)
+
+    def translation(self) -> Settings:
+        settings = self._table.translation
+        known = ("auto", "off", *NAMES, *ALIASES)
+        if settings.raw_tools is not None and settings.raw_tools not in known:
+            hint = near(settings.raw_tools, known) or f"known: {', '.join(known)}"
+            self._look.problem((*self._at, "translation", "raw_tools"), f"there is no {settings.raw_tools!r}", hint)
+        return settings
+
+    def headers(self) -> tuple[tuple[str, Secret], ...]:
+        found: dict[str, Secret] = {}
+        for name, value in self._table.headers.items():
+            key = (*self._at, "headers", name)
+            if not _HEADER.match(name) or name.lower() in _OUR_HEADERS:
+                self._look.problem(key, "this header cannot be set")
+            elif not isinstance(value, str) or not _HEADER_VALUE.match(value):
+                self._look.problem(key, "expected a text of printable ASCII characters")
+            else:
+                secret = self._text(key, value, hidden=is_secret_header(name))
+                if secret is not None:
+                    found[name.lower()] = secret
+        return tuple(found.items())
+
+    def _text(self, key: Key, value: str, *, hidden: bool) -> Secret | None:
+        """A text that may be a reference, and must be one if it is a secret."""
+        try:
+            if hidden:
+                return self._look.secret(value, key)
+            return self._look.reference(value) or plain(value)
+        except Wrong as wrong:
+            self._look.problem(key, wrong.message, wrong.hint)
+            return None
+
+    def proxy(self, url: SplitResult) -> Secret | None:
+        given, key = self._table.proxy, (*self._at, "proxy")
+        if given is None:
+            variable = proxy_variable(url, self._look.around.environ)
+            if variable is None:
+                return None
+            given = f"env:{variable}"
+            self._proxy_scheme(key, self._look.around.environ[variable], f"set by {variable}; ")
+        elif given == "off":
+            return None
+        elif "://" not in given and self._text(key, given, hidden=False) == plain(given):
+            self._look.problem(key, "expected http://HOST:PORT, a reference, or off")
+            return None
+        self._proxy_scheme(key, given, "")
+        return self._text(key, given, hidden="@" in given)
+
+    def _proxy_scheme(self, key: Key, address: str, said: str) -> None:
+        scheme, found, _ = address.partition("://")
+        if found and ":" not in scheme and scheme.lower() not in ("http", "https"):
+            hint = f'{said}an http proxy, or proxy = "off" to go without'
+            self._look.problem(key, f"a {scheme} proxy cannot be used", hint)
+
+    def ca_file(self) -> Path | None:
+        named = self._look.around.environ.get("SSL_CERT_FILE")
+        return self._table.ca_file or (Path(named) if named else None)
+
+
+def address_problem(address: str) -> tuple[str, str] | None:
+    """What is wrong with an address, and what to do; None if nothing."""
+    example = "as in https://api.example.com"
+    try:
+        url = urlsplit(address)
+        host, _ = url.hostname, url.port
+    except ValueError as error:
+        return f"no address: {error}", example
+    if url.scheme not in ("http", "https") or not host or not re.fullmatch(r"[\x21-\x7e]+", address):
+        return "expected an address that begins with https:// or http://", example
+    if url.username is not None or url.password is not None:
+        return "a secret in clear is not taken", "put it into key or headers, as a reference"
+    if url.query or url.fragment:
+        return "an address ends before ? and #", example
+    return None

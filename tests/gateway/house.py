@@ -1,0 +1,146 @@
+"""A gateway with simulators behind it, and the plain HTTP client that sees every byte."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dragoman.gateway.config import Config, assemble
+from dragoman.gateway.observe import Journal, Redactor
+from dragoman.gateway.policy import Patience
+from dragoman.gateway.serve import Running, running_gateway
+
+KEY = "dgm_the-key-of-the-tests-0123456789"
+QUICK = Patience(least=0.001, most=0.01, longest=0.5)
+TOOL = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+def upstream(name: str, dialect: str, url: str, more: str = "") -> str:
+    return f"""
+[upstreams.{name}]
+dialect = "{dialect}"
+base_url = "{url}"
+key = "the-upstream-secret"
+{more}
+"""
+
+
+def configured(text: str, **flags: Any) -> Config:
+    """A configuration from TOML, with secrets in clear, on a free port."""
+    given = {"server.port": 0, "server.drain": 2, **{name.replace("__", "."): value for name, value in flags.items()}}
+    return assemble(f"allow_literal_secrets = true\n{text}", None, {"HOME": "/nowhere"}, given).config
+
+
+class House:
+    """A running gateway and what it wrote."""
+
+    def __init__(self, running: Running, log: io.StringIO, state: Path) -> None:
+        self.running = running
+        self.url, self.key = running.url, running.key
+        self.state = state
+        self._log = log
+
+    @property
+    def text(self) -> str:
+        return self._log.getvalue()
+
+    def lines(self, least: int = 1) -> list[dict[str, Any]]:
+        """The log lines of requests; a line is written after its answer, so it is waited for."""
+        until = time.monotonic() + 5
+        while True:
+            found = [json.loads(line) for line in self.text.splitlines() if '"event":"request"' in line]
+            if len(found) >= least or time.monotonic() > until:
+                return found
+            time.sleep(0.005)
+
+    def ask(
+        self, path: str, body: Any = None, *, method: str = "POST", key: str | None = KEY, **headers: str
+    ) -> tuple[int, dict[str, str], bytes]:
+        """One request over a connection of its own. Raises IncompleteRead for a stream without its end."""
+        raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        if key is not None:
+            given["x-api-key"] = key
+        connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=10)
+        try:
+            connection.request(method, path, raw, given)
+            response = connection.getresponse()
+            return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+        finally:
+            connection.close()
+
+
+@contextmanager
+def house(text: str, tmp_path: Path, *, patience: Patience = QUICK, **flags: Any) -> Iterator[House]:
+    log = io.StringIO()
+    journal = Journal(Redactor(), stream=log, form="json", level="debug")
+    config = configured(text, **flags)
+    with running_gateway(config, state=tmp_path, journal=journal, patience=patience, key=KEY) as running:
+        yield House(running, log, tmp_path)
+
+
+def messages(model: str = "m", text: str = "hello", **more: Any) -> dict[str, Any]:
+    """An Anthropic request."""
+    return {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": text}], **more}
+
+
+def chat(model: str = "m", text: str = "hello", **more: Any) -> dict[str, Any]:
+    """An OpenAI request."""
+    return {"model": model, "messages": [{"role": "user", "content": text}], **more}
+
+
+class RawClient:
+    """A client that can leave, or stop reading, in the middle of a stream."""
+
+    def __init__(self, home: House, path: str, body: dict[str, Any], receive_buffer: int | None = None) -> None:
+        host, _, port = home.url.removeprefix("http://").partition(":")
+        raw = json.dumps(body).encode()
+        self.socket = socket.socket()
+        if receive_buffer is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.settimeout(10)
+        self.socket.connect((host, int(port)))
+        head = f"POST {path} HTTP/1.1\r\nhost: {host}:{port}\r\nx-api-key: {home.key}\r\ncontent-length: {len(raw)}\r\n\r\n"
+        self.socket.sendall(head.encode() + raw)
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def read_until(self, mark: bytes) -> bytes:
+        got = b""
+        while mark not in got:
+            piece = self.socket.recv(65536)
+            assert piece, f"the connection ended before {mark!r}: {got!r}"
+            got += piece
+        return got
+
+    def read_all(self) -> bytes:
+        got = b""
+        while piece := self.socket.recv(65536):
+            got += piece
+            if got.endswith(b"0\r\n\r\n"):
+                break
+        return got
+
+    def leave(self, *, reset: bool = False) -> None:
+        if reset:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.socket.close()
+
+
+def wait_until(true: Any, seconds: float = 5.0) -> None:
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until, "it did not come about in time"
+        time.sleep(0.005)

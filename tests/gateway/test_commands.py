@@ -1,0 +1,410 @@
+"""The commands people use, as they use them: as processes, on loopback."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.simulator import running_simulator
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and Unix sockets")
+
+SIMULATED = """
+[upstreams.sim]
+preset = "simulator"
+dialect = "kiro"
+models = ["claude-sonnet-4.5"]
+"""
+REFUSED = """
+[[turn]]
+status = [400]
+message = "Improperly formed request."
+"""
+
+
+class Home:
+    """A user's home, and commands run in it. Its path is short: the name of a Unix socket must be."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.key_file = path / ".local/state/dragoman/key"
+        self.socket = path / ".local/state/dragoman/run/admin.sock"
+
+    def environ(self, more: dict[str, str]) -> dict[str, str]:
+        kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+        return {**kept, "HOME": str(self.path), **more}
+
+    def run(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "dragoman", *words]
+        done = subprocess.run(command, env=self.environ(environ), capture_output=True, timeout=20, check=False)
+        return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.path / name
+        path.write_text(text)
+        return path
+
+    @contextmanager
+    def serving(self, *words: str, **environ: str) -> Iterator[Served]:
+        command = [sys.executable, "-m", "dragoman", "serve", "--port", "0", *words]
+        log = self.path / "log"
+        with log.open("wb") as stderr:
+            process = subprocess.Popen(command, env=self.environ(environ), stdout=subprocess.PIPE, stderr=stderr)
+        assert process.stdout is not None
+        with process, process.stdout as stdout:
+            try:
+                url = stdout.readline().decode().strip()
+                assert url.startswith("http://"), log.read_text()
+                yield Served(self, process, url, log)
+            finally:
+                process.kill()
+
+
+class Served:
+    def __init__(self, home: Home, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+        self.process, self.url = process, url
+        self._home, self._log = home, log
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def ask(self, path: str, body: Any = None) -> tuple[int, dict[str, str], Any]:
+        connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=10)
+        try:
+            headers = {"authorization": f"Bearer {self._home.key_file.read_text().strip()}"}
+            connection.request("POST" if body else "GET", path, json.dumps(body) if body else None, headers)
+            response = connection.getresponse()
+            return response.status, {name.lower(): value for name, value in response.getheaders()}, json.load(response)
+        finally:
+            connection.close()
+
+    def say(self, text: str, model: str = "claude-sonnet-4.5") -> tuple[int, dict[str, str], Any]:
+        return self.ask(
+            "/v1/messages", {"model": model, "max_tokens": 9, "messages": [{"role": "user", "content": text}]}
+        )
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
+        """Its exit status, and what else it printed."""
+        assert self.process.stdout is not None
+        self.process.send_signal(how)
+        rest = self.process.stdout.read().decode()
+        return self.process.wait(10), rest
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    with tempfile.TemporaryDirectory(prefix="dgm") as folder:
+        yield Home(Path(folder))
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + 5
+    while not true():
+        assert time.monotonic() < until, "it did not come about in time"
+        time.sleep(0.01)
+
+
+def test_serve_needs_no_configuration_says_how_to_be_used_and_ends_on_sigterm(home: Home) -> None:
+    with home.serving() as served:
+        status, _, answer = served.say("Hello there.")
+        assert (status, answer["role"]) == (200, "assistant")
+        code, printed = served.end()
+    assert code == 0
+    assert f"ANTHROPIC_BASE_URL={served.url} ANTHROPIC_AUTH_TOKEN=" in printed
+    assert f"OPENAI_BASE_URL={served.url}/v1" in printed
+    assert "env -u ANTHROPIC_API_KEY" in printed
+    assert "codex -c model_provider=dragoman" in printed
+    assert f"AWS_ENDPOINT_URL_BEDROCK_RUNTIME={served.url}" in printed
+    assert "AWS_DEFAULT_REGION=" in printed  # boto3 does not read AWS_REGION
+    assert not home.socket.exists()
+
+
+def test_the_key_is_minted_once_kept_private_and_printed_nowhere(home: Home) -> None:
+    with home.serving() as served:
+        key = home.key_file.read_text().strip()
+        _, printed = served.end()
+    assert home.key_file.stat().st_mode & 0o777 == 0o600
+    assert key not in printed + served.log
+    assert f'"$(cat {home.key_file})"' in printed  # which is what a shell makes the key of
+    with home.serving("--quiet") as served:
+        assert served.end() == (0, "")
+    assert home.key_file.read_text().strip() == key
+
+
+def test_serve_names_whoever_has_the_port(home: Home) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = home.run("serve", "--port", str(port))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"127.0.0.1:{port} is taken by" in done.stderr
+    assert sys.platform != "linux" or f"pid {os.getpid()}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_second_gateway_on_the_same_socket_is_refused_in_a_sentence(home: Home) -> None:
+    with home.serving():
+        done = home.run("serve", "--port", "0")
+    assert done.returncode == 1
+    assert "another gateway answers at" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_mistake_in_the_configuration_is_told_with_its_line_and_what_was_meant(home: Home) -> None:
+    config = home.write("config.toml", '[upstreams.kimi]\npreset = "moonshoot"\nkey = "env:K"\n')
+    done = home.run("serve", "--config", str(config))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"{config}:2: " in done.stderr
+    assert "did you mean moonshot?" in done.stderr
+
+
+def test_an_address_beyond_loopback_is_refused_from_the_command_line_too(home: Home) -> None:
+    done = home.run("serve", "--host", "0.0.0.0", "--port", "0")
+    assert done.returncode == 3
+    assert "insecure_http" in done.stderr
+
+
+def test_sighup_puts_a_good_file_in_force_and_leaves_a_bad_one(home: Home) -> None:
+    config = home.write("config.toml", SIMULATED)
+    with home.serving("--config", str(config)) as served:
+        config.write_text(f"{SIMULATED}\nport = 1")
+        served.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "reload_refused" in served.log)
+        assert served.say("Still there?")[0] == 200
+        config.write_text(SIMULATED.replace("sonnet", "opus"))
+        served.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: '"reloaded"' in served.log)
+        models = served.ask("/v1/models")[2]["data"]
+        assert [model["id"] for model in models] == ["claude-opus-4.5"]
+
+
+def test_status_tells_how_the_gateway_and_its_upstreams_are(home: Home) -> None:
+    config = str(home.write("config.toml", SIMULATED))
+    with home.serving("--config", config) as served:
+        served.say("Hello.")
+        plain = home.run("status", "--config", config)
+        told = json.loads(home.run("status", "--json", "--config", config).stdout)
+    assert plain.returncode == 0
+    assert "ready, up " in plain.stdout
+    assert "0 in flight" in plain.stdout
+    assert "sim  ok" in plain.stdout
+    assert "\x1b" not in plain.stdout
+    assert (told["state"], told["pid"]) == ("ready", served.process.pid)
+
+
+def test_status_of_no_gateway_is_exit_status_four(home: Home) -> None:
+    done = home.run("status")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "dragoman serve" in done.stderr
+    assert json.loads(home.run("status", "--json").stdout)["state"] == "not running"
+
+
+def test_status_finds_the_gateway_though_its_file_has_a_mistake_by_now(home: Home) -> None:
+    config = home.write("config.toml", SIMULATED)
+    with home.serving("--config", str(config)):
+        config.write_text("[upstreams")
+        done = home.run("status", "--config", str(config))
+    assert done.returncode == 0
+    assert "ready" in done.stdout
+    assert "config.toml:1" in done.stderr
+
+
+def test_status_tells_what_is_left_of_a_kiro_quota_when_asked(home: Home) -> None:
+    with running_simulator("kiro") as simulator:
+        store_login(home, endpoint=simulator.url)
+        kiro = f'[upstreams.kiro]\ndialect = "kiro"\nbase_url = "{simulator.url}"\ncredentials = "store"\n'
+        config = str(home.write("config.toml", kiro))
+        with home.serving("--config", config) as served:
+            assert served.say("Hello.", "kiro/claude-sonnet-4.5")[0] == 200
+            done = home.run("status", "--usage", "--config", config)
+    assert "credits left" in done.stdout
+    assert "ends in " in done.stdout
+    assert "aoa-access" not in done.stdout
+
+
+SECRETS = {
+    "MOONSHOT_API_KEY": "plain-words-that-are-a-key",
+    "ANTHROPIC_API_KEY": "sk-ant-0123456789abcdef0123",
+    "ANTHROPIC_AUTH_TOKEN": "a-token-of-another-gateway",
+    "ANTHROPIC_BASE_URL": "http://127.0.0.1:8787/v1",
+    "HTTP_PROXY": "http://someone:hunter2secret@proxy.example:3128",
+}
+ACCOUNT = "123456789012"
+
+
+def store_login(home: Home, **more: str) -> None:
+    store = home.path / ".local/share/dragoman/credentials/kiro"
+    store.mkdir(parents=True, mode=0o700)
+    login = {
+        "type": "kiro",
+        "access_token": "aoa-access-of-the-login",
+        "refresh_token": "aor-refresh-of-the-login",
+        "expires_at": "2090-01-01T00:00:00Z",
+        "auth_method": "social",
+        "profile_arn": f"arn:aws:codewhisperer:us-east-1:{ACCOUNT}:profile/ABCDEFGHIJKL",
+        **more,
+    }
+    (store / "default.json").write_text(json.dumps(login))
+    (store / "default.json").chmod(0o600)
+
+
+def _troubled(home: Home, port: int) -> str:
+    """A configuration with secrets of every kind, whose upstreams listen on this port."""
+    store_login(home)
+    return str(
+        home.write(
+            "config.toml",
+            f"""
+allow_literal_secrets = true
+[upstreams.box]
+dialect = "openai"
+base_url = "http://127.0.0.1:{port}/v1"
+key = ["env:MOONSHOT_API_KEY", "written-in-clear-here", "env:NOWHERE_KEY"]
+models = ["plain-words-that-are-a-key"]  # pasted into the wrong place
+[upstreams.box.headers]
+x-team-token = "the-token-of-the-team"
+[upstreams.kiro]
+dialect = "kiro"
+base_url = "http://127.0.0.1:{port}"
+credentials = "store"
+[upstreams.kiro.settings]
+profile_arn = "arn:aws:codewhisperer:us-east-1:{ACCOUNT}:profile/ABCDEFGHIJKL"
+""",
+        )
+    )
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_what_doctor_shares_has_no_secret_in_it(home: Home, form: tuple[str, ...]) -> None:
+    with home.serving("--quiet") as served:  # so that there is a key
+        served.end()
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        config = _troubled(home, listening.getsockname()[1])
+        done = home.run("doctor", "--share", *form, "--config", config, **SECRETS)
+    said = done.stdout + done.stderr
+    assert "Traceback" not in said
+    secrets = [
+        *(value for name, value in SECRETS.items() if name != "ANTHROPIC_BASE_URL"),
+        home.key_file.read_text().strip(),
+        *("aoa-access-of-the-login", "aor-refresh-of-the-login", "written-in-clear-here", "the-token-of-the-team"),
+        *("hunter2secret", ACCOUNT, str(home.path)),
+    ]
+    assert [secret for secret in secrets if secret in said] == []
+    assert "NOWHERE_KEY" in said  # a variable that is missed must be named
+
+
+def test_doctor_tells_what_is_wrong_and_what_to_do(home: Home) -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        listening.settimeout(5)
+        config = _troubled(home, listening.getsockname()[1])
+        done = home.run("doctor", "--json", "--config", config, **SECRETS)
+        connection, _ = listening.accept()
+        with connection:
+            connection.settimeout(5)
+            try:
+                sent = connection.recv(100)
+            except ConnectionResetError:
+                sent = b""
+    assert sent == b"", "it connects and says nothing"
+    told = json.loads(done.stdout)
+    found = {(check["id"], check["state"]) for check in told["checks"]}
+    assert (done.returncode, told["ok"]) == (3, False)
+    assert {
+        ("config", "pass"),
+        ("reach.box", "pass"),
+        ("credentials.box", "fail"),
+        ("credentials.kiro", "pass"),
+    } <= found
+    assert ("clients", "warn") in found
+    assert all(check["remedy"] for check in told["checks"] if check["state"] != "pass")
+    words = " ".join(check["what"] for check in told["checks"])
+    for trouble in ("ANTHROPIC_API_KEY is set", "ends in /v1", "NO_PROXY", "NOWHERE_KEY"):
+        assert trouble in words
+
+
+def test_doctor_finds_a_key_that_others_can_read_and_a_file_with_a_mistake(home: Home) -> None:
+    with home.serving("--quiet") as served:
+        served.end()
+    home.key_file.chmod(0o644)
+    done = home.run("doctor", "--config", str(home.write("config.toml", "[serve]\nport = 1\n")))
+    assert done.returncode == 3
+    assert "did you mean server?" in done.stdout
+    assert f"chmod 600 {home.key_file}" in done.stdout
+
+
+def test_doctor_knows_what_claude_code_has_saved(home: Home) -> None:
+    (home.path / ".claude").mkdir()
+    home.write(".claude/settings.json", '{"model": "claude-opus-9", "env": {"ANTHROPIC_API_KEY": "sk-of-its-own"}}')
+    config = home.write("config.toml", SIMULATED + SIMULATED.replace("upstreams.sim", "upstreams.other"))
+    done = home.run("doctor", "--offline", "--config", str(config))
+    assert "settings.json gives Claude Code a key of its own" in done.stdout
+    assert "'claude-opus-9' is not configured here" in done.stdout
+    assert "sk-of-its-own" not in done.stdout
+
+
+def test_doctor_of_a_fresh_machine_finds_nothing_wrong(home: Home) -> None:
+    done = home.run("doctor", DRAGOMAN_SERVER__PORT="0")
+    assert (done.returncode, "FAIL" in done.stdout) == (0, False), done.stdout
+
+
+def test_explain_shows_both_sides_of_a_refusal_until_it_is_purged(home: Home) -> None:
+    script = home.write("turns.toml", REFUSED)
+    config = home.write("config.toml", f'{SIMULATED}\n[upstreams.sim.simulator]\nscript = "{script}"\n')
+    with home.serving("--config", str(config)) as served:
+        status, headers, body = served.say("A word that only this request has: xylophone.")
+    assert status == 400
+    assert "Improperly formed request." in body["error"]["message"]
+    identity = headers["x-request-id"]
+    shown = home.run("explain", identity)
+    assert shown.returncode == 0
+    for words in ("Improperly formed request.", "AS THE CLIENT SENT IT", "AS WE SENT IT", "conversationState"):
+        assert words in shown.stdout
+    assert identity in home.run("explain").stdout
+    assert home.run("explain", "last").stdout == shown.stdout == home.run("explain", identity[:12]).stdout
+    told = json.loads(home.run("explain", identity, "--json").stdout)
+    assert "xylophone" in told["asked"]["body"]
+    assert "xylophone" in told["sent"]["body"]
+    assert home.key_file.read_text().strip() not in json.dumps(told)
+    assert "1 removed" in home.run("explain", "--purge").stderr
+    assert home.run("explain", identity).returncode == 1
+
+
+def test_the_demo_shows_tool_calls_on_both_ways_and_needs_nothing(home: Home) -> None:
+    done = home.run("demo")
+    assert done.returncode == 0, done.stderr
+    for words in (
+        "tool_use",
+        '"input":{"city":"Oslo"}',
+        "conversationState",
+        "<|tool_call_begin|>functions.get_weather:0",
+        "[raw_tools.recovered]",
+        "The tool answered: It is 4 °C",
+        "ANTHROPIC_BASE_URL=",
+        "codex -c",
+    ):
+        assert words in done.stdout
+    assert "\x1b" not in done.stdout
+    assert list(home.path.iterdir()) == []  # it leaves nothing behind
+
+
+def test_the_demo_runs_where_its_characters_cannot_be_written(home: Home) -> None:
+    assert home.run("demo", "--brief", PYTHONIOENCODING="ascii").returncode == 0

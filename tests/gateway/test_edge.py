@@ -1,0 +1,267 @@
+"""Who is served at all: the key in each of its forms, hosts and origins, sizes, paths; and the answer when not."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from msgspec import structs
+
+from dragoman.errors import NotAuthorised
+from dragoman.gateway.auth import Gatekeeper
+from dragoman.gateway.guard import Guard
+from dragoman.simulator import Simulator, running_simulator
+from dragoman.wire.http import HttpRequest
+from tests.gateway.house import KEY, House, chat, house, messages, upstream
+
+
+@pytest.fixture(scope="module")
+def simulator() -> Iterator[Simulator]:
+    with running_simulator("anthropic") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def home(simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    text = upstream("one", "anthropic", simulator.url, 'models = ["m", "claude-sonnet-4-5"]')
+    with house(text, tmp_path_factory.mktemp("state"), server__max_body=100_000) as running:
+        yield running
+
+
+# --- the key
+
+
+@pytest.mark.parametrize(
+    "headers", [{"x-api-key": KEY}, {"authorization": f"Bearer {KEY}"}, {"authorization": f"bearer  {KEY} "}]
+)
+def test_the_key_is_taken_in_each_of_its_headers(home: House, headers: dict[str, str]) -> None:
+    assert home.ask("/v1/messages", messages(), key=None, **headers)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"x-api-key": ""},
+        {"x-api-key": KEY[:-1]},
+        {"x-api-key": KEY + "x"},
+        {"authorization": KEY},
+        {"authorization": f"Basic {KEY}"},
+        {"authorization": "Bearer "},
+        {"authorization": "AWS4-HMAC-SHA256 Credential=a/b"},
+        {"cookie": KEY},
+    ],
+)
+def test_all_who_do_not_know_the_key_hear_the_same(home: House, simulator: Simulator, headers: dict[str, str]) -> None:
+    before = simulator.total
+    status, given, body = home.ask(f"/v1/messages?key={KEY}", messages(), key=None, **headers)
+    assert (status, json.loads(body)["error"]["type"]) == (401, "authentication_error")
+    assert given["x-request-id"].startswith("req_")
+    assert simulator.total == before
+    assert json.loads(home.ask("/v1/chat/completions", chat(), key=None)[2])["error"]["code"] == "invalid_api_key"
+    assert KEY not in home.text
+
+
+def signed(body: bytes = b"{}", secret: str = KEY, path: str = "/model/a%3A0/converse?b=2&a=1") -> HttpRequest:
+    draft = AWSRequest("POST", f"http://127.0.0.1:8787{path}", {"content-type": "application/json"}, body)
+    SigV4Auth(Credentials("anybody", secret, "token"), "bedrock", "eu-west-3").add_auth(draft)
+    headers = {"host": "127.0.0.1:8787"} | {name.lower(): value for name, value in draft.headers.items()}
+    plain, _, query = path.partition("?")
+    return HttpRequest("POST", plain, query, tuple(headers.items()), body)
+
+
+@pytest.mark.parametrize(
+    "path", ["/model/a%3A0/converse?b=2&a=1", "/model/a:0/invoke", "/", "/model/x%2Fy/converse?a="]
+)
+def test_a_signature_with_our_key_is_good(path: str) -> None:
+    Gatekeeper(KEY).check(signed(path=path))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"body": b"{ }"},
+        {"path": "/model/a%3A1/converse"},
+        {"query": "a=1"},
+        {"method": "PUT"},
+    ],
+)
+def test_a_signature_covers_the_whole_request(change: dict[str, Any]) -> None:
+    with pytest.raises(NotAuthorised):
+        Gatekeeper(KEY).check(structs.replace(signed(), **change))
+
+
+def test_a_signature_with_another_key_or_of_another_hour_is_not_good() -> None:
+    with pytest.raises(NotAuthorised):
+        Gatekeeper(KEY).check(signed(secret="another"))
+    with pytest.raises(NotAuthorised, match="clock"):
+        Gatekeeper(KEY, now=lambda: time.time() + 3600).check(signed())
+
+
+def test_a_gateway_without_a_key_cannot_be() -> None:
+    with pytest.raises(ValueError, match="key"):
+        Gatekeeper("")
+
+
+# --- names
+
+
+def asked(host: str | None = "127.0.0.1:8787", **headers: str) -> HttpRequest:
+    given = tuple((name.replace("_", "-"), value) for name, value in headers.items())
+    return HttpRequest("POST", "/v1/messages", headers=(*((("host", host),) if host is not None else ()), *given))
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8787", "127.8.8.8", "[::1]:80", "my.box:80"])
+def test_names_of_loopback_and_configured_ones_are_ours(host: str) -> None:
+    assert Guard("127.0.0.1", ["my.box"]).refusal(asked(host)) is None
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("evil.test", 421),
+        ("127.0.0.1.evil.test", 421),
+        ("10.0.0.1", 421),
+        ("x/v1?#", 400),
+        ("", 400),
+        (None, 400),
+        ("a b", 400),
+        ("localhost:99999999", 400),
+    ],
+)
+def test_other_names_are_not(host: str | None, status: int) -> None:
+    fault = Guard("127.0.0.1").refusal(asked(host))
+    assert fault is not None and fault.status == status
+
+
+def test_beyond_loopback_any_address_is_ours_but_no_name() -> None:
+    guard = Guard("0.0.0.0")
+    assert guard.refusal(asked("10.0.0.1:8787")) is None
+    assert guard.refusal(asked("evil.test")) is not None
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "https://evil.test"},
+        {"origin": "null"},
+        {"origin": "http://[bad"},
+        {"sec_fetch_site": "cross-site"},
+    ],
+)
+def test_web_pages_of_others_are_not_served(headers: dict[str, str]) -> None:
+    fault = Guard("127.0.0.1").refusal(asked(**headers))
+    assert fault is not None and fault.status == 403
+
+
+def test_a_page_of_our_own_is() -> None:
+    assert Guard("127.0.0.1").refusal(asked(origin="http://localhost:3000")) is None
+
+
+def test_two_hosts_an_odd_encoding_and_long_heads_are_refused() -> None:
+    guard = Guard("127.0.0.1")
+    doubled = HttpRequest("POST", "/", headers=(("host", "localhost"), ("host", "localhost")))
+    many = HttpRequest("POST", "/", headers=(("host", "localhost"), *((f"x-{number}", "") for number in range(200))))
+    statuses = [
+        fault.status
+        for each in (doubled, asked(transfer_encoding="gzip, chunked"), asked(content_encoding="gzip"), many)
+        if (fault := guard.refusal(each))
+    ]
+    assert statuses == [400, 400, 415, 431]
+    long = HttpRequest("POST", "/" + "x" * 9000, headers=(("host", "localhost"),))
+    fault = guard.refusal(long)
+    assert fault is not None and fault.status == 414
+
+
+def test_the_gateway_asks_its_guard_first(home: House) -> None:
+    status, headers, body = home.ask("/v1/messages", messages(), host="evil.test")
+    assert (status, json.loads(body)["type"]) == (421, "error")
+    assert "access-control-allow-origin" not in headers
+    assert home.ask("/v1/messages", messages(), origin="https://evil.test")[0] == 403
+
+
+# --- paths and sizes
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow"),
+    [
+        ("POST", "/v1/nothing", 404, None),
+        ("GET", "/", 404, None),
+        ("POST", "/v1/responses/x", 404, None),
+        ("GET", "/v1/messages", 405, "POST"),
+        ("DELETE", "/v1/chat/completions", 405, "POST"),
+        ("POST", "/v1/models", 405, "GET"),
+        ("GET", "/model/x/converse", 405, "POST"),
+    ],
+)
+def test_what_nobody_answers_is_said_in_a_sensible_dialect(
+    home: House, method: str, path: str, status: int, allow: str | None
+) -> None:
+    found, headers, body = home.ask(path, method=method)
+    assert (found, headers.get("allow")) == (status, allow)
+    told = json.loads(body)
+    assert ("message" in told) if path.startswith("/model") else told["error"]["message"]
+    if path == "/v1/nothing":
+        _, _, body = home.ask(path, method=method, anthropic_version="2023-06-01")
+        assert json.loads(body)["type"] == "error"
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/model/m/converse"])
+def test_a_body_that_is_too_long_is_refused_in_the_dialect(home: House, path: str) -> None:
+    status, _, body = home.ask(path, b"x" * 150_000)
+    assert status == 413
+    assert b"100000 bytes" in body
+    assert home.ask("/v1/messages", messages())[0] == 200
+
+
+def test_a_body_far_too_long_is_not_even_read(home: House) -> None:
+    host, _, port = home.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=5) as client:
+        head = f"POST /v1/messages HTTP/1.1\r\nhost: {host}\r\nx-api-key: {KEY}\r\ncontent-length: 99999999999\r\n\r\n"
+        client.sendall(head.encode())
+        assert client.recv(65536).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b"null", b"[" * 90_000, b'{"model": 1, "messages": 3}'])
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions", "/model/m/converse"])
+def test_what_is_no_request_is_a_400_of_the_dialect(home: House, path: str, body: bytes) -> None:
+    status, _, answer = home.ask(path, body)
+    assert status == 400
+    json.loads(answer)
+
+
+def test_a_body_nested_as_deep_as_it_can_be_read_is_refused(home: House) -> None:
+    deep: Any = messages()
+    deep["tools"] = [{"name": "t", "input_schema": json.loads("[" * 900 + "]" * 900)}]
+    status, _, _ = home.ask("/v1/messages", json.dumps(deep).encode())
+    assert status in (200, 400)
+    assert '"outcome":"bug"' not in home.text
+
+
+def test_a_model_that_nobody_has_is_a_404_that_lists_near_ones(home: House) -> None:
+    status, _, body = home.ask("/v1/messages", messages("claude-sonnet-4-6"))
+    assert status == 404
+    assert "claude-sonnet-4-5" in json.loads(body)["error"]["message"]
+
+
+def test_probes_need_no_key_and_say_nothing_but_a_word(home: House) -> None:
+    for path, word in (("/healthz", b"ok\n"), ("/readyz", b"ready\n")):
+        status, _, body = home.ask(path, method="GET", key=None)
+        assert (status, body) == (200, word)
+        assert home.ask(path, method="HEAD", key=None)[0] == 200
+    assert home.ask("/metrics", method="GET")[0] == 404
+    assert home.ask("/status", method="GET")[0] == 404
+
+
+def test_no_secret_is_in_any_line(home: House) -> None:
+    home.ask(f"/v1/messages/{KEY}", messages(), authorization="Bearer the-upstream-secret")
+    home.lines()
+    assert KEY not in home.text and "the-upstream-secret" not in home.text

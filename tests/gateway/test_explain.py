@@ -1,0 +1,125 @@
+"""What an upstream refused is kept, privately and for a while, and told with the likeliest rule first."""
+
+from __future__ import annotations
+
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from dragoman.dialects.base import Breach
+from dragoman.gateway.explain import MOST, MOST_BYTES, Refusal, Ring, Sent, explain
+from dragoman.model.notes import Note
+from dragoman.simulator import parse, running_simulator
+from tests.gateway.house import KEY, house, messages, upstream
+
+REFUSED = '[[turn]]\nstatus = 400\nmessage = "Improperly formed request."'
+
+
+def refusal(identity: str = "req_1", body: str = "{}", breaches: tuple[Breach, ...] = ()) -> Refusal:
+    sent = Sent("POST /x", (("a", "b"),), body)
+    note = Note("turn.placeholder", "added", "messages[0]", "a turn was added")
+    return Refusal(
+        identity,
+        0.0,
+        "anthropic",
+        "one",
+        "kiro",
+        "m",
+        "Improperly formed request.",
+        sent,
+        sent,
+        sent,
+        (note,),
+        breaches,
+    )
+
+
+def test_the_newest_twenty_are_kept(tmp_path: Path) -> None:
+    ring = Ring(tmp_path / "ring")
+    for number in range(MOST + 5):
+        assert ring.keep(refusal(f"req_{number}"))
+    assert len(ring.ids()) == MOST
+    assert ring.load(f"req_{MOST + 4}") is not None
+    assert ring.load("req_0") is None
+
+
+def test_no_more_than_sixteen_megabytes_and_a_day(tmp_path: Path) -> None:
+    now = 0.0
+
+    ring = Ring(tmp_path, now=lambda: time.time() + now)
+    for number in range(6):
+        ring.keep(refusal(f"req_{number}", "x" * (MOST_BYTES // 9)))  # three bodies each
+    assert 0 < sum(path.stat().st_size for path in tmp_path.glob("*.json")) <= MOST_BYTES
+    assert ring.ids()
+    now = 24 * 3600 + 5
+    assert ring.ids() == []
+
+
+def test_files_are_private_and_ids_are_no_paths(tmp_path: Path) -> None:
+    ring = Ring(tmp_path / "ring")
+    ring.keep(refusal())
+    assert stat.S_IMODE((tmp_path / "ring").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "ring" / "req_1.json").stat().st_mode) == 0o600
+    assert not ring.keep(refusal("../req_2"))
+    assert ring.load("../ring/req_1") is None
+
+
+def test_it_can_be_purged_and_switched_off(tmp_path: Path) -> None:
+    ring = Ring(tmp_path)
+    ring.keep(refusal())
+    assert (ring.purge(), ring.ids()) == (1, [])
+    assert not ring.switched(False).keep(refusal())
+    assert ring.ids() == []
+
+
+def test_the_likeliest_rule_stands_first() -> None:
+    text = explain(
+        refusal(breaches=(Breach("kiro.r12", "history[3]", "a result without its call"), Breach("kiro.r2", "", "b")))
+    )
+    lines = text.splitlines()
+    assert "Improperly formed request." in lines[2]
+    assert lines[4] == "MOST LIKELY: kiro.r12 at history[3]: a result without its call"
+    assert lines[5] == "also broken: kiro.r2: b"
+    assert "[turn.placeholder] added messages[0]: a turn was added" in text
+    assert "AS THE CLIENT SENT IT" in text and "│ AS WE SENT IT" in text
+
+
+def test_words_of_others_cannot_drive_the_terminal() -> None:
+    assert "\x1b" not in explain(refusal(body="\x1b[2J\x1b]0;owned\x07"))
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_gateway_keeps_what_an_upstream_refused(enabled: bool, tmp_path: Path) -> None:
+    with (
+        running_simulator("kiro", script=parse(REFUSED)) as simulator,
+        house(upstream("one", "kiro", simulator.url), tmp_path, explain=enabled) as home,
+    ):
+        asked = messages("claude-sonnet-4.5", f"my key is {KEY}", metadata={"user_id": "u"})
+        status, headers, _ = home.ask("/v1/messages", asked, authorization="Bearer something-else")
+        assert status == 400
+        kept = Ring(tmp_path / "refusals").load(headers["x-request-id"])
+        if not enabled:
+            assert kept is None
+            return
+    assert kept is not None
+    assert (kept.client, kept.dialect, kept.model) == ("anthropic", "kiro", "claude-sonnet-4.5")
+    assert len(kept.notes) == int(headers["dragoman-notes"])
+    assert "conversationState" in kept.sent.body and '"messages"' in kept.asked.body
+    assert kept.answered.line == "400" and "Improperly formed" in kept.answered.body
+    everything = (tmp_path / "refusals" / f"{kept.id}.json").read_text()
+    assert KEY not in everything and "something-else" not in everything and "the-upstream-secret" not in everything
+
+
+def test_a_refusal_inside_a_stream_is_kept_too(tmp_path: Path) -> None:
+    script = '[[turn]]\nparts = [{ text = "Well" }, { wait = 0.1 }, { exception = "server", message = "broke" }]'
+    with (
+        running_simulator("kiro", script=parse(script)) as simulator,
+        house(upstream("one", "kiro", simulator.url), tmp_path) as home,
+    ):
+        _, headers, body = home.ask("/v1/messages", messages("claude-sonnet-4.5", stream=True))
+        assert b"event: error" in body
+        home.lines()
+        kept = Ring(tmp_path / "refusals").load(headers["x-request-id"])
+        assert kept is not None and "broke" in kept.fault

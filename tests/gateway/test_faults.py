@@ -1,0 +1,360 @@
+"""What goes wrong upstream: told in the client's own dialect, mended only as long as the client has seen nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from dragoman.simulator import Simulator, parse, running_simulator
+from tests.gateway.house import KEY, House, RawClient, chat, house, messages, upstream, wait_until
+
+
+@contextmanager
+def scripted(
+    dialect: str, script: str, tmp_path: Path, more: str = "", **flags: Any
+) -> Iterator[tuple[House, Simulator]]:
+    with (
+        running_simulator(dialect, script=parse(script)) as simulator,
+        house(upstream("one", dialect, simulator.url, more), tmp_path, **flags) as home,
+    ):
+        yield home, simulator
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize("dialect", ["kiro", "anthropic", "openai"])
+def test_an_upstream_400_keeps_its_words_and_is_asked_once(dialect: str, tmp_path: Path) -> None:
+    script = '[[turn]]\nstatus = 400\nmessage = "tools.0.custom.defer_loading: Extra inputs are not permitted"'
+    with scripted(dialect, script, tmp_path) as (home, simulator):
+        client = anthropic.Anthropic(api_key=KEY, base_url=home.url, max_retries=0)
+        with client, pytest.raises(anthropic.BadRequestError) as refused:
+            client.messages.create(**messages("claude-sonnet-4.5"))
+        body: Any = refused.value.body
+        assert body["error"]["message"] == "tools.0.custom.defer_loading: Extra inputs are not permitted"
+        assert refused.value.response.headers["x-request-id"] == refused.value.request_id
+        assert simulator.total == 1
+        [line] = home.lines()
+        assert (line["outcome"], line["status"]) == ("failed", 400)
+
+
+def test_errors_are_one_level_deep_in_the_clients_own_shape(tmp_path: Path) -> None:
+    with scripted("anthropic", '[[turn]]\nstatus = 400\nmessage = "no: {\\"a\\": 1}"', tmp_path) as (home, _):
+        status, _, body = home.ask("/v1/chat/completions", chat())
+        assert status == 400
+        assert json.loads(body) == {
+            "error": {"message": 'no: {"a": 1}', "type": "invalid_request_error", "param": None, "code": None}
+        }
+
+
+@pytest.mark.parametrize("said", ["retry_after = 7", ""])
+def test_a_429_always_says_when_to_come_back(said: str, tmp_path: Path) -> None:
+    script = f'then = "last"\n[[turn]]\nstatus = 429\nmessage = "slow down"\n{said}'
+    with scripted("anthropic", script, tmp_path) as (home, simulator):
+        status, headers, answer = home.ask("/v1/chat/completions", chat(stream=True))
+        assert (status, b"slow down" in answer) == (429, True)
+        assert headers["retry-after"] == ("7" if said else "2")
+        assert simulator.total == (1 if said else 3)  # seven seconds are more than we wait
+
+
+def test_a_short_wait_is_waited_and_the_client_hears_nothing_of_it(tmp_path: Path) -> None:
+    script = '[[turn]]\nstatus = [429, 503]\nretry_after = 0.1\n[[turn]]\ntext = "At last."'
+    with scripted("openai", script, tmp_path) as (home, simulator):
+        with openai.OpenAI(api_key=KEY, base_url=f"{home.url}/v1", max_retries=0) as client:
+            answer = client.chat.completions.create(**chat())
+        assert answer.choices[0].message.content == "At last."
+        assert simulator.total == 3
+        [line] = home.lines()
+        assert (line["attempts"], len(line["tried"])) == (3, 2)
+
+
+def test_an_upstream_that_refuses_our_key_is_named(tmp_path: Path) -> None:
+    with scripted("anthropic", '[tokens]\naccess = ["another"]', tmp_path) as (home, simulator):
+        status, _, body = home.ask("/v1/messages", messages())
+        assert status == 401
+        assert b"the upstream one refused this gateway's credential: The API key" in body
+        assert simulator.total == 1
+
+
+def test_a_page_of_html_instead_of_an_answer_is_a_readable_error(tmp_path: Path) -> None:
+    page = b"HTTP/1.1 503 No\r\ncontent-type: text/html\r\ncontent-length: 20\r\n\r\n<html>Sorry...</html"
+    with answering(page) as url, house(upstream("one", "anthropic", url), tmp_path) as home:
+        status, _, body = home.ask("/v1/chat/completions", chat())
+        assert status == 503
+        assert "503" in json.loads(body)["error"]["message"]
+
+
+def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
+    head = b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:9/\r\ncontent-length: 0\r\n\r\n"
+    with answering(head) as url, house(upstream("one", "anthropic", url), tmp_path) as home:
+        status, _, body = home.ask("/v1/messages", messages())
+        assert status >= 500 and b"302" in body
+
+
+def test_a_conversation_that_is_too_long_says_how_long(tmp_path: Path) -> None:
+    """Claude Code reads both numbers, and compacts; the service gives none."""
+    script = '[[turn]]\nstatus = 400\nmessage = "Input is too long."\nreason = "CONTENT_LENGTH_EXCEEDS_THRESHOLD"'
+    with scripted("kiro", script, tmp_path) as (home, _):
+        status, _, body = home.ask("/v1/messages", messages("claude-sonnet-4.5", "x" * 900_000))
+        message = json.loads(body)["error"]["message"]
+        assert status == 400
+        assert re.fullmatch(r"prompt is too long: \d+ tokens > \d+ maximum", message), message
+
+
+# --- before the first byte
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_refused_connection_goes_to_the_fallback(stream: bool, tmp_path: Path) -> None:
+    with socket.socket() as nobody, running_simulator("openai") as simulator:
+        nobody.bind(("127.0.0.1", 0))
+        text = upstream("down", "anthropic", f"http://127.0.0.1:{nobody.getsockname()[1]}")
+        text += upstream("up", "openai", simulator.url)
+        text += '[[routes]]\nmatch = "m"\nupstream = "down"\nfallbacks = ["up/other"]\n'
+        with house(text, tmp_path) as home:
+            status, headers, body = home.ask("/v1/messages", messages(text="hi", stream=stream))
+            assert (status, headers["dragoman-upstream"]) == (200, "up")
+            assert b"hi" in body
+            [line] = home.lines()
+            assert (line["upstream"], line["used_model"]) == ("up", "other")
+        assert simulator.total == 1
+        assert simulator.requests[0].json["model"] == "other"  # type: ignore[index,call-overload]
+
+
+@pytest.mark.parametrize("client", ["/v1/messages", "/v1/chat/completions"])
+def test_an_error_frame_before_any_content_fails_over(client: str, tmp_path: Path) -> None:
+    """Some services put overload into a 200 stream."""
+    script = 'then = "last"\n[[turn]]\nparts = [{ exception = "overloaded", message = "busy" }]'
+    with running_simulator("anthropic", script=parse(script)) as busy, running_simulator("kiro") as free:
+        text = upstream("busy", "anthropic", busy.url) + upstream("free", "kiro", free.url)
+        text += '[[routes]]\nmatch = "m"\nupstream = "busy"\nfallbacks = ["free/claude-sonnet-4.5"]\n'
+        with house(text, tmp_path) as home:
+            status, headers, answer = home.ask(client, messages(stream=True))
+            assert (status, headers["dragoman-upstream"]) == (200, "free")
+            assert b"busy" not in answer and b"You said" in answer
+        assert (busy.total, free.total) == (3, 1)
+
+
+def test_an_error_frame_before_any_content_is_an_http_error_where_nobody_else_is(tmp_path: Path) -> None:
+    script = 'then = "last"\n[[turn]]\nparts = [{ exception = "rate_limit", message = "too fast" }]'
+    with scripted("openai", script, tmp_path) as (home, _):
+        status, headers, body = home.ask("/v1/messages", messages(stream=True))
+        assert (status, headers["content-type"]) == (429, "application/json")
+        assert json.loads(body)["error"] == {"type": "rate_limit_error", "message": "too fast"}
+
+
+@pytest.mark.parametrize("how", ["end", "close", "reset"])
+@pytest.mark.parametrize("client", ["/v1/messages", "/v1/chat/completions"])
+def test_a_stream_cut_before_any_content_is_asked_again(how: str, client: str, tmp_path: Path) -> None:
+    script = f'[[turn]]\ntext = "Lost."\ncut = {{ event = 1, how = "{how}" }}\n[[turn]]\ntext = "Found."'
+    with scripted("anthropic", script, tmp_path) as (home, simulator):
+        status, _, body = home.ask(client, messages(stream=True))
+        assert (status, b"Lost" in body) == (200, False)
+        assert b"Found" in body
+        assert body.count(b"message_start") in (0, 2)  # the event's name and its type, once
+        assert simulator.total == 2
+
+
+def test_a_credential_that_was_refused_makes_room_for_the_next(tmp_path: Path) -> None:
+    with running_simulator("anthropic", script=parse('[tokens]\naccess = ["good"]')) as simulator:
+        text = upstream("one", "anthropic", simulator.url).replace('"the-upstream-secret"', '["bad-key-1", "good"]')
+        with house(text, tmp_path) as home:
+            for _ in range(4):
+                status, _, _ = home.ask("/v1/messages", messages(), x_session_id="the same")
+                assert status == 200
+            # The bad one is asked at most once: then it cools.
+            assert [each.status for each in simulator.requests].count(401) <= 1
+            assert [each.status for each in simulator.requests].count(200) == 4
+
+
+def test_a_session_keeps_its_credential(tmp_path: Path) -> None:
+    keys = ", ".join(f'"key-number-{number}"' for number in range(5))
+    with running_simulator("anthropic") as simulator:
+        text = upstream("one", "anthropic", simulator.url).replace('"the-upstream-secret"', f"[{keys}]")
+        with house(text, tmp_path) as home:
+            for session in ("a", "b", "c", "a", "b", "c", "a", "b", "c"):
+                home.ask("/v1/messages", messages(), x_claude_code_session_id=session)
+            for _ in range(5):
+                home.ask("/v1/messages", messages())
+        used = [each.headers["x-api-key"] for each in simulator.requests]
+        assert used[0:3] == used[3:6] == used[6:9]
+        assert len(set(used[9:])) == 5  # without a session they take turns
+
+
+def test_retries_stay_a_small_part_of_the_traffic(tmp_path: Path) -> None:
+    script = 'then = "last"\n[[turn]]\nstatus = 500\nmessage = "no"'
+    with scripted("openai", script, tmp_path) as (home, simulator):
+        for _ in range(10):
+            home.ask("/v1/chat/completions", chat())
+        assert 10 < simulator.total <= 14
+
+
+# --- after the first byte
+
+
+@pytest.mark.parametrize("upstream_dialect", ["anthropic", "openai", "kiro", "bedrock"])
+def test_a_cut_after_the_first_byte_is_an_error_in_the_stream(upstream_dialect: str, tmp_path: Path) -> None:
+    script = '[[turn]]\ntext = "one two three four five six seven eight nine ten"\nchunk = 4\ncut = { event = 6, how = "close" }'
+    with scripted(upstream_dialect, script, tmp_path) as (home, simulator):
+        _, _, body = home.ask("/v1/messages", messages("claude-sonnet-4.5", stream=True))
+        assert b"one " in body and b"event: error" in body and b"message_stop" not in body
+        [line] = home.lines()
+        assert (line["outcome"], line["status"], line["attempts"]) == ("broken", 200, 1)
+        assert simulator.total == 1
+
+
+def test_a_cut_is_an_error_for_openai_clients_too(tmp_path: Path) -> None:
+    script = '[[turn]]\ntext = "one two three four five six"\nchunk = 4\ncut = { event = 5, how = "reset" }'
+    with scripted("openai", script, tmp_path) as (home, simulator):
+        with openai.OpenAI(api_key=KEY, base_url=f"{home.url}/v1", max_retries=2) as client:
+            got = ""
+            with pytest.raises(openai.APIError):
+                for chunk in client.chat.completions.create(**chat(stream=True)):
+                    got += chunk.choices[0].delta.content or ""
+        assert got.startswith("one ")
+        assert simulator.total == 1
+
+
+def test_a_whole_answer_that_was_cut_is_asked_again(tmp_path: Path) -> None:
+    script = '[[turn]]\ntext = "Lost."\ncut = { byte = 50, how = "close" }\n[[turn]]\ntext = "Found."'
+    with scripted("openai", script, tmp_path) as (home, simulator):
+        status, _, body = home.ask("/v1/messages", messages())
+        assert status == 200 and b"Found." in body
+        assert simulator.total == 2
+
+
+def test_a_silent_upstream_is_given_up_and_the_client_told(tmp_path: Path) -> None:
+    script = '[[turn]]\nparts = [{ text = "Wait" }, { wait = 30.0 }, { text = "ed." }]'
+    with scripted("anthropic", script, tmp_path, "timeouts.idle = 0.3") as (home, simulator):
+        _, _, body = home.ask("/v1/chat/completions", chat(stream=True))
+        assert b"Wait" in body and b'"code":"timeout"' in body and b"[DONE]" not in body
+        assert simulator.requests[0].wait() == "gone"
+
+
+def test_an_upstream_that_never_answers_is_a_504(tmp_path: Path) -> None:
+    script = 'then = "last"\n[[turn]]\ntext = "late"\nfirst_delay = 30.0'
+    with scripted("anthropic", script, tmp_path, "timeouts.first_byte = 0.3\ntimeouts.idle = 0.3") as (home, simulator):
+        status, _, body = home.ask("/v1/chat/completions", chat())
+        assert (status, json.loads(body)["error"]["code"]) == (504, "timeout")
+        assert simulator.total == 1  # it may have run: it is not paid twice
+
+
+# --- clients
+
+
+@pytest.mark.parametrize("reset", [True, False])
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_client_that_leaves_lets_the_upstream_go(silent: bool, reset: bool, tmp_path: Path) -> None:
+    flowing = f'[[turn]]\ntext = "{"word " * 2000}"\ndelay = 0.02'
+    script = '[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]' if silent else flowing
+    with scripted("openai", script, tmp_path) as (home, simulator):
+        client = RawClient(home, "/v1/messages", messages(stream=True))
+        client.read_until(b"text_delta")
+        client.leave(reset=reset)
+        assert simulator.requests[0].wait(2.0) == "gone"
+        [line] = home.lines()
+        assert line["outcome"] == "gone"
+        wait_until(lambda: home.running.gateway.in_flight == 0)
+
+
+def test_a_client_that_leaves_before_the_answer_lets_the_upstream_go(tmp_path: Path) -> None:
+    with scripted("openai", '[[turn]]\ntext = "x"\nfirst_delay = 30.0', tmp_path) as (home, simulator):
+        client = RawClient(home, "/v1/messages", messages())
+        wait_until(lambda: simulator.total == 1)
+        client.leave()
+        assert simulator.requests[0].wait(2.0) == "gone"
+        assert home.lines()[0]["outcome"] == "gone"
+
+
+def test_a_silent_upstream_does_not_silence_us(tmp_path: Path) -> None:
+    script = 'then = "repeat"\n[[turn]]\ntext = "Late."\nfirst_delay = 0.5'
+    with scripted("kiro", script, tmp_path, server__ping=0.1) as (home, simulator):
+        _, _, body = home.ask("/v1/messages", messages("claude-sonnet-4.5", stream=True))
+        assert body.startswith(b"event: ping") and body.count(b"event: ping") >= 3
+        assert b"Late." in body and body.rstrip().endswith(b'{"type":"message_stop"}')
+        _, _, body = home.ask("/v1/chat/completions", chat("claude-sonnet-4.5", stream=True))
+        assert body.startswith(b": ping") and body.rstrip().endswith(b"data: [DONE]")
+        assert simulator.total == 2
+
+
+def test_after_a_ping_nothing_is_asked_again(tmp_path: Path) -> None:
+    script = '[[turn]]\nparts = [{ wait = 0.4 }, { exception = "overloaded", message = "busy" }]\n[[turn]]\ntext = "no"'
+    with scripted("anthropic", script, tmp_path, server__ping=0.1) as (home, simulator):
+        status, _, body = home.ask("/v1/messages", messages(stream=True))
+        assert status == 200
+        assert b"event: ping" in body and b"event: error" in body and b"busy" in body
+        assert simulator.total == 1
+
+
+def test_a_client_that_reads_nothing_stops_the_upstream(tmp_path: Path) -> None:
+    """Sixteen megabytes for a client that reads nothing: they stay where they are, until it does."""
+    script = f'[[turn]]\ntext = "{"x" * 16_000_000}"\nchunk = 16000'
+    with (
+        scripted("openai", script, tmp_path) as (home, simulator),
+        RawClient(home, "/v1/messages", messages(stream=True), receive_buffer=65536) as client,
+    ):
+        client.read_until(b"text_delta")
+        sent = -1
+        while sent != simulator.requests[0].sent:
+            sent = simulator.requests[0].sent
+            time.sleep(0.3)
+        assert sent < 12_000_000  # what two kernels hold on loopback, and our 256 KiB
+        assert b"message_stop" in client.read_all()
+        assert simulator.requests[0].wait() == "whole"
+
+
+# --- limits
+
+
+def test_more_than_the_limit_wait_their_turn_and_the_rest_is_told(tmp_path: Path) -> None:
+    script = 'then = "last"\n[[turn]]\ntext = "x"\nfirst_delay = 0.3'
+    more = "limits.concurrency = 1\nlimits.queue = 1\nlimits.queue_wait = 5"
+    with scripted("openai", script, tmp_path, more) as (home, simulator):
+        statuses: list[int] = []
+        threads = [
+            threading.Thread(target=lambda: statuses.append(home.ask("/v1/messages", messages())[0])) for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.05)
+        for thread in threads:
+            thread.join()
+        assert sorted(statuses) == [200, 200, 529]
+        assert simulator.total == 2
+
+
+@contextmanager
+def answering(raw: bytes) -> Iterator[str]:
+    """A server that says the same whatever it is asked."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.settimeout(5)
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(65536)
+                connection.sendall(raw)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        thread.join(5)

@@ -1,0 +1,219 @@
+"""The small buffer before a client, and what is tried again: both without a network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from dragoman.errors import (
+    BadFrame,
+    ConnectFailed,
+    DragomanError,
+    Fault,
+    Kind,
+    LocalMisuse,
+    Reset,
+    TimedOut,
+    Unrepresentable,
+    UpstreamFault,
+)
+from dragoman.gateway.exchange import Exchange, Gone
+from dragoman.gateway.outlet import HIGH, Outlet
+from dragoman.gateway.policy import Budget, Patience, Step, next_step
+
+
+class Client:
+    """A client under ASGI: what it got, and whether it reads."""
+
+    def __init__(self) -> None:
+        self.got: list[dict[str, Any]] = []
+        self.reads = asyncio.Event()
+        self.reads.set()
+        self.left = asyncio.Event()
+        self.exchange = Exchange(
+            {"method": "POST", "path": "/", "headers": []},
+            self.receive,
+            self.send,  # type: ignore[arg-type]
+            "req",
+        )
+
+    async def receive(self) -> dict[str, Any]:
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        await self.reads.wait()
+        self.got.append(message)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.got)
+
+    def outlet(self, silence: float = 60.0, stall: float = 60.0) -> Outlet:
+        return Outlet(self.exchange, lambda: (("a", "b"),), lambda: b"ping ", silence=silence, stall=stall)
+
+
+class Tap:
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def pause(self) -> None:
+        self.told.append("pause")
+
+    def resume(self) -> None:
+        self.told.append("resume")
+
+
+def in_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    def run() -> None:
+        asyncio.run(asyncio.wait_for(test(), 5))
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+@in_loop
+async def test_what_is_held_can_be_dropped_and_nobody_has_seen_it() -> None:
+    client = Client()
+    outlet = client.outlet()
+    writer = asyncio.create_task(outlet.run())
+    outlet.push(b"first attempt ")
+    await asyncio.sleep(0.01)
+    assert client.got == []
+    outlet.drop()
+    outlet.push(b"second ")
+    outlet.release()
+    outlet.push(b"attempt")
+    outlet.end()
+    await writer
+    assert client.body == b"second attempt"
+    assert [message["type"] for message in client.got] == ["http.response.start", "http.response.body"]
+    assert client.got[-1]["more_body"] is False
+
+
+@in_loop
+async def test_all_that_came_while_a_client_did_not_read_goes_out_in_one_piece() -> None:
+    client, tap = Client(), Tap()
+    outlet = client.outlet()
+    writer = asyncio.create_task(outlet.run())
+    outlet.feed_from(tap)
+    outlet.release()
+    await asyncio.sleep(0.01)
+    client.reads.clear()
+    outlet.push(b"x")
+    await asyncio.sleep(0.01)
+    for _ in range(20):
+        outlet.push(b"y" * (HIGH // 10))
+    assert tap.told == ["pause"]
+    client.reads.set()
+    await asyncio.sleep(0.01)
+    assert tap.told == ["pause", "resume"]
+    assert len(client.got) == 3
+    outlet.end()
+    await writer
+
+
+@in_loop
+async def test_silence_is_broken_and_lets_out_what_was_held() -> None:
+    client = Client()
+    outlet = client.outlet(silence=0.02)
+    writer = asyncio.create_task(outlet.run())
+    outlet.push(b"held ")
+    await asyncio.sleep(0.05)
+    assert outlet.flowing
+    assert client.body.startswith(b"held ping ")
+    outlet.end()
+    await writer
+
+
+@in_loop
+async def test_a_client_that_reads_nothing_for_long_is_given_up() -> None:
+    client = Client()
+    outlet = client.outlet(silence=0.01, stall=0.05)
+    with pytest.raises(Gone):
+        async with client.exchange.watched():
+            writer = asyncio.create_task(outlet.run())
+            outlet.push(b"x")
+            outlet.release()
+            await asyncio.sleep(0.005)
+            client.reads.clear()
+            outlet.push(b"y")
+            try:
+                await asyncio.Event().wait()
+            finally:
+                writer.cancel()
+    assert client.exchange.gone
+
+
+@in_loop
+async def test_a_client_that_leaves_ends_the_work_at_once() -> None:
+    client = Client()
+    with pytest.raises(Gone):
+        async with client.exchange.watched():
+            client.left.set()
+            await asyncio.Event().wait()
+
+
+@in_loop
+async def test_a_cancellation_of_somebody_else_stays_one() -> None:
+    client = Client()
+
+    async def work() -> None:
+        async with client.exchange.watched():
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+# --- what is tried again
+
+
+def refused(kind: Kind, retry_after: float | None = None) -> UpstreamFault:
+    return UpstreamFault("no", fault=Fault(kind, "no", retry_after=retry_after))
+
+
+@pytest.mark.parametrize(
+    ("error", "step"),
+    [
+        (refused("invalid"), "tell"),
+        (refused("context_full"), "tell"),
+        (refused("auth"), "key"),
+        (refused("rate_limit"), "key"),
+        (refused("overloaded"), "again"),
+        (refused("server"), "again"),
+        (refused("not_found"), "target"),
+        (ConnectFailed("x"), "again"),
+        (ConnectFailed("x", fault=Fault("overloaded", "queue")), "target"),
+        (Reset("x"), "again"),
+        (BadFrame("x"), "again"),
+        (TimedOut("x"), "target"),
+        (Unrepresentable("x"), "target"),
+        (LocalMisuse("x"), "tell"),
+    ],
+)
+def test_each_failure_has_one_remedy(error: DragomanError, step: Step) -> None:
+    assert next_step(error) == step
+
+
+def test_waits_grow_and_keep_to_what_the_upstream_says() -> None:
+    patience = Patience()
+    assert all(0.2 <= (patience.wait(refused("server"), tries) or 0) <= 2.0 for tries in range(10))
+    assert patience.wait(refused("rate_limit", 3.0), 0) == 3.0
+    assert patience.wait(refused("rate_limit", 18 * 24 * 3600.0), 0) is None
+    assert patience.wait(refused("rate_limit", 0.0), 0) == 0.2
+
+
+def test_retries_are_a_fifth_of_the_traffic_and_never_less_than_three() -> None:
+    budget = Budget()
+    assert [budget.allows(0.0) for _ in range(5)] == [True, True, True, False, False]
+    for _ in range(50):
+        budget.request(5.0)
+    assert sum(budget.allows(5.0) for _ in range(50)) == 7
+    assert budget.allows(16.0)

@@ -1,0 +1,165 @@
+"""One language on both sides and nothing to change: every byte passes, read along for usage, and mended by nobody."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dragoman.dialects as registry
+from dragoman.dialects.base import Call
+from dragoman.gateway.passing import Passing
+from dragoman.simulator import parse, running_simulator
+from dragoman.translate import Plan, plan
+from tests.gateway.house import house, messages, upstream
+
+HELLO: Any = {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+
+
+def verbatim(dialect: str = "anthropic") -> Plan:
+    spoken = registry.get(dialect)
+    body = HELLO if dialect == "anthropic" else {"messages": HELLO["messages"]}
+    made = plan(spoken, spoken, spoken.codec.parse_request(Call("generate", "m", True, body)))
+    assert made.verbatim or dialect != "anthropic"
+    return made
+
+
+STREAM = b"".join(
+    b"event: %b\r\ndata: %b\r\n\r\n" % (kind, data)  # CRLF and odd spaces: not as we would write it
+    for kind, data in (
+        (b"message_start", b'{"type": "message_start",  "message": {"id": "a", "type": "message", "role": "assistant",'
+         b' "model": "m", "content": [], "stop_reason": null, "usage": {"input_tokens": 3, "output_tokens": 0}}}'),
+        (b"ping", b'{"type":"ping"}'),
+        (b"content_block_start", b'{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}'),
+        (b"content_block_delta", b'{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"hi"}}'),
+        (b"content_block_stop", b'{"type":"content_block_stop","index":0}'),
+        (b"message_delta", b'{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":2}}'),
+        (b"message_stop", b'{"type":"message_stop"}'),
+    )
+)  # fmt: skip
+NULL = b": a comment\n\nevent: message_delta\ndata: null\n\n"
+
+
+def passed(stream: bytes, cuts: list[int]) -> tuple[bytes, Passing]:
+    answer = Passing(verbatim())
+    edges = [0, *sorted(cuts), len(stream)]
+    out = b"".join(answer.feed(stream[begin:end]) for begin, end in pairwise(edges))
+    return out + answer.close(), answer
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=8))
+def test_what_passes_is_what_came_however_it_was_cut(cuts: list[int]) -> None:
+    out, answer = passed(STREAM, cuts)
+    assert out == STREAM
+    assert (answer.over, answer.fault, answer.progress.begun) == (True, None, True)
+    assert answer.progress.usage is not None and answer.progress.usage.output == 2
+    assert answer.progress.stop is not None
+
+
+@given(st.lists(st.integers(0, len(STREAM) + len(NULL)), max_size=8), st.integers(1, 6))
+def test_what_the_tap_cannot_read_passes_all_the_same(cuts: list[int], at: int) -> None:
+    frames = STREAM.split(b"\r\n\r\n")
+    odd = b"\r\n\r\n".join(frames[:at]) + b"\r\n\r\n" + NULL + b"data: {broken\n\n" + b"\r\n\r\n".join(frames[at:])
+    out, answer = passed(odd, cuts)
+    assert out == odd
+    assert answer.fault is None
+
+
+@given(st.integers(0, len(STREAM) - 1))
+def test_a_cut_stream_ends_with_whole_frames_and_an_error(at: int) -> None:
+    answer = Passing(verbatim())
+    out = answer.feed(STREAM[:at])
+    assert STREAM.startswith(out) and (not out or out.endswith(b"\r\n\r\n"))
+    end = answer.close()
+    assert answer.over
+    if answer.fault is None:  # all but the last line end, which clients need
+        assert (out + end).replace(b"\r\n", b"\n") == STREAM.replace(b"\r\n", b"\n")
+    else:
+        assert end.startswith(b"event: error\n")
+
+
+def test_a_ping_stands_between_frames() -> None:
+    answer = Passing(verbatim())
+    out = answer.feed(STREAM[:700]) + answer.ping() + answer.feed(STREAM[700:])
+    assert out.replace(answer_ping(), b"") == STREAM
+
+
+def answer_ping() -> bytes:
+    return Passing(verbatim()).ping()
+
+
+# --- through the gateway
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("dialect", ["anthropic", "bedrock"])
+def test_bytes_of_both_directions_are_untouched(dialect: str, stream: bool, tmp_path: Path) -> None:
+    asked: Any = messages(stream=True) if stream else messages()
+    path = "/v1/messages"
+    if dialect == "bedrock":
+        asked = {"messages": [{"role": "user", "content": [{"text": "hello"}]}]}
+        path = f"/model/m/converse{'-stream' if stream else ''}"
+    body = json.dumps(asked, indent=3).encode()  # not as we would write it
+    with running_simulator(dialect) as simulator:
+        with house(upstream("one", dialect, simulator.url), tmp_path) as home:
+            status, headers, answer = home.ask(path, body)
+            line = home.lines()[0]
+        assert simulator.requests[0].body == body
+        assert simulator.requests[0].sent == len(answer)
+        direct, _, same = _direct(simulator.url, path, body)
+        assert (status, answer) == (direct, same)
+    assert (headers["dragoman-notes"], line["verbatim"], line["stop"]) == ("0", True, "end")
+    assert line["input_tokens"] > 0 and line["output_tokens"] > 0
+
+
+def test_another_model_is_the_only_change(tmp_path: Path) -> None:
+    with running_simulator("anthropic") as simulator:
+        text = upstream("one", "anthropic", simulator.url)
+        text += '[[routes]]\nmatch = "m"\nupstream = "one"\nmodel = "other"\n'
+        with house(text, tmp_path) as home:
+            home.ask("/v1/messages", messages(metadata={"user_id": "u"}, unheard_of=1))
+        assert simulator.requests[0].json == {**messages(metadata={"user_id": "u"}, unheard_of=1), "model": "other"}
+
+
+def test_a_client_never_names_the_host_or_our_credential(tmp_path: Path) -> None:
+    with running_simulator("anthropic") as simulator:
+        with house(upstream("one", "anthropic", simulator.url), tmp_path) as home:
+            status, _, _ = home.ask(
+                "/v1/messages",
+                messages(api_base="http://evil.test", base_url="http://evil.test"),
+                x_forwarded_host="evil",
+            )
+        assert status == 200
+        sent = simulator.requests[0].headers
+        assert sent["x-api-key"] == "the-upstream-secret"
+        assert "x-forwarded-host" not in sent and sent["host"] == simulator.url.removeprefix("http://")
+
+
+def test_a_verbatim_stream_that_is_cut_ends_with_an_error(tmp_path: Path) -> None:
+    script = '[[turn]]\ntext = "one two three four"\nchunk = 4\ncut = { byte = 700, how = "close" }'
+    with (
+        running_simulator("anthropic", script=parse(script)) as simulator,
+        house(upstream("one", "anthropic", simulator.url), tmp_path) as home,
+    ):
+        _, _, body = home.ask("/v1/messages", messages(stream=True))
+        assert home.lines()[0]["outcome"] == "broken"
+    frames = body.strip().split(b"\n\n")
+    assert frames[-1].startswith(b"event: error\n")
+    for frame in frames:
+        json.loads(frame.partition(b"data: ")[2])
+
+
+def _direct(url: str, path: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=5)
+    try:
+        connection.request("POST", path, body, {"x-api-key": "x", "content-type": "application/json"})
+        response = connection.getresponse()
+        return response.status, dict(response.getheaders()), response.read()
+    finally:
+        connection.close()

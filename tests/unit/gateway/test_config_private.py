@@ -1,0 +1,196 @@
+"""The gateway's own key: made once, by one, for nobody else's eyes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from dragoman.gateway.config import ConfigError
+from dragoman.gateway.places import places
+from dragoman.gateway.private import gateway_key, minted_key, read_private, write_private
+from dragoman.gateway.secrets import Secret, literal
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes are those of Unix")
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    old = os.umask(0)
+    yield
+    os.umask(old)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_the_first_run_makes_a_key_and_the_next_finds_it(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "dragoman" / "key"
+    key = minted_key(path).reveal()
+    assert key.startswith("dgm_") and len(key) >= 47
+    assert (mode(path), mode(path.parent)) == (0o600, 0o700)
+    assert minted_key(path).reveal() == key
+    assert [found.name for found in path.parent.iterdir()] == ["key"]
+    assert minted_key(tmp_path / "other" / "key").reveal() != key
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_at_no_moment_is_it_readable_by_others_or_half_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, int, bool]] = []
+    real = os.fsync
+
+    def watching(descriptor: int) -> None:
+        for path in tmp_path.iterdir():
+            seen.append((path.name, mode(path), path.name == "key" and not path.read_bytes().endswith(b"!")))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watching)
+    write_private(tmp_path / "key", b"one!")
+    write_private(tmp_path / "key", b"two!")
+    assert {mode for _, mode, _ in seen} == {0o600}
+    assert not [name for name, _, half in seen if half]
+    assert len({name for name, _, _ in seen}) == 3  # the key, and a part of it each time
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_private(tmp_path / "key", b"old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_private(tmp_path / "key", b"new")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("key", b"old")]
+
+
+def _mint(path: str, queue: object) -> None:
+    queue.put(minted_key(Path(path)).reveal())  # type: ignore[attr-defined]
+
+
+def test_many_first_runs_at_once_agree_on_one_key(tmp_path: Path) -> None:
+    path, keys = tmp_path / "state" / "key", []
+    barrier = threading.Barrier(8)
+
+    def run() -> None:
+        barrier.wait()
+        keys.append(minted_key(path).reveal())
+
+    threads = [threading.Thread(target=run) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(keys) == 8
+    assert set(keys) == {minted_key(path).reveal()}
+
+
+def test_processes_agree_too(tmp_path: Path) -> None:
+    context = get_context("spawn")
+    queue = context.Queue()
+    processes = [context.Process(target=_mint, args=(str(tmp_path / "s" / "key"), queue)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    found = {queue.get(timeout=30) for _ in processes}
+    for process in processes:
+        process.join()
+    assert len(found) == 1
+
+
+def test_a_loose_folder_is_made_private(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(mode=0o755)
+    minted_key(tmp_path / "state" / "key")
+    assert mode(tmp_path / "state") == 0o700
+
+
+def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    minted_key(path)
+    path.chmod(0o640)
+    with pytest.raises(ConfigError, match="others may read or change it") as caught:
+        minted_key(path)
+    assert "chmod 600" in caught.value.hint
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text("planted-key-of-someone")
+    (tmp_path / "elsewhere").chmod(0o600)
+    (tmp_path / "key").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError):
+        minted_key(tmp_path / "key")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ConfigError):
+        minted_key(tmp_path / "dangling")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_an_empty_key_file_is_no_key(tmp_path: Path) -> None:
+    write_private(tmp_path / "key", b"\n")
+    with pytest.raises(ConfigError, match="it holds no key"):
+        minted_key(tmp_path / "key")
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "mkdir", refuse)  # root, as in many containers, may write everywhere
+    with pytest.raises(ConfigError, match="permission denied"):
+        minted_key(tmp_path / "state" / "dragoman" / "key")
+
+
+def test_read_private_gives_what_was_written(tmp_path: Path) -> None:
+    write_private(tmp_path / "x", b"\x00\xff")
+    assert read_private(tmp_path / "x") == b"\x00\xff"
+
+
+def test_a_configured_key_goes_before_the_minted_one(tmp_path: Path) -> None:
+    key = literal("0123456789abcdef")
+    assert gateway_key(key, tmp_path / "key") is key
+    assert not (tmp_path / "key").exists()
+    assert gateway_key(None, tmp_path / "key").reveal().startswith("dgm_")
+
+
+@pytest.mark.parametrize(
+    "text", ["tiny-key", "changeme-changeme-changeme", "your-api-key-goes-here", "PLACEHOLDER-0123456789"]
+)
+def test_a_key_that_everybody_could_guess_is_refused(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"server\.key: .*too short, or a placeholder") as caught:
+        gateway_key(literal(text), tmp_path / "key")
+    assert text not in str(caught.value)
+
+
+def test_places_follow_xdg_and_home() -> None:
+    found = places({"HOME": "/h"})
+    assert (str(found.config_file), str(found.key_file)) == (
+        "/h/.config/dragoman/config.toml",
+        "/h/.local/state/dragoman/key",
+    )
+    assert str(found.admin_socket) == "/h/.local/state/dragoman/run/admin.sock"
+    given = {"HOME": "/h", "XDG_CONFIG_HOME": "/c", "XDG_STATE_HOME": "/s", "XDG_RUNTIME_DIR": "/r"}
+    found = places(given)
+    assert [str(path) for path in (found.config, found.state, found.runtime)] == [
+        "/c/dragoman",
+        "/s/dragoman",
+        "/r/dragoman",
+    ]
+    assert places({"HOME": "/h", "XDG_CONFIG_HOME": "relative"}) == places({"HOME": "/h"})
+
+
+def test_a_secret_type_is_what_comes_back(tmp_path: Path) -> None:
+    key = minted_key(tmp_path / "key")
+    assert isinstance(key, Secret)
+    assert key.reveal() not in repr(key)

@@ -1,0 +1,170 @@
+"""Secrets: found by reference, kept from every eye."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import sys
+import threading
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from dragoman.gateway.config import ConfigError
+from dragoman.gateway.secrets import BadReference, Secret, SecretUnavailable, Surroundings, literal, reference
+
+CANARY = "sk-canary-0123456789"
+
+
+def around(folder: Path, timeout: float = 10.0, **environ: str) -> Surroundings:
+    return Surroundings({"PATH": "/usr/bin:/bin", **environ}, folder, folder, timeout)
+
+
+def named(text: str, folder: Path = Path("/nowhere"), timeout: float = 10.0, **environ: str) -> Secret:
+    found = reference(text, around(folder, timeout, **environ))
+    assert found is not None
+    return found
+
+
+def python(code: str) -> str:
+    return f'cmd:{sys.executable} -c "{code}"'
+
+
+def test_each_reference_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text(f"{CANARY}\n")
+    keyring = ModuleType("keyring")
+    keyring.get_password = lambda service, name: CANARY if (service, name) == ("a/b", "c") else None  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "keyring", keyring)
+    for text in ("env:KEY", "file:key", f"file:{tmp_path}/key", "file:~/key", "keyring:a/b/c", f"cmd:echo {CANARY}"):
+        assert named(text, tmp_path, KEY=CANARY).reveal() == CANARY
+
+
+def test_it_is_looked_up_when_first_needed_and_once(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("one")
+    secret = named("file:key", tmp_path)
+    assert secret.revealed is None
+    (tmp_path / "key").write_text("two")
+    assert secret.reveal() == "two"
+    (tmp_path / "key").write_text("three")
+    assert secret.reveal() == "two"
+    assert [secret.revealed] == ["two"]
+    assert secret.refresh()
+    assert not secret.refresh()
+    assert secret.reveal() == "three"
+
+
+def test_many_who_need_it_at_once_run_its_command_once(tmp_path: Path) -> None:
+    secret = named(python("open('runs', 'a').write('x'); print('key')"), tmp_path)
+    threads = [threading.Thread(target=secret.reveal) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (tmp_path / "runs").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [literal(CANARY), named("env:KEY", KEY=CANARY), named(f"cmd:echo {CANARY}")],
+    ids=["literal", "env", "cmd"],
+)
+def test_no_way_of_looking_at_it_shows_it(secret: Secret) -> None:
+    assert secret.reveal() == CANARY
+    looks = [
+        repr(secret),
+        str(secret),
+        f"{secret}",
+        f"{secret!r:>40}",
+        f"{[secret]}",
+        secret.shown,
+        str(vars(type(secret))),
+    ]
+    assert not [look for look in looks if CANARY in look]
+    for write in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="not written down"):
+            write(secret)
+
+
+def test_a_complaint_does_not_show_it_either() -> None:
+    with pytest.raises(SecretUnavailable) as caught:
+        named(f"cmd:false {CANARY}").reveal()
+    assert isinstance(caught.value, ConfigError)
+    assert CANARY not in str(caught.value) + repr(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("env:NONE", "env:NONE: the variable is not set"),
+        ("env:EMPTY", "env:EMPTY: it is empty"),
+        ("env:TWO", "env:TWO: it has more than one line"),
+        ("file:none", "file:none: no such file"),
+        ("file:.", "file:.: is a directory"),
+        ("file:binary", "file:binary: it is no UTF-8 text"),
+        ("file:long", "file:long: it is longer than"),
+        ("keyring:a/b", "keyring:a/b: the package keyring is not installed (pip install keyring)"),
+        ("cmd:no-such-command-here", "cmd:no-such-command-here: no such file"),
+        ("cmd:false", "cmd:false: exit status 1"),
+        ("cmd:true", "cmd:true: it is empty"),
+    ],
+)
+def test_a_reference_that_leads_nowhere_says_why(
+    text: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "keyring", None)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    (tmp_path / "long").write_text("x" * 70_000)
+    with pytest.raises(SecretUnavailable) as caught:
+        named(text, tmp_path, EMPTY=" \n", TWO="a\nb").reveal()
+    assert str(caught.value).startswith(why)
+
+
+@pytest.mark.parametrize(
+    "text", ["env:", "env:A B", "env:$A", "file:", "keyring:a", "keyring:/a", "keyring:a/", "cmd:", "cmd:'x"]
+)
+def test_a_reference_that_cannot_be_right_is_refused_at_once(text: str) -> None:
+    with pytest.raises(BadReference):
+        reference(text, around(Path("/")))
+
+
+@pytest.mark.parametrize("text", ["sk-1", "", "vault:x", "ENV:X", "https://x"])
+def test_other_texts_are_no_references(text: str) -> None:
+    assert reference(text, around(Path("/"))) is None
+
+
+def test_no_shell_reads_a_command(tmp_path: Path) -> None:
+    assert named("cmd:echo $HOME;touch${IFS}x `id` *", tmp_path).reveal() == "$HOME;touch${IFS}x `id` *"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+    child = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3); open(chr(120), chr(119))']); time.sleep(60)"
+    began = time.monotonic()
+    with pytest.raises(SecretUnavailable, match=r"no answer within 0\.5 s"):
+        named(python(child), tmp_path, timeout=0.5).reveal()
+    assert time.monotonic() - began < 3
+    time.sleep(max(0.0, 3.5 - (time.monotonic() - began)))
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_command_that_leaves_a_child_with_our_pipe_does_not_hold_us(tmp_path: Path) -> None:
+    leaves = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(30)'])"
+    began = time.monotonic()
+    with pytest.raises(SecretUnavailable):
+        named(python(leaves), tmp_path, timeout=1.0).reveal()
+    assert time.monotonic() - began < 10
+
+
+def test_what_a_command_is_given_is_shown_to_nobody() -> None:
+    assert named(f"cmd:vault read {CANARY}").shown == "cmd:vault ***"
+
+
+def test_secrets_are_equal_if_they_say_the_same() -> None:
+    assert named("env:A") == named("env:A")
+    assert named("env:A") != named("env:B")
+    assert named("cmd:x a") != named("cmd:x b")
+    assert literal("aaaa") == literal("aaaa")
+    assert literal("aaaa") != literal("bbbb")
+    assert len({literal("aaaa"), literal("aaaa")}) == 1
