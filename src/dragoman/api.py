@@ -49,10 +49,13 @@ class StreamTranslator:
     """A stream on its way: feed it the source's bytes as they come, cut anywhere; it gives the target's."""
 
     def __init__(self, plan: Plan) -> None:
+        self.plan = plan
         self._answer = Answer(plan)
 
     def feed(self, chunk: bytes) -> bytes:
-        return self._answer.feed(chunk)
+        if not isinstance(chunk, bytes | bytearray | memoryview):
+            raise LocalMisuse("a stream is fed bytes")
+        return self._answer.feed(bytes(chunk))
 
     def close(self) -> bytes:
         """The source has ended. What comes back ends the target's stream, with its error if the source was cut."""
@@ -94,6 +97,8 @@ def translate_request(
     Raises MalformedRequest for a body that breaks its own dialect and Unrepresentable for one the target cannot be
     told, both naming the path; LocalMisuse for an unknown dialect or option.
     """
+    if model is not None and not isinstance(model, str):
+        raise LocalMisuse("model is a name")
     client, upstream, settings = _ends(source, target, options)
     asked = client.codec.parse_request(client.binding.unwrap(_decoded(body, MalformedRequest)))
     made = plan(client, upstream, asked, model=model, settings=settings)
@@ -136,6 +141,8 @@ def _plan_of(source: str, target: str, request: Translated | None, options: dict
     if request is None:
         client, upstream, settings = _ends(target, source, options)
         return plan(client, upstream, Conversation("", ()), settings=settings)
+    if not isinstance(request, Translated):
+        raise LocalMisuse("request is what translate_request gave")
     made = request.plan
     if (made.upstream.name, made.client.name) != (source, target):
         raise LocalMisuse(
@@ -144,13 +151,17 @@ def _plan_of(source: str, target: str, request: Translated | None, options: dict
         )
     if not options:
         return made
-    client, upstream, settings = _ends(target, source, {**structs.asdict(made.settings), **options})
+    given = {**structs.asdict(made.settings), **options}
+    client, upstream, settings = _configured(made.client, made.upstream, given)
     return plan(client, upstream, made.asked, model=made.sent.model, settings=settings)
 
 
 def _ends(client: str, upstream: str, options: dict[str, Any]) -> tuple[Dialect, Dialect, Settings]:
+    return _configured(registry.get(client), registry.get(upstream), options)
+
+
+def _configured(asker: Dialect, answerer: Dialect, options: dict[str, Any]) -> tuple[Dialect, Dialect, Settings]:
     """Both dialects and the settings; an option belongs to the translation or else to one of the dialects."""
-    asker, answerer = registry.get(client), registry.get(upstream)
     general = {name: options.pop(name) for name in Settings.__struct_fields__ if name in options}
     known = [*getattr(answerer.codec, "__struct_fields__", ()), *getattr(asker.codec, "__struct_fields__", ())]
     for name in options:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeAlias
 
+import msgspec
 from msgspec import Struct, structs
 
 from dragoman import filters
@@ -284,4 +285,10 @@ def configured(dialect: Dialect, settings: dict[str, object]) -> Dialect:
     for name in settings:
         if name not in known:
             raise LocalMisuse(f"{dialect.name} has no setting {name!r} (it has: {', '.join(known) or 'none'})")
-    return structs.replace(dialect, codec=structs.replace(codec, **settings)) if settings else dialect  # type: ignore[type-var]
+    if not settings:
+        return dialect
+    try:
+        checked = msgspec.convert({**{name: getattr(codec, name) for name in known}, **settings}, type(codec))
+    except msgspec.ValidationError as error:
+        raise LocalMisuse(f"a setting of {dialect.name}: {error}") from None
+    return structs.replace(dialect, codec=checked)

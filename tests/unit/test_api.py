@@ -187,3 +187,65 @@ print("flown")
         [sys.executable, "-c", script], env={"PYTHONPATH": str(example)}, capture_output=True, text=True, check=False
     )
     assert done.stdout == "flown\n", done.stderr
+
+
+def test_options_of_the_answer_are_added_to_those_of_the_request() -> None:
+    body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
+    done = dragoman.translate_request(body, source="anthropic", target="kiro", usage_split=False, pairing="merge")
+    again = dragoman.stream_translator(source="kiro", target="anthropic", request=done, repair=True)
+    codec: Any = again.plan.upstream.codec
+    assert (codec.usage_split, codec.pairing, again.plan.settings.repair) == (False, "merge", True)
+
+
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [
+        ("kiro", {"history_limit": "x"}),
+        ("kiro", {"max_tools": "x"}),
+        ("kiro", {"fillers": [1, 2]}),
+        ("kiro", {"origin": 5}),
+        ("anthropic", {"default_max_tokens": "x"}),
+        ("openai", {"ask_usage": "no"}),
+        ("openai", {"max_tokens_field": "tokens"}),
+    ],
+)
+def test_a_setting_of_a_wrong_type_is_a_misuse(target: str, options: dict[str, Any]) -> None:
+    with pytest.raises(LocalMisuse, match="setting"):
+        dragoman.translate_request(BODY, source="anthropic", target=target, **options)
+
+
+def test_wrong_uses_of_the_library_are_named() -> None:
+    for wrong in (
+        lambda: dragoman.translate_request(BODY, source="anthropic", target="openai", model=5),  # type: ignore[arg-type]
+        lambda: dragoman.translate_request(BODY, source=None, target="openai"),  # type: ignore[arg-type]
+        lambda: dragoman.stream_translator(source="openai", target="anthropic", request={"a": 1}),  # type: ignore[arg-type]
+        lambda: dragoman.stream_translator(source="openai", target="anthropic").feed("text"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(LocalMisuse):
+            wrong()
+
+
+def many_tool_messages(count: int) -> dict[str, Any]:
+    calls = [{"id": f"c{i}", "type": "function", "function": {"name": "f", "arguments": "{}"}} for i in range(count)]
+    results = [{"role": "tool", "tool_call_id": f"c{i}", "content": "r"} for i in range(count)]
+    return {
+        "model": "m",
+        "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": calls}, *results],
+    }
+
+
+def one_id_again_and_again(count: int) -> dict[str, Any]:
+    call = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    turn = [{"role": "assistant", "tool_calls": call}, {"role": "tool", "tool_call_id": "c", "content": "r"}]
+    return {"model": "m", "messages": [{"role": "user", "content": "x"}, *turn * count]}
+
+
+@pytest.mark.parametrize("shape", [many_tool_messages, one_id_again_and_again])
+def test_many_small_messages_are_served_in_linear_time(shape: Any) -> None:
+    def cost(body: dict[str, Any]) -> float:
+        start = time.process_time()
+        dragoman.translate_request(body, source="openai", target="anthropic")
+        return time.process_time() - start
+
+    cost(shape(10))
+    assert cost(shape(8_000)) < 24 * min(cost(shape(1_000)) for _ in range(3))  # quadratic would be 64

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
@@ -20,7 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--profile", default="observed", help="what it refuses: official, observed (default), paranoid")
     parser.add_argument("--script", metavar="FILE", help="a TOML file of turns; without one a small model answers")
     parser.add_argument("--host", default="127.0.0.1", help="a loopback address (default: 127.0.0.1)")
-    parser.add_argument("--port", type=int, default=_PORT, help=f"0 picks a free one (default: {_PORT})")
+    parser.add_argument("--port", type=_port, default=_PORT, help=f"0 picks a free one (default: {_PORT})")
     parser.add_argument(
         "--limit",
         action="append",
@@ -30,6 +32,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         help=f"change a threshold ({', '.join(Limits.__struct_fields__)})",
     )
     parser.add_argument("--quiet", action="store_true", help="no line for each request")
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65535:
+        raise ArgumentTypeError(f"{text} is no port: 0 (any free one) to 65535")
+    return int(text)
 
 
 def run(arguments: Namespace) -> int:
@@ -56,7 +64,11 @@ def run(arguments: Namespace) -> int:
 async def _serve(simulator: Simulator) -> None:
     async with simulator:
         print(simulator.url, flush=True)  # data on stdout, talk on stderr: a caller reads the address
-        await asyncio.Event().wait()
+        stopped = asyncio.Event()
+        for each in (signal.SIGINT, signal.SIGTERM):  # ours: a shell starts its background jobs deaf to the first
+            with contextlib.suppress(NotImplementedError):  # Windows
+                asyncio.get_running_loop().add_signal_handler(each, stopped.set)
+        await stopped.wait()
 
 
 def _told(received: Received) -> None:

@@ -33,7 +33,7 @@ def get(name: str) -> Dialect:
     """The dialect of that name. Raises LocalMisuse, with the nearest name, if there is none."""
     place = _places().get(name)
     if place is None:
-        near = get_close_matches(name, names(), 1)
+        near = get_close_matches(str(name), names(), 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise LocalMisuse(f"unknown dialect {name!r}{hint} (known: {', '.join(names())})")
     module, _, attribute = place.partition(":")

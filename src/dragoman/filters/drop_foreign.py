@@ -6,6 +6,7 @@ so that no old image bricks a conversation.
 
 from __future__ import annotations
 
+import base64
 from typing import TypeVar
 
 from msgspec import Struct, structs
@@ -52,6 +53,13 @@ class DropForeign:
 
 def _place(at: str, name: str) -> str:
     return f"{at}.{name}" if at else name
+
+
+def _decoded(data: str) -> str | None:
+    try:
+        return base64.b64decode(data, validate=True).decode()
+    except ValueError:
+        return None
 
 
 class _Request:
@@ -127,10 +135,13 @@ class _Request:
         self._notes.dropped("foreign.seal", node.at.path, f"a {seal.kind} of {seal.family} means nothing to the target")  # type: ignore[attr-defined]
         return structs.replace(node, seal=None)
 
-    def _opaque(self, block: Opaque) -> Opaque | None:
+    def _opaque(self, block: Opaque) -> Opaque | Text | None:
         if block.family == self._family:
             return block
         kind = block.kind or "a block"
+        if block.text.strip():
+            self._notes.changed("foreign.as_text", block.at.path, f"{kind} of {block.family} is given as text")
+            return Text(block.text, cache=block.cache, at=block.at)
         self._notes.dropped("foreign.block", block.at.path, f"{kind} of {block.family} cannot be told to the target")
         return None
 
@@ -154,20 +165,32 @@ class _Request:
         return self._bare(block, block.at.path)
 
     def _media(self, block: Media, last: bool) -> Media | Text:
-        if (block.kind, block.how) in self._target.media:
+        if self._takes(block):
             return self._bare(block, block.at.path)
+        if block.how == "base64" and block.mime.startswith("text/") and (words := _decoded(block.data)) is not None:
+            block = structs.replace(block, mime="text/plain", how="text", data=words)
+            if self._takes(block):
+                self._notes.changed("media.as_text", block.at.path, "a text document is given as text")
+                return self._bare(block, block.at.path)
         if block.how == "text":
             self._notes.changed("media.as_text", block.at.path, "a text document is given as text")
             title = f"{block.name}\n" if block.name else ""
             return Text(title + block.data, cache=block.cache, at=block.at)
         if last:
-            raise Unrepresentable(f"the target takes no {block.kind} given as {block.how}", at=block.at.path)
+            what = f"{block.kind} ({block.mime or 'of unknown type'}) given as {block.how}"
+            raise Unrepresentable(f"the target takes no {what}", at=block.at.path)
         self._notes.dropped(
             "media.replaced",
             block.at.path,
             f"the target takes no {block.kind} given as {block.how}; a line of text stands for it",
         )
         return Text(f"[{block.kind} left out: this model cannot take it]", cache=block.cache, at=block.at)
+
+    def _takes(self, block: Media) -> bool:
+        types = self._target.media_types.get(block.kind)
+        return (block.kind, block.how) in self._target.media and (
+            block.how != "base64" or types is None or block.mime in types
+        )
 
     def _tool(self, tool: ToolSpec | Opaque) -> ToolSpec | Opaque | None:
         if isinstance(tool, ToolSpec):

@@ -94,6 +94,7 @@ class _Arguments:
 
     def __init__(self) -> None:
         self.scanner: ObjectScanner | None = None  # set once they are known to begin as an object
+        self.tail = False  # something stands after the object
         self.held: list[str] = []
         self.size = 0
 
@@ -121,7 +122,7 @@ class _Objects:
         call = self._calls.get(event.key)
         if call is None or call.scanner is None:
             return False
-        call.scanner.feed(event.text)
+        call.tail = bool(call.scanner.feed(event.text).strip()) or call.tail
         return True
 
     def _take(self, event: Event) -> Iterable[Event]:
@@ -141,13 +142,13 @@ class _Objects:
 
     def _grow(self, key: int, text: str, call: _Arguments) -> Iterable[Event]:
         if call.scanner is not None:
-            call.scanner.feed(text)
+            call.tail = bool(call.scanner.feed(text).strip()) or call.tail
             yield ArgumentsDelta(key, text)
             return
         begun = text.lstrip() if not call.held else text
         if not call.held and begun.startswith("{"):
             call.scanner = ObjectScanner()
-            call.scanner.feed(begun)
+            call.tail = bool(call.scanner.feed(begun).strip())
             yield ArgumentsDelta(key, text)
         elif begun or call.held:
             call.held.append(text)
@@ -166,7 +167,7 @@ class _Objects:
             )
             if arguments:
                 yield ArgumentsDelta(key, arguments)
-        elif call.scanner is not None and not call.scanner.complete:
+        elif call.scanner is not None and (call.tail or not call.scanner.complete):
             self._notes.changed(
                 "arguments.not_json", "", "the arguments of a call began as an object but are not a whole one"
             )

@@ -57,6 +57,7 @@ class _Pairing:
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
         self._turns: list[_Turn] = []
+        self._numbers: dict[str, int] = {}  # the next number to try for an id that is used again
         self._taken: set[str] = set()
         # By the client's id: the calls that wait for a result, and the results that were given.
         self._waiting: dict[str, list[tuple[_Turn, ToolCall]]] = {}
@@ -88,13 +89,14 @@ class _Pairing:
 
     def _unique(self, call: ToolCall) -> ToolCall:
         """The call under an id that no earlier call has. Later ones do not matter: a prefix stays as it is."""
-        number, id_ = 1, call.id
-        while id_ in self._taken:
-            number += 1
-            id_ = f"{call.id}_{number}"
-        self._taken.add(id_)
-        if number == 1:
+        if call.id not in self._taken:
+            self._taken.add(call.id)
             return call
+        number = self._numbers.get(call.id, 2)
+        while (id_ := f"{call.id}_{number}") in self._taken:
+            number += 1
+        self._numbers[call.id] = number + 1
+        self._taken.add(id_)
         self._notes.renamed("ids.duplicate", call.at.path, f"the id {call.id!r} was used before; this call is {id_!r}")
         return structs.replace(call, id=id_)
 

@@ -57,12 +57,16 @@ class Node(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Opaque(Node, frozen=True):
-    """What the model has no name for, whole, with the family that can read it. `kind` is for people."""
+    """What the model has no name for, whole, with the family that can read it.
+
+    `kind` is for people; `text` is what it says, if it says something, for families that cannot read it.
+    """
 
     family: str
     data: Json
     kind: str = ""
     cache: Cache | None = None
+    text: str = ""
 
 
 class Text(Node, frozen=True):

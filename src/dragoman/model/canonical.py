@@ -48,15 +48,25 @@ def _tidy(message: Message) -> Message:
 
 def _join_result_turns(messages: Iterable[Message]) -> list[Message]:
     joined: list[Message] = []
+    run: list[Message] = []  # of one turn: results, and the user messages that follow them
     for message in messages:
-        last = joined[-1] if joined else None
-        if last is not None and last.role == message.role == "user" and _has_results(last):
-            extra = _union(last.extra, message.extra)
+        if run and message.role == "user":
+            extra = _union(run[0].extra, message.extra)
             if extra is not False:
-                joined[-1] = _tidy(structs.replace(last, blocks=last.blocks + message.blocks, extra=extra))
+                run[0] = structs.replace(run[0], extra=extra)
+                run.append(message)
                 continue
-        joined.append(message)
-    return joined
+        joined += _one_turn(run)
+        run = [message] if message.role == "user" and _has_results(message) else []
+        if not run:
+            joined.append(message)
+    return joined + _one_turn(run)
+
+
+def _one_turn(run: list[Message]) -> list[Message]:
+    if len(run) < 2:
+        return run
+    return [_tidy(structs.replace(run[0], blocks=tuple(block for message in run for block in message.blocks)))]
 
 
 def _has_results(message: Message) -> bool:

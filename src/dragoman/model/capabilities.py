@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -36,6 +37,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     result_errors: bool = False  # a tool result may say that it is an error
     # content
     media: frozenset[tuple[str, str]] = frozenset()  # (kind, how)
+    media_types: Mapping[str, frozenset[str]] = {}  # by kind, of what is given as base64; none: any
     reasoning: bool = False  # takes its own family's reasoning back, and shows reasoning in answers
     sealed_reasoning: bool = False  # takes reasoning back only with its seal
     seals: frozenset[str] = frozenset()  # families whose seals it accepts

@@ -180,6 +180,8 @@ def test_the_stop_reason_follows_the_content(blocks: list[Event], said: Why, rig
         (["[1", "]"], '{"raw_arguments":"[1]"}', ["arguments.wrapped"]),
         (["ls ", "-la"], '{"raw_arguments":"ls -la"}', ["arguments.wrapped"]),
         (['{"a":', '"cut'], '{"a":"cut', ["arguments.not_json"]),
+        (['{"a":1}', "}"], '{"a":1}}', ["arguments.not_json"]),
+        (['{"a":1}} '], '{"a":1}}', ["arguments.not_json"]),
     ],
 )
 def test_streamed_arguments_are_an_object(pieces: list[str], told: str, rule: list[str]) -> None:

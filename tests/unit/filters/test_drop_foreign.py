@@ -78,6 +78,36 @@ def test_a_text_document_is_given_as_text() -> None:
     assert rules == ["media.as_text"]
 
 
+def test_what_says_something_is_given_as_text() -> None:
+    found = Opaque("openai", {}, "search_result", text="Title\nbody")
+    sent, rules = fit(Conversation("m", (Message("user", (found, ToolResult("a", (found,)))),)))
+    assert sent.messages[0].blocks == (Text("Title\nbody"), ToolResult("a", (Text("Title\nbody"),)))
+    assert rules == ["foreign.as_text", "foreign.as_text"]
+
+
+def test_media_of_a_type_the_target_does_not_take() -> None:
+    typed = Capabilities(
+        media=frozenset({("image", "base64"), ("document", "base64"), ("document", "text")}),
+        media_types={"image": frozenset({"image/png"}), "document": frozenset({"application/pdf"})},
+    )
+
+    def sent(block: Media) -> Block:
+        notes = Notes()
+        filter_ = DropForeign(Capabilities(), "openai", typed, "anthropic")
+        told, _ = filter_.forward(Conversation("m", (Message("user", (block,)),)), notes)
+        return told.messages[0].blocks[0]
+
+    png = Media("image", "image/png", "base64", "aGk=")
+    assert sent(png) == png
+    assert sent(Media("document", "text/csv", "base64", "aGk=", "n")) == Media(
+        "document", "text/plain", "text", "hi", "n"
+    )
+    with pytest.raises(Unrepresentable, match="image/bmp"):
+        sent(Media("image", "image/bmp", "base64", "aGk="))
+    with pytest.raises(Unrepresentable, match="application/zip"):
+        sent(Media("document", "application/zip", "base64", "aGk="))
+
+
 def test_a_choice_of_a_tool_that_is_gone_is_no_choice() -> None:
     search = Opaque("openai", {"type": "web_search"}, "web_search")
     tool = ToolSpec("f", "", {})

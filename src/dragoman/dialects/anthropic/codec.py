@@ -19,6 +19,11 @@ from dragoman.model.filter import Filter
 from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
 
+_MEDIA_TYPES = {
+    "image": frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"}),
+    "document": frozenset({"application/pdf"}),
+}
+
 
 class AnthropicCodec(Struct, frozen=True):
     """The settings: `default_max_tokens` is what a request gets that sets no limit, since this dialect demands one;
@@ -45,6 +50,7 @@ class AnthropicCodec(Struct, frozen=True):
                 {("image", how) for how in ("base64", "url", "file")}
                 | {("document", how) for how in ("base64", "url", "text", "file")}
             ),
+            media_types=_MEDIA_TYPES,
             reasoning=True,
             sealed_reasoning=self.signed_thinking,
             seals=frozenset({FAMILY, "bedrock"}),
