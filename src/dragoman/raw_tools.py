@@ -13,18 +13,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from msgspec import Struct, field
 
 from dragoman.filters.raw_tools.call import Mode
 from dragoman.filters.raw_tools.chunks import REASONING, JsonObject, choices_of, rest_of, spec_of, spoken, texts_of
 from dragoman.filters.raw_tools.engine import Engine
+from dragoman.filters.raw_tools.frames import Event, parts_of
 from dragoman.filters.raw_tools.names import Ids, Tools
 from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Carrier, Output, Remark, Said
 from dragoman.model.conversation import ToolSpec
 from dragoman.wire import jsonio
-from dragoman.wire.frame import Frame
 from dragoman.wire.sse import encode_sse
 
 __all__ = [
@@ -44,8 +44,6 @@ __all__ = [
     "TransformedEvent",
     "Writer",
 ]
-
-Event: TypeAlias = Frame | bytes | str  # an SSE frame, or its data
 
 _log = logging.getLogger("dragoman.raw_tools")
 _NOT_COPIED = frozenset({"choices", "usage", "delta"})
@@ -189,8 +187,12 @@ class ToolCallParser:
         self._voice(0)  # so that a wrong setting is an error now
 
     def process(self, event: Event) -> list[TransformedEvent]:
-        """Take one frame. What is no JSON is logged and passed on."""
-        raw, data = _taken(event)
+        """Take a frame, its text or its data. What is no JSON is logged and passed on."""
+        return [made for raw, data in parts_of(event) for made in self._part(raw, data)]
+
+    def _part(self, raw: bytes, data: bytes | None) -> list[TransformedEvent]:
+        if data is None:
+            return [self._as_it_is(EventPassthrough, raw)]
         if data.strip() == b"[DONE]":
             return [*self._ends(done=True), self._as_it_is(EventPassthrough, raw)]
         try:
@@ -338,7 +340,8 @@ class LoggingTransformer:
         self._output = output
 
     def transform(self, event: Event) -> None:
-        self.write(_taken(event)[0])
+        for raw, _ in parts_of(event):
+            self.write(raw)
 
     def write(self, data: bytes) -> None:
         self._log.write(data)
@@ -360,14 +363,6 @@ def _metadata(chunk: JsonObject) -> StreamMetadata:
         created if isinstance(created, int) else 0,
         fields,
     )
-
-
-def _taken(event: Event) -> tuple[bytes, bytes]:
-    """The frame's bytes and its data."""
-    if isinstance(event, Frame):
-        return event.raw, event.data
-    data = event.encode(errors="surrogatepass") if isinstance(event, str) else event
-    return encode_sse(b"", data), data
 
 
 def _natives(voice: _Voice, calls: Any) -> tuple[list[Any], bool]:

@@ -454,3 +454,64 @@ def test_two_hundred_transformers_fed_in_turn_write_what_each_writes_alone() -> 
             transformer.transform(each)
         assert output.getvalue() == alone.getvalue()
         assert b'"functions.bash:' in alone.getvalue()
+
+
+# --- frames as text
+
+
+def _fed(events: Iterable[Any]) -> bytes:
+    output = io.BytesIO()
+    transformer = ToolCallTransformer(output, TOOLS)
+    for each in events:
+        transformer.transform(each)
+    transformer.flush()
+    return output.getvalue()
+
+
+UNCHANGED = [
+    'data: {"id":"c","choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n',
+    'data:{"id":"c","choices":[]}\r\n\r\n',
+    ": keep-alive\n\n",
+    'event: error\ndata: {"error": {"message": "no"}}\n\n',
+    'id: 7\nretry: 5\ndata: {"a":\ndata: 1}\n\n',
+    "data: [DONE]\n\n",
+    "data: no json\n\n",
+    "retry: 100\n\n",
+    ': a\n\ndata: {"b": 1}\n\n: c\n\ndata: [DONE]\n\n',
+    '\ufeffdata: {"b": 1}\n\n',
+]
+
+
+@pytest.mark.parametrize("text", UNCHANGED)
+def test_a_frame_given_as_text_or_bytes_is_passed_on_byte_for_byte(text: str) -> None:
+    for event in (text, text.encode(), bytearray(text.encode())):
+        assert _fed([event]) == text.encode()
+        log = io.BytesIO()
+        LoggingTransformer(log).transform(event)  # type: ignore[arg-type]
+        assert log.getvalue() == text.encode()
+
+
+@pytest.mark.parametrize("ending", ["", "\n", "\r\n", "\r"])
+def test_a_frame_without_its_blank_line_gets_it(ending: str) -> None:
+    log = io.BytesIO()
+    logger = LoggingTransformer(log)
+    for text in ('data: {"a": 1}', "data: [DONE]"):
+        logger.transform(text + ending)
+    assert [frame.data for frame in frames_of(log.getvalue())] == [b'{"a": 1}', b"[DONE]"]
+
+
+def test_frames_and_their_data_mean_the_same() -> None:
+    datas = [chunk({"content": piece}) for piece in random_cut(f"a{ONE}b", random.Random(1))]
+    datas += [chunk({}, "stop"), DONE]
+    frames = [f"data: {data}\n\n" for data in datas]
+    expected = _fed(datas)
+    assert b'"name":"bash"' in expected
+    assert _fed(frames) == _fed([frame.encode() for frame in frames]) == _fed(["".join(frames)]) == expected
+    parsers = ToolCallParser(TOOLS), ToolCallParser(TOOLS)
+    for data, frame in zip(datas, frames, strict=True):
+        assert parsers[0].process(data) == parsers[1].process(frame)
+
+
+def test_a_comment_before_a_frame_that_changes_is_kept() -> None:
+    text = f": ping\n\ndata: {chunk({'content': ONE})}\n\n"
+    assert _fed([text]).startswith(b": ping\n\ndata: {")

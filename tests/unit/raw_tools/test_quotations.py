@@ -7,7 +7,7 @@ import random
 import pytest
 
 from dragoman.filters.raw_tools import Engine, Tools
-from dragoman.filters.raw_tools.outputs import CallStarted, Said
+from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Remark, Said
 from tests.unit.raw_tools.samples import AB, CB, CE, SB, SE, TEXT, TOOLS, all_cuts, call, end, outputs, section
 
 KIMI = section(call("functions.bash:0", '{"command": "ls"}'))
@@ -90,6 +90,100 @@ def test_a_placeholder_is_no_call() -> None:
     stays('<tool_call>{"name": "bash", "arguments": ')
     stays("Use <tool_call> and </tool_call>.")
     stays("<function=>")
+
+
+SPECIALS = {name: text for name, text in ALL.items() if name not in TAGS}
+every_special = pytest.mark.parametrize("example", SPECIALS.values(), ids=SPECIALS)
+
+
+@every_special
+@pytest.mark.parametrize(
+    "before",
+    ["    ", "\t", "-    ", "+ ", "+", " - ", "> ", ">", "> It says ", "| k | ", "| ", 's = "abc ', 'x("I look.'],
+)
+def test_a_special_token_that_its_line_quotes(example: str, before: str) -> None:
+    stays(f"{before}{example}")
+    stays(f"So:\n\n{before}{example}\nand more.")
+
+
+@every_special
+def test_every_line_of_a_section_in_a_blockquote_or_a_diff(example: str) -> None:
+    for prefix in ("> ", "+", "    "):
+        stays("".join(f"{prefix}{line}\n" for line in example.replace("><", ">\n<").split("\n")))
+
+
+def test_a_header_without_its_marker_in_an_indented_line() -> None:
+    stays(f"    functions.bash:0{AB}{{}} is the rest.")
+
+
+@every_special
+@pytest.mark.parametrize(
+    "before",
+    [
+        " ",
+        "   ",
+        "I will look. ",
+        "I will look ",
+        "\n ",
+        "- I look at it ",
+        "- one\n- two: ",
+        "| a | b |\n|---|---|\n| 1 | 2 |",
+        "> As you said.",
+        "> As you said.\n\n",
+        'It is "so" ',
+        "a    ",
+    ],
+)
+def test_a_special_token_after_prose_is_a_call(example: str, before: str) -> None:
+    becomes_a_call(before + example)
+
+
+def test_the_line_does_not_matter_directly_after_a_call() -> None:
+    both = f"{KIMI}\n    {section(call('functions.bash:1', '{}'))}"
+    for cut in all_cuts(both):
+        assert sum(isinstance(output, CallStarted) for output in outputs(cut)) == 2
+
+
+# --- prose about the markers loses nothing but the markers
+
+
+@pytest.mark.parametrize(
+    ("document", "text", "strays"),
+    [
+        (
+            f"The token {SB} starts a section and {CB} starts a call.",
+            "The token  starts a section and  starts a call.",
+            2,
+        ),
+        (f"Then {CB} starts a call and {CE} ends it.", "Then  starts a call and  ends it.", 2),
+        (f"First {SB} the calls {SE} and done.", "First  the calls  and done.", 2),
+        (f"{SB} one {SB} two", " one  two", 1),
+        (f"{SB} one {CE} two {SE}", " one  two ", 3),
+        ("<｜tool▁call▁begin｜> then a name, then <｜tool▁sep｜>.", " then a name, then .", 2),
+    ],
+)
+@pytest.mark.parametrize("choice", ["auto", "kimi", "deepseek"])
+def test_what_is_no_call_is_text_again(document: str, text: str, strays: int, choice: str) -> None:
+    if choice != "auto" and (choice == "deepseek") != ("｜" in document):
+        return
+    whole = outputs([document], choice)
+    for cut in all_cuts(document):
+        told = outputs(cut, choice)
+        assert told == whole, cut
+        assert "".join(output.text for output in told if isinstance(output, Said)) == text
+        assert [output.rule for output in told if isinstance(output, Remark)] == ["stray_marker"] * strays
+
+
+def test_a_call_after_prose_about_the_markers_is_still_one() -> None:
+    for cut in all_cuts(f"{SB} starts a section, {CB} starts a call.\n{KIMI}"):
+        told = outputs(cut)
+        assert told[-3:-1] == [CallStarted("functions.bash:0", "bash", "kimi_k2", TEXT), Arguments('{"command": "ls"}')]
+
+
+def test_what_waits_for_a_sections_first_call_is_bounded() -> None:
+    told = outputs([f"{SB}{'word ' * 100}" * 50])
+    assert "".join(output.text for output in told if isinstance(output, Said)) == "word " * 5000
+    assert any(isinstance(output, Remark) and output.rule == "over_limit" for output in told)
 
 
 PARSER_DIFF = f'''\

@@ -47,6 +47,18 @@ class Call:
         elif self.holds:
             self._pieces.extend(pieces)
 
+    def may_be(self, declared: bool, ids: Ids, out: list[Output]) -> bool:
+        """A call that tells its name within its body: False if it turns out to be none, or not `declared`."""
+        reader = self.reader
+        if not isinstance(reader, WrappedJson):
+            return True
+        name = self._tools.resolve(reader.name)
+        if reader.failed or (declared and reader.name and name is None):
+            return False
+        if reader.sure:
+            self.named(name or reader.name, ids, out)
+        return True
+
     def named(self, name: str, ids: Ids, out: list[Output]) -> None:
         """Its body has told its name."""
         self._name = name

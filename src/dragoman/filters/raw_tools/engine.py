@@ -5,8 +5,8 @@ could read. What it leaves is held and seen again with the next text, so nothing
 held is a tail that may become a marker or, in SECTION, HEADER and AFTER, little more than LIMIT characters.
 
     PROSE    text goes out. A marker leads to SECTION or HEADER; strays are removed.
-    SECTION  between a section's begin and a call; what is no call says nothing.
-    HEADER   from a call's opener to its arguments. A tag that turns out to be no call is text after all.
+    SECTION  between a section's begin and a call; what is no call says nothing, unless there never is a call.
+    HEADER   from a call's opener to its arguments. What turns out to be no header is text after all.
     BODY     arguments, read by the table's reader, until it says that the call is over.
     AFTER    directly after a call or section: white space waits, and goes only if text follows.
 """
@@ -21,8 +21,8 @@ from dragoman.filters.raw_tools.names import Header, Ids, Tools
 from dragoman.filters.raw_tools.outputs import Arguments, Carrier, Output, Remark, Said
 from dragoman.filters.raw_tools.prose import Prose, headless_of
 from dragoman.filters.raw_tools.readers import LIMIT, skip_blank
+from dragoman.filters.raw_tools.section import Section, stray
 from dragoman.filters.raw_tools.tables import Table
-from dragoman.filters.raw_tools.wrapped import WrappedJson
 
 _WINDOW = LIMIT + 64  # a header and the longest marker after it
 _PROSE, _SECTION, _HEADER, _BODY, _AFTER = range(5)
@@ -68,7 +68,7 @@ class Engine:
         self._blank = ""  # white space that goes out with the next text, if there is one
         self._opener = ""
         self._table: Table | None = None  # of the section or call we are in, or after
-        self._in_section = False
+        self._in: Section | None = None
         self._call: Call | None = None
         self._calls = 0
         self.completed = 0  # calls
@@ -169,9 +169,10 @@ class Engine:
         table = self._grammar.bodies.get(literal)
         if table is not None and self._headless is not None and self._headless.is_header(text[begin:start]):
             self._say(text[at:begin])
-            if not (self._auto and self._said.quoted()):
+            if not (self._auto and self._said.cited()):
                 header = text[begin:start]
                 return self._begin(table, self._tools.header(header), start + len(literal), header)
+            self._said.quotes(False)
             at = begin
         self._say(text[at:start])
         return self._literal(start, literal)
@@ -179,7 +180,7 @@ class Engine:
     def _literal(self, at: int, literal: str) -> int:
         """A marker in prose."""
         tag = self._grammar.is_tag(literal)
-        if self._auto and (not self._said.alone() if tag else self._said.quoted()):
+        if self._auto and (not self._said.alone() if tag else self._said.cited()):
             self._said.quotes(tag)
             self._say(literal)
             return at + len(literal)
@@ -188,7 +189,7 @@ class Engine:
                 self._opener, self._state, self._table = literal, _HEADER, self._grammar.claims[literal][0]
                 return at
             case Role.SECTION:
-                self._table, self._in_section, self._state = self._grammar.claims[literal][0], True, _SECTION
+                self._table, self._in, self._state = self._grammar.claims[literal][0], Section(literal), _SECTION
                 self._blank = ""
             case _:
                 self._stray(literal)
@@ -205,9 +206,9 @@ class Engine:
         if not literal:
             if not final:
                 return at
-            if noise.strip():
+            if noise.strip() or (self._in is not None and self._in.says):
                 self._give_up(text, at, len(noise))
-            self._in_section, self._state = False, _AFTER
+            self._in, self._state = None, _AFTER
             return len(text)
         return self._in_section_at(start, literal, noise)
 
@@ -216,12 +217,16 @@ class Engine:
         table = self._grammar.bodies.get(literal)
         if table is not None and self._tools.declares(noise):
             return self._begin(table, self._tools.header(noise), at + len(literal), noise)
-        if noise.strip():
-            self._remark("noise", "text between the calls of a section was left out")
+        if self._in is not None and not self._in.hears(noise, self._out):
+            self._remark("over_limit", f"more than {LIMIT} characters in a section, and no call: they are text")
+            return self._give_up("", at, 0)
         match role:
             case Role.CALL:
                 self._opener, self._state = literal, _HEADER
                 return at
+            case Role.SECTION_END if self._in is not None and self._in.says:
+                self._give_up("", at, 0)
+                self._stray(literal)
             case Role.SECTION_END:
                 self._leave()
             case Role.SECTION:
@@ -235,7 +240,7 @@ class Engine:
         verdict: Opening | Cut | Verdict = Verdict.NO
         for table in self._grammar.claims[self._opener]:
             verdict = self._grammar.open(view, self._opener, table)
-            if isinstance(verdict, Opening) and not self._meant(verdict):
+            if isinstance(verdict, Opening) and not verdict.meant(self._auto, self._tools):
                 verdict = Verdict.NO
             if verdict is not Verdict.NO:
                 break
@@ -246,23 +251,21 @@ class Engine:
         if isinstance(verdict, Cut):
             return self._drop_header(at + verdict.size)
         if self._grammar.is_tag(self._opener):
-            self._state, self._in_section = _PROSE, False
+            self._state, self._in = _PROSE, None
             self._say(self._opener)
+            return at + len(self._opener)
+        if verdict is Verdict.NO:
+            self._give_up("", at, 0)
+            self._stray(self._opener)
             return at + len(self._opener)
         if len(view) < _WINDOW:  # and it is final
             return self._drop_header(len(text))
         self._remark("over_limit", f"a header of more than {LIMIT} characters is text")
         return self._give_up(text, at + len(self._opener), LIMIT)
 
-    def _meant(self, opening: Opening) -> bool:
-        """Whether a tag's call is one: in `auto` only a declared tool's is (a wrapped one tells its name later)."""
-        if opening.table.special or opening.table.body == "wrapped":
-            return True
-        return bool(opening.written) and not (self._auto and self._tools.resolve(opening.written) is None)
-
     def _drop_header(self, at: int) -> int:
         self._remark("unfinished", "a call was cut off within its header and left out")
-        self._state = _SECTION if self._in_section else _AFTER
+        self._state = _SECTION if self._in is not None else _AFTER
         return at
 
     def _open(self, opening: Opening, at: int, lead: str) -> int:
@@ -282,6 +285,8 @@ class Engine:
     def _begin(self, table: Table, header: Header, at: int, lead: str) -> int:
         self._table, self._state = table, _BODY
         lead, self._blank = self._blank + lead, ""
+        if self._in is not None:
+            self._in.calls(self._out)
         self._call = Call(table, header, self._carrier, self._tools, self._mode, self._muted)
         self._call.lead = lead
         self._call.begin(self._ids, self._out)
@@ -301,7 +306,7 @@ class Engine:
             call.size += moved - at
         if pieces:
             call.write(pieces, self._out)
-        if call.tentative and not self._may_be_call(call):
+        if call.tentative and not call.may_be(self._auto, self._ids, self._out):
             self._take_back(call)
         elif call.reader.over:
             self._end(call, True)
@@ -316,21 +321,9 @@ class Engine:
                 return len(text)
         return moved
 
-    def _may_be_call(self, call: Call) -> bool:
-        """A call that tells its name within its body: False if it turns out to be none."""
-        reader = call.reader
-        if not isinstance(reader, WrappedJson):
-            return True
-        name = self._tools.resolve(reader.name)
-        if reader.failed or (self._auto and reader.name and name is None):
-            return False
-        if reader.sure:
-            call.named(name or reader.name, self._ids, self._out)
-        return True
-
     def _take_back(self, call: Call) -> None:
         self._call = None
-        self._state, self._in_section = _PROSE, False
+        self._state, self._in = _PROSE, None
         self._say(call.taken_back())
 
     def _end(self, call: Call, complete: bool) -> None:
@@ -338,14 +331,14 @@ class Engine:
         self._calls += 1
         if call.end(complete, self._ids, self._out):
             self.completed += complete
-        if self._in_section:
+        if self._in is not None:
             self._state = _SECTION
         else:
             self._leave()
 
     def _leave(self) -> None:
         """A section or a call on its own is over."""
-        self._in_section, self._state = False, _AFTER
+        self._in, self._state = None, _AFTER
         for prose in self._prose_of.values():
             prose.fresh()
 
@@ -389,12 +382,14 @@ class Engine:
             self._out.append(Said(text, self._carrier))
 
     def _give_up(self, text: str, at: int, size: int) -> int:
-        self._state, self._in_section = _PROSE, False
-        self._say(text[at : at + size])
+        """Take what the section said so far, and so much of the text, for prose."""
+        before = self._in.given_back(self._out) if self._in is not None else ""
+        self._state, self._in = _PROSE, None
+        self._say(before + text[at : at + size])
         return at + size
 
     def _stray(self, literal: str) -> None:
-        self._remark("stray_marker", f"{literal} stood on its own and was removed")
+        self._out.append(stray(literal))
 
     def _remark(self, rule: str, detail: str) -> None:
         self._out.append(Remark(rule, detail))

@@ -9,9 +9,12 @@ from functools import cache
 from msgspec import Struct
 
 from dragoman.filters.raw_tools.literals import Literals
+from dragoman.filters.raw_tools.names import Tools
 from dragoman.filters.raw_tools.prose import ENDS
 from dragoman.filters.raw_tools.readers import skip_blank
 from dragoman.filters.raw_tools.tables import Table, tables_of
+
+_WORDS = re.compile(r"[^\s:]\s+[^\s:]")  # a header before JSON is one word; blanks around its colon do not count
 
 
 class Role(Enum):
@@ -31,6 +34,12 @@ class Opening(Struct, frozen=True):
     written: str  # the name, and where there is one the count
     size: int  # how much of the text it took
     bodiless: bool = False  # the call's end stood where its arguments should begin
+
+    def meant(self, declared: bool, tools: Tools) -> bool:
+        """Whether a tag's call is one: it names a tool, a `declared` one (a wrapped call tells its name later)."""
+        if self.table.special or self.table.body == "wrapped":
+            return True
+        return bool(self.written) and not (declared and tools.resolve(self.written) is None)
 
 
 class Cut(Struct, frozen=True):
@@ -110,6 +119,8 @@ class Grammar:
         end, mark = self.marks[table.name].header.find(text, at, False)
         written = text[at:end]
         if not table.special and (table.header is None or not table.header.fullmatch(written)):
+            return Verdict.NO
+        if table.body == "json" and _WORDS.search(written):
             return Verdict.NO
         if not mark:
             return Verdict.MORE

@@ -16,6 +16,9 @@ _FENCE = re.compile(r"[ \t>]*(?:[-*+]|\d+[.)])?[ \t]*(`{3,}|~{3,})([^\n]*)")
 _CLOSING = re.compile(r"[ \t>]*(`{3,}|~{3,})[ \t]*")
 _LAST_WORD = re.compile(r"[^\s<]+\s{0,2}\Z")
 _RUNS = re.compile(r"`+|[^`]+")
+_CODE = re.compile(r" {0,3}\t\s*| {4}\s*| {0,3}[-+]\s*")  # an indented line, or one of a diff, up to its first word
+_BLOCKQUOTE = re.compile(r" {0,3}>")
+_ROW = re.compile(r" {0,3}\|")
 _OPENING_QUOTES = "“‘«‹「『"
 _HEAD, _TAIL = 80, 24
 _MANY = 256  # pieces
@@ -90,6 +93,19 @@ class Prose:
             (last == '"' and self._doubles % 2 == 1)
             or (last == "'" and self._singles % 2 == 1)
             or (last != "" and last in _OPENING_QUOTES)
+        )
+
+    def cited(self) -> bool:
+        """Whether a special token that comes next is quoted in any way, be it only by how its line begins."""
+        if self.quoted() or (not self._fence and self._doubles % 2 == 1):
+            return True
+        if self._fence or not self._size:
+            return False
+        if self._size < _HEAD and _CODE.fullmatch(self._head):
+            return True
+        last = self._tail[-1]
+        return (_BLOCKQUOTE.match(self._head) is not None and last not in ENDS) or (
+            _ROW.match(self._head) is not None and (last != "|" or self._head.strip() == "|")
         )
 
     def alone(self) -> bool:
