@@ -53,7 +53,7 @@ REAL_WORLD = World(new_id=lambda prefix: prefix + secrets.token_hex(12), now=lam
 
 
 class Decoder(Protocol):
-    """Frames to events; sees whole frames only; may raise UpstreamViolation.
+    """Frames to events; sees whole frames only; may raise UpstreamViolation or UpstreamFault.
 
     It obeys model/grammar.py: the events of all frames and of `close` are one whole stream.
     """

@@ -26,6 +26,7 @@ from tests.unit.dialects.kiro_talk import (
     sent,
     sse,
     state,
+    stopped,
     text,
     texts,
     tools,
@@ -206,6 +207,23 @@ def test_without_a_percentage_all_is_an_estimate_and_says_so() -> None:
     reply = dragoman.translate_reply(frames(text("Hello")), source="kiro", target="anthropic")
     assert [note.rule for note in reply.notes] == ["kiro.stream.no_usage"]
     assert reply.body["usage"]["output_tokens"] == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ((call(stop=True),), "tool_use"),
+        ((text("Hello"), call(input="{")), "max_tokens"),
+        ((text("Hello"), stopped("MAX_TOKENS")), "max_tokens"),
+    ],
+)
+def test_estimates_say_so_however_the_answer_ends(said: Any, reason: str) -> None:
+    reply = dragoman.translate_reply(frames(*said), source="kiro", target="anthropic")
+    assert reply.body["stop_reason"] == reason
+    (note,) = [note for note in reply.notes if note.rule == "kiro.stream.no_usage"]
+    assert note.detail == "no context usage came: the counts are estimates"
+    told = dragoman.translate_reply(frames(*said, usage()), source="kiro", target="anthropic")
+    assert "kiro.stream.no_usage" not in [note.rule for note in told.notes]
 
 
 def test_an_estimate_does_not_depend_on_how_text_was_cut() -> None:

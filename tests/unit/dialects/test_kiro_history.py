@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from dragoman.dialects.kiro.quirks.history import (
     LONGEST_USER,
     BuildHistory,
 )
+from dragoman.dialects.kiro.quirks.size import FitSize
+from dragoman.dialects.kiro.tokens import estimate_messages
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Media, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message
@@ -183,6 +186,68 @@ def test_a_short_history_is_left_alone() -> None:
     request = sent(ask(user("a"), assistant("b"), user("c")), history_limit=2)
     assert "kiro.history.trimmed" not in rules(request)
     assert len(history(request)) == 2
+
+
+@pytest.mark.parametrize("limit", [2, 3, 4, 6])
+def test_history_limit_leaves_as_many_whole_exchanges_as_it_counts(limit: int) -> None:
+    turns = [each for number in range(8) for each in (user(f"q{number}"), assistant("a"))]
+    request = sent(ask(*turns, user("now")), history_limit=limit)
+    assert len(history(request)) == limit // 2 * 2
+
+
+def details(request: Any) -> list[str]:
+    return [note.detail for note in request.notes if note.rule == "kiro.history.trimmed"]
+
+
+def test_trimming_says_what_made_it() -> None:
+    turns = [user("q"), assistant("a")] * 3
+    assert details(sent(ask(*turns, user("now")), history_limit=2)) == [
+        "the oldest 4 messages are left out: history_limit is 2"
+    ]
+    long = [user(LONG), assistant("b")] * 3
+    assert details(sent(ask(*long, user("now")), oversize="trim")) == [
+        "the oldest 4 messages are left out: the service takes no more than 200000 tokens"
+    ]
+    assert details(sent(ask(*long, user("now")), oversize="trim", history_limit=4)) == [
+        "the oldest 2 messages are left out: history_limit is 4"
+    ]
+    assert len(details(sent(ask(*turns, *long, user("now")), oversize="trim", history_limit=6))) == 2
+
+
+MANY = tuple([Message(role, (Text("word " * 80),)) for _ in range(4_000) for role in ("user", "assistant")])
+
+
+@pytest.mark.parametrize("merges", [False, True])
+@pytest.mark.parametrize(("oversize", "limit"), [("trim", None), ("refuse", 2), ("trim", 7_000)])
+def test_trimming_takes_time_in_proportion_to_history(oversize: str, limit: int | None, merges: bool) -> None:
+    began = time.perf_counter()
+    fitted, _ = FitSize(oversize, limit, merges).forward(
+        Conversation("claude-sonnet-4.5", (*MANY, Message("user", (Text("now"),)))), Notes()
+    )
+    assert time.perf_counter() - began < 0.5
+    assert 1 < len(fitted.messages) < len(MANY)
+
+
+def test_system_messages_count_and_stay_when_exchanges_go() -> None:
+    said = Message("system", (Text("word " * 80_000),))  # 100,000 tokens
+    late = (Message("user", (Text("q"),)), said, *MANY, Message("user", (Text("now"),)))
+    fitted, _ = FitSize("trim", None, False).forward(Conversation("claude-sonnet-4.5", late), Notes())
+    assert fitted.messages[0] == said
+    assert 140_000 < estimate_messages(fitted.messages) <= 150_000
+
+
+def test_system_messages_are_no_entries_of_their_own() -> None:
+    said = Message("system", (Text("S"),))
+    (ask_, answer), now = MANY[:2], Message("user", (Text("now"),))
+    conversation = Conversation("claude-sonnet-4.5", (ask_, answer, ask_, said, answer, now))
+    assert FitSize("refuse", 4, False).forward(conversation, Notes()) == (conversation, None)
+    fitted, _ = FitSize("refuse", 2, False).forward(conversation, Notes())
+    assert fitted.messages == conversation.messages[2:]
+
+
+def test_nothing_is_no_history() -> None:
+    nothing = Conversation("claude-sonnet-4.5", ())
+    assert FitSize("trim", 1, False).forward(nothing, Notes()) == (nothing, None)
 
 
 # --- the builder by itself

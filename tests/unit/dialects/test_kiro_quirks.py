@@ -290,6 +290,19 @@ def test_a_cleaned_schema_says_what_is_gone() -> None:
     assert "(additionalProperties)" in note.detail
 
 
+def test_an_empty_description_is_the_name_that_the_client_gave() -> None:
+    request = sent(ask(user("a"), tools=[{**WEATHER, "name": "files/read all", "description": " "}]))
+    (tool,) = tools(request).values()
+    assert tool["name"] != "files/read all"
+    assert tool["description"] == "files/read all"
+    assert rules(request).count("kiro.tools.description") == 1
+
+
+def test_a_tool_whose_name_is_blank_is_described_by_its_alias() -> None:
+    (tool,) = tools(sent(ask(user("a"), tools=[{**WEATHER, "name": " ", "description": ""}]))).values()
+    assert tool["description"] == tool["name"]
+
+
 # --- images (rules 35 to 39)
 
 
@@ -316,7 +329,7 @@ def test_an_image_that_cannot_be_sent_is_refused_now_and_a_line_later(bad: Any, 
 
 def test_an_image_by_address_is_refused_now_and_a_line_later() -> None:
     linked = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
-    with pytest.raises(Unrepresentable, match="image given as url"):
+    with pytest.raises(Unrepresentable, match=r"image .*given as url"):
         sent(ask(user([linked])))
     assert "media.replaced" in rules(sent(ask(user([linked]), assistant("b"), user("c"))))
 

@@ -454,4 +454,48 @@ def test_settings_are_the_codecs_fields() -> None:
 
 def test_a_setting_with_an_unknown_word_is_a_misuse() -> None:
     with pytest.raises(LocalMisuse, match=r"^pairing: expected placeholders or merge, got 'pairs'$"):
+        KiroCodec(pairing="pairs")  # type: ignore[arg-type]
+    with pytest.raises(LocalMisuse, match="pairing"):
         dragoman.translate_request(body(), source="kiro", target="kiro", pairing="pairs")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("fillers", ("", "Continue")),
+        ("fillers", ("I understand.", " \n")),
+        ("fillers", ("I understand.",)),
+        ("history_limit", 0),
+        ("history_limit", -1),
+        ("max_tools", 0),
+        ("usage_window", 0),
+        ("usage_window", -172_500),
+        ("usage_split", True),
+        ("usage_split", ()),
+        ("usage_split", (1, 2)),
+        ("usage_split", (0, 0, 0)),
+        ("usage_split", (3, -1, 1)),
+    ],
+)
+def test_a_setting_out_of_its_range_is_a_misuse_that_names_it(name: str, value: Any) -> None:
+    with pytest.raises(LocalMisuse, match=f"^{name}: expected "):
+        KiroCodec(**{name: value})
+    with pytest.raises(LocalMisuse, match=name):
+        dragoman.translate_request(body(), source="kiro", target="kiro", **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("history_limit", 1),
+        ("history_limit", None),
+        ("max_tools", 1),
+        ("usage_window", 1),
+        ("usage_window", "model"),
+        ("usage_split", False),
+        ("usage_split", (1, 0, 0)),
+        ("usage_split", [1, 2, 25]),
+    ],
+)
+def test_a_setting_at_the_edge_of_its_range_is_taken(name: str, value: Any) -> None:
+    assert dragoman.translate_request(body(), source="kiro", target="kiro", **{name: value}).body

@@ -12,6 +12,7 @@ import dragoman
 from dragoman.conformance.laws import NOBODY, still_world
 from dragoman.dialects.kiro import DIALECT, KiroCodec
 from dragoman.dialects.kiro.encoder import KiroEncoder
+from dragoman.dialects.kiro.quirks.leaks import RecoverCalls
 from dragoman.errors import (
     BadFrame,
     DragomanError,
@@ -24,7 +25,7 @@ from dragoman.errors import (
 )
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.conversation import Conversation, Stop, Usage, Why
+from dragoman.model.conversation import Conversation, Stop, ToolSpec, Usage, Why
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
@@ -43,6 +44,7 @@ from dragoman.model.events import (
     UsageReported,
 )
 from dragoman.model.grammar import check
+from dragoman.model.notes import Notes
 from dragoman.translate import Answer, WaysBack, plan
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
 from dragoman.wire.frame import Frame
@@ -582,6 +584,36 @@ def test_what_is_not_a_whole_call_of_a_declared_tool_stays_text(words: str) -> N
     for pieces in ((words,), tuple(words)):
         said = leaked(*pieces)
         assert (texts(said), calls(said)) == (words, [])
+
+
+@pytest.mark.parametrize("markup", ['[Called Read with args: {"path": "a"}]', INVOKE])
+def test_a_recovered_call_leaves_no_empty_text_before_it(markup: str) -> None:
+    for pieces in ((markup,), tuple(markup)):
+        assert [block["type"] for block in leaked(*pieces)["content"]] == ["tool_use"]
+        assert [block["type"] for block in leaked("I read.", *pieces)["content"]] == ["text", "tool_use"]
+
+
+def recovered(*events: Any) -> list[Any]:
+    _, make = RecoverCalls().forward(Conversation("m", (), tools=(ToolSpec("Read", "d", {}),)), Notes())
+    assert make is not None
+    back = make(Notes())
+    return [told for event in events for told in back.feed((event,))]
+
+
+def test_a_text_block_begins_with_the_first_thing_in_it() -> None:
+    began, ended, held = BlockStarted(0, Text("")), BlockEnded(0), TextDelta(0, "[Called Read")
+    seal = Sealed(0, Seal("kiro", "s"))
+    failed = Failed(Fault("server", "x"))
+    assert recovered(began) == []
+    for events in (
+        (began, TextDelta(0, "a")),
+        (began, ended),
+        (began, seal, held, ended),
+        (began, held, ended),
+        (began, held, failed),
+        (BlockStarted(0, Text("a")),),
+    ):
+        assert recovered(*events) == list(events)
 
 
 def test_a_native_call_makes_leaked_ones_text() -> None:

@@ -8,7 +8,9 @@ import json
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+import dragoman
 from dragoman.conformance.compare import summary
 from dragoman.dialects.base import World
 from dragoman.dialects.openai import DIALECT
@@ -87,7 +89,11 @@ def test_a_full_reply_is_understood() -> None:
             ),
         ),
         Usage(12, 7, 100, 20, 3),
-        extra=Extra("openai", {"system_fingerprint": "fp_1", "service_tier": "default"}),
+        extra=Extra(
+            "openai",
+            {"system_fingerprint": "fp_1", "service_tier": "default", "created": 1_780_000_000},
+            frozenset({"created"}),
+        ),
     )
 
 
@@ -128,7 +134,9 @@ REPLIES = [
 
 @pytest.mark.parametrize("reply", REPLIES, ids=range(len(REPLIES)))
 def test_what_chat_can_say_is_read_as_it_was_written(reply: Reply) -> None:
-    assert parse(render(reply)) == reply
+    extra = reply.extra.fields if reply.extra is not None else {}
+    told = Extra("openai", {**extra, "created": WORLD.now()}, frozenset({"created"}))
+    assert parse(render(reply)) == structs.replace(reply, extra=told)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +145,7 @@ def test_what_chat_can_say_is_read_as_it_was_written(reply: Reply) -> None:
         ("stop", Stop(Why.END)),
         ("length", Stop(Why.LENGTH)),
         ("tool_calls", Stop(Why.TOOL)),
-        ("function_call", Stop(Why.TOOL)),
+        ("function_call", Stop(Why.TOOL, extra=Extra("openai", {"_older": True}, frozenset({"_older"})))),
         ("content_filter", Stop(Why.REFUSAL)),
         (None, Stop(Why.END)),
         ("", Stop(Why.END)),
@@ -274,3 +282,47 @@ def test_a_wrong_type_anywhere_blames_the_upstream_or_is_understood(place: tuple
             assert isinstance(error, UpstreamViolation | UpstreamFault)
             continue
         assert summary(parse(render(reply))) == summary(reply)
+
+
+def test_a_reply_keeps_the_time_it_was_made() -> None:
+    body = json.dumps({**FULL, "created": 1_700_000_123})
+    told: Any = dragoman.translate_reply(body, source="openai", target="openai").body
+    assert told["created"] == 1_700_000_123
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "status"),
+    [
+        ({"object": "error", "message": "boom", "type": "InternalServerError", "code": 500}, "boom", 500),
+        (with_choice(finish_reason="error", error={"message": "gone", "code": 503}), "gone", 503),
+        (with_choice(finish_reason="error"), "the upstream stopped because of an error", 502),
+    ],
+)
+def test_a_failure_that_looks_like_an_answer_is_a_fault(body: Any, message: str, status: int) -> None:
+    with pytest.raises(UpstreamFault) as caught:
+        parse(body)
+    assert (caught.value.fault.message, caught.value.fault.status) == (message, status)
+
+
+OLDER = Conversation("m", (), extra=Extra("openai", {"_older": True}, frozenset({"_older"})))
+
+
+def older(*blocks: Any, why: Why = Why.TOOL) -> Any:
+    body = CODEC.render_reply(Reply("i", "m", (Choice(blocks, Stop(why)),)), OLDER, WORLD)
+    return json.loads(body)["choices"][0]
+
+
+def test_a_client_that_offered_functions_is_told_a_function_call() -> None:
+    choice = older(Text("x"), ToolCall("a", "f", ""))
+    assert choice["message"]["function_call"] == {"name": "f", "arguments": "{}"}
+    assert "tool_calls" not in choice["message"]
+    assert choice["finish_reason"] == "function_call"
+    assert older(Text("x"), why=Why.END)["finish_reason"] == "stop"
+
+
+def test_calls_that_a_function_call_cannot_tell_stay_tool_calls() -> None:
+    choice = older(ToolCall("t", "p", "x", "text"), ToolCall("a", "f", "{}"), ToolCall("b", "g", "{}"))
+    assert choice["message"]["function_call"]["name"] == "f"
+    assert [call["id"] for call in choice["message"]["tool_calls"]] == ["t", "b"]
+    only_text = older(ToolCall("t", "p", "x", "text"))
+    assert only_text["finish_reason"] == "tool_calls" and "function_call" not in only_text["message"]

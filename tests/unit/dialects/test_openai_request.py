@@ -416,8 +416,15 @@ def test_function_messages_become_calls_and_results_with_stable_ids() -> None:
     assert asked.tools == (ToolSpec("f", "", {"type": "object"}),)
     assert asked.tool_choice == ToolChoice("one", ("f",))
     assert asked == ask(*body, functions=[{"name": "f", "parameters": {"type": "object"}}], function_call={"name": "f"})
-    assert alike(again(asked)) == alike(asked)
+    assert asked.extra == Extra("openai", {"_older": True}, frozenset({"_older"}))
+    assert alike(again(asked)) == alike(structs.replace(asked, extra=None))  # upstreams are asked in the newer form
     assert [m["role"] for m in render(asked)["messages"]] == ["user", "assistant", "tool", "assistant", "tool"]
+
+
+def test_a_client_that_offers_tools_as_well_knows_the_newer_form() -> None:
+    tool = {"type": "function", "function": {"name": "g"}}
+    assert ask(USER, functions=[{"name": "f"}], tools=[tool]).extra is None
+    assert ask(USER, functions=[]).extra is None
 
 
 # ---- reasoning

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+import dragoman
 from dragoman.dialects.base import World
 from dragoman.dialects.openai import DIALECT
 from dragoman.errors import Fault
@@ -217,3 +219,101 @@ def test_faults_become_the_sdks_own_errors(kind: Any, error: str) -> None:
         client(fault=Fault(kind, "because", at="messages[0]")).chat.completions.create(model="m", messages=MESSAGES)
     assert "because" in str(caught.value)
     assert caught.value.param == "messages[0]"
+
+
+# ---- from an openai upstream to an openai client
+
+
+def _frame(index: int, delta: Any, finish: str | None = None) -> bytes:
+    choice = {"index": index, "delta": delta, "finish_reason": finish}
+    head = {"id": "c", "object": "chat.completion.chunk", "created": 5, "model": "m", "choices": [choice]}
+    return b"data: " + json.dumps(head).encode() + b"\n\n"
+
+
+def _call(call_id: str) -> Any:
+    return {
+        "tool_calls": [{"index": 0, "id": call_id, "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    }
+
+
+def through(upstream: bytes, **asked: Any) -> tuple[Any, bytes]:
+    """What the SDK makes of an upstream's stream that went through us, and what was sent."""
+    request = dragoman.translate_request(
+        {"model": "m", "messages": MESSAGES, "stream": True, **asked}, source="openai", target="openai"
+    )
+    translator = dragoman.stream_translator(source="openai", target="openai", request=request)
+    sent = translator.feed(upstream) + translator.close()
+    serve = httpx.MockTransport(
+        lambda _: httpx.Response(200, headers={"content-type": "text/event-stream"}, content=sent)
+    )
+    sdk = openai.OpenAI(api_key="k", base_url="http://x.test/v1", http_client=httpx.Client(transport=serve))
+    with sdk.chat.completions.stream(model="m", messages=MESSAGES) as stream:
+        return stream.get_final_completion(), sent
+
+
+ROLE = {"role": "assistant", "content": ""}
+APART = [_frame(0, ROLE), _frame(1, ROLE)]
+
+
+@pytest.mark.parametrize(
+    "heads",
+    [
+        APART,
+        [_frame(0, ROLE), _frame(1, {"role": "assistant", **_call("early")})],
+        [_frame(0, ROLE), _frame(1, {"content": "no role"})],
+        [_frame(0, ROLE), _frame(1, _call("early")), _frame(1, ROLE)],
+    ],
+)
+def test_every_choice_has_its_role_once(heads: list[bytes]) -> None:
+    ends = [_frame(0, {}, "tool_calls"), _frame(1, {}, "tool_calls"), b"data: [DONE]\n\n"]
+    _, sent = through(b"".join([*heads, _frame(0, _call("a")), _frame(1, _call("b")), *ends]), n=2)
+    roles = [
+        choice["index"]
+        for line in sent.split(b"\n\n")
+        if line.startswith(b"data: {")
+        for choice in json.loads(line[6:])["choices"]
+        if "role" in choice["delta"]
+    ]
+    assert roles.count(0) == 1 and roles.count(1) == (0 if b"no role" in sent else 1)
+
+
+def test_the_sdk_reads_the_role_of_both_choices() -> None:
+    ends = [_frame(0, {}, "tool_calls"), _frame(1, {}, "tool_calls"), b"data: [DONE]\n\n"]
+    whole, _ = through(b"".join([*APART, _frame(0, _call("a")), _frame(1, _call("b")), *ends]), n=2)
+    assert [choice.message.role for choice in whole.choices] == ["assistant", "assistant"]
+    assert [choice.message.tool_calls[0].id for choice in whole.choices] == ["a", "b"]
+
+
+FUNCTIONS = [{"name": "f", "parameters": {"type": "object"}}]
+
+
+@pytest.mark.parametrize(
+    ("called", "word"),
+    [(_call("a"), "tool_calls"), ({"function_call": {"name": "f", "arguments": "{}"}}, "function_call")],
+)
+@pytest.mark.parametrize("older", [True, False])
+def test_the_call_and_its_finish_have_the_form_the_client_asked_in(called: Any, word: str, older: bool) -> None:
+    offered = {"functions": FUNCTIONS} if older else {"tools": [{"type": "function", "function": FUNCTIONS[0]}]}
+    upstream = [_frame(0, ROLE), _frame(0, called), _frame(0, {}, word), b"data: [DONE]\n\n"]
+    whole, _ = through(b"".join(upstream), **offered)
+    choice = whole.choices[0]
+    assert choice.finish_reason == ("function_call" if older else "tool_calls")
+    call = choice.message.function_call if older else choice.message.tool_calls[0].function
+    assert (call.name, call.arguments) == ("f", "{}")
+    assert not (choice.message.tool_calls if older else choice.message.function_call)
+
+
+def test_a_second_call_of_an_older_client_is_a_tool_call() -> None:
+    second = {"tool_calls": [{**_call("b")["tool_calls"][0], "index": 1}]}
+    frames = [_frame(0, ROLE), _frame(0, _call("a")), _frame(0, second), _frame(0, {}, "tool_calls")]
+    whole, _ = through(b"".join([*frames, b"data: [DONE]\n\n"]), functions=FUNCTIONS)
+    message = whole.choices[0].message
+    assert message.function_call.name == "f" and [call.id for call in message.tool_calls] == ["b"]
+    assert whole.choices[0].finish_reason == "function_call"
+
+
+def test_a_call_without_arguments_has_an_empty_object_though_its_finish_could_pass() -> None:
+    bare = {"tool_calls": [{"index": 0, "id": "a", "type": "function", "function": {"name": "f", "arguments": ""}}]}
+    frames = [_frame(0, ROLE), _frame(0, bare), _frame(0, {}, "tool_calls"), b"data: [DONE]\n\n"]
+    whole, _ = through(b"".join(frames))
+    assert whole.choices[0].message.tool_calls[0].function.arguments == "{}"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import dragoman
 from dragoman.dialects.base import Reader, World
 from dragoman.dialects.openai import DIALECT
 from dragoman.errors import DragomanError, Fault, MissingField, OutOfOrder
@@ -350,7 +351,7 @@ def test_escapes_cut_between_chunks_stay_exact() -> None:
         ("stop", Stop(Why.END)),
         ("length", Stop(Why.LENGTH)),
         ("tool_calls", Stop(Why.TOOL)),
-        ("function_call", Stop(Why.TOOL)),
+        ("function_call", Stop(Why.TOOL, extra=Extra("openai", {"_older": True}, frozenset({"_older"})))),
         ("content_filter", Stop(Why.REFUSAL)),
         ("eos_token", Stop(Why.END, extra=Extra("openai", {"finish_reason": "eos_token"}))),
     ],
@@ -613,3 +614,43 @@ def test_opaque_is_never_made_of_known_content() -> None:
         for e in read(wire(*FULL, DONE))
         if isinstance(e, OpaqueEvent) or (isinstance(e, BlockStarted) and isinstance(e.block, Opaque))
     ]
+
+
+# ---- failures in disguise, and odd types
+
+
+def test_a_wrong_type_with_a_lone_surrogate_is_the_upstreams_fault() -> None:
+    translator = dragoman.stream_translator(source="openai", target="anthropic")
+    translator.feed(b'data: {"id":"c","choices":"\\ud800"}\n\n')
+    assert translator.error is not None and "wrong type" in str(translator.error)
+
+
+@pytest.mark.parametrize(
+    ("frame", "message", "status"),
+    [
+        ({"object": "error", "message": "boom", "type": "InternalServerError", "code": 500}, "boom", 500),
+        (chunk({"content": ""}, "error") | {"error": {"message": "gone", "code": 503}}, "gone", 503),
+        (chunk({}, "error"), "the upstream stopped because of an error", 502),
+        (chunk({"content": "more"}, "error"), "the upstream stopped because of an error", 502),
+    ],
+)
+def test_a_failure_that_looks_like_a_chunk_fails_the_stream(frame: Any, message: str, status: int) -> None:
+    fault = failure(chunk({"content": "a"}), frame, DONE)
+    assert (fault.message, fault.status) == (message, status)
+    translator = dragoman.stream_translator(source="openai", target="openai")
+    sent = translator.feed(wire(chunk({"content": "a"}), frame, DONE)) + translator.close()
+    assert json.loads(sent.split(b"\n\n")[-2].removeprefix(b"data: "))["error"]["message"] == message
+    assert (b'"more"' in sent) == ("more" in json.dumps(frame))
+
+
+def test_the_error_beside_a_finish_is_its_message() -> None:
+    frame = chunk({}, "error")
+    frame["choices"][0]["error"] = {"message": "provider gone", "code": 504}
+    fault = failure(chunk({"content": "a"}), frame)
+    assert (fault.kind, fault.message) == ("timeout", "provider gone")
+
+
+def test_the_role_of_a_further_choice_is_told_once() -> None:
+    events = told(chunk({"role": "assistant"}), *[chunk({"role": "assistant", "content": ""}, index=1)] * 2)
+    assert events.count(OpaqueEvent("openai", "role", {"index": 1})) == 1
+    assert not any(isinstance(event, OpaqueEvent) and event.data == {"index": 0} for event in events)

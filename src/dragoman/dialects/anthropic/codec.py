@@ -26,7 +26,9 @@ _MEDIA_TYPES = {
 
 
 class AnthropicCodec(Struct, frozen=True):
-    """The settings: `default_max_tokens` is what a request gets that sets no limit, since this dialect demands one;
+    """Anthropic Messages.
+
+    The settings: `default_max_tokens` is what a request gets that sets no limit, since this dialect demands one;
     `signed_thinking = false` is for compatible services that sign no thinking and still want it back.
     """
 

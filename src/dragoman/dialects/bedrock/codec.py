@@ -29,7 +29,9 @@ _MOST_STOPS = 2500
 
 
 class BedrockCodec(Struct, frozen=True):
-    """The setting: `vendor` is whose model an id means that does not tell it, such as an inference profile's ARN."""
+    """Bedrock Converse.
+
+    The setting: `vendor` is whose model an id means that does not tell it, such as an inference profile's ARN."""
 
     vendor: str = ""
 

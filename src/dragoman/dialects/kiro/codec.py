@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -21,7 +21,7 @@ from dragoman.dialects.kiro.quirks.results import ReadResults
 from dragoman.dialects.kiro.quirks.size import FitSize
 from dragoman.dialects.kiro.quirks.surrogates import WholeCharacters
 from dragoman.dialects.kiro.quirks.thinking import AskThinking, WrapThinking
-from dragoman.dialects.kiro.quirks.tools import CleanSchemas, DescribeTools, FewTools, StubTools
+from dragoman.dialects.kiro.quirks.tools import CleanSchemas, DescribeTools, FewTools, GiveDescriptions, StubTools
 from dragoman.dialects.kiro.stream import KiroDecoder
 from dragoman.errors import Fault, LocalMisuse
 from dragoman.model.capabilities import Capabilities
@@ -35,8 +35,24 @@ _EFFORTS = {"claude": CLAUDE_EFFORTS, "gpt": GPT_EFFORTS}
 _WORDS = {"pairing": ("placeholders", "merge"), "oversize": ("refuse", "trim"), "long_descriptions": ("system", "cut")}
 
 
+def _are_shares(split: Sequence[float] | bool) -> bool:
+    if isinstance(split, bool):
+        return not split
+    return len(split) == len(_SHARED) and min(split) >= 0 and sum(split) > 0
+
+
+_SHARED = ("input", "cache writes", "cache reads")
+_RANGES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("fillers", "two texts that say something", lambda texts: len(texts) == 2 and all(map(str.strip, texts))),
+    ("history_limit", "1 or more, or none", lambda most: most is None or most >= 1),
+    ("max_tools", "1 or more", lambda most: most >= 1),
+    ("usage_window", '1 or more, or "model"', lambda window: window == "model" or window >= 1),
+    ("usage_split", f"a share each of {', '.join(_SHARED)}, or False", _are_shares),
+)
+
+
 class KiroCodec(Struct, frozen=True):
-    """Its fields are its settings; docs/dialects/kiro.md says what each does."""
+    """Kiro (AWS CodeWhisperer). Its fields are its settings; docs/dialects/kiro.md says what each does."""
 
     pairing: Literal["placeholders", "merge"] = "placeholders"
     fillers: tuple[str, str] = ("I understand.", "Continue")
@@ -56,6 +72,9 @@ class KiroCodec(Struct, frozen=True):
         for name, words in _WORDS.items():
             if getattr(self, name) not in words:
                 raise LocalMisuse(f"expected {' or '.join(words)}, got {getattr(self, name)!r}", at=name)
+        for name, expected, sound in _RANGES:
+            if not sound(getattr(self, name)):
+                raise LocalMisuse(f"expected {expected}, got {getattr(self, name)!r}", at=name)
 
     @property
     def family(self) -> str:
@@ -90,12 +109,13 @@ class KiroCodec(Struct, frozen=True):
         )
 
     def quirks(self, model: str) -> Sequence[Filter]:
-        """In the order of their work; the first three run before drop_foreign, those up to RecoverCalls' group before
-        fold_system, the rest after all shared filters."""
+        """In the order of their work; the first three run before drop_foreign, the fourth before rename_tools, those up
+        to FitSize before fold_system, the rest after all shared filters."""
         return (
             LeaveOut(),
             WrapThinking(),
             ReadResults(),
+            GiveDescriptions(),  # while tools have the client's names
             # with the names and ids that go out, and before the system text has its place
             OnlyStream(),
             NameModel(),

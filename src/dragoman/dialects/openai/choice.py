@@ -52,6 +52,7 @@ class ChoiceReader:
         self._thought: _Thought | None = None
         self._details = 0
         self._calls = CallReader(index, next_key, self._close_prose)
+        self._told_role = index == 0  # that of the first choice comes with the start
         self.stopped = False
 
     # --- a chunk's delta: reasoning, content, calls, in this order
@@ -60,6 +61,9 @@ class ChoiceReader:
         if self.stopped:
             self._late(delta)
             return
+        if delta.role and not self._told_role:
+            self._told_role = True
+            events.append(OpaqueEvent(FAMILY, "role", {"index": self._index}))
         if delta.reasoning_details or delta.thinking_blocks:
             self._detailed(delta, events)
         elif thought := delta.reasoning_content:

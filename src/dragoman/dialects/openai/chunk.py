@@ -55,6 +55,7 @@ class ChunkChoice(Struct):
 
 class Chunk(Struct):
     id: str | None = None
+    object: Any = None
     model: str | None = None
     created: Any = None
     choices: list[ChunkChoice | None] | None = None
@@ -99,6 +100,8 @@ def _read_odd(data: bytes) -> Chunk:
                     _set_apart(call, _CALL)
     try:
         return msgspec.convert(value, Chunk)
+    except UnicodeError:  # it would quote what it found, and that has lone surrogates
+        raise MissingField("a field has the wrong type") from None
     except (msgspec.ValidationError, RecursionError) as error:
         message, _, place = str(error).partition(" - at `$.")
         raise MissingField(message, at=place.rstrip("`")) from None

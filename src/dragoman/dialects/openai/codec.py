@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dragoman.dialects.base import Breach, Call, Decoder, Encoder, World
 from dragoman.dialects.openai import faults, reply, request, rules, stream_rules
 from dragoman.dialects.openai.encoder import OpenaiEncoder
-from dragoman.dialects.openai.quirks import AskUsage, KeepSpecialTokens, NameOutput, OrderBlocks
+from dragoman.dialects.openai.quirks import AskUsage, KeepSpecialTokens, NameOutput, OfferTools, OrderBlocks
 from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
 from dragoman.dialects.openai.stream import OpenaiDecoder
 from dragoman.errors import Fault, MalformedRequest
@@ -25,6 +25,8 @@ _MEDIA = frozenset(
 
 
 class OpenaiCodec(OpenaiSettings, frozen=True):
+    """OpenAI Chat Completions, and the many servers that speak it."""
+
     @property
     def family(self) -> str:
         return FAMILY
@@ -61,7 +63,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     def quirks(self, model: str) -> Sequence[Filter]:
         asked: list[Filter] = [AskUsage()] if self.ask_usage else []
         kept: list[Filter] = [KeepSpecialTokens()] if self.special_tokens else []
-        return (OrderBlocks(), NameOutput(), *asked, *kept)
+        return (OrderBlocks(), NameOutput(), OfferTools(), *asked, *kept)
 
     def parse_request(self, call: Call) -> Conversation:
         try:

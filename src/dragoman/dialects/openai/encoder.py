@@ -14,13 +14,14 @@ from msgspec import Struct, structs
 
 from dragoman.dialects.base import World
 from dragoman.dialects.openai.faults import render_fault
-from dragoman.dialects.openai.parts import JsonObject, own_fields, render_part, wire_fields
+from dragoman.dialects.openai.parts import JsonObject, is_older, own_fields, render_part, wire_fields
 from dragoman.dialects.openai.reasoning import render_detail
-from dragoman.dialects.openai.reply import render_stop
+from dragoman.dialects.openai.reply import is_function, render_stop
 from dragoman.dialects.openai.settings import OpenaiSettings
+from dragoman.dialects.openai.tools import render_older_call
 from dragoman.dialects.openai.usage import render_usage
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.conversation import Conversation, Stop, Usage
+from dragoman.model.conversation import Conversation, Stop, Usage, Why
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
@@ -83,6 +84,8 @@ class OpenaiEncoder:
         self._bare: set[int] = set()  # open calls without arguments yet: clients parse them as JSON
         self._images: dict[int, int] = {}
         self._calls: dict[int, int] = {}
+        self._older = is_older(asked.extra)
+        self._older_calls: dict[int, int] = {}  # the call of a choice that was told as its function_call
         self._numbered: dict[int, tuple[int, int]] = {}  # choice and number of a call
 
     def ping(self) -> Payload | None:
@@ -105,13 +108,27 @@ class OpenaiEncoder:
 
     def _may_pass(self, events: Events) -> bool:
         kinds = {type(event) for event in events}
-        if ArgumentsDelta in kinds or any(type(e) is BlockStarted and type(e.block) is ToolCall for e in events):
+        if ArgumentsDelta in kinds or (Failed in kinds and len(events) > 1) or not all(map(self._agrees, events)):
             return False
         if Finished in kinds:
             return len(events) == 1 and not self._owes_usage
         if UsageReported in kinds and not self._wants_usage:
             return not kinds <= {UsageReported, Started}
         return True
+
+    def _agrees(self, event: Event) -> bool:
+        """Whether the frame of an event fits what was sent before it."""
+        match event:
+            case BlockStarted(block=ToolCall()):
+                return False
+            case BlockEnded(key):
+                return key not in self._bare
+            case Stopped(stop, choice) if stop.why is Why.TOOL:
+                return is_older(stop.extra) == (choice in self._older_calls)
+            case OpaqueEvent(kind="role", data={"index": int(choice)}):
+                return choice not in self._spoken
+            case _:
+                return True
 
     @property
     def _owes_usage(self) -> bool:
@@ -242,6 +259,9 @@ class OpenaiEncoder:
         return number
 
     def _call(self, key: int, call: ToolCall, choice: int) -> Iterable[Payload]:
+        if self._older and choice not in self._older_calls and is_function(call):
+            yield self._older_call(key, call, choice)
+            return
         number = self._number(self._calls, choice)
         self._numbered[key] = (choice, number)
         kind, words = ("custom", "input") if call.form == "text" else ("function", "arguments")
@@ -262,6 +282,14 @@ class OpenaiEncoder:
         if call.form == "json" and not call.arguments:
             self._bare.add(key)
 
+    def _older_call(self, key: int, call: ToolCall, choice: int) -> Payload:
+        """The first call as a client that offered `functions` reads it; it has no place for a second."""
+        self._older_calls[choice] = key
+        self._grows[key] = (b'%b{"function_call":{"arguments":' % self._begin(choice), b"}}" + self._goes_on)
+        if not call.arguments:
+            self._bare.add(key)
+        return self._chunk(choice, {"function_call": render_older_call(call)})
+
     def _ended(self, key: int) -> Iterable[Payload]:
         grows = self._grows.pop(key, None)
         if key in self._bare and grows is not None:
@@ -277,12 +305,14 @@ class OpenaiEncoder:
         yield self._chunk(thought.choice, {"reasoning_details": [render_detail(whole, number)]})
 
     def _stop(self, stop: Stop, choice: int) -> Payload:
-        fields = encode({"logprobs": None, **render_stop(stop)})[1:-1]
+        fields = encode({"logprobs": None, **render_stop(stop, older=choice in self._older_calls)})[1:-1]
         return Payload(b"", b"%b{},%b}]%b" % (self._begin(choice), fields, self._tail))
 
     def _opaque(self, event: OpaqueEvent) -> Iterable[Payload]:
         """What only Chat knows, back in its chunk."""
         match event.kind, event.data:
+            case "role", {"index": int(choice)}:
+                yield from self._role(choice)
             case "logprobs", {"index": int(choice), "logprobs": logprobs}:
                 fields = encode({"logprobs": logprobs, "finish_reason": None})[1:-1]
                 yield Payload(b"", b"%b{},%b}]%b" % (self._begin(choice), fields, self._tail))
@@ -292,5 +322,8 @@ class OpenaiEncoder:
             case "call", {"key": int(key), "fields": dict(fields)} if key in self._numbered:
                 choice, number = self._numbered[key]
                 yield self._chunk(choice, {"tool_calls": [{"index": number, **fields}]})
+            case "call", {"key": int(key), "fields": dict(fields)}:
+                for choice in (choice for choice, told in self._older_calls.items() if told == key):
+                    yield self._chunk(choice, {"function_call": fields})
             case _:
                 pass  # our decoder makes no others

@@ -102,6 +102,12 @@ def fault_of(body: Json, status: int | None, retry_after: float | None = None) -
     return Fault(kind, message or f"the upstream answered {status}", status, wait, at, code)
 
 
+def stopped_by_error(choice: JsonObject) -> Fault:
+    """The fault in a choice whose finish_reason is `error`; OpenRouter tells what happened beside it."""
+    error = choice.get("error")
+    return fault_of({"error": error or "the upstream stopped because of an error"}, None)
+
+
 def _message(error: JsonObject) -> str:
     for name in ("message", "detail", "msg", "error", "error_description"):
         value = error.get(name)

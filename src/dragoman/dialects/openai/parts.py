@@ -57,6 +57,11 @@ def wire_fields(extra: Extra | None) -> JsonObject:
     return {name: value for name, value in own_fields(extra).items() if not name.startswith("_")}
 
 
+def is_older(extra: Extra | None) -> bool:
+    """Whether it was said in the form of the time before tools: `functions`, `function_call`."""
+    return own_fields(extra).get("_older") is True
+
+
 # --- wire to blocks
 
 

@@ -7,7 +7,7 @@ import re
 from msgspec import structs
 
 from dragoman.dialects.openai.messages import rank
-from dragoman.dialects.openai.parts import own_fields
+from dragoman.dialects.openai.parts import is_older, own_fields
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.model.blocks import Extra
 from dragoman.model.conversation import Conversation, Message
@@ -27,6 +27,17 @@ class AskUsage:
             return conversation, None
         notes.added("openai.ask_usage", "stream_options", "the stream is asked to report its usage")
         return _with_field(conversation, "stream_options", {"include_usage": True}), None
+
+
+class OfferTools:
+    """`functions` are offered as tools, which every server knows; the answer is told in the client's older form."""
+
+    name = "openai.offer_tools"
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        if is_older(conversation.extra):
+            notes.changed("openai.offer_tools", "functions", "the functions are offered as tools")
+        return conversation, None
 
 
 class KeepSpecialTokens:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from dragoman.dialects.base import World
-from dragoman.dialects.openai.faults import fault_of
+from dragoman.dialects.openai.faults import fault_of, stopped_by_error
 from dragoman.dialects.openai.messages import assistant_blocks
 from dragoman.dialects.openai.parts import (
     JsonObject,
     arguments_text,
     extra_of,
+    is_older,
     own_fields,
     parse_content,
     render_part,
@@ -21,7 +22,7 @@ from dragoman.dialects.openai.parts import (
 )
 from dragoman.dialects.openai.reasoning import render_reasoning
 from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
-from dragoman.dialects.openai.tools import render_call
+from dragoman.dialects.openai.tools import render_call, render_older_call
 from dragoman.dialects.openai.usage import parse_usage, render_usage
 from dragoman.errors import BadFrame, MalformedRequest, MissingField, UpstreamFault
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, Where
@@ -63,7 +64,7 @@ def parse_reply(body: bytes, asked: Conversation, settings: OpenaiSettings) -> R
 
 
 def _reply(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Reply:
-    if fields.peek("error"):
+    if fields.peek("error") or fields.peek("object") == "error":
         fault = fault_of(fields.rest(), None)
         raise UpstreamFault(fault.message, fault=fault)
     fields.blame = MissingField
@@ -73,12 +74,14 @@ def _reply(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Rep
     choices = [(entry.integer("index", position), entry) for position, entry in enumerate(entries)]
     choices.sort(key=lambda pair: pair[0])
     usage = fields.maybe_child("usage")
+    created = fields.any("created")
+    kept: JsonObject = {"created": created} if type(created) is int and created else {}
     return Reply(
         fields.text("id", ""),
         fields.text("model", ""),
         tuple(_choice(entry, asked, settings) for _, entry in choices),
         parse_usage(usage) if usage else None,
-        extra=extra_of(envelope_rest(fields.rest())),
+        extra=extra_of(envelope_rest(fields.rest()) | kept),
     )
 
 
@@ -105,6 +108,9 @@ def _choice(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Ch
         blocks.append(Opaque(FAMILY, rest, "message fields", extra=extra_of({"_slot": MESSAGE_SLOT})))
     refused = any(own_fields(block.extra).get("refusal") is True for block in blocks)
     word = fields.text("finish_reason", "")
+    if word == "error":
+        fault = stopped_by_error(fields.rest())
+        raise UpstreamFault(fault.message, fault=fault)
     stop = parse_stop(word or "stop", fields.rest(), asked, refused=refused)
     return Choice(tuple(block for block in blocks if not (isinstance(block, Text) and not block.text)), stop)
 
@@ -120,6 +126,8 @@ def parse_stop(word: str, rest: JsonObject, asked: Conversation, *, refused: boo
     """Why it stopped. `rest` is the other fields of the choice; two upstreams name the stop sequence among them."""
     why = _WHYS.get(word, Why.END)
     extra: JsonObject = {} if word in _WHYS else {"finish_reason": word}
+    if word == "function_call":
+        extra["_older"] = True
     kept = telling({name: value for name, value in rest.items() if name not in _CHOICE})
     sequence = None
     if why is Why.END and not extra:
@@ -147,26 +155,38 @@ def render_reply(reply: Reply, asked: Conversation, world: World, settings: Open
         "object": "chat.completion",
         "created": world.now() if created is None else created,
         "model": reply.model or asked.model,
-        "choices": [_render_choice(choice, index, settings) for index, choice in enumerate(reply.choices)],
+        "choices": [
+            _render_choice(choice, index, settings, is_older(asked.extra)) for index, choice in enumerate(reply.choices)
+        ],
     }
     if reply.usage is not None:
         body["usage"] = render_usage(reply.usage)
     return jsonio.encode({**body, **extra})
 
 
-def render_stop(stop: Stop) -> JsonObject:
-    """The fields of a choice that say why it stopped."""
+def render_stop(stop: Stop, *, older: bool = False) -> JsonObject:
+    """The fields of a choice that say why it stopped; `older`: its call was told as a `function_call`."""
     extra = wire_fields(stop.extra)
     word, kept = extra.get("finish_reason"), extra.get("choice")
-    fields: JsonObject = {"finish_reason": word if isinstance(word, str) and word else _WORDS[stop.why]}
+    usual = "function_call" if older and stop.why is Why.TOOL else _WORDS[stop.why]
+    fields: JsonObject = {"finish_reason": word if isinstance(word, str) and word else usual}
     if stop.sequence is not None:
         fields["stop_reason"] = stop.sequence
     return fields | (kept if isinstance(kept, dict) else {})
 
 
-def _render_choice(choice: Choice, index: int, settings: OpenaiSettings) -> Json:
-    message = _render_message(choice.blocks, settings)
-    return {"index": index, "message": message, "logprobs": None, **render_stop(choice.stop)}
+def _render_choice(choice: Choice, index: int, settings: OpenaiSettings, older: bool) -> Json:
+    call = next((each for each in choice.blocks if is_function(each)), None) if older else None
+    message = _render_message([each for each in choice.blocks if each is not call], settings)
+    if isinstance(call, ToolCall):
+        message["function_call"] = render_older_call(structs.replace(call, arguments=call.arguments or "{}"))
+    stop = render_stop(choice.stop, older=call is not None)
+    return {"index": index, "message": message, "logprobs": None, **stop}
+
+
+def is_function(block: Block) -> bool:
+    """Whether `function_call` can tell it."""
+    return isinstance(block, ToolCall) and block.form == "json"
 
 
 def _render_message(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonObject:

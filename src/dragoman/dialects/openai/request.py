@@ -36,6 +36,8 @@ def parse_request(call: Call, settings: OpenaiSettings) -> Conversation:
     user = _user(fields, kept)
     tool_choice, odd = parse_choice(fields)
     kept |= odd
+    if fields.peek("functions") and not fields.peek("tools"):
+        kept["_older"] = True  # its client reads `function_call` and knows no `tool_calls`
     conversation = Conversation(
         model=call.model,
         messages=tuple(messages),

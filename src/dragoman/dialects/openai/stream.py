@@ -14,12 +14,12 @@ from itertools import count
 from dragoman.dialects.base import World
 from dragoman.dialects.openai.choice import ChoiceReader
 from dragoman.dialects.openai.chunk import Chunk, ChunkChoice, read_chunk, read_plain
-from dragoman.dialects.openai.faults import fault_of
+from dragoman.dialects.openai.faults import fault_of, stopped_by_error
 from dragoman.dialects.openai.parts import JsonObject, extra_of
 from dragoman.dialects.openai.reply import envelope_rest
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.dialects.openai.usage import parse_usage
-from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated
+from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, UpstreamFault
 from dragoman.model.conversation import Conversation, Stop, Why
 from dragoman.model.events import FINISHED, Event, Events, Failed, OpaqueEvent, Started, UsageReported
 from dragoman.wire.fields import Fields
@@ -47,12 +47,16 @@ class OpenaiDecoder:
         chunk = read_chunk(data)
         if chunk.error:
             return self._failed(fault_of({"error": chunk.error}, None))
+        if chunk.object == "error":  # older vLLM
+            raise self._unfit(fault_of(read_plain(data), None))
         events: list[Event] = []
         if not self._started and not self._start(chunk, data, events):
             return ()
         for position, choice in enumerate(chunk.choices or ()):
             if choice is not None:
                 self._choice(choice, position, data, events)
+            if self._over:
+                return tuple(events)
         if chunk.usage is not None:
             events.append(UsageReported(parse_usage(Fields(chunk.usage, "usage", MissingField))))
         return tuple(events)
@@ -69,6 +73,11 @@ class OpenaiDecoder:
     def _failed(self, fault: Fault) -> Events:
         self._over = True
         return (Failed(fault),)
+
+    def _unfit(self, fault: Fault) -> UpstreamFault:
+        """A failure told in a way that clients do not take for one: raised, so that it loses its frame."""
+        self._over = True
+        return UpstreamFault(fault.message, fault=fault)
 
     def _done(self) -> Events:
         self._over = True
@@ -106,7 +115,12 @@ class OpenaiDecoder:
                 raise MissingField(str(error)) from None
         if choice.logprobs:
             events.append(OpaqueEvent(FAMILY, "logprobs", {"index": index, "logprobs": choice.logprobs}))
-        if choice.finish_reason:
+        if choice.finish_reason == "error":
+            fault = stopped_by_error(_beside(data, position))
+            if not events:
+                raise self._unfit(fault)
+            events += self._failed(fault)
+        elif choice.finish_reason:
             reader.stop(choice.finish_reason, _beside(data, position), events)
 
 

@@ -182,6 +182,13 @@ def _call(fields: Fields, kind: str, words: str) -> ToolCall:
     return ToolCall(call_id, name, arguments, "text" if kind == "custom" else "json", extra=extra, at=Where(fields.at))
 
 
+def render_older_call(call: ToolCall) -> JsonObject:
+    """A `function_call`: it has no id, and what came beside it stands inside."""
+    fields = wire_fields(call.extra)
+    inside = fields.pop("function", None)
+    return {"name": call.name, "arguments": call.arguments, **(inside if isinstance(inside, dict) else {}), **fields}
+
+
 def render_call(call: ToolCall | Opaque) -> Json:
     if isinstance(call, Opaque):
         return call.data

@@ -106,7 +106,8 @@ class NoLength:
 
 
 class ToldEnd:
-    """A stream has no end of its own: one that ends without a word about its context may have been cut (D7)."""
+    """A stream has no end of its own: one that ends without a word about its context may have been cut (D7), and
+    however it ends, its counts are estimates (D15)."""
 
     name = "kiro.told_end"
 
@@ -129,12 +130,9 @@ class _End:
         match event:
             case Started(usage=usage) | UsageReported(usage):
                 self._estimated = usage is not None and usage.estimated
-            case Stopped(Stop(Why.END)) if self._estimated:
-                self._notes.added(
-                    "kiro.stream.no_usage",
-                    "",
-                    "no context usage came: the end is taken as meant, the counts are estimates",
-                )
+            case Stopped(Stop(why)) if self._estimated:
+                meant = "the end is taken as meant, " if why is Why.END else ""
+                self._notes.added("kiro.stream.no_usage", "", f"no context usage came: {meant}the counts are estimates")
             case _:
                 pass
 

@@ -13,7 +13,18 @@ from typing import TypeAlias
 
 from dragoman.model.blocks import Text, ToolCall
 from dragoman.model.conversation import Conversation, ToolSpec
-from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockStarted, Event, Events, Failed, Stopped, TextDelta
+from dragoman.model.events import (
+    ArgumentsDelta,
+    BlockEnded,
+    BlockStarted,
+    Cited,
+    Event,
+    Events,
+    Failed,
+    Sealed,
+    Stopped,
+    TextDelta,
+)
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
@@ -22,6 +33,8 @@ from dragoman.wire.jsonscan import ObjectScanner
 
 HELD_LIMIT = 1024 * 1024  # characters (D22); beyond it, it is text
 _FRESH = 1 << 42  # keys of the blocks made here; decoders count from 0
+
+_NOTHING = Text("")
 
 _Schemas: TypeAlias = Mapping[str, Mapping[str, Json]]
 _Call: TypeAlias = tuple[str, str]  # name, arguments
@@ -57,6 +70,7 @@ class _Recover:
         self._native = False
         self._fenced = False
         self._key: int | None = None  # the text block that is open
+        self._opening: Events = ()  # its beginning, until there is text in it: what is all a call was no text
         self._held = ""
         self._waiting: Events = ()  # the end of the text block whose tail is held
         self._made = 0
@@ -69,33 +83,50 @@ class _Recover:
 
     def _is_plain(self, event: Event) -> bool:
         """Text in which nothing of interest can begin; nearly all of a stream is that."""
-        return isinstance(event, TextDelta) and not self._held and not _INTERESTING(event.text)
+        return isinstance(event, TextDelta) and not (self._held or self._opening or _INTERESTING(event.text))
 
     def _take(self, event: Event) -> Iterable[Event]:
         match event:
             case TextDelta(key, text) if key == self._key:
                 yield from self._text(key, text)
-            case BlockStarted(key, block):
+            case BlockStarted():
                 yield from self._let_go()
-                self._native = self._native or isinstance(block, ToolCall)
-                if isinstance(block, Text) and not self._native:
-                    self._key, self._fenced = key, False
-                yield event
+                yield from self._begin(event)
             case BlockEnded(key) if key == self._key:
-                self._key = None
-                if _could_be_calls(self._held):
-                    self._waiting = (TextDelta(key, self._held), event)
-                else:
-                    yield from [TextDelta(key, self._held)] if self._held else []
-                    yield event
-                    self._held = ""
+                yield from self._end_text(key, event)
             case Stopped() if self._waiting:
                 yield from self._end(event)
             case Failed():
                 yield from self._let_go()
                 yield event
+            case Sealed(key) | Cited(key) if key == self._key:
+                yield from self._open()
+                yield event
             case _:
                 yield event
+
+    def _begin(self, event: BlockStarted) -> Iterable[Event]:
+        self._native = self._native or isinstance(event.block, ToolCall)
+        if not isinstance(event.block, Text) or self._native:
+            yield event
+            return
+        self._key, self._fenced, self._opening = event.key, False, (event,)
+        if event.block != _NOTHING:
+            yield from self._open()
+
+    def _open(self) -> Events:
+        opening, self._opening = self._opening, ()
+        return opening
+
+    def _end_text(self, key: int, event: BlockEnded) -> Iterable[Event]:
+        self._key = None
+        held = (TextDelta(key, self._held),) if self._held else ()
+        ending = (*self._open(), *held, event)
+        if _could_be_calls(self._held):
+            self._waiting = ending
+        else:
+            self._held = ""
+            yield from ending
 
     def _text(self, key: int, text: str) -> Iterable[Event]:
         self._held += text
@@ -103,6 +134,7 @@ class _Recover:
         if len(self._held) > HELD_LIMIT:
             said, self._held = said + self._held, ""
         if said:
+            yield from self._open()
             yield TextDelta(key, said)
 
     def _split(self, text: str) -> tuple[str, str]:
@@ -131,6 +163,9 @@ class _Recover:
     def _let_go(self) -> Iterable[Event]:
         """What was held is text after all: more came after it."""
         yield from self._waiting
+        if self._key is not None:
+            yield from self._open()
+            yield from [TextDelta(self._key, self._held)] if self._held else []
         self._waiting, self._held = (), ""
 
     def _end(self, stopped: Stopped) -> Iterable[Event]:
@@ -139,7 +174,8 @@ class _Recover:
             yield from self._let_go()
             yield stopped
             return
-        yield self._waiting[-1]
+        if not isinstance(self._waiting[0], BlockStarted):
+            yield self._waiting[-1]
         self._waiting, self._held = (), ""
         for name, arguments in calls:
             self._made += 1

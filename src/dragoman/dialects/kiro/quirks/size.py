@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
-from typing import TypeAlias
+from collections.abc import Sequence
+from itertools import accumulate
 
 from msgspec import structs
 
@@ -18,9 +17,9 @@ from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 
 MOST_TOKENS = 300_000  # of one request, whatever the model's window (rule 43)
-_KEPT = 3 / 4  # trimming leaves so much of what is allowed, so that it happens seldom: caches stay warm in between
-
-_Fits: TypeAlias = Callable[[tuple[Message, ...]], bool]
+_KEPT = (
+    3 / 4
+)  # trimming by size leaves so much of what is allowed, so that it happens seldom: caches stay warm in between
 
 
 class FitSize:
@@ -35,43 +34,60 @@ class FitSize:
         self._merges = merges
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        messages = conversation.messages
-        if self._most_entries is not None and self._entries(messages) > self._most_entries:
-            wanted = int(self._most_entries * _KEPT)
-            messages = self._trimmed(messages, lambda kept: self._entries(kept) <= wanted)
+        asked = conversation.messages
+        messages = asked if self._most_entries is None else _trimmed(asked, self._entries(asked), self._most_entries)
+        counted = len(asked) - len(messages)
         limit = min(model_of(conversation.model).window, MOST_TOKENS)
         around = estimate_input(structs.replace(conversation, messages=()))
-        if around + estimate_messages(messages) > limit and self._trims:
-            messages = self._trimmed(messages, lambda kept: around + estimate_messages(kept) <= limit * _KEPT)
-        if (size := around + estimate_messages(messages)) > limit:
+        tokens = _tokens(messages)
+        if around + tokens[0] > limit and self._trims:
+            messages = _trimmed(messages, tokens, int(limit * _KEPT) - around)
+            tokens = _tokens(messages)
+        if (size := around + tokens[0]) > limit:
             fault = context_full(size, limit)
             raise Unrepresentable(fault.message, fault=fault)
-        if len(messages) == len(conversation.messages):
-            return conversation, None
-        gone = len(conversation.messages) - len(messages)
-        notes.dropped(
-            "kiro.history.trimmed", "messages", f"the oldest {gone} messages are left out: the service takes no more"
-        )
-        return structs.replace(conversation, messages=tuple(messages)), None
+        _tell(counted, f"history_limit is {self._most_entries}", notes)
+        _tell(len(asked) - counted - len(messages), f"the service takes no more than {limit} tokens", notes)
+        return (conversation if messages is asked else structs.replace(conversation, messages=messages)), None
 
-    def _entries(self, messages: Sequence[Message]) -> int:
-        """How many entries history will have, placeholders included."""
-        roles = [message.role for message in messages if message.role != "system"]
-        adjacent = sum(one == other for one, other in pairwise(roles))
-        turns = len(roles) + (-adjacent if self._merges else adjacent)
-        turns += (roles[:1] == ["assistant"]) + (roles[-1:] == ["assistant"])
-        return max(turns - 1, 0)
+    def _entries(self, messages: Sequence[Message]) -> list[int]:
+        """How many entries history has, placeholders included, if it begins at each of these messages."""
+        adjacent = -1 if self._merges else 1
+        entries: list[int] = []
+        turns, after = 0, ""
+        for message in reversed(messages):
+            if message.role != "system":
+                turns += 1 + (message.role == "assistant" and not after)  # the last turn is a question
+                turns += adjacent if message.role == after else 0
+                after = message.role
+            entries.append(max(turns - 1 + (after == "assistant"), 0))
+        return [*reversed(entries)] or [0]
 
-    def _trimmed(self, messages: Sequence[Message], fits: _Fits) -> tuple[Message, ...]:
-        """Drop whole exchanges, oldest first, until it fits or only the last is left. System messages stay."""
-        cuts = [index for index, message in enumerate(messages) if index and _opens(message)]
-        for cut in cuts:
-            kept = (*[message for message in messages[:cut] if message.role == "system"], *messages[cut:])
-            if fits(kept) or cut == cuts[-1]:
-                return kept
-        return tuple(messages)
+
+def _tokens(messages: Sequence[Message]) -> list[int]:
+    """How many tokens are left without what stands before each of these messages, system messages excepted."""
+    sizes = [estimate_messages((message,)) for message in messages]
+    going = (0 if message.role == "system" else size for message, size in zip(messages, sizes, strict=True))
+    whole = sum(sizes)
+    return [whole - gone for gone in accumulate(going, initial=0)]
+
+
+def _trimmed(messages: tuple[Message, ...], left: Sequence[int], most: int) -> tuple[Message, ...]:
+    """Drop whole exchanges, oldest first, until it fits or only the last is left. System messages stay."""
+    if left[0] <= most:
+        return messages
+    cuts = [index for index, message in enumerate(messages) if index and _opens(message)]
+    if not cuts:
+        return messages
+    cut = next((index for index in cuts if left[index] <= most), cuts[-1])
+    return (*[message for message in messages[:cut] if message.role == "system"], *messages[cut:])
 
 
 def _opens(message: Message) -> bool:
     """Whether an exchange begins here: with the user, and not with the answer to a call."""
     return message.role == "user" and not any(isinstance(block, ToolResult) for block in message.blocks)
+
+
+def _tell(gone: int, why: str, notes: Notes) -> None:
+    if gone:
+        notes.dropped("kiro.history.trimmed", "messages", f"the oldest {gone} messages are left out: {why}")

@@ -25,8 +25,27 @@ def called(conversation: Conversation) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+class GiveDescriptions:
+    """A tool without a description is described by its name, as the client spells it (D13)."""
+
+    name = "kiro.give_descriptions"
+    before = "rename_tools"
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        before = len(notes)
+        tools = tuple([_given(tool, notes) if isinstance(tool, ToolSpec) else tool for tool in conversation.tools])
+        return (conversation if len(notes) == before else structs.replace(conversation, tools=tools)), None
+
+
+def _given(tool: ToolSpec, notes: Notes) -> ToolSpec:
+    if tool.description.strip() or not tool.name.strip():
+        return tool
+    notes.added("kiro.tools.description", tool.at.path, f"{tool.name} has no description; its name is given")
+    return structs.replace(tool, description=tool.name)
+
+
 class DescribeTools:
-    """Tools alone, each with a description that is neither empty nor too long (rules 17, 18, 27)."""
+    """Tools alone, each with a description that is not too long (rules 17, 18, 27)."""
 
     name = "kiro.describe_tools"
     before = "fold_system"
@@ -40,7 +59,7 @@ class DescribeTools:
         told: list[Text] = []
         for tool in conversation.tools:
             if isinstance(tool, ToolSpec):
-                tools.append(self._described(tool, told, notes))
+                tools.append(self._described(_given(tool, notes), told, notes))  # a blank name has an alias by now
             else:
                 what = f"the service refuses a {tool.kind} among the tools"
                 notes.dropped("kiro.tools.cache_point", tool.at.path, what)
@@ -51,9 +70,6 @@ class DescribeTools:
 
     def _described(self, tool: ToolSpec, told: list[Text], notes: Notes) -> ToolSpec:
         words = tool.description
-        if not words.strip():
-            notes.added("kiro.tools.description", tool.at.path, f"{tool.name} has no description; its name is given")
-            return structs.replace(tool, description=tool.name)
         short = _cut(words)
         if short == words:
             return tool
