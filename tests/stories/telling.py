@@ -111,7 +111,7 @@ def _without_noise(value: object) -> object:
     if isinstance(value, dict):
         kept = {name: _without_noise(each) for name, each in value.items() if name != "at"}
         return {name: each for name, each in kept.items() if each not in (None, "", [], {}, False)}
-    return [_without_noise(each) for each in value] if isinstance(value, list) else value
+    return [_without_noise(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def story_text(dialect: Dialect, raw: bytes) -> bytes:
