@@ -19,7 +19,7 @@ from dragoman.dialects.base import Dialect, Reader, World
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.assemble import fold
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.events import BlockEnded, Event, Events, Failed
+from dragoman.model.events import BlockEnded, Events, Failed
 from dragoman.model.grammar import check
 from dragoman.translate import Answer, Plan, WaysBack, plan
 from dragoman.wire import jsonio
@@ -272,7 +272,3 @@ def _trials(dialect: Dialect) -> Iterable[tuple[str, Callable[[], None]]]:
             )
     for data in (b"", b"{", b"null", b"data: {}\n\n", b"data: [1]\n\n", b"\x00" * 20, b'{"messages": 1}'):
         yield f"bytes {data!r}", lambda d=data: only_our_errors(dialect, d)  # type: ignore[misc]
-
-
-def events_of(*events: Event) -> Events:
-    return events
