@@ -74,7 +74,7 @@ def tell(story: Story) -> dict[str, bytes]:
             files[f"{name}.request.json"] = jsonio.pretty(jsonio.decode(target.binding.wrap(made.call()).body)) + b"\n"
             notes += [f"request {story.asked} -> {name}: {note}" for note in made.notes]
     events = [event for step in steps(upstream, asked, story.stream) for event in step.events]
-    files["events.jsonl"] = b"".join(jsonio.encode(event) + b"\n" for event in events)
+    files["events.jsonl"] = b"".join(jsonio.encode(_readable(event)) + b"\n" for event in events)
     for name in registry.names():
         target = registry.get(name)
         if name == story.answered:
@@ -103,14 +103,21 @@ def steps(dialect: Dialect, asked: Conversation, data: bytes):  # type: ignore[n
 
 def canonical_json(value: Conversation | Event) -> bytes:
     """A canonical value as people read it: defaults and places left out."""
-    plain = msgspec.to_builtins(value, builtin_types=(), str_keys=True)
-    return jsonio.pretty(_without_noise(plain)) + b"\n"
+    return jsonio.pretty(_readable(value)) + b"\n"
+
+
+def _readable(value: Conversation | Event) -> object:
+    return _without_noise(msgspec.to_builtins(value, builtin_types=(), str_keys=True))
 
 
 def _without_noise(value: object) -> object:
     if isinstance(value, dict):
-        kept = {name: _without_noise(each) for name, each in value.items() if name != "at"}
-        return {name: each for name, each in kept.items() if each not in (None, "", [], {}, False)}
+        kept = {name: _without_noise(each) for name, each in value.items() if name not in ("at", "spelling")}
+        return {
+            name: each
+            for name, each in kept.items()
+            if each is not None and each is not False and each not in ("", [], {})
+        }
     return [_without_noise(each) for each in value] if isinstance(value, list | tuple) else value
 
 

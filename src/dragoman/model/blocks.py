@@ -11,9 +11,13 @@ from dragoman.wire.jsonio import Json
 
 
 class Where(Struct, frozen=True, eq=False):
-    """A place in the client's payload. Equal to every other, so that it never decides whether two values are."""
+    """A place in the client's payload. Equal to every other, so that it never decides whether two values are.
+
+    `bare`: what a node there should hold was not given at all, which says less than giving nothing.
+    """
 
     path: str = ""
+    bare: bool = False
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Where)

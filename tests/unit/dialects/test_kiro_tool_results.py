@@ -119,7 +119,7 @@ def test_extract_user_message_tool_result_id(ids: Body, call_id: str) -> None:
 # --- TestExtractNestedContent_EdgeCases
 
 TS4 = {
-    "TS4.1 empty array": (tool_message([]), NO_OUTPUT, "kiro.result.missing"),
+    "TS4.1 empty array": (tool_message([]), NO_OUTPUT, "kiro.result.empty"),
     "TS4.2 missing content": (tool_message(), NO_OUTPUT, "kiro.result.missing"),
     "TS4.3 not an array": (tool_message("not an array but has content"), "not an array but has content", None),
     "TS4.4 non-text types": (
@@ -127,7 +127,7 @@ TS4 = {
         "Image processed",
         "kiro.result.malformed",
     ),
-    "empty string": (tool_message(""), NO_OUTPUT, "kiro.result.missing"),
+    "empty string": (tool_message(""), NO_OUTPUT, "kiro.result.empty"),
     "white space": (tool_message([text(" \n")]), NO_OUTPUT, "kiro.result.empty"),
     "null": ({**tool_message(), "content": None}, NO_OUTPUT, "kiro.result.missing"),
     "nulls inside": (tool_message([None, text("a"), None]), "a", None),
@@ -163,7 +163,7 @@ def test_extract_nested_content_is_recursive(depth: int) -> None:
 @pytest.mark.parametrize(
     ("message", "rule", "place"),
     [
-        (tool_message([]), "kiro.result.missing", "messages[2]"),
+        (tool_message([]), "kiro.result.empty", "messages[2]"),
         (tool_message(" \t"), "kiro.result.empty", "messages[2]"),
         (TS4["TS4.4 non-text types"][0], "kiro.result.malformed", "messages[2].content[0]"),
         (tool_message([{"type": "x_widget"}, text("secret")]), "kiro.result.not_text", "messages[2].content[0]"),

@@ -172,7 +172,8 @@ def parse_tool_result(fields: Fields) -> ToolResult:
     fallback = fields.any(field)
     content = tuple(_result_parts(fallback, fields.path(field), fields.blame))
     fields.any("content")
-    return ToolResult(call_id, content, is_error, take_cache(fields), extra=extra(fields), at=Where(fields.at))
+    at = Where(fields.at, bare=fallback is None)
+    return ToolResult(call_id, content, is_error, take_cache(fields), extra=extra(fields), at=at)
 
 
 def _is_error(fields: Fields) -> bool:

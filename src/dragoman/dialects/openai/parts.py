@@ -189,7 +189,7 @@ def parse_result(fields: Fields) -> ToolResult:
         parse_result_content(text if content is None else content, at),
         failed if is_error is None else is_error,
         extra=extra_of(rest),
-        at=Where(fields.at),
+        at=Where(fields.at, bare=content is None and text is None),
     )
 
 

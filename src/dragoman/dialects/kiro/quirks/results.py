@@ -56,8 +56,8 @@ def _result(result: ToolResult, notes: Notes) -> ToolResult:
                 content.append(part)
     if any(isinstance(part, Media) or part.text.strip() for part in content if not isinstance(part, Opaque)):
         return result if len(content) == len(result.content) else structs.replace(result, content=tuple(content))
-    rule = "kiro.result.empty" if content else "kiro.result.missing"
-    what = "says nothing" if content else "has no content"
+    rule = "kiro.result.missing" if result.at.bare else "kiro.result.empty"
+    what = "has no content" if result.at.bare else "says nothing"
     notes.added(rule, result.at.path, f"the result {what}; it is given as {NO_OUTPUT!r}")
     _log(rule, result.at.path, result)
     return structs.replace(result, content=(Text(NO_OUTPUT, at=result.at),))
