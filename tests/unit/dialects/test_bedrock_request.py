@@ -95,7 +95,7 @@ def test_results_are_read_with_all_they_may_hold() -> None:
         "t1",
         (
             Text("a"),
-            Text('{"b":1.5}', extra=Extra("bedrock", {"_json": True}, frozenset({"_json"}))),
+            Text('{"b":1.5}', extra=Extra("bedrock", {"~json": True}, frozenset({"~json"}))),
             Media("image", "image/jpeg", "base64", "aGk="),
             Opaque("bedrock", {"image": {"format": "jpeg", "source": {"bytes": "???"}}}, "unreadable media"),
             Opaque("bedrock", {"searchResult": {"source": "s", "title": "t", "content": []}}, "searchResult"),

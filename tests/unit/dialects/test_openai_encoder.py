@@ -208,7 +208,7 @@ def test_what_only_chat_knows_goes_back_into_its_chunk() -> None:
         OpaqueEvent("openai", "delta", {"index": 0, "delta": {"audio": {"data": "x"}}}),
         BlockStarted(0, ToolCall("a", "f", extra=Extra("openai", {"extra_content": 1}))),
         BlockEnded(0),
-        BlockStarted(1, Opaque("openai", {"annotations": [1]}, extra=Extra("openai", {"_slot": "message"}))),
+        BlockStarted(1, Opaque("openai", {"annotations": [1]}, extra=Extra("openai", {"~slot": "message"}))),
         BlockEnded(1),
         BlockStarted(2, Media("image", "image/png", "base64", "aGk=")),
         BlockEnded(2),

@@ -145,7 +145,7 @@ def test_what_chat_can_say_is_read_as_it_was_written(reply: Reply) -> None:
         ("stop", Stop(Why.END)),
         ("length", Stop(Why.LENGTH)),
         ("tool_calls", Stop(Why.TOOL)),
-        ("function_call", Stop(Why.TOOL, extra=Extra("openai", {"_older": True}, frozenset({"_older"})))),
+        ("function_call", Stop(Why.TOOL, extra=Extra("openai", {"~older": True}, frozenset({"~older"})))),
         ("content_filter", Stop(Why.REFUSAL)),
         (None, Stop(Why.END)),
         ("", Stop(Why.END)),
@@ -304,7 +304,7 @@ def test_a_failure_that_looks_like_an_answer_is_a_fault(body: Any, message: str,
     assert (caught.value.fault.message, caught.value.fault.status) == (message, status)
 
 
-OLDER = Conversation("m", (), extra=Extra("openai", {"_older": True}, frozenset({"_older"})))
+OLDER = Conversation("m", (), extra=Extra("openai", {"~older": True}, frozenset({"~older"})))
 
 
 def older(*blocks: Any, why: Why = Why.TOOL) -> Any:

@@ -416,7 +416,7 @@ def test_function_messages_become_calls_and_results_with_stable_ids() -> None:
     assert asked.tools == (ToolSpec("f", "", {"type": "object"}),)
     assert asked.tool_choice == ToolChoice("one", ("f",))
     assert asked == ask(*body, functions=[{"name": "f", "parameters": {"type": "object"}}], function_call={"name": "f"})
-    assert asked.extra == Extra("openai", {"_older": True}, frozenset({"_older"}))
+    assert asked.extra == Extra("openai", {"~older": True}, frozenset({"~older"}))
     assert alike(again(asked)) == alike(structs.replace(asked, extra=None))  # upstreams are asked in the newer form
     assert [m["role"] for m in render(asked)["messages"]] == ["user", "assistant", "tool", "assistant", "tool"]
 
@@ -582,7 +582,7 @@ def test_which_field_told_the_user_is_remembered() -> None:
 def test_spellings_are_marked_as_such() -> None:
     asked = ask({"role": "developer", "content": "d"}, USER, max_tokens=5, safety_identifier="s")
     assert asked.extra is not None and asked.extra.spelling == set(asked.extra.fields)
-    assert asked.system[0].extra is not None and asked.system[0].extra.spelling == {"_role"}
+    assert asked.system[0].extra is not None and asked.system[0].extra.spelling == {"~role"}
 
 
 def test_efforts() -> None:

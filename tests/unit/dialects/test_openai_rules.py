@@ -189,12 +189,12 @@ def fit(conversation: Conversation, codec: OpenaiCodec | None = None) -> tuple[C
 
 def test_a_stream_is_asked_for_its_usage_unless_it_says_something_itself() -> None:
     asked = Conversation(
-        "m", (), stream=True, extra=Extra("openai", {"_max_tokens": "max_tokens"}, frozenset({"_max_tokens"}))
+        "m", (), stream=True, extra=Extra("openai", {"~max_tokens": "max_tokens"}, frozenset({"~max_tokens"}))
     )
     fitted, rules = fit(asked)
     assert rules == ["openai.ask_usage"]
     assert fitted.extra is not None and fitted.extra.fields["stream_options"] == {"include_usage": True}
-    assert fitted.extra.spelling == {"_max_tokens"}
+    assert fitted.extra.spelling == {"~max_tokens"}
     assert fit(fitted) == (fitted, [])
     for silent in (
         Conversation("m", ()),

@@ -116,7 +116,7 @@ def test_a_plain_answer() -> None:
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 def test_reasoning_and_content_in_one_chunk_are_two_blocks_reasoning_first(field: str) -> None:
-    spelt = Extra("openai", {"_field": field}, frozenset({"_field"})) if field == "reasoning" else None
+    spelt = Extra("openai", {"~field": field}, frozenset({"~field"})) if field == "reasoning" else None
     assert told(chunk({"content": "a", field: "t"}), chunk(finish="stop")) == [
         BlockStarted(0, Reasoning("", "openai", extra=spelt)),
         ReasoningDelta(0, "t"),
@@ -351,7 +351,7 @@ def test_escapes_cut_between_chunks_stay_exact() -> None:
         ("stop", Stop(Why.END)),
         ("length", Stop(Why.LENGTH)),
         ("tool_calls", Stop(Why.TOOL)),
-        ("function_call", Stop(Why.TOOL, extra=Extra("openai", {"_older": True}, frozenset({"_older"})))),
+        ("function_call", Stop(Why.TOOL, extra=Extra("openai", {"~older": True}, frozenset({"~older"})))),
         ("content_filter", Stop(Why.REFUSAL)),
         ("eos_token", Stop(Why.END, extra=Extra("openai", {"finish_reason": "eos_token"}))),
     ],

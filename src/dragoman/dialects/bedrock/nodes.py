@@ -11,8 +11,8 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 FAMILY = "bedrock"
-AS_JSON = "_json"  # how a text of a tool result was spelt: as a JSON value
-_BESIDE = "_beside"  # fields that stand beside an object's one member, which the service refuses
+AS_JSON = "~json"  # how a text of a tool result was spelt: as a JSON value
+_BESIDE = "~beside"  # fields that stand beside an object's one member, which the service refuses
 
 
 def extra(fields: Fields) -> Extra | None:
@@ -25,7 +25,7 @@ def extra_of(rest: dict[str, Json], spelling: frozenset[str] = frozenset()) -> E
 
 
 def own_fields(kept: Extra | None) -> Mapping[str, Json]:
-    """The fields kept for this family; those that begin with `_` are ours, and never written."""
+    """The fields kept for this family; those that begin with `~` are ours, and never written."""
     return kept.fields if kept is not None and kept.family == FAMILY else {}
 
 
@@ -36,7 +36,7 @@ def with_extra(body: dict[str, Json], kept: Extra | None) -> dict[str, Json]:
 
 def _merged(body: dict[str, Json], kept: Mapping[str, Json]) -> dict[str, Json]:
     for name, value in kept.items():
-        if name.startswith("_"):
+        if name.startswith("~"):
             continue
         known = body.get(name)
         body[name] = _merged({**known}, value) if isinstance(known, dict) and isinstance(value, dict) else value

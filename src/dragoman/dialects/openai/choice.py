@@ -25,7 +25,7 @@ from dragoman.model.events import (
     TextDelta,
 )
 
-_SHORT_FIELD = extra_of({"_field": "reasoning"})  # so that one stream keeps to one field, whoever writes its frames
+_SHORT_FIELD = extra_of({"~field": "reasoning"})  # so that one stream keeps to one field, whoever writes its frames
 _REFUSAL = Extra(FAMILY, {"refusal": True})
 
 
@@ -199,7 +199,7 @@ class ChoiceReader:
     def _litellm_block(self, entry: dict[str, Any], events: list[Event]) -> None:
         signature, data = entry.get("signature"), entry.get("data")
         if entry.get("type") == "redacted_thinking" and isinstance(data, str):
-            hidden = self._begin(-1, extra_of({"_field": "thinking_blocks"}), events)
+            hidden = self._begin(-1, extra_of({"~field": "thinking_blocks"}), events)
             self._seal(hidden, Seal(FAMILY, data, "redacted"), events)
         elif isinstance(signature, str) and signature:
             thought = self._thought or self._begin(None, None, events)

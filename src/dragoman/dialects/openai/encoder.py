@@ -237,7 +237,7 @@ class OpenaiEncoder:
                 if block.text:
                     yield from self.feed((TextDelta(key, block.text),))
             case Reasoning():
-                spelt = own_fields(block.extra).get("_field")
+                spelt = own_fields(block.extra).get("~field")
                 field = "reasoning" if spelt == "reasoning" else self._settings.reasoning_field
                 self._grows[key] = (b'%b{"%b":' % (begin, field.encode()), b"}" + self._goes_on)
                 self._thoughts[key] = _Thought(choice, block, [])
@@ -250,7 +250,7 @@ class OpenaiEncoder:
                 part = render_part(structs.replace(block, cache=None))
                 yield self._chunk(choice, {"images": [{**part, "index": number}]} if isinstance(part, dict) else {})
             case Opaque():
-                slotted = own_fields(block.extra).get("_slot") == "message"
+                slotted = own_fields(block.extra).get("~slot") == "message"
                 yield self._chunk(choice, block.data if slotted else {"content": [block.data]})
 
     def _number(self, counts: dict[int, int], choice: int) -> int:

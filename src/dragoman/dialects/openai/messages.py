@@ -64,7 +64,7 @@ class MessageParser:
 
     def _system(self, fields: Fields, role: str) -> Message:
         blocks = parse_content(fields.any("content"), fields.path("content"))
-        kept = _rest(fields) | ({"_role": role} if role == "developer" else {})
+        kept = _rest(fields) | ({"~role": role} if role == "developer" else {})
         return Message("system", tuple(blocks), extra=extra_of(kept), at=Where(fields.at))
 
     def _user(self, fields: Fields) -> Message:
@@ -121,7 +121,7 @@ def lead(messages: Sequence[Message]) -> tuple[list[Text], Sequence[Message]]:
         if message.role != "system" or len(said) < len(message.blocks):
             return texts, messages[index:]
         own = own_fields(message.extra)
-        placing: JsonObject = {"_role": own.pop("_role")} if "_role" in own else {}
+        placing: JsonObject = {"~role": own.pop("~role")} if "~role" in own else {}
         placing |= {"message": own} if own else {}
         texts += [structs.replace(text, extra=extra_of(own_fields(text.extra) | placing)) for text in said]
     return texts, ()
@@ -153,7 +153,7 @@ def render_messages(system: Sequence[Text], messages: Iterable[Message], setting
     for message in messages:
         match message.role:
             case "system":
-                role = str(own_fields(message.extra).get("_role", "system"))
+                role = str(own_fields(message.extra).get("~role", "system"))
                 rendered.append(_render_plain(message, role, message.blocks))
             case "user":
                 rendered.extend(_render_user(message))
@@ -165,7 +165,7 @@ def render_messages(system: Sequence[Text], messages: Iterable[Message], setting
 def _placing(text: Text) -> tuple[Json, Json]:
     """What the texts of one system message share: its role and its own fields."""
     fields = own_fields(text.extra)
-    return fields.get("_role"), fields.get("message")
+    return fields.get("~role"), fields.get("message")
 
 
 def _render_system(texts: Sequence[Text]) -> Json:
@@ -207,7 +207,7 @@ def rank(block: Block) -> int:
             return 2
         case Opaque(extra=extra):
             return {"reasoning_details": 0, "thinking_blocks": 0, "tool_calls": 2}.get(
-                str(own_fields(extra).get("_slot")), 1
+                str(own_fields(extra).get("~slot")), 1
             )
         case _:
             return 1

@@ -42,8 +42,8 @@ _SPELLING = frozenset(
 
 
 def extra_of(fields: JsonObject) -> Extra | None:
-    """Fields to keep, if there are any. Some only say how something was spelt: ours begin with an underscore."""
-    spelling = frozenset(name for name in fields if name.startswith("_") or name in _SPELLING)
+    """Fields to keep, if there are any. Some only say how something was spelt: ours begin with a tilde, as no service's do."""
+    spelling = frozenset(name for name in fields if name.startswith("~") or name in _SPELLING)
     return Extra(FAMILY, fields, spelling) if fields else None
 
 
@@ -54,12 +54,12 @@ def own_fields(extra: Extra | None) -> JsonObject:
 
 def wire_fields(extra: Extra | None) -> JsonObject:
     """The same without what only remembers a spelling."""
-    return {name: value for name, value in own_fields(extra).items() if not name.startswith("_")}
+    return {name: value for name, value in own_fields(extra).items() if not name.startswith("~")}
 
 
 def is_older(extra: Extra | None) -> bool:
     """Whether it was said in the form of the time before tools: `functions`, `function_call`."""
-    return own_fields(extra).get("_older") is True
+    return own_fields(extra).get("~older") is True
 
 
 # --- wire to blocks
@@ -348,5 +348,5 @@ def describe(block: Block) -> str:
 
 def without_place(text: Text) -> Text:
     """A text without the fields of the message it came in."""
-    fields = {name: value for name, value in own_fields(text.extra).items() if name not in {"message", "_role"}}
+    fields = {name: value for name, value in own_fields(text.extra).items() if name not in {"message", "~role"}}
     return structs.replace(text, extra=extra_of(fields))

@@ -35,7 +35,7 @@ def _parse_plain(fields: Fields, settings: OpenaiSettings) -> list[Reasoning | O
     for name in REASONING_FIELDS:
         text = fields.text(name, "")
         if text and not found:
-            spelt: JsonObject = {} if name == settings.reasoning_field else {"_field": name}
+            spelt: JsonObject = {} if name == settings.reasoning_field else {"~field": name}
             found.append(Reasoning(text, FAMILY, extra=extra_of(spelt), at=Where(fields.path(name))))
     return found
 
@@ -51,7 +51,7 @@ def _parse_detail(fields: Fields, position: int) -> Reasoning | Opaque:
             FAMILY,
             dict(fields.rest(), type=kind),
             "reasoning detail",
-            extra=extra_of({"_slot": "reasoning_details"}),
+            extra=extra_of({"~slot": "reasoning_details"}),
             at=Where(fields.at),
         )
     text, summary = fields.text("text", ""), fields.text("summary", "")
@@ -67,7 +67,7 @@ def _parse_detail(fields: Fields, position: int) -> Reasoning | Opaque:
 
 def _parse_block(fields: Fields, position: int) -> Reasoning | Opaque:
     """An entry of litellm's `thinking_blocks`."""
-    kind, spelt = fields.any("type"), {"_field": _BLOCKS}
+    kind, spelt = fields.any("type"), {"~field": _BLOCKS}
     if kind == "thinking":
         text, signature = fields.text("thinking", ""), fields.text("signature", "")
         seal = Seal(FAMILY, signature) if signature else None
@@ -79,7 +79,7 @@ def _parse_block(fields: Fields, position: int) -> Reasoning | Opaque:
         FAMILY,
         dict(fields.rest(), type=kind),
         "thinking block",
-        extra=extra_of({"_slot": _BLOCKS}),
+        extra=extra_of({"~slot": _BLOCKS}),
         at=Where(fields.at),
     )
 
@@ -91,7 +91,7 @@ def render_reasoning(blocks: Sequence[Reasoning | Opaque], settings: OpenaiSetti
     text = "".join(block.text for block in blocks if isinstance(block, Reasoning))
     first = blocks[0]
     if len(blocks) == 1 and isinstance(first, Reasoning) and _is_plain(first):
-        return {str(own_fields(first.extra).get("_field", settings.reasoning_field)): text}
+        return {str(own_fields(first.extra).get("~field", settings.reasoning_field)): text}
     fields: JsonObject = {settings.reasoning_field: text} if text else {}
     for name in ("reasoning_details", _BLOCKS):
         entries = [block for block in blocks if _field(block) == name]
@@ -106,7 +106,7 @@ def _is_plain(block: Reasoning) -> bool:
 
 def _field(block: Reasoning | Opaque) -> str:
     fields = own_fields(block.extra)
-    return _BLOCKS if _BLOCKS in (fields.get("_field"), fields.get("_slot")) else "reasoning_details"
+    return _BLOCKS if _BLOCKS in (fields.get("~field"), fields.get("~slot")) else "reasoning_details"
 
 
 def _render_entry(block: Reasoning | Opaque, index: int, name: str) -> Json:

@@ -105,7 +105,7 @@ def _choice(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Ch
         name, arguments = required(call, "name"), arguments_text(call.any("arguments"))
         blocks.append(ToolCall("", name, arguments, at=Where(call.at)))
     if rest := telling(message.rest()):
-        blocks.append(Opaque(FAMILY, rest, "message fields", extra=extra_of({"_slot": MESSAGE_SLOT})))
+        blocks.append(Opaque(FAMILY, rest, "message fields", extra=extra_of({"~slot": MESSAGE_SLOT})))
     refused = any(own_fields(block.extra).get("refusal") is True for block in blocks)
     word = fields.text("finish_reason", "")
     if word == "error":
@@ -127,7 +127,7 @@ def parse_stop(word: str, rest: JsonObject, asked: Conversation, *, refused: boo
     why = _WHYS.get(word, Why.END)
     extra: JsonObject = {} if word in _WHYS else {"finish_reason": word}
     if word == "function_call":
-        extra["_older"] = True
+        extra["~older"] = True
     kept = telling({name: value for name, value in rest.items() if name not in _CHOICE})
     sequence = None
     if why is Why.END and not extra:
@@ -228,7 +228,7 @@ def _place(
     block: Opaque, own: JsonObject, reasoning: list[Reasoning | Opaque], calls: list[Json], parts: list[Json]
 ) -> None:
     """Put what only Chat knows back where it was."""
-    match own_fields(block.extra).get("_slot"), block.data:
+    match own_fields(block.extra).get("~slot"), block.data:
         case "message", dict() as fields:
             own |= fields
         case "tool_calls", data:

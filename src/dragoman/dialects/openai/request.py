@@ -37,7 +37,7 @@ def parse_request(call: Call, settings: OpenaiSettings) -> Conversation:
     tool_choice, odd = parse_choice(fields)
     kept |= odd
     if fields.peek("functions") and not fields.peek("tools"):
-        kept["_older"] = True  # its client reads `function_call` and knows no `tool_calls`
+        kept["~older"] = True  # its client reads `function_call` and knows no `tool_calls`
     conversation = Conversation(
         model=call.model,
         messages=tuple(messages),
@@ -62,7 +62,7 @@ def _max_tokens(fields: Fields, settings: OpenaiSettings, kept: JsonObject) -> i
         if fields.peek(name) is None:
             continue
         if name != settings.max_tokens_field:
-            kept["_max_tokens"] = name
+            kept["~max_tokens"] = name
         value = fields.integer(name)
         if value < 0:
             fields.fail(name, "expected a count of tokens")
@@ -74,7 +74,7 @@ def _user(fields: Fields, kept: JsonObject) -> str:
     for name in _USER_FIELDS:
         if user := fields.text(name, "") if fields.peek(name) is not None else "":
             if name != "user":
-                kept["_user"] = name
+                kept["~user"] = name
             return user
     return ""
 
@@ -146,14 +146,14 @@ def render_request(conversation: Conversation, settings: OpenaiSettings) -> Call
     body |= _render_output(conversation.output)
     body |= _render_thinking(conversation.thinking)
     if conversation.max_tokens is not None:
-        body[str(spelt.get("_max_tokens", settings.max_tokens_field))] = conversation.max_tokens
+        body[str(spelt.get("~max_tokens", settings.max_tokens_field))] = conversation.max_tokens
     if conversation.stop:
         body["stop"] = list(conversation.stop)
     body |= conversation.knobs
     if conversation.choices != 1:
         body["n"] = conversation.choices
     if conversation.user:
-        body[str(spelt.get("_user", "user"))] = conversation.user
+        body[str(spelt.get("~user", "user"))] = conversation.user
     body = {**wire_fields(conversation.extra), **body}
     return Call("generate", conversation.model, conversation.stream, body)
 

@@ -171,7 +171,7 @@ def parse_call(fields: Fields) -> ToolCall | Opaque:
         return _call(fields, "function", "arguments")
     if not isinstance(kind, str):
         fields.fail("type", f"expected a string, got {describe(kind)}")
-    return Opaque(FAMILY, fields.rest(), kind, extra=extra_of({"_slot": "tool_calls"}), at=Where(fields.at))
+    return Opaque(FAMILY, fields.rest(), kind, extra=extra_of({"~slot": "tool_calls"}), at=Where(fields.at))
 
 
 def _call(fields: Fields, kind: str, words: str) -> ToolCall:

@@ -1,0 +1,158 @@
+"""What is fuzzed: each target takes bytes and raises if a promise is broken. Nothing here knows who makes the bytes.
+
+A promise is a law: only our errors escape, cuts do not matter, what is read can be told to every other dialect.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from msgspec import structs
+
+import dragoman.dialects as registry
+from dragoman.conformance import laws
+from dragoman.conformance.laws import NOBODY
+from dragoman.dialects.base import Dialect
+from dragoman.errors import DragomanError
+from dragoman.filters.raw_tools.outputs import Remark
+from dragoman.translate import plan
+from dragoman.wire import jsonio
+from dragoman.wire.eventstream import EventStreamDecoder, encode_message, parse_headers
+from dragoman.wire.frame import Frame, FrameDecoder
+from dragoman.wire.sse import SseDecoder
+from tests.stories.telling import STORIES, wire_bytes
+from tests.unit.raw_tools.cases import CASES
+from tests.unit.raw_tools.samples import outputs
+
+VECTORS = Path(__file__).parents[1] / "vectors"
+CRASHES = VECTORS / "crashes"  # one folder a target; what was found there once is tried for ever
+_DEPTH = 100  # a body nested deeper is refused at the gateway's door
+
+
+class Promise(AssertionError):
+    """A promise that was broken."""
+
+
+def sse(data: bytes) -> None:
+    _cuts_of_frames(SseDecoder, data)
+
+
+def eventstream(data: bytes) -> None:
+    _cuts_of_frames(EventStreamDecoder, data)
+    _header_round_trip(data)
+
+
+def _cuts_of_frames(make: Callable[[], FrameDecoder], data: bytes) -> None:
+    whole = _decoded(make(), [data])
+    for pieces in ([data[i : i + 1] for i in range(len(data))], _halved(data)):
+        told = _decoded(make(), pieces)
+        if told != whole:
+            raise Promise(f"frames depend on the cut: {whole!r} {told!r}")
+
+
+def _decoded(decoder: FrameDecoder, pieces: list[bytes]) -> tuple[list[Frame], str]:
+    frames: list[Frame] = []
+    try:
+        for piece in pieces:
+            frames += decoder.feed(piece)
+        frames += decoder.close()
+    except DragomanError as error:
+        return frames, f"{type(error).__name__}: {error}"
+    return frames, ""
+
+
+def _halved(data: bytes) -> list[bytes]:
+    middle = len(data) // 2
+    return [data[:middle], b"", data[middle:]]
+
+
+def _header_round_trip(data: bytes) -> None:
+    try:
+        headers = parse_headers(data)
+    except DragomanError:
+        return
+    (frame,) = EventStreamDecoder().messages(encode_message(headers, data))
+    if frame.headers != headers or frame.payload != data:
+        raise Promise(f"headers came back otherwise: {headers!r} {frame.headers!r}")
+
+
+def raw_tools(data: bytes) -> None:
+    text = data.decode("utf-8", "replace")
+    for choice in ("auto", "kimi"):
+        whole = [told for told in outputs([text], choice) if not isinstance(told, Remark)]
+        for pieces in (list(text), [text[: len(text) // 2], text[len(text) // 2 :]]):
+            told = [each for each in outputs(pieces, choice) if not isinstance(each, Remark)]
+            if told != whole:
+                raise Promise(f"calls depend on the cut: {whole!r} {told!r}")
+
+
+def request(dialect: Dialect, data: bytes) -> None:
+    """A body: refused with our own words, or told to another dialect without breaking a rule there."""
+    if _depth(data) > _DEPTH:
+        return
+    try:
+        body = jsonio.decode(data)
+    except jsonio.JsonError:
+        return
+    try:
+        call = dialect.binding.unwrap(body)
+        asked = dialect.codec.parse_request(structs.replace(call, model=call.model or "m"))
+    except DragomanError:
+        return
+    laws.own_body_returns(dialect, body)
+    upstream = _other_end(data)
+    made = laws.fitted(dialect, upstream, asked)
+    if made is not None and (breaches := upstream.codec.breaches(made.call())):
+        raise Promise(f"what {dialect.name} asks breaks rules of {upstream.name}: {breaches!r}")
+
+
+def answer(dialect: Dialect, data: bytes) -> None:
+    """A stream or a whole reply: read with our own errors, by the grammar, whatever the cut."""
+    laws.only_our_errors(dialect, data)
+    laws.cuts_do_not_matter(plan(_other_end(data), dialect, NOBODY), data, (1, len(data) // 2, len(data) - 1))
+
+
+def _other_end(data: bytes) -> Dialect:
+    """Any dialect, but always the same for the same bytes."""
+    names = registry.names()
+    return registry.get(names[zlib.crc32(data) % len(names)])
+
+
+def _depth(data: bytes) -> int:
+    deepest = depth = 0
+    for byte in data:
+        depth += (byte in b"[{") - (byte in b"]}")
+        deepest = max(deepest, depth)
+    return deepest
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "sse": sse,
+    "eventstream": eventstream,
+    "raw_tools": raw_tools,
+    **{f"request.{name}": partial(request, registry.get(name)) for name in registry.names()},
+    **{f"answer.{name}": partial(answer, registry.get(name)) for name in registry.names()},
+}
+
+
+def seeds(target: str) -> Iterator[bytes]:
+    """Good examples to begin with: the stories, and what broke once."""
+    kind, _, dialect = target.partition(".")
+    if dialect:
+        suffix = "request.json" if kind == "request" else "stream"
+        told = (path.read_bytes() for path in sorted(STORIES.glob(f"*/{dialect}.{suffix}")))
+        yield from told if kind == "request" else (wire_bytes(registry.get(dialect), text) for text in told)
+    elif kind == "raw_tools":
+        yield from ("".join(text for _, text in case.said).encode() for case in CASES)
+    else:
+        dialects = ("anthropic", "openai") if kind == "sse" else ("bedrock", "kiro")
+        yield from itertools.chain.from_iterable(seeds(f"answer.{dialect}") for dialect in dialects)
+    yield from crashes(target)
+
+
+def crashes(target: str) -> Iterator[bytes]:
+    yield from (path.read_bytes() for path in sorted((CRASHES / target).glob("*")))
