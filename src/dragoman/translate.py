@@ -6,6 +6,7 @@ One table, `ORDER`, says in which order filters work: forward top to bottom, bac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -19,8 +20,20 @@ from dragoman.model.assemble import fold, unfold
 from dragoman.model.canonical import canonical
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Reply, Stop, Usage
-from dragoman.model.events import Event, Events, Failed, Finished, Started, Step, Stopped, UsageReported
-from dragoman.model.filter import Back, Filter, MakeBack
+from dragoman.model.events import (
+    ArgumentsDelta,
+    Event,
+    Events,
+    Failed,
+    Finished,
+    ReasoningDelta,
+    Started,
+    Step,
+    Stopped,
+    TextDelta,
+    UsageReported,
+)
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Note, Notes
 
 
@@ -52,13 +65,14 @@ class Pair(Struct, frozen=True):
 
 
 _Maker: TypeAlias = Callable[[Pair], Filter | None]
+Mask: TypeAlias = Callable[[Fault], Fault]  # gives the same one if there is nothing to take out
 
 ORDER: tuple[_Maker, ...] = (
     lambda pair: None if pair.client.interleaves else filters.SerializeBlocks(),
     lambda _: filters.SettleStop(),
     lambda pair: filters.CarrySeals(pair.client, pair.client_family, pair.upstream),
     lambda pair: filters.DropForeign(pair.client, pair.client_family, pair.upstream, pair.upstream_family),
-    lambda pair: None if pair.upstream.text_tools else filters.WrapTextTools(),
+    lambda pair: filters.WrapTextTools(native=pair.upstream.text_tools),
     lambda pair: filters.PairTools() if pair.upstream.paired_results else None,
     lambda pair: filters.PlainResults(pair.upstream),
     lambda pair: filters.RenameTools(pair.upstream),
@@ -69,6 +83,7 @@ ORDER: tuple[_Maker, ...] = (
     lambda pair: filters.ObjectArguments(pair.client, pair.upstream),
 )
 LAST: tuple[_Maker, ...] = (  # after the upstream dialect's own quirks: these read the answer first
+    lambda pair: filters.SettleThinking(pair.upstream) if pair.upstream.least_budget else None,
     lambda pair: _raw_tools(pair),  # noqa: PLW0108  # defined below
     lambda pair: filters.ThinkTags(pair.upstream_family) if pair.settings.think_tags else None,
 )
@@ -124,7 +139,9 @@ def plan(
     makers: list[MakeBack] = []
     for each in _filters(client, upstream, sent.model, settings):
         changed, maker = each.forward(sent, notes)
-        sent = sent if changed is sent else canonical(changed)  # what a filter leaves may be less than a text
+        if changed.messages is not sent.messages or changed.system is not sent.system:
+            changed = canonical(changed)  # what a filter leaves may be less than a text
+        sent = changed
         if maker is not None:
             makers.append(maker)
     if (asked.messages or asked.system) and not (sent.messages or sent.system):
@@ -133,13 +150,26 @@ def plan(
 
 
 def _filters(client: Dialect, upstream: Dialect, model: str, settings: Settings) -> Sequence[Filter]:
+    try:
+        return _kept_filters(client, upstream, model, settings)
+    except TypeError:  # somebody's dialect that cannot be hashed
+        return _made_filters(client, upstream, model, settings)
+
+
+@lru_cache(maxsize=256)
+def _kept_filters(client: Dialect, upstream: Dialect, model: str, settings: Settings) -> Sequence[Filter]:
+    """Filters remember nothing, so those of one pair serve all its requests."""
+    return _made_filters(client, upstream, model, settings)
+
+
+def _made_filters(client: Dialect, upstream: Dialect, model: str, settings: Settings) -> Sequence[Filter]:
     codec = upstream.codec
     pair = Pair(
         client.codec.capabilities(model), client.codec.family, codec.capabilities(model), codec.family, settings
     )
     shared = [each for make in ORDER if (each := make(pair)) is not None]
     last = [each for make in LAST if (each := make(pair)) is not None]
-    return [*_placed(shared, codec.quirks(model)), *last]
+    return (*_placed(shared, codec.quirks(model)), *last)
 
 
 def _placed(shared: Sequence[Filter], quirks: Sequence[Filter]) -> Iterator[Filter]:
@@ -151,19 +181,25 @@ def _placed(shared: Sequence[Filter], quirks: Sequence[Filter]) -> Iterator[Filt
     yield from (quirk for quirk in quirks if getattr(quirk, "before", "") not in names)
 
 
+_Route: TypeAlias = list[tuple[int, Callable[[Events], Events]]]
+
+
 class WaysBack:
     """All ways back of a plan as one, last change first."""
 
     def __init__(self, plan: Plan) -> None:
         self.notes = Notes(refuse=False)
         self._backs = [make(self.notes) for make in reversed(plan.makers)]
-        self._routes: dict[type[Event], list[tuple[int, Back]]] = {}
+        self._routes: dict[type[Event], _Route] = {}
 
     def feed(self, events: Events) -> Events:
         if len(events) != 1:
             return self._all(events, 0)
-        for position, back in self._route(type(events[0])):
-            told = back.feed(events)
+        route = self._routes.get(type(events[0]))
+        if route is None:
+            route = self._route(type(events[0]))
+        for position, feed in route:
+            told = feed(events)
             if told is not events:
                 return self._all(told, position + 1)
         return events
@@ -173,13 +209,13 @@ class WaysBack:
             events = back.feed(events)
         return events
 
-    def _route(self, kind: type[Event]) -> list[tuple[int, Back]]:
+    def _route(self, kind: type[Event]) -> _Route:
         """The ways back that a lone event of this kind concerns: of the usual ones, hardly any."""
-        route = self._routes.get(kind)
-        if route is None:
-            concerned = [(at, back) for at, back in enumerate(self._backs) if kind in getattr(back, "reads", {kind})]
-            route = self._routes[kind] = concerned
-        return route
+        concerned: _Route = [
+            (at, back.feed) for at, back in enumerate(self._backs) if kind in getattr(back, "reads", {kind})
+        ]
+        self._routes[kind] = concerned
+        return concerned
 
 
 class Progress:
@@ -202,13 +238,19 @@ class Progress:
 
 
 _WATCHED: frozenset[type[Event]] = frozenset({Started, UsageReported, Stopped, Failed})
+_DELTAS: frozenset[type[Event]] = frozenset({TextDelta, ReasoningDelta, ArgumentsDelta})
+_LAST: frozenset[type[Event]] = frozenset({Finished, Failed})
 
 
 class Answer:
-    """One answer on its way back: the upstream's bytes in, the client's bytes out."""
+    """One answer on its way back: the upstream's bytes in, the client's bytes out.
 
-    def __init__(self, plan: Plan, world: World = REAL_WORLD) -> None:
+    `mask` takes out of an upstream's complaint what the client must not read.
+    """
+
+    def __init__(self, plan: Plan, world: World = REAL_WORLD, mask: Mask | None = None) -> None:
         upstream, client = plan.upstream, plan.client
+        self._mask = mask
         self._reader = Reader(upstream.binding.frames(), upstream.codec.decoder(plan.sent, world))
         self._ways = WaysBack(plan)
         self._encoder = client.codec.encoder(plan.asked, world)
@@ -223,35 +265,55 @@ class Answer:
         return list(self._ways.notes)
 
     def feed(self, chunk: bytes) -> bytes:
-        return b"".join([self._write(step) for step in self._reader.feed(chunk)])
+        return self._write(self._reader.feed(chunk))
 
     def close(self, broken: Fault | None = None) -> bytes:
         """The upstream's bytes are over. The client's stream always ends with its dialect's end or its error."""
-        return b"".join([self._write(step) for step in self._reader.close(broken)])
+        return self._write(self._reader.close(broken))
 
     def ping(self) -> bytes:
         """A frame that says nothing, for a client that waits; empty where its dialect has none."""
         payload = None if self.over else self._encoder.ping()
         return b"" if payload is None else self._frame(payload)
 
-    def _write(self, step: Step) -> bytes:
-        if self.over:
-            return b""
+    def _write(self, steps: list[Step]) -> bytes:
+        out: list[bytes] = []
         try:
-            return self._written(step)
+            for step in steps:
+                if self.over:
+                    break
+                out.append(self._written(step))
         except DragomanError as error:  # something no filter knew: the client is told, in its own dialect
             self.over, self.fault = True, error.fault
-            return b"".join([self._frame(payload) for payload in self._encoder.feed((Failed(error.fault),))])
+            told = self._encoder.feed(self._masked((Failed(error.fault),)))
+            out += [self._frame(payload) for payload in told]
+        return b"".join(out)
 
     def _written(self, step: Step) -> bytes:
         events = self._ways.feed(step.events)
-        self.progress.see(events)
-        if events and isinstance(events[-1], Finished | Failed):
-            self.over = True
-            self.fault = events[-1].fault if isinstance(events[-1], Failed) else None
+        if len(events) == 1 and type(events[0]) in _DELTAS:  # nearly all of a stream
+            self.progress.begun = True
+        else:
+            events = self._watched(events)
         if self._keeps_frames and step.raw and events == step.events and self._encoder.passes(events):
             return step.raw
-        return b"".join([self._frame(payload) for payload in self._encoder.feed(events)])
+        frames = [self._frame(payload) for payload in self._encoder.feed(events)]
+        return frames[0] if len(frames) == 1 else b"".join(frames)
+
+    def _watched(self, events: Events) -> Events:
+        self.progress.see(events)
+        if events and type(events[-1]) in _LAST:
+            self.over = True
+            events = self._masked(events)
+            self.fault = events[-1].fault if isinstance(events[-1], Failed) else None
+        return events
+
+    def _masked(self, events: Events) -> Events:
+        last = events[-1]
+        if self._mask is None or not isinstance(last, Failed):
+            return events
+        told = self._mask(last.fault)
+        return events if told is last.fault else (*events[:-1], Failed(told))
 
 
 def answer_whole(plan: Plan, body: bytes, world: World = REAL_WORLD) -> tuple[bytes, list[Note]]:

@@ -13,10 +13,9 @@ import random
 import subprocess
 import sys
 import time
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
-
-from tests.fuzz.targets import CRASHES, TARGETS, seeds
 
 FOUND = Path("build/fuzz")
 _ODD: list[Any] = [
@@ -27,16 +26,18 @@ _ODD: list[Any] = [
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Fuzz the readers by coverage.")
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help="all, if none is named: " + ", ".join(TARGETS))
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help="all, if none is named")
     parser.add_argument("--seconds", type=int, default=10, help="for each target (10)")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     told = parser.parse_args()
     if told.inside:
         _fuzz(told.inside, told.seconds)
+    from tests.fuzz.targets import TARGETS
+
     wanted = told.targets or list(TARGETS)
     unknown = [name for name in wanted if name not in TARGETS]
     if unknown:
-        parser.error(f"no such target: {', '.join(unknown)}")
+        parser.error(f"no such target: {', '.join(unknown)} (there are: {', '.join(TARGETS)})")
     failed = [name for name in wanted if not _ran(name, told.seconds)]
     print(f"{len(wanted)} targets, {len(failed)} broken" + "".join(f"\n  {name}" for name in failed))
     return 1 if failed else 0
@@ -56,7 +57,10 @@ def _ran(target: str, seconds: int) -> bool:
 
 
 def _fuzz(target: str, seconds: int) -> None:
-    import atheris  # noqa: PLC0415  only who fuzzes needs it
+    import atheris
+
+    with atheris.instrument_imports(include=["dragoman"]):
+        from tests.fuzz.targets import CRASHES, TARGETS, seeds
 
     corpus = FOUND / target
     corpus.mkdir(parents=True, exist_ok=True)
@@ -74,9 +78,15 @@ def _fuzz(target: str, seconds: int) -> None:
             print(f"kept as {kept}", file=sys.stderr)
             raise
 
-    options = [f"-max_total_time={seconds}", "-print_final_stats=1", "-verbosity=0", "-max_len=16384", "-timeout=20"]
+    options = [
+        f"-max_total_time={seconds}",
+        "-print_final_stats=1",
+        "-verbosity=0",
+        "-max_len=16384",
+        "-timeout=20",
+        "-artifact_prefix=build/fuzz/",
+    ]
     mutator = {"custom_mutator": _mutated} if target.startswith("request.") else {}
-    atheris.instrument_all()
     atheris.Setup([sys.argv[0], *options, str(corpus)], once, **mutator)
     atheris.Fuzz()
 
@@ -96,20 +106,22 @@ def _mutated(data: bytes, limit: int, seed: int) -> bytes:
 def _changed(tree: Any, rng: random.Random) -> Any:
     places = list(_places(tree))
     if not places:
-        return rng.choice(_ODD)
+        return deepcopy(rng.choice(_ODD))
     holder, key = rng.choice(places)
     match rng.randrange(5):
         case 0:
             del holder[key]
         case 1:
             other, place = rng.choice(places)
-            holder[key] = json.loads(json.dumps(other[place]))
+            holder[key] = deepcopy(other[place])
         case 2 if isinstance(holder, list):
-            holder.insert(rng.randint(0, len(holder)), json.loads(json.dumps(holder[key])))
+            holder.insert(rng.randint(0, len(holder)), deepcopy(holder[key]))
         case 3 if isinstance(holder, dict):
-            holder[rng.choice([other for _, other in places if isinstance(other, str)] or ["x"])] = holder[key]
+            holder[rng.choice([other for _, other in places if isinstance(other, str)] or ["x"])] = deepcopy(
+                holder[key]
+            )
         case _:
-            holder[key] = rng.choice(_ODD)
+            holder[key] = deepcopy(rng.choice(_ODD))
     return tree
 
 

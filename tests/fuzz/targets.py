@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from msgspec import structs
 
 import dragoman.dialects as registry
 from dragoman.conformance import laws
+from dragoman.conformance.compare import alike
 from dragoman.conformance.laws import NOBODY
-from dragoman.dialects.base import Dialect
+from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import DragomanError
 from dragoman.filters.raw_tools.outputs import Remark
 from dragoman.translate import plan
@@ -98,16 +100,26 @@ def request(dialect: Dialect, data: bytes) -> None:
         body = jsonio.decode(data)
     except jsonio.JsonError:
         return
-    try:
+    with suppress(DragomanError):
         call = dialect.binding.unwrap(body)
-        asked = dialect.codec.parse_request(structs.replace(call, model=call.model or "m"))
-    except DragomanError:
-        return
-    laws.own_body_returns(dialect, body)
-    upstream = _other_end(data)
-    made = laws.fitted(dialect, upstream, asked)
-    if made is not None and (breaches := upstream.codec.breaches(made.call())):
-        raise Promise(f"what {dialect.name} asks breaks rules of {upstream.name}: {breaches!r}")
+        call = structs.replace(call, model=call.model or "m")
+        made = plan(dialect, upstream := _other_end(data), dialect.codec.parse_request(call))
+        sent = made.call()
+        if dialect.codec.breaches(call):
+            return  # what was wrong already may stay so: the upstream will say it
+        if breaches := upstream.codec.breaches(sent):
+            raise Promise(f"what {dialect.name} asks breaks rules of {upstream.name}: {breaches!r}")
+        _comes_back(dialect, call)
+
+
+def _comes_back(dialect: Dialect, call: Call) -> None:
+    """At home nothing is lost; an id that a body lacks may be added."""
+    first = dialect.codec.parse_request(call)
+    again = dialect.codec.parse_request(dialect.codec.render_request(first))
+    kept, found = (dict(each.extra.fields) if each.extra else {} for each in (first, again))
+    lost = [name for name, value in kept.items() if name not in found or found[name] != value]
+    if lost or alike(structs.replace(first, extra=None)) != alike(structs.replace(again, extra=None)):
+        raise Promise(f"{dialect.name} loses something of its own body: {lost} {first!r} {again!r}")
 
 
 def answer(dialect: Dialect, data: bytes) -> None:

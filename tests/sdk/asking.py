@@ -66,7 +66,7 @@ def ask_node(tasks: list[Task]) -> list[Outcome]:
 
 def ask_python(task: Task) -> Outcome:
     try:
-        return {"anthropic": _anthropic, "openai": _openai}[task.sdk](task)
+        return {"anthropic": _anthropic, "openai": _openai, "responses": _responses}[task.sdk](task)
     except (anthropic.APIError, openai.APIError) as error:
         return {"error": type(error).__name__, "status": getattr(error, "status_code", None), "message": str(error)}
 
@@ -119,6 +119,39 @@ def _openai(task: Task) -> Outcome:
         "calls": [_call(call) for call in message.tool_calls or []],
         "stop": choice.finish_reason,
         "usage": [completion.usage.prompt_tokens, completion.usage.completion_tokens] if completion.usage else None,
+    }
+
+
+def _responses(task: Task) -> Outcome:
+    client = openai.OpenAI(api_key="x", max_retries=0, http_client=_client(task))
+    if task.how == "whole":
+        return _responded(client.responses.create(model="m", input="?"))
+    last: Any = None
+    with client.responses.stream(model="m", input="?") as stream:
+        for event in stream:
+            if event.type in ("response.completed", "response.incomplete", "response.failed"):
+                last = event.response
+        if last.status == "completed":  # the helper's own final response knows no other end
+            last = stream.get_final_response()
+    return _responded(last)
+
+
+def _responded(response: Any) -> Outcome:
+    if response.status == "failed":
+        return {"error": response.error.code, "status": None, "message": response.error.message}
+    made = [item for item in response.output if item.type in ("function_call", "custom_tool_call")]
+    thoughts = [part.text for item in response.output if item.type == "reasoning" for part in item.summary]
+    thoughts += [part.text for item in response.output if item.type == "reasoning" for part in item.content or ()]
+    reason = response.incomplete_details and response.incomplete_details.reason
+    return {
+        "text": response.output_text,
+        "reasoning": "\n\n".join(thoughts),  # parts of one text
+        "calls": [
+            [item.call_id, item.name, json.loads(item.arguments) if item.type == "function_call" else item.input]
+            for item in made
+        ],
+        "stop": reason or response.status,
+        "usage": [response.usage.input_tokens, response.usage.output_tokens],
     }
 
 

@@ -23,10 +23,11 @@ from dragoman.translate import Answer, WaysBack, answer_whole, plan
 from tests.sdk.asking import Outcome, Task, ask_node, ask_python
 from tests.stories.telling import stories
 
-SDKS = ("anthropic", "openai")
+SDKS = ("anthropic", "openai", "responses")
 STOPS = {
     "anthropic": {"end": "end_turn", "tool": "tool_use", "length": "max_tokens"},
     "openai": {"end": "stop", "tool": "tool_calls", "length": "length"},
+    "responses": {"end": "completed", "tool": "completed", "length": "max_output_tokens"},
 }
 
 
@@ -80,7 +81,7 @@ def expected_outcome(sdk: str, reply: Reply) -> Outcome:
     choice = reply.choices[0]
     usage = reply.usage
     prompt = 0 if usage is None else usage.input
-    if usage is not None and sdk == "openai":
+    if usage is not None and sdk != "anthropic":
         prompt += usage.cache_read + usage.cache_write
     return {
         "text": "".join(block.text for block in choice.blocks if isinstance(block, Text)),

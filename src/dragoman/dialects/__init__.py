@@ -16,7 +16,9 @@ from dragoman.errors import LocalMisuse
 
 _BUILT_IN = {
     "anthropic": "dragoman.dialects.anthropic:DIALECT",
+    "gemini": "dragoman.dialects.gemini:DIALECT",  # before openai, whose list of models is at any path
     "openai": "dragoman.dialects.openai:DIALECT",
+    "responses": "dragoman.dialects.responses:DIALECT",
     "kiro": "dragoman.dialects.kiro:DIALECT",
     "bedrock": "dragoman.dialects.bedrock:DIALECT",
     "bedrock.invoke": "dragoman.dialects:bedrock_invoke",
@@ -47,7 +49,9 @@ def get(name: str) -> Dialect:
 def bedrock_invoke() -> Dialect:
     """Anthropic's language behind Bedrock's InvokeModel. Packages never import one another: they are joined here."""
     door = importlib.import_module("dragoman.dialects.bedrock.invoke")
-    return structs.replace(get("anthropic"), name="bedrock.invoke", binding=door.BINDING, counts=door.COUNTS)
+    return structs.replace(
+        get("anthropic"), name="bedrock.invoke", binding=door.BINDING, counts=door.COUNTS, key_header="authorization"
+    )
 
 
 @cache

@@ -124,11 +124,30 @@ class Counts(Protocol):
     def render_count(self, tokens: int, estimated: bool) -> bytes: ...
 
 
+class Model(Struct, frozen=True):
+    """A model that can be asked for, with its figures as far as anybody has told them."""
+
+    name: str
+    window: int | None = None
+    longest_answer: int | None = None
+    since: int = 0
+
+
+class Listing(Protocol):
+    """How a family tells which models there are. What is None in an entry is left out of it: no figure is made up."""
+
+    def entry(self, model: Model) -> dict[str, Json]: ...
+    def list_of(self, entries: list[Json]) -> Json: ...
+
+
 class Dialect(Struct, frozen=True):
     name: str
     codec: Codec
     binding: Binding
     counts: Counts | None = None
+    listing: Listing | None = None  # None: as OpenAI lists, which most clients can read
+    key_header: str = "authorization"  # where its service wants a key: there as a bearer token, elsewhere alone
+    models: tuple[str, ...] = ()  # names that the service is known to have
 
 
 class Reader:

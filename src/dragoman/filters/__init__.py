@@ -18,6 +18,7 @@ from dragoman.filters.raw_tools import RawTools
 from dragoman.filters.rename_tools import RenameTools
 from dragoman.filters.serialize_blocks import SerializeBlocks
 from dragoman.filters.settle_stop import SettleStop
+from dragoman.filters.settle_thinking import SettleThinking
 from dragoman.filters.think_tags import ThinkTags
 from dragoman.filters.wrap_text_tools import WrapTextTools
 
@@ -35,6 +36,7 @@ __all__ = [
     "RenameTools",
     "SerializeBlocks",
     "SettleStop",
+    "SettleThinking",
     "ThinkTags",
     "WrapTextTools",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
-from dragoman.model.blocks import Extra, Text, ToolResult
+from dragoman.model.blocks import Block, Extra, Text, ToolResult
 from dragoman.model.canonical import spaced
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Role
@@ -61,21 +61,27 @@ class AlternateTurns:
 
 
 def _merged(messages: Iterable[Message], seam: str, notes: Notes) -> list[Message]:
-    merged: list[Message] = []
+    runs: list[list[Message]] = []
     for message in messages:
-        if merged and merged[-1].role == message.role != "system":
+        if runs and runs[-1][0].role == message.role != "system":
             notes.changed("turn.merged", message.at.path, f"joined with the {message.role} turn before it")
-            merged[-1] = _join(merged[-1], message, seam)
+            runs[-1].append(message)
         else:
-            merged.append(message)
-    return merged
+            runs.append([message])
+    return [_joined(run, seam) if len(run) > 1 else run[0] for run in runs]
 
 
-def _join(one: Message, other: Message, seam: str) -> Message:
-    blocks = (*one.blocks, *spaced(one.blocks, other.blocks, seam))
-    if one.role == "user":
-        blocks = tuple(sorted(blocks, key=lambda block: not isinstance(block, ToolResult)))
-    return structs.replace(one, blocks=blocks, extra=_union(one.extra, other.extra))
+def _joined(run: list[Message], seam: str) -> Message:
+    blocks: list[Block] = []
+    extra: Extra | None = None
+    said: tuple[Block, ...] = ()  # a text before, if there is one
+    for message in run:
+        blocks += spaced(said, message.blocks, seam)
+        said = said or tuple(block for block in message.blocks if isinstance(block, Text) and block.text.strip())[:1]
+        extra = _union(extra, message.extra)
+    if run[0].role == "user":
+        blocks.sort(key=lambda block: not isinstance(block, ToolResult))
+    return structs.replace(run[0], blocks=tuple(blocks), extra=extra)
 
 
 def _union(one: Extra | None, other: Extra | None) -> Extra | None:

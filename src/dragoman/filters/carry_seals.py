@@ -1,7 +1,9 @@
 """carry_seals: a seal travels through a client of another family, marked, and comes home unmarked (D50).
 
 The mark is `dragoman1.<family>.<kind>.<base64url>` in the client's own slot. Reasoning that has no seal gets an empty
-one, so that an upstream which wants its reasoning back can have it.
+one, so that an upstream which wants its reasoning back can have it. Where only reasoning has a slot, the seal of a call
+rides on an empty thought before it, and that of a text on one between it and what comes next; the mark then ends with
+whom it belongs to: the call's id, also in base64url, or nothing for a text.
 """
 
 from __future__ import annotations
@@ -10,36 +12,69 @@ import base64
 import binascii
 from collections.abc import Iterable
 
-from msgspec import structs
+from msgspec import Struct, structs
 
-from dragoman.model.blocks import Block, Reasoning, Seal
+from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.events import BlockEnded, BlockStarted, Event, Events, Sealed
+from dragoman.model.events import (
+    ArgumentsDelta,
+    BlockEnded,
+    BlockStarted,
+    Cited,
+    Event,
+    Events,
+    Sealed,
+    Stopped,
+    TextDelta,
+)
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 
 _PREFIX = "dragoman1."
+_CODED_PREFIX = base64.b64encode(_PREFIX[:9].encode()).decode()  # how a mark begins that is bytes in base64
 _KINDS = {"signature", "redacted", "encrypted"}
+_PLAIN, _RIDING = 2, 3  # dots behind the prefix
+_RIDERS = 1 << 40  # the keys of thoughts that only carry a seal begin here: no decoder counts so far
 
 
-def mark(seal: Seal) -> str:
+class Mark(Struct, frozen=True):
+    """A foreign seal; `owner` is None for that of the reasoning it stands on, "" for a text's, else a call's id."""
+
+    seal: Seal
+    owner: str | None = None
+
+
+def mark(seal: Seal, owner: str | None = None) -> str:
     """Write a foreign seal so that its own family can be told again."""
-    data = base64.urlsafe_b64encode(seal.data.encode("utf-8", "surrogatepass")).decode().rstrip("=")
-    return f"{_PREFIX}{seal.family}.{seal.kind}.{data}"
+    text = f"{_PREFIX}{seal.family}.{seal.kind}.{_coded(seal.data)}"
+    return text if owner is None else f"{text}.{_coded(owner)}"
 
 
-def unmark(text: str) -> Seal | None:
-    """Read a marked seal; None if it is not marked by us."""
-    prefix, _, rest = text.partition(".")
-    family, kind, data = (*rest.split("."), "", "", "")[:3]
-    if f"{prefix}." != _PREFIX or not family or kind not in _KINDS or rest.count(".") != 2:
+def unmark(text: str) -> Mark | None:
+    """Read a marked seal, in base64 or not; None if it is not marked by us."""
+    if text.startswith(_CODED_PREFIX):
+        text = _decoded(text) or ""
+    if not text.startswith(_PREFIX) or text.count(".") - 1 not in (_PLAIN, _RIDING):
         return None
+    family, kind, *coded = text.removeprefix(_PREFIX).split(".")
+    plain = [_decoded(each) for each in coded]
+    if not family or kind not in _KINDS or plain[0] is None or plain[-1] is None:
+        return None
+    seal = Seal(family, plain[0], kind)  # type: ignore[arg-type]
+    return Mark(seal, plain[1] if len(plain) > 1 else None)
+
+
+def _coded(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode("utf-8", "surrogatepass")).decode().rstrip("=")
+
+
+def _decoded(text: str) -> str | None:
+    plain = text.replace("+", "-").replace("/", "_").rstrip("=")
     try:
-        plain = base64.b64decode(data + "=" * (-len(data) % 4), b"-_", validate=True).decode("utf-8", "surrogatepass")
+        return base64.b64decode(plain + "=" * (-len(plain) % 4), b"-_", validate=True).decode("utf-8", "surrogatepass")
     except (binascii.Error, ValueError):
         return None
-    return Seal(family, plain, kind)  # type: ignore[arg-type]
 
 
 class CarrySeals:
@@ -48,32 +83,65 @@ class CarrySeals:
     def __init__(self, client: Capabilities, client_family: str, upstream: Capabilities) -> None:
         self._client = client
         self._family = client_family
+        self._rides = upstream.sealed_words and not client.sealed_words
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        messages = tuple(map(_unmarked, conversation.messages))
+        home = _Home(notes)
+        messages = tuple(map(home.message, conversation.messages))
+        home.end()
         if any(one is not other for one, other in zip(messages, conversation.messages, strict=True)):
             conversation = structs.replace(conversation, messages=messages)
-        return conversation, lambda notes: _Marks(self._client, self._family, notes)
+        make = _Riding if self._rides else _Marks
+        return conversation, lambda notes: make(self._client, self._family, notes)
 
 
-def _unmarked(message: Message) -> Message:
-    if not any(isinstance(block, Reasoning) and block.seal is not None for block in message.blocks):
-        return message
-    blocks = tuple(map(_unmarked_block, message.blocks))
-    return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
+class _Home:
+    """Gives seals back to whom they belong."""
 
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+        self._riding: dict[str, tuple[Seal, str]] = {}  # by the id of the call that is to come; where the seal stood
 
-def _unmarked_block(block: Block) -> Block:
-    if not isinstance(block, Reasoning) or block.seal is None:
-        return block
-    seal = unmark(block.seal.data)
-    if seal is None:
-        return block
-    return structs.replace(block, family=seal.family, seal=seal if seal.data else None)
+    def message(self, message: Message) -> Message:
+        if not self._riding and not any(getattr(block, "seal", None) for block in message.blocks):
+            return message
+        blocks: list[Block] = []
+        for block in message.blocks:
+            self._block(block, blocks)
+        return message if tuple(blocks) == message.blocks else structs.replace(message, blocks=tuple(blocks))
+
+    def end(self) -> None:
+        for seal, at in self._riding.values():
+            self._notes.dropped("seal.no_call", at, f"a {seal.kind} of {seal.family} came without the call it is of")
+
+    def _block(self, block: Block, blocks: list[Block]) -> None:
+        seal: Seal | None = getattr(block, "seal", None)
+        found = unmark(seal.data) if seal is not None else None
+        if isinstance(block, ToolCall) and block.id in self._riding:
+            blocks.append(structs.replace(block, seal=self._riding.pop(block.id)[0]))
+        elif found is None:
+            blocks.append(block)
+        elif isinstance(block, Reasoning) and found.owner is not None:
+            if block.text:
+                blocks.append(structs.replace(block, seal=None))
+            self._ride(found.seal, found.owner, block.at.path, blocks)
+        elif isinstance(block, Reasoning):
+            own = found.seal if found.seal.data else None
+            blocks.append(structs.replace(block, family=found.seal.family, seal=own))
+        else:
+            blocks.append(structs.replace(block, seal=found.seal))
+
+    def _ride(self, seal: Seal, owner: str, at: str, blocks: list[Block]) -> None:
+        if owner:
+            self._riding[owner] = (seal, at)
+        elif blocks and isinstance(text := blocks[-1], Text) and text.seal is None:
+            blocks[-1] = structs.replace(text, seal=seal)
+        else:
+            blocks.append(Text("", seal=seal))
 
 
 class _Marks:
-    reads = frozenset({BlockStarted, Sealed, BlockEnded})
+    reads: frozenset[type[Event]] = frozenset({BlockStarted, Sealed, BlockEnded})
 
     def __init__(self, client: Capabilities, family: str, notes: Notes) -> None:
         self._client = client
@@ -101,7 +169,7 @@ class _Marks:
             case BlockEnded(key) if key in self._unsealed:
                 family = self._unsealed.pop(key)
                 if self._client.seal_slot:
-                    yield Sealed(key, Seal(self._family, mark(Seal(family, ""))))
+                    yield self._marked(key, Seal(family, ""))
                 yield event
             case _:
                 yield event
@@ -112,11 +180,98 @@ class _Marks:
     def _holds(self, key: int) -> bool:
         return key in self._thoughts or self._client.sealed_words
 
+    def _marked(self, key: int, seal: Seal, owner: str | None = None) -> Sealed:
+        text = mark(seal, owner)
+        if self._client.seal_bytes:
+            text = base64.b64encode(text.encode()).decode()
+        return Sealed(key, Seal(self._family, text))
+
     def _sealed(self, key: int, seal: Seal) -> Iterable[Event]:
-        if self._client.seal_slot and key in self._unsealed:
-            del self._unsealed[key]
-            yield Sealed(key, Seal(self._family, mark(seal)))
+        slot = key in self._unsealed if key in self._thoughts else self._client.sealed_words
+        if self._client.seal_slot and slot:
+            self._unsealed.pop(key, None)
+            yield self._marked(key, seal)
         else:
-            self._notes.dropped(
-                "seal.no_place", "", f"a {seal.kind} of {seal.family} has no place in the client's dialect"
-            )
+            self._drop(seal)
+
+    def _drop(self, seal: Seal) -> None:
+        self._notes.dropped("seal.no_place", "", f"a {seal.kind} of {seal.family} has no place in the client's dialect")
+
+
+class _Riding(_Marks):
+    """Seals of texts and calls for a client whose reasoning alone has a slot.
+
+    A call waits for its end, since its seal must stand before it. That of a text, which streams, stands before what
+    comes next; if nothing does it has no place, for no client expects an answer to end with a thought. An empty text
+    that only carries a seal is left out.
+    """
+
+    reads = _Marks.reads | {TextDelta, ArgumentsDelta, Cited, Stopped}
+
+    def __init__(self, client: Capabilities, family: str, notes: Notes) -> None:
+        super().__init__(client, family, notes)
+        self._held: dict[int, list[Event]] = {}  # of calls, and of texts that have said nothing yet
+        self._texts: dict[int, BlockStarted] = {}
+        self._waiting: dict[int, list[Seal]] = {}  # of texts, by choice
+        self._riders = _RIDERS
+
+    def _mark(self, event: Event) -> Iterable[Event]:
+        match event:
+            case BlockStarted(key, ToolCall()):
+                self._held[key] = [event]
+            case BlockStarted(key, Text(text="")):
+                self._held[key] = [event]
+                self._texts[key] = event
+            case TextDelta(key) | Cited(key) if key in self._texts:
+                yield from (*self._begin(key), event)
+            case Sealed(key, seal) if key in self._texts:
+                self._waiting.setdefault(self._texts[key].choice, []).append(seal)
+            case Sealed(key) | ArgumentsDelta(key) if key in self._held:
+                self._held[key].append(event)
+            case BlockEnded(key) if key in self._texts:
+                yield from self._text_ended(key, event)
+            case BlockEnded(key) if key in self._held:
+                yield from self._call_ended(key, event)
+            case Stopped(choice=choice):
+                for seal in self._waiting.pop(choice, ()):
+                    self._drop(seal)
+                yield event
+            case BlockStarted(choice=choice):
+                yield from (*self._before(choice), *super()._mark(event))
+            case _:
+                yield from super()._mark(event)
+
+    def _begin(self, key: int) -> Iterable[Event]:
+        """Let a text begin, once there is something of it."""
+        if self._held.pop(key, None):
+            yield from (*self._before(self._texts[key].choice), self._texts[key])
+
+    def _text_ended(self, key: int, end: BlockEnded) -> Iterable[Event]:
+        text = self._texts[key]
+        if key not in self._held or not self._waiting.get(text.choice):
+            yield from (*self._begin(key), end)
+        self._held.pop(key, None)
+        del self._texts[key]
+
+    def _call_ended(self, key: int, end: BlockEnded) -> Iterable[Event]:
+        start, *rest = self._held.pop(key)
+        assert isinstance(start, BlockStarted) and isinstance(start.block, ToolCall)
+        yield from self._before(start.choice)
+        for event in rest:
+            if isinstance(event, Sealed):
+                yield from self._rider(event.seal, start.block.id, start.choice)
+        yield from (start, *(event for event in rest if not isinstance(event, Sealed)), end)
+
+    def _before(self, choice: int) -> Iterable[Event]:
+        """The seals of texts that wait for something to come after them."""
+        for seal in self._waiting.pop(choice, ()):
+            yield from self._rider(seal, "", choice)
+
+    def _rider(self, seal: Seal, owner: str, choice: int) -> Iterable[Event]:
+        if not self._client.seal_slot:
+            self._drop(seal)
+            return
+        key, self._riders = self._riders, self._riders + 1
+        yield BlockStarted(key, Reasoning("", self._family), choice)
+        yield self._marked(key, seal, owner)
+        yield BlockEnded(key)

@@ -1,4 +1,4 @@
-"""FillEmpty: no text of white space only, and no turn without a block.
+"""FillEmpty: no text of white space only, unless it carries a seal that must go back, and no turn without a block.
 
 A turn that is left with nothing goes if the turn before it has the same role, or if it is an answer at the very end;
 elsewhere it says `.`: without it the turns around it would move, and with them the prefix that prompt caches know.
@@ -60,7 +60,7 @@ def _result(result: ToolResult, notes: Notes) -> ToolResult:
 def _without_blanks(blocks: tuple[B, ...], notes: Notes) -> tuple[B, ...]:
     kept: list[B] = []
     for block in blocks:
-        if not isinstance(block, Text) or block.text.strip():
+        if not isinstance(block, Text) or block.text.strip() or block.seal:
             kept.append(block)
             continue
         fate = "" if block.cache is None else _move_mark(kept, block.cache)

@@ -2,6 +2,7 @@
 
 Empty stays empty (every codec spells it `{}`); a JSON string that holds an object is unwrapped; anything else becomes
 `{"raw_arguments": "<text>"}`. In a stream, arguments that begin with `{` pass live; others are held and sent as one.
+Where a client's streams have whole calls only, each call is held until its end, and one that was cut off is left out.
 """
 
 from __future__ import annotations
@@ -13,14 +14,25 @@ from msgspec import structs
 from dragoman.errors import Fault
 from dragoman.model.blocks import Block, ToolCall
 from dragoman.model.capabilities import Capabilities
-from dragoman.model.conversation import Choice, Conversation, Message, Reply
-from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockStarted, Event, Events, Failed, Finished
+from dragoman.model.conversation import Choice, Conversation, Message, Reply, Why
+from dragoman.model.events import (
+    ArgumentsDelta,
+    BlockEnded,
+    BlockStarted,
+    Event,
+    Events,
+    Failed,
+    Finished,
+    Sealed,
+    Stopped,
+)
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
 from dragoman.wire.jsonscan import ObjectScanner
 
 HELD_LIMIT = 1024 * 1024  # characters of one call that may be held (D22)
+WHOLE_LIMIT = 32 * 1024 * 1024  # of one that must come whole: as much as a frame may have
 
 
 def as_object(arguments: str) -> str:
@@ -56,7 +68,9 @@ class ObjectArguments:
             messages = tuple(_settle_message(message, notes) for message in conversation.messages)
             if messages != conversation.messages:
                 conversation = structs.replace(conversation, messages=messages)
-        return conversation, _Objects if self._client.arguments == "object" else None
+        if self._client.arguments != "object":
+            return conversation, None
+        return conversation, _WholeCalls if self._client.whole_calls else _Objects
 
 
 def _settle_message(message: Message, notes: Notes) -> Message:
@@ -171,3 +185,93 @@ class _Objects:
             self._notes.changed(
                 "arguments.not_json", "", "the arguments of a call began as an object but are not a whole one"
             )
+
+
+class _Gathered:
+    """A call that is not out yet."""
+
+    def __init__(self, started: BlockStarted) -> None:
+        self.started = started
+        self.pieces: list[str] = []
+        self.size = 0
+        self.seals: list[Event] = []
+
+    def events(self, arguments: str) -> Iterable[Event]:
+        yield self.started
+        if arguments:
+            yield ArgumentsDelta(self.started.key, arguments)
+        yield from self.seals
+        yield BlockEnded(self.started.key)
+
+
+class _WholeCalls:
+    """Every call in one piece. One that is no object waits for the stop, which tells whether the length cut it (D7)."""
+
+    reads = frozenset({ArgumentsDelta, BlockStarted, BlockEnded, Sealed, Stopped, Failed})
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+        self._calls: dict[int, _Gathered] = {}
+        self._odd: list[_Gathered] = []
+        self._failed = False
+
+    def feed(self, events: Events) -> Events:
+        out = tuple(each for event in events for each in self._take(event))
+        return events if out == events else out
+
+    def _take(self, event: Event) -> Iterable[Event]:
+        if self._failed:
+            return
+        match event:
+            case BlockStarted(key, ToolCall(form="json")):
+                self._calls[key] = _Gathered(event)
+            case ArgumentsDelta(key, text) if (call := self._calls.get(key)) is not None:
+                call.pieces.append(text)
+                call.size += len(text)
+                if call.size > WHOLE_LIMIT:
+                    self._failed = True
+                    yield Failed(Fault("server", f"tool arguments grew beyond {WHOLE_LIMIT} characters"))
+            case Sealed(key) if (call := self._calls.get(key)) is not None:
+                call.seals.append(event)
+            case BlockEnded(key, complete) if (call := self._calls.pop(key, None)) is not None:
+                yield from self._ended(call, complete)
+            case Stopped(stop, choice):
+                yield from self._settled(choice, cut=stop.why in (Why.LENGTH, Why.CONTEXT))
+                yield event
+            case _:
+                yield event
+
+    def _ended(self, call: _Gathered, complete: bool) -> Iterable[Event]:
+        arguments = "".join(call.pieces)
+        if not complete:
+            self._drop(call)
+        elif as_object(arguments) == arguments:
+            yield from call.events(arguments)
+        else:
+            self._odd.append(call)
+
+    def _settled(self, choice: int, *, cut: bool) -> Iterable[Event]:
+        odd = [call for call in self._odd if call.started.choice == choice]
+        self._odd = [call for call in self._odd if call.started.choice != choice]
+        for call in odd:
+            arguments = "".join(call.pieces)
+            if cut and arguments.strip() and not _is_json(arguments):
+                self._drop(call)
+                continue
+            if arguments.strip():
+                self._notes.changed(
+                    "arguments.wrapped", "", "the arguments of a call were no JSON object; now they are in one"
+                )
+            yield from call.events(as_object(arguments))
+
+    def _drop(self, call: _Gathered) -> None:
+        name = call.started.block.name if isinstance(call.started.block, ToolCall) else ""
+        self._notes.dropped("stream.unfinished_call", "", f"the call of {name} was cut off; it is left out")
+
+
+def _is_json(text: str) -> bool:
+    try:
+        jsonio.decode(text)
+    except jsonio.JsonError:
+        return False
+    return True

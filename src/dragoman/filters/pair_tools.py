@@ -1,8 +1,9 @@
 """PairTools: every call is answered in the turn right after it, exactly once, and every result answers a call (D12).
 
-A result answers the latest call of its id, wherever it stands, and is moved to the turn after that call. Ids may be
-reused: each call's id is made unique, so that services which want unique ids get them. A trailing turn with calls is
-answered too, since services refuse it otherwise.
+A result answers the latest call of its id, wherever it stands, and is moved to the turn after that call. What the model
+says between its calls and their results belongs to the turn of the calls. Ids may be reused: each call's id is made
+unique, so that services which want unique ids get them. A trailing turn with calls is answered too, since services
+refuse it otherwise.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class _Pairing:
         self._waiting: dict[str, list[tuple[_Turn, ToolCall]]] = {}
         self._given: dict[str, list[ToolResult]] = {}
         self._asked: set[str] = set()  # ids called since the last user turn: their results are still to come, in order
+        self._caller: _Turn | None = None  # the last turn with calls, if only the model spoke since
 
     def read(self, message: Message) -> None:
         turn = _Turn(message)
@@ -75,6 +77,10 @@ class _Pairing:
                 turn.blocks.append(block)
         if message.role == "user":
             self._asked.clear()
+        if message.role != "assistant" or message.extra is not None:
+            self._caller = None
+        if turn.calls:
+            self._caller = turn
         self._turns.append(turn)
 
     def _call(self, turn: _Turn, call: ToolCall) -> ToolCall:
@@ -106,6 +112,8 @@ class _Pairing:
         if waiting:
             turn, call = waiting.pop(0)
             given.append(result)
+            if turn is self._caller:
+                self._join_asides(turn)
             if turn is not self._turns[-1]:
                 self._notes.changed("tools.moved_result", result.at.path, "moved to the turn right after its call")
             turn.results.append(result if result.call_id == call.id else structs.replace(result, call_id=call.id))
@@ -118,6 +126,16 @@ class _Pairing:
         else:
             self._notes.changed("tools.orphan_result", result.at.path, f"no call {result.call_id!r}; it became text")
         return self._as_text(result)
+
+    def _join_asides(self, caller: _Turn) -> None:
+        """Codex 0.80 tells a turn's calls first and its text as a message of its own: no call may wait behind it."""
+        asides: list[_Turn] = []
+        while self._turns[-1] is not caller:
+            asides.append(self._turns.pop())
+        for aside in reversed(asides):
+            self._notes.changed("turn.merged", aside.message.at.path, "joined with the calls before it")
+        first = next(at for at, block in enumerate(caller.blocks) if isinstance(block, ToolCall))
+        caller.blocks[first:first] = [block for aside in reversed(asides) for block in aside.blocks]
 
     def _as_text(self, result: ToolResult) -> Iterable[Block]:
         blocks: list[Text | Media] = []

@@ -69,7 +69,7 @@ class _Queue:
         return events if len(out) == len(events) and all(map(_same, out, events)) else tuple(out)
 
     def _is_live(self, event: Event) -> bool:
-        return isinstance(event, TextDelta | ReasoningDelta) and event.key == self._head
+        return (type(event) is TextDelta or type(event) is ReasoningDelta) and event.key == self._head
 
     def _take(self, event: Event, out: list[Event]) -> None:
         match event:

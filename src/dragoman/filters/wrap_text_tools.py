@@ -1,4 +1,8 @@
-"""wrap_text_tools: a free-text tool becomes one with a single string; its calls come back as free text."""
+"""wrap_text_tools: a free-text tool becomes one with a single string; its calls come back as free text.
+
+A target that has such tools is told them as they are. Not every server that says so calls them so: a call that comes as
+JSON all the same is free text again for the client, which refuses anything else.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +27,13 @@ SCHEMA: dict[str, jsonio.Json] = {
 class WrapTextTools:
     name = "wrap_text_tools"
 
+    def __init__(self, *, native: bool = False) -> None:
+        self._native = native
+
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
         wrapped = {tool.name for tool in conversation.tools if isinstance(tool, ToolSpec) and tool.schema is None}
+        if self._native:
+            return conversation, (lambda notes: _Unwrap(wrapped, notes)) if wrapped else None
         messages = tuple(_wrap_message(message, notes) for message in conversation.messages)
         tools = tuple(_wrap_tool(tool, notes) for tool in conversation.tools)
         if not wrapped and messages == conversation.messages:
@@ -71,7 +80,7 @@ class _Unwrap:
 
     def _take(self, event: Event) -> Iterable[Event]:
         match event:
-            case BlockStarted(key, ToolCall(name=name) as call) if name in self._wrapped:
+            case BlockStarted(key, ToolCall(name=name, form="json") as call) if name in self._wrapped:
                 self._held[key] = []
                 yield structs.replace(event, block=structs.replace(call, form="text"))
             case ArgumentsDelta(key, text) if key in self._held:

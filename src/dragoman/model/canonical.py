@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
-from dragoman.model.blocks import Block, Extra, Text, ToolResult
+from dragoman.errors import MalformedRequest
+from dragoman.model.blocks import Block, Extra, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message
 
 
@@ -14,7 +15,8 @@ def canonical(conversation: Conversation) -> Conversation:
     """Give the conversation its canonical form.
 
     Results come first in their turn, and user messages that follow results belong to that turn; leading system
-    messages are part of `system`; a text that says nothing and carries nothing is no block.
+    messages are part of `system`; a text that says nothing and carries nothing is no block. Raises MalformedRequest
+    for a call that the assistant does not make and a result that the user does not give: no target has a place for it.
     """
     messages = _join_result_turns(map(_tidy, conversation.messages))
     system = list(filter(_says_something, conversation.system))
@@ -40,6 +42,11 @@ def _says_something(block: Block) -> bool:
 
 
 def _tidy(message: Message) -> Message:
+    for block in message.blocks:
+        if isinstance(block, ToolCall) and message.role != "assistant":
+            raise MalformedRequest(f"a tool call stands in a {message.role} message", at=block.at.path)
+        if isinstance(block, ToolResult) and message.role != "user":
+            raise MalformedRequest(f"a tool result stands in a message of the role {message.role}", at=block.at.path)
     blocks = tuple(filter(_says_something, message.blocks))
     if message.role == "user" and any(isinstance(block, ToolResult) for block in blocks[1:]):
         blocks = tuple(sorted(blocks, key=lambda block: not isinstance(block, ToolResult)))

@@ -43,11 +43,13 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     seals: frozenset[str] = frozenset()  # families whose seals it accepts
     sealed_words: bool = False  # texts and tool calls carry seals too, not reasoning alone
     seal_slot: bool = False  # has a place where a foreign seal can travel, marked (D50)
+    seal_bytes: bool = False  # its seals are bytes, written as base64
     cache_marks: int = 0
     # answers
     streams_only: bool = False  # every answer is a stream: a whole one is a stream that was gathered
     answer_media: bool = True  # an answer may hold the media that a question may
     interleaves: bool = True  # several blocks may be open at once
+    whole_calls: bool = False  # in a stream a call comes whole, its arguments an object
     choices: bool = False  # n > 1
     citations: bool = False
     raw_tools: bool = False  # models behind it may write tool calls as raw tokens into the text
@@ -60,8 +62,11 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     efforts: tuple[str, ...] = ()  # accepted effort names, least first
     thinking: frozenset[str] = frozenset({"default"})  # accepted Thinking modes
     budgets: bool = False  # thinking takes a token budget
+    least_budget: int = 0  # not 0: of thinking as Claude has it, which excludes some other wishes
     thinking_show: bool = False  # thinking may be asked for without being shown
     user: bool = False  # takes a user id
     stop_limit: int | None = None  # how many stop sequences; 0: none at all
     max_tokens: int | None = None  # not None: required, and this is the default
     zero_tokens: bool = False  # max_tokens 0 is allowed (cache pre-warm)
+    window: int | None = None  # tokens of question and answer together, where known; told to clients, never enforced
+    longest_answer: int | None = None  # tokens of an answer, where known

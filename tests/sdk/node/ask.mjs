@@ -63,7 +63,36 @@ async function openai(task) {
   };
 }
 
-const SDKS = { anthropic, openai };
+async function responses(task) {
+  const client = new OpenAI({ apiKey: "x", maxRetries: 0, fetch: answering(task) });
+  const asked = { model: "m", input: "?" };
+  let response;
+  if (task.how === "stream") {
+    let last;
+    const stream = client.responses.stream(asked);
+    for await (const event of stream)
+      if (["response.completed", "response.incomplete", "response.failed"].includes(event.type)) last = event.response;
+    response = last.status === "failed" ? last : await stream.finalResponse();
+  } else response = await client.responses.create(asked);
+  if (response.status === "failed")
+    return { error: response.error.code, status: null, message: response.error.message };
+  const of = (type) => response.output.filter((item) => item.type === type);
+  const made = response.output.filter((item) => ["function_call", "custom_tool_call"].includes(item.type));
+  const texts = (part) => part.text;
+  return {
+    text: of("message").flatMap((item) => item.content).map((part) => part.text ?? "").join(""),
+    reasoning: of("reasoning").flatMap((item) => [...item.summary, ...(item.content ?? [])]).map(texts).join("\n\n"),
+    calls: made.map((item) => [
+      item.call_id,
+      item.name,
+      item.type === "function_call" ? JSON.parse(item.arguments) : item.input,
+    ]),
+    stop: response.incomplete_details?.reason ?? response.status,
+    usage: [response.usage.input_tokens, response.usage.output_tokens],
+  };
+}
+
+const SDKS = { anthropic, openai, responses };
 
 for await (const line of createInterface({ input: process.stdin })) {
   const task = JSON.parse(line);

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from dragoman.dialects.anthropic import DIALECT
-from dragoman.dialects.anthropic.quirks import AskSomething, ObjectSchemas, OwnReasoning, SettleThinking
+from dragoman.dialects.anthropic.quirks import AskSomething, ObjectSchemas, OwnReasoning
 from dragoman.dialects.base import Call
+from dragoman.filters import SettleThinking
 from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall
+from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Thinking, ToolChoice, ToolSpec
 from dragoman.model.filter import Filter
 from dragoman.model.notes import Notes
@@ -301,14 +303,15 @@ def run(each: Filter, conversation: Conversation) -> tuple[Conversation, list[st
 
 @pytest.mark.parametrize(
     ("budget", "limit", "expected"),
-    [(2048, 4096, 2048), (100, 4096, 1024), (9000, 4096, 4095), (None, 4096, 2047), (None, 1025, 1024)],
+    [(2048, 4096, 2048), (100, 4096, 1024), (9000, 4096, 4095), (None, 4096, 2048), (None, 1025, 1024)],
 )
 def test_a_budget_is_brought_within_its_bounds(budget: int | None, limit: int, expected: int) -> None:
     settled, rules = run(
-        SettleThinking(), Conversation("m", (USER,), thinking=Thinking("on", "", budget), max_tokens=limit)
+        SettleThinking(Capabilities(least_budget=1024)),
+        Conversation("m", (USER,), thinking=Thinking("on", "", budget), max_tokens=limit),
     )
     assert settled.thinking == Thinking("on", "", expected)
-    assert rules == ([] if budget == expected else ["anthropic.thinking.budget"])
+    assert rules == ([] if budget == expected else ["thinking.budget"])
 
 
 @pytest.mark.parametrize(
@@ -331,9 +334,9 @@ def test_a_budget_is_brought_within_its_bounds(budget: int | None, limit: int, e
     ],
 )
 def test_thinking_that_the_service_would_refuse_is_turned_off(conversation: Conversation) -> None:
-    settled, rules = run(SettleThinking(), conversation)
+    settled, rules = run(SettleThinking(Capabilities(least_budget=1024)), conversation)
     assert settled.thinking == Thinking("off")
-    assert rules == ["anthropic.thinking.off"]
+    assert rules == ["thinking.off"]
 
 
 @pytest.mark.parametrize(
@@ -354,16 +357,16 @@ def test_thinking_that_the_service_would_refuse_is_turned_off(conversation: Conv
     ],
 )
 def test_what_the_service_takes_is_left_alone(conversation: Conversation) -> None:
-    assert run(SettleThinking(), conversation) == (conversation, [])
+    assert run(SettleThinking(Capabilities(least_budget=1024)), conversation) == (conversation, [])
 
 
 def test_knobs_that_exclude_thinking_are_dropped() -> None:
     asked = Conversation(
         "m", (USER,), thinking=Thinking("adaptive"), knobs={"temperature": 0.5, "top_k": 4, "top_p": 0.5}
     )
-    settled, rules = run(SettleThinking(), asked)
+    settled, rules = run(SettleThinking(Capabilities(least_budget=1024)), asked)
     assert settled.knobs == {}
-    assert set(rules) == {"anthropic.thinking.knob"}
+    assert set(rules) == {"thinking.knob"}
 
 
 @pytest.mark.parametrize(
@@ -398,9 +401,11 @@ def test_a_conversation_of_nothing_gets_a_question() -> None:
     ],
 )
 def test_thinking_is_told_in_words_that_go_together(asked: Thinking, told: Thinking) -> None:
-    settled, rules = run(SettleThinking(), Conversation("m", (USER,), thinking=asked, max_tokens=9000))
+    settled, rules = run(
+        SettleThinking(Capabilities(least_budget=1024)), Conversation("m", (USER,), thinking=asked, max_tokens=9000)
+    )
     assert settled.thinking == told
-    assert rules == ["anthropic.thinking.words"]
+    assert rules == ["thinking.words"]
 
 
 @pytest.mark.parametrize(

@@ -340,7 +340,7 @@ def test_a_thinking_budget_fits_its_limit() -> None:
     asked = {**_anthropic("x"), "thinking": {"type": "enabled", "budget_tokens": 4096}, "max_tokens": 2000}
     body, rules = from_anthropic(asked)
     assert body["additionalModelRequestFields"]["thinking"] == {"type": "enabled", "budget_tokens": 1999}
-    assert "bedrock.thinking.budget" in rules
+    assert "thinking.budget" in rules
 
 
 def test_no_forced_tool_beside_thinking() -> None:
@@ -348,7 +348,7 @@ def test_no_forced_tool_beside_thinking() -> None:
     body, rules = from_anthropic({**asked, "max_tokens": 9000})
     assert body["additionalModelRequestFields"]["thinking"] == {"type": "disabled"}
     assert body["toolConfig"]["toolChoice"] == {"any": {}}
-    assert "bedrock.thinking.off" in rules
+    assert "thinking.off" in rules
 
 
 # --- from other dialects: media
@@ -458,11 +458,11 @@ def test_tools_of_one_name_and_schemas_of_no_object_are_settled() -> None:
 @pytest.mark.parametrize(
     ("asked", "sent", "rule"),
     [
-        (Thinking(budget=2048), Thinking("on", budget=2048), "bedrock.thinking.words"),
-        (Thinking("adaptive", budget=2048), Thinking("adaptive"), "bedrock.thinking.words"),
-        (Thinking("off", show=True), Thinking("off"), "bedrock.thinking.words"),
-        (Thinking("on"), Thinking("on", budget=4096), "bedrock.thinking.budget"),
-        (Thinking("on", budget=5), Thinking("on", budget=1024), "bedrock.thinking.budget"),
+        (Thinking(budget=2048), Thinking("on", budget=2048), "thinking.words"),
+        (Thinking("adaptive", budget=2048), Thinking("adaptive"), "thinking.words"),
+        (Thinking("off", show=True), Thinking("off"), "thinking.words"),
+        (Thinking("on"), Thinking("on", budget=4096), "thinking.budget"),
+        (Thinking("on", budget=5), Thinking("on", budget=1024), "thinking.budget"),
     ],
 )
 def test_thinking_is_told_in_words_that_claude_takes(asked: Thinking, sent: Thinking, rule: str) -> None:
@@ -494,7 +494,7 @@ def test_thinking_is_told_in_words_that_claude_takes(asked: Thinking, sent: Thin
 def test_thinking_is_off_where_claude_would_refuse_it(conversation: Conversation) -> None:
     made = plan(DIALECT, DIALECT, conversation)
     assert made.sent.thinking == Thinking("off")
-    assert "bedrock.thinking.off" in [note.rule for note in made.notes]
+    assert "thinking.off" in [note.rule for note in made.notes]
 
 
 def test_media_that_is_unusual_is_settled() -> None:

@@ -14,7 +14,7 @@ from dragoman.dialects.kiro.quirks.schemas import clean
 from dragoman.dialects.kiro.quirks.surrogates import WholeCharacters
 from dragoman.dialects.kiro.quirks.tools import CleanSchemas
 from dragoman.dialects.kiro.schema_rules import schema_breaches
-from dragoman.errors import UnknownModel, Unrepresentable
+from dragoman.errors import MalformedRequest, UnknownModel, Unrepresentable
 from dragoman.model.blocks import Media, Text, ToolCall
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.model.notes import Notes
@@ -183,11 +183,17 @@ def test_what_a_server_ran_itself_becomes_readable_text() -> None:
     assert "foreign.block" in rules(request)
 
 
-def test_calls_and_results_in_the_wrong_turn_become_text() -> None:
-    body = ask(user([said("a"), use("t")]), assistant([result("t", "r"), said("b")]), user("c"), tools=[WEATHER])
-    request = sent(body)
-    assert history(request) == [("user", "a\n(get_weather was used with {})"), ("assistant", "(A tool gave: r)\nb")]
-    assert rules(request).count("kiro.turn.misplaced") == 2
+@pytest.mark.parametrize(
+    ("turns", "at"),
+    [
+        ((user([said("a"), use("t")]),), "messages[0].content[1]"),
+        ((user("a"), assistant([said("b"), result("t", "r")]), user("c")), "messages[1].content[1]"),
+    ],
+)
+def test_calls_and_results_in_the_wrong_turn_are_refused_by_their_place(turns: tuple[Any, ...], at: str) -> None:
+    with pytest.raises(MalformedRequest) as refused:
+        sent(ask(*turns, tools=[WEATHER]))
+    assert refused.value.fault.at == at
 
 
 def test_a_choice_of_a_left_out_tool_is_none() -> None:

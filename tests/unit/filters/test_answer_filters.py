@@ -19,7 +19,7 @@ from dragoman.filters import (
     object_arguments,
     serialize_blocks,
 )
-from dragoman.filters.carry_seals import mark, unmark
+from dragoman.filters.carry_seals import Mark, mark, unmark
 from dragoman.model import grammar
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
@@ -287,7 +287,7 @@ SLOT = Capabilities(reasoning=True, seal_slot=True, seals=frozenset({"anthropic"
 
 @given(strategies.seals)
 def test_a_marked_seal_comes_home(seal: Seal) -> None:
-    assert unmark(mark(seal)) == seal
+    assert unmark(mark(seal)) == Mark(seal)
     assert unmark(seal.data) is None
 
 

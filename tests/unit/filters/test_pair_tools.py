@@ -115,6 +115,18 @@ def test_a_turn_whose_results_moved_away_keeps_its_place() -> None:
     assert messages == (ASK, batch, user(result("a"), result("b")), aside, user(Text("(tool result above)")))
 
 
+def test_what_the_model_says_between_its_calls_and_their_results_joins_the_calls() -> None:
+    """Codex 0.80 over chat completions: a turn's calls come first, its text as a message of its own."""
+    one, other = assistant(Text("I will "), call("a")), (assistant(Text("call ")), assistant(Text("it.")))
+    messages, notes = pair(ASK, one, *other, user(result("a"), Text("next")))
+    assert messages == (
+        ASK,
+        assistant(Text("I will "), Text("call "), Text("it."), call("a")),
+        user(result("a"), Text("next")),
+    )
+    assert rules(notes) == ["turn.merged", "turn.merged"]
+
+
 def test_calls_told_in_several_turns_get_their_results_one_by_one() -> None:
     messages, _ = pair(ASK, assistant(call("a")), assistant(call("b")), user(result("a"), result("b"), Text("next")))
     assert messages == (

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dragoman.dialects.anthropic.binding import AnthropicBinding, AnthropicCounts
 from dragoman.dialects.anthropic.codec import AnthropicCodec
+from dragoman.dialects.anthropic.listing import AnthropicListing
 from dragoman.dialects.base import Dialect
 
 __all__ = ["DIALECT", "AnthropicBinding", "AnthropicCodec"]
 
-DIALECT = Dialect("anthropic", AnthropicCodec(), AnthropicBinding(), AnthropicCounts())
+DIALECT = Dialect(
+    "anthropic", AnthropicCodec(), AnthropicBinding(), AnthropicCounts(), AnthropicListing(), key_header="x-api-key"
+)

@@ -9,7 +9,7 @@ from msgspec import Struct
 from dragoman.dialects.anthropic import faults, reply, request, rules, stream_rules
 from dragoman.dialects.anthropic.encoder import AnthropicEncoder
 from dragoman.dialects.anthropic.nodes import FAMILY
-from dragoman.dialects.anthropic.quirks import AskSomething, ObjectSchemas, OwnReasoning, SettleThinking
+from dragoman.dialects.anthropic.quirks import AskSomething, ObjectSchemas, OwnReasoning
 from dragoman.dialects.anthropic.stream import AnthropicDecoder
 from dragoman.dialects.base import Breach, Call, World
 from dragoman.errors import Fault
@@ -67,6 +67,7 @@ class AnthropicCodec(Struct, frozen=True):
             efforts=("low", "medium", "high", "xhigh", "max"),
             thinking=frozenset({"default", "off", "on", "adaptive", "between_tools"}),
             budgets=True,
+            least_budget=rules.LEAST_BUDGET,
             thinking_show=True,
             user=True,
             max_tokens=self.default_max_tokens,
@@ -74,7 +75,7 @@ class AnthropicCodec(Struct, frozen=True):
         )
 
     def quirks(self, model: str) -> Sequence[Filter]:
-        return (AskSomething(), OwnReasoning(), SettleThinking(), ObjectSchemas())
+        return (AskSomething(), OwnReasoning(), ObjectSchemas())
 
     def parse_request(self, call: Call) -> Conversation:
         return request.parse_request(call)

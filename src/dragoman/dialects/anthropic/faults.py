@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
-from email.utils import parsedate_to_datetime
-
 from dragoman.errors import Fault, Kind
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpResponse
@@ -54,7 +50,7 @@ def parse_fault(response: HttpResponse) -> Fault:
         body = jsonio.decode(response.body)
     except jsonio.JsonError:
         body = None
-    retry_after = _retry_after(response)
+    retry_after = response.retry_after
     kind = _by_status(response.status)
     if isinstance(body, dict):
         return fault_of(body, kind, response.status, retry_after)
@@ -101,25 +97,3 @@ def _unreadable(response: HttpResponse) -> str:
     text = " ".join(response.body.decode("utf-8", "replace").split())
     quoted = f": {text[:_LONGEST_QUOTE]}" if text and not text.startswith("<") else ""
     return f"the upstream answered {response.status} without a readable error{quoted}"
-
-
-def _retry_after(response: HttpResponse) -> float | None:
-    """Seconds to wait, from a number of them or from a date."""
-    said = response.header("retry-after")
-    if not said:
-        return None
-    try:
-        seconds = float(said)
-    except ValueError:
-        until = _moment(said)
-        if until is None:
-            return None
-        seconds = until - (_moment(response.header("date")) or time.time())
-    return max(seconds, 0.0) if math.isfinite(seconds) else None
-
-
-def _moment(date: str) -> float | None:
-    try:
-        return parsedate_to_datetime(date).timestamp()
-    except (ValueError, OverflowError):
-        return None

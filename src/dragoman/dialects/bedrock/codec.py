@@ -13,7 +13,7 @@ from dragoman.dialects.bedrock.models import vendor_of
 from dragoman.dialects.bedrock.nodes import FAMILY
 from dragoman.dialects.bedrock.quirks.media import AccompanyDocuments, FitMedia, NameDocuments
 from dragoman.dialects.bedrock.quirks.settings import FitWords, SettleCache
-from dragoman.dialects.bedrock.quirks.thinking import OwnReasoning, SettleThinking
+from dragoman.dialects.bedrock.quirks.thinking import OwnReasoning
 from dragoman.dialects.bedrock.quirks.tools import NoChoice, SettleResults, SettleTools
 from dragoman.dialects.bedrock.stream import BedrockDecoder
 from dragoman.errors import Fault
@@ -71,6 +71,7 @@ class BedrockCodec(Struct, frozen=True):
             efforts=vendor.efforts,
             thinking=frozenset({"default", "off", "on", "adaptive"} if claude else {"default"}),
             budgets=claude,
+            least_budget=1024 if claude else 0,
             thinking_show=claude,
             user=True,
             stop_limit=_MOST_STOPS,
@@ -83,7 +84,6 @@ class BedrockCodec(Struct, frozen=True):
             FitMedia(),
             NoChoice(),
             # after all shared filters
-            *((SettleThinking(),) if vendor.claude_fields else ()),
             SettleTools(),
             SettleResults(vendor.results_apart, vendor.json_results),
             NameDocuments(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 from dragoman.errors import Fault, Kind
@@ -99,7 +98,7 @@ def parse_fault(response: HttpResponse) -> Fault:
     message = _message(body)
     if not message:
         message = _unreadable(response, code)
-    return _told(kind, message, response.status, code, _retry_after(response))
+    return _told(kind, message, response.status, code, response.retry_after)
 
 
 def exception_fault(frame: Frame) -> Fault:
@@ -177,11 +176,3 @@ def _unreadable(response: HttpResponse, code: str) -> str:
     text = " ".join(response.body.decode("utf-8", "replace").split())
     quoted = f": {text[:_LONGEST_QUOTE]}" if re.match(r"[^<{\[]", text) else ""
     return f"the upstream answered {response.status} without a readable error{quoted}"
-
-
-def _retry_after(response: HttpResponse) -> float | None:
-    try:
-        seconds = float(response.header("retry-after"))
-    except ValueError:
-        return None
-    return max(seconds, 0.0) if math.isfinite(seconds) else None

@@ -10,7 +10,7 @@ from msgspec import Struct
 from dragoman.dialects.base import Breach, Call, World
 from dragoman.dialects.kiro import faults, reply, request, rules
 from dragoman.dialects.kiro.encoder import KiroEncoder
-from dragoman.dialects.kiro.models import CLAUDE_EFFORTS, GPT_EFFORTS, model_of
+from dragoman.dialects.kiro.models import CLAUDE_EFFORTS, GPT_EFFORTS, known_window, model_of
 from dragoman.dialects.kiro.nodes import FAMILY
 from dragoman.dialects.kiro.quirks.history import BuildHistory
 from dragoman.dialects.kiro.quirks.identity import KeepOnce, NameConversation, NameModel, NoLength, OnlyStream, ToldEnd
@@ -106,6 +106,7 @@ class KiroCodec(Struct, frozen=True):
             efforts=_EFFORTS.get(known.asks, ()),
             thinking=frozenset({"default", "adaptive"} if known.asks == "claude" else {"default"}),
             stop_limit=0,
+            window=known_window(model),
         )
 
     def quirks(self, model: str) -> Sequence[Filter]:

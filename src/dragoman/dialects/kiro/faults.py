@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from dragoman.dialects.kiro.models import model_of
 from dragoman.dialects.kiro.tokens import estimate_input
 from dragoman.errors import Fault, Kind
@@ -98,9 +96,9 @@ def parse_fault(response: HttpResponse, asked: Conversation | None = None) -> Fa
         body = jsonio.decode(response.body)
     except jsonio.JsonError:
         body = None
-    kind = _BY_STATUS.get(response.status, "server" if response.status >= 500 else "invalid")
+    kind = _BY_STATUS.get(response.status, "invalid" if 400 <= response.status < 500 else "server")
     code = response.header("x-amzn-errortype")
-    wait = _seconds(response.header("retry-after"))
+    wait = response.retry_after
     if not isinstance(body, dict):
         return Fault(kind, _unreadable(response), response.status, wait, code=code.partition(":")[0])
     return fault_of(body, code, kind, response.status, wait, asked)
@@ -184,11 +182,3 @@ def _unreadable(response: HttpResponse) -> str:
     text = " ".join(response.body.decode("utf-8", "replace").split())
     quoted = f": {text[:_LONGEST_QUOTE]}" if text and not text.startswith("<") else ""
     return f"the upstream answered {response.status} without a readable error{quoted}"
-
-
-def _seconds(said: str) -> float | None:
-    try:
-        seconds = float(said)
-    except ValueError:
-        return None
-    return max(seconds, 0.0) if math.isfinite(seconds) else None

@@ -25,8 +25,9 @@ class Model(Struct, frozen=True):
     images: bool = False
 
 
+_OLD_CLAUDE = Model(asks="tags", images=True)  # every other Claude, legacy ids included
 _TABLE: dict[str, Model] = {
-    "auto": Model(asks="tags", images=True),
+    "auto": Model(asks="tags", images=True),  # the service chooses: its window is a guess
     "claude-opus-5": Model(_MILLION, "claude", True),
     "claude-sonnet-5": Model(_MILLION, "claude", True),
     "claude-fable-5": Model(_MILLION, "claude", True),
@@ -34,6 +35,10 @@ _TABLE: dict[str, Model] = {
     "claude-opus-4.7": Model(_MILLION, "claude", True),
     "claude-opus-4.6": Model(_MILLION, "tags", True),
     "claude-sonnet-4.6": Model(_MILLION, "tags", True),
+    "claude-opus-4.5": _OLD_CLAUDE,
+    "claude-sonnet-4.5": _OLD_CLAUDE,
+    "claude-haiku-4.5": _OLD_CLAUDE,
+    "claude-sonnet-4": _OLD_CLAUDE,
     "gpt-5.6-sol": Model(272_000, "gpt"),
     "gpt-5.6-terra": Model(272_000, "gpt"),
     "gpt-5.6-luna": Model(272_000, "gpt"),
@@ -43,7 +48,7 @@ _TABLE: dict[str, Model] = {
     "glm-5": Model(),
     "qwen3-coder-next": Model(256_000),
 }
-_OLD_CLAUDE = Model(asks="tags", images=True)  # every other Claude, legacy ids included
+NAMES = tuple(_TABLE)
 _HIDDEN = {"claude-3.7-sonnet": "CLAUDE_3_7_SONNET_20250219_V1_0", "claude-sonnet-4.0": "claude-sonnet-4"}
 
 _PREFIX = re.compile(r"^(?:.*/|kiro-)")
@@ -58,6 +63,12 @@ def model_of(name: str) -> Model:
     """What is known of a model, under its own name or a client's."""
     named = name_of(name)
     return _TABLE.get(named) or (_OLD_CLAUDE if "claude" in named.lower() else Model(images=True))
+
+
+def known_window(name: str) -> int | None:
+    """The window of a model that is in the table; of others, and of what the service chooses, nobody has told it."""
+    known = _TABLE.get(name_of(name))
+    return None if known is None or known is _TABLE["auto"] else known.window
 
 
 @lru_cache(256)

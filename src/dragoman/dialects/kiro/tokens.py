@@ -23,10 +23,13 @@ class Counting(Protocol):
 
 def estimate(text: str) -> int:
     """Tokens in a text: four ASCII characters, or one other character, are about one."""
-    if text.isascii():
-        return (len(text) + 3) // 4
-    wide = sum(character > "\x7f" for character in text)
-    return wide + (len(text) - wide + 3) // 4
+    plain = _plain(text)
+    return len(text) - plain + (plain + 3) // 4
+
+
+def _plain(text: str) -> int:
+    """How many characters are ASCII; counted by the encoder, since a long text has very many."""
+    return len(text) if text.isascii() else len(text.encode("ascii", "ignore"))
 
 
 def estimate_input(conversation: Conversation) -> int:
@@ -73,12 +76,9 @@ class Counter:
         self._wide = 0
 
     def add(self, text: str) -> None:
-        if text.isascii():
-            self._plain += len(text)
-        else:
-            wide = sum(character > "\x7f" for character in text)
-            self._wide += wide
-            self._plain += len(text) - wide
+        plain = _plain(text)
+        self._plain += plain
+        self._wide += len(text) - plain
 
     @property
     def tokens(self) -> int:

@@ -154,7 +154,7 @@ def render_turn(message: Message, origin: str) -> dict[str, Json]:
 
 def _render_user(message: Message, origin: str) -> dict[str, Json]:
     kept = own_fields(message.extra)
-    body: dict[str, Json] = {"content": _text(message), "origin": kept.get("origin") or origin}
+    body: dict[str, Json] = {"content": _text(message), "origin": kept.get("origin", origin)}
     images: list[Json] = []
     results: list[Json] = []
     for block in message.blocks:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dragoman.dialects.base import Dialect
 from dragoman.dialects.openai.binding import OpenaiBinding
 from dragoman.dialects.openai.codec import OpenaiCodec
+from dragoman.dialects.openai.listing import OpenaiListing
 
 __all__ = ["DIALECT", "OpenaiBinding", "OpenaiCodec"]
 
-DIALECT = Dialect("openai", OpenaiCodec(), OpenaiBinding())
+DIALECT = Dialect("openai", OpenaiCodec(), OpenaiBinding(), listing=OpenaiListing())

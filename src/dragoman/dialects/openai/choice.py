@@ -88,6 +88,10 @@ class ChoiceReader:
         if delta.rest:
             self._odd(delta.rest, events)
 
+    def more(self, text: str) -> TextDelta | None:
+        """More of the open text; None where there is none to which it could belong."""
+        return None if self._text < 0 or self._refusing or self.stopped else TextDelta(self._text, text)
+
     def _late(self, delta: Delta) -> None:
         """After the stop only silence may follow."""
         said = delta.content or delta.reasoning_content or delta.reasoning or delta.refusal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -13,17 +13,17 @@ from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
 
-class FunctionPart(Struct):
+class FunctionPart(Struct, gc=False):
     name: str | None = None
     arguments: Any = None  # text, but some send the object
 
 
-class CustomPart(Struct):
+class CustomPart(Struct, gc=False):
     name: str | None = None
     input: str | None = None
 
 
-class CallPart(Struct, forbid_unknown_fields=True):
+class CallPart(Struct, forbid_unknown_fields=True, gc=False):
     index: int | None = None
     id: str | None = None
     type: str | None = None
@@ -32,7 +32,7 @@ class CallPart(Struct, forbid_unknown_fields=True):
     rest: dict[str, Any] | None = None  # filled by us: fields without a name here
 
 
-class Delta(Struct, forbid_unknown_fields=True):
+class Delta(Struct, forbid_unknown_fields=True, gc=False):
     role: Any = None
     content: str | list[Any] | None = None
     reasoning_content: str | None = None
@@ -46,14 +46,14 @@ class Delta(Struct, forbid_unknown_fields=True):
     rest: dict[str, Any] | None = None  # filled by us
 
 
-class ChunkChoice(Struct):
+class ChunkChoice(Struct, gc=False):
     index: int | None = None
     delta: Delta | None = None
     finish_reason: str | None = None
     logprobs: Any = None
 
 
-class Chunk(Struct):
+class Chunk(Struct, gc=False):
     id: str | None = None
     object: Any = None
     model: str | None = None
@@ -63,9 +63,44 @@ class Chunk(Struct):
     error: Any = None
 
 
+class _MoreText(Struct, forbid_unknown_fields=True, gc=False):
+    content: str
+    role: Any = None
+    reasoning_content: None = None
+    reasoning: None = None
+    refusal: None = None
+    tool_calls: None = None
+    function_call: None = None
+
+
+class _TextChoice(Struct, gc=False):
+    delta: _MoreText
+    index: Literal[0] = 0
+    finish_reason: None = None
+    logprobs: None = None
+
+
+class _TextChunk(Struct, gc=False):
+    """The chunk that nearly all of a stream is made of: the first choice says more. All else is refused."""
+
+    choices: tuple[_TextChoice]
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    usage: None = None
+    error: None = None
+
+
+_text_only = jsonio.typed(_TextChunk)
 _typed = jsonio.typed(Chunk)
 _DELTA = frozenset(Delta.__struct_fields__) - {"rest"}
 _CALL = frozenset(CallPart.__struct_fields__) - {"rest"}
+
+
+def more_text(data: bytes) -> str:
+    """The text of a chunk that holds nothing else; empty for every other, which takes the long way."""
+    try:
+        return _text_only(data).choices[0].delta.content
+    except jsonio.JsonError:
+        return ""
 
 
 def read_chunk(data: bytes) -> Chunk:

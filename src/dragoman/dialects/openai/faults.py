@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from email.utils import parsedate_to_datetime
-from time import time
 
 from dragoman.dialects.openai.parts import JsonObject
 from dragoman.errors import Fault, Kind
@@ -138,23 +136,11 @@ def _by_status(status: int) -> Kind:
 
 
 def _retry_after(response: HttpResponse) -> float | None:
-    """Seconds to wait, from either header; a date counts from now."""
+    """Seconds to wait, from either header."""
     millis = response.header("retry-after-ms")
     if re.fullmatch(r"\d+(\.\d+)?", millis, re.ASCII):
         return float(millis) / 1000
-    value = response.header("retry-after").strip()
-    if re.fullmatch(r"\d{1,9}(\.\d+)?", value, re.ASCII):
-        return float(value)
-    until = _moment(value)
-    now = _moment(response.header("date"))
-    return None if until is None else max(0.0, until - (time() if now is None else now))
-
-
-def _moment(date: str) -> float | None:
-    try:
-        return parsedate_to_datetime(date).timestamp()
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
+    return response.retry_after
 
 
 def render_error(fault: Fault) -> JsonObject:

@@ -42,7 +42,7 @@ _SPELLING = frozenset(
 
 
 def extra_of(fields: JsonObject) -> Extra | None:
-    """Fields to keep, if there are any. Some only say how something was spelt: ours begin with a tilde, as no service's do."""
+    """Fields to keep, if there are any. Some only say how something was spelt: ours begin with a tilde."""
     spelling = frozenset(name for name in fields if name.startswith("~") or name in _SPELLING)
     return Extra(FAMILY, fields, spelling) if fields else None
 

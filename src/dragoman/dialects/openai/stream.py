@@ -13,7 +13,7 @@ from itertools import count
 
 from dragoman.dialects.base import World
 from dragoman.dialects.openai.choice import ChoiceReader
-from dragoman.dialects.openai.chunk import Chunk, ChunkChoice, read_chunk, read_plain
+from dragoman.dialects.openai.chunk import Chunk, ChunkChoice, more_text, read_chunk, read_plain
 from dragoman.dialects.openai.faults import fault_of, stopped_by_error
 from dragoman.dialects.openai.parts import JsonObject, extra_of
 from dragoman.dialects.openai.reply import envelope_rest
@@ -21,7 +21,7 @@ from dragoman.dialects.openai.settings import FAMILY
 from dragoman.dialects.openai.usage import parse_usage
 from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, UpstreamFault
 from dragoman.model.conversation import Conversation, Stop, Why
-from dragoman.model.events import FINISHED, Event, Events, Failed, OpaqueEvent, Started, UsageReported
+from dragoman.model.events import FINISHED, Event, Events, Failed, OpaqueEvent, Started, TextDelta, UsageReported
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
 
@@ -35,14 +35,20 @@ class OpenaiDecoder:
         self._started = False
         self._over = False
         self._early: JsonObject = {}  # fields of frames before the first real chunk
+        self._speaker: ChoiceReader | None = None  # the first choice, while it says one text after the other
 
     def feed(self, frame: Frame) -> Events | None:
         data = frame.data
+        if self._speaker is not None and not frame.kind:
+            text = more_text(data)
+            if text and (more := self._speaker.more(text)) is not None:
+                return (more,)
+            self._speaker = None  # whoever calls a tool or stops has no more to say for a while
         if frame.kind == "error":
             return self._failed(fault_of(read_plain(data), None))
         if data.startswith(b"[DONE]"):
             return self._done()
-        if not data.strip() or data.strip() == b"null":
+        if data[:1] != b"{" and data.strip() in (b"", b"null"):
             return None
         chunk = read_chunk(data)
         if chunk.error:
@@ -59,6 +65,8 @@ class OpenaiDecoder:
                 return tuple(events)
         if chunk.usage is not None:
             events.append(UsageReported(parse_usage(Fields(chunk.usage, "usage", MissingField))))
+        elif events and type(events[-1]) is TextDelta:
+            self._speaker = self._choices.get(0)
         return tuple(events)
 
     def close(self, broken: Fault | None) -> Events:

@@ -83,7 +83,7 @@ class _Recover:
 
     def _is_plain(self, event: Event) -> bool:
         """Text in which nothing of interest can begin; nearly all of a stream is that."""
-        return isinstance(event, TextDelta) and not (self._held or self._opening or _INTERESTING(event.text))
+        return type(event) is TextDelta and not (self._held or self._opening or _INTERESTING(event.text))
 
     def _take(self, event: Event) -> Iterable[Event]:
         match event:

@@ -84,33 +84,29 @@ class _History:
     def _block(self, block: Block, role: str) -> Iterable[Block]:
         match block:
             case ToolCall():
-                return (self._call(block, role),)
+                return (self._call(block),)
             case ToolResult():
-                return self._result(block, role)
+                return self._result(block)
             case Opaque(family=family) if family != FAMILY and role == "assistant":
                 return self._served(block)
             case _:
                 return (block,)
 
-    def _call(self, call: ToolCall, role: str) -> Block:
-        refused = call.name in self._gone or call.name.lower() in REFUSED
-        if role == "assistant" and not refused:
+    def _call(self, call: ToolCall) -> Block:
+        if call.name not in self._gone and call.name.lower() not in REFUSED:
             self._told.pop(call.id, None)  # an id used anew means the new call
             return call
-        if role == "assistant":
-            self._told[call.id] = call.name
-        rule = "kiro.tools.history" if refused else "kiro.turn.misplaced"
-        self._notes.changed(rule, call.at.path, f"the call of {call.name} became text of its turn")
+        self._told[call.id] = call.name
+        self._notes.changed("kiro.tools.history", call.at.path, f"the call of {call.name} became text of its turn")
         return Text(f"({call.name} was used with {call.arguments or 'no input'})", at=call.at)
 
-    def _result(self, result: ToolResult, role: str) -> Iterable[Block]:
+    def _result(self, result: ToolResult) -> Iterable[Block]:
         name = self._told.get(result.call_id)
-        if role == "user" and name is None:
+        if name is None:
             return (result,)
-        rule = "kiro.tools.history" if name else "kiro.turn.misplaced"
-        self._notes.changed(rule, result.at.path, f"the result of {name or 'a call'} became text of its turn")
+        self._notes.changed("kiro.tools.history", result.at.path, f"the result of {name} became text of its turn")
         said = joined(part.text for part in result.content if isinstance(part, Text))
-        words = f"({name or 'A tool'} {'failed' if result.is_error else 'gave'}: {said.strip() or 'nothing'})"
+        words = f"({name} {'failed' if result.is_error else 'gave'}: {said.strip() or 'nothing'})"
         others = [part for part in result.content if not isinstance(part, Text)]
         return (Text(words, at=result.at), *others)
 

@@ -70,11 +70,22 @@ def _with(node: N, **changes: object) -> N:
 
 
 def _whole(text: str) -> str:
-    return text if text.isascii() else _LONE.sub(REPLACEMENT, text)
+    return text if _is_whole(text) else _LONE.sub(REPLACEMENT, text)
+
+
+def _is_whole(text: str) -> bool:
+    """Whether there is no half character in it; the encoder knows sooner than a pattern."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _arguments(arguments: str) -> str:
-    if not _LONE.search(arguments) and not _ESCAPED.search(arguments):
+    if _is_whole(arguments) and ("\\u" not in arguments or not _ESCAPED.search(arguments)):
         return arguments
     try:
         value = jsonio.decode(arguments)

@@ -1,0 +1,14 @@
+"""Gemini's generateContent. docs/dialects/gemini.md says what it can and cannot say."""
+
+from __future__ import annotations
+
+from dragoman.dialects.base import Dialect
+from dragoman.dialects.gemini.binding import GeminiBinding, GeminiCounts
+from dragoman.dialects.gemini.codec import GeminiCodec
+from dragoman.dialects.gemini.listing import GeminiListing
+
+__all__ = ["DIALECT", "GeminiBinding", "GeminiCodec"]
+
+DIALECT = Dialect(
+    "gemini", GeminiCodec(), GeminiBinding(), GeminiCounts(), GeminiListing(), key_header="x-goog-api-key"
+)

@@ -1,0 +1,110 @@
+"""The language: the parts of this package as one codec, and what it can say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from dragoman.dialects.base import Breach, Call, World
+from dragoman.dialects.gemini import faults, quirks, reply, request, rules, stream_rules
+from dragoman.dialects.gemini.encoder import GeminiEncoder
+from dragoman.dialects.gemini.models import is_older
+from dragoman.dialects.gemini.nodes import FAMILY
+from dragoman.dialects.gemini.settings import KNOBS
+from dragoman.dialects.gemini.stream import GeminiDecoder
+from dragoman.errors import Fault
+from dragoman.model.capabilities import Alphabet, Capabilities
+from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.filter import Filter
+from dragoman.wire.frame import Frame
+from dragoman.wire.http import HttpResponse
+
+
+class GeminiCodec(Struct, frozen=True):
+    """Gemini's generateContent."""
+
+    @property
+    def family(self) -> str:
+        return FAMILY
+
+    def capabilities(self, model: str) -> Capabilities:
+        older = is_older(model)
+        return Capabilities(
+            system="leading",
+            turns="merge",
+            prefill=False,
+            blank_text=False,
+            names=Alphabet("a-zA-Z0-9_.:-", 128),
+            ids=Alphabet(r"\x21-\x7e", 256),
+            arguments="object",
+            whole_calls=True,
+            choice_names=True,
+            result_media=not older,
+            result_errors=True,
+            media=frozenset(
+                (kind, how) for kind in ("image", "document", "audio", "video") for how in ("base64", "url")
+            ),
+            reasoning=True,
+            seals=frozenset({FAMILY}),
+            sealed_words=True,
+            seal_slot=True,
+            seal_bytes=True,
+            interleaves=False,
+            choices=True,
+            knobs=frozenset(KNOBS),
+            knob_ranges=(
+                ("temperature", 0, 2),
+                ("top_p", 0, 1),
+                ("presence_penalty", -2, 2),
+                ("frequency_penalty", -2, 2),
+            ),
+            output=frozenset({"text", "json", "schema"}),
+            efforts=() if older else ("minimal", "low", "medium", "high"),
+            thinking=frozenset({"default", "off", "on", "adaptive"}),
+            budgets=True,
+            thinking_show=True,
+            stop_limit=rules.MOST_STOPS,
+        )
+
+    def quirks(self, model: str) -> Sequence[Filter]:
+        older = is_older(model)
+        return (
+            *((quirks.EffortAsBudget(),) if older else ()),
+            quirks.AskForEvents(),
+            quirks.OneChoice(),
+            quirks.SettleThinking(),
+            quirks.SettleResults(),
+            quirks.FitMedia(),
+            *(() if older else (quirks.SignCalls(),)),
+        )
+
+    def parse_request(self, call: Call) -> Conversation:
+        return request.parse_request(call)
+
+    def render_request(self, conversation: Conversation) -> Call:
+        return request.render_request(conversation)
+
+    def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
+        return reply.parse_reply(body, asked)
+
+    def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
+        return reply.render_reply(reply_, asked, world)
+
+    def decoder(self, asked: Conversation, world: World) -> GeminiDecoder:
+        return GeminiDecoder(asked)
+
+    def encoder(self, asked: Conversation, world: World) -> GeminiEncoder:
+        return GeminiEncoder(asked, world)
+
+    def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
+        return faults.parse_fault(response)
+
+    def render_fault(self, fault: Fault) -> bytes:
+        return faults.render_fault(fault)
+
+    def breaches(self, call: Call) -> Sequence[Breach]:
+        return rules.breaches(call)
+
+    def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
+        return stream_rules.stream_breaches(frames)

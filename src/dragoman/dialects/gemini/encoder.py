@@ -1,0 +1,243 @@
+"""Streams, canonical to wire: one encoder per answer, in the form that Google's SDKs and gemini-cli accept.
+
+A delta is a frame. Calls are gathered, since they come whole here. The reason to stop waits for the end, because counts
+may come after it: the last frame has both. Without `alt=sse` the frames are the items of one array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dragoman.dialects.base import World
+from dragoman.dialects.gemini.faults import render_fault
+from dragoman.dialects.gemini.nodes import FAMILY, own_fields, with_extra
+from dragoman.dialects.gemini.parts import render_arguments, render_part, render_seal
+from dragoman.dialects.gemini.reply import block_feedback, render_stop
+from dragoman.dialects.gemini.usage import render_usage
+from dragoman.errors import LocalMisuse
+from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
+from dragoman.model.conversation import Conversation, Stop, Usage, Why
+from dragoman.model.events import (
+    ArgumentsDelta,
+    BlockEnded,
+    BlockStarted,
+    Event,
+    Events,
+    Failed,
+    Finished,
+    OpaqueEvent,
+    ReasoningDelta,
+    Sealed,
+    Started,
+    Stopped,
+    TextDelta,
+    UsageReported,
+)
+from dragoman.wire import jsonio
+from dragoman.wire.frame import Payload
+from dragoman.wire.jsonio import Json
+
+ITEM = b"item"  # the kind of a payload that is part of an array
+ARRAY = "json"  # what the hint `alt` says where an array was asked for
+_FRAME = b'{"candidates":[{"content":{"role":"model","parts":[%b]},"index":%d}]%b'
+_TEXT = b'{"text":%b}'
+_THOUGHT = b'{"text":%b,"thought":true}'
+_CALL = b'{"functionCall":{"id":%b,"name":%b,"args":%b}%b}'
+_EMPTY: Json = {"role": "model", "parts": [{"text": ""}]}
+
+
+class _Call:
+    """A call under way."""
+
+    def __init__(self, call: ToolCall) -> None:
+        self.call = call
+        self.pieces = [call.arguments] if call.arguments else []
+
+
+class GeminiEncoder:
+    """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
+
+    def __init__(self, asked: Conversation, world: World) -> None:
+        self._asked = asked
+        self._world = world
+        self._array = own_fields(asked.hints).get("alt") == ARRAY
+        self._items = 0
+        self._tail = b"}"
+        self._first: dict[str, Json] = {}  # what only the first frame says
+        self._choice: dict[int, int] = {}  # of an open block
+        self._thinks: set[int] = set()  # open blocks that are thoughts
+        self._calls: dict[int, _Call] = {}
+        self._said: set[int] = set()  # choices that have said something
+        self._seals: dict[int, Seal] = {}
+        self._stops: dict[int, Stop] = {}  # not told yet
+        self._stopped = False
+        self._usage: Usage | None = None
+        self._usage_told = True
+
+    # --- the stream
+
+    def feed(self, events: Events) -> Iterable[Payload]:
+        out: list[Payload] = []
+        for event in events:
+            if isinstance(event, TextDelta):
+                out.append(self._part(event.key, _TEXT % jsonio.quote(event.text)))
+            elif isinstance(event, ReasoningDelta):
+                out.append(self._part(event.key, _THOUGHT % jsonio.quote(event.text)))
+            else:
+                out.extend(self._rare(event))
+        return out
+
+    def passes(self, events: Events) -> bool:
+        """Whether the frame may go as it came: nothing is held that it would overtake, and it is no item."""
+        kinds = {type(event) for event in events}
+        if self._array or self._calls or kinds & {Failed, Finished}:
+            return False
+        list(self.feed(events))
+        for event in events:
+            if isinstance(event, Stopped):
+                del self._stops[event.choice]
+            elif isinstance(event, UsageReported):
+                self._usage_told = True
+        return True
+
+    def ping(self) -> Payload:
+        """An empty text: the SDKs cannot read comments."""
+        return self._payload(_FRAME % (_TEXT % b'""', 0, self._tail))
+
+    def _rare(self, event: Event) -> Iterable[Payload]:
+        match event:
+            case Started():
+                self._started(event)
+            case BlockStarted():
+                yield from self._block(event)
+            case ArgumentsDelta(key, text):
+                self._calls[key].pieces.append(text)
+            case Sealed(key, seal):
+                if key in self._calls:
+                    self._seals[key] = seal
+                else:
+                    yield self._sealed(key, seal)
+            case BlockEnded(key):
+                yield from self._ended(key)
+            case UsageReported(usage):
+                self._usage, self._usage_told = usage, False
+            case Stopped(stop, choice):
+                self._stops[choice] = stop
+                self._stopped = True
+            case OpaqueEvent():
+                yield self._opaque(event)
+            case Finished():
+                yield from self._finished()
+            case Failed(fault):
+                yield from self._failed(render_fault(fault))
+            case _:
+                pass  # citations have no place in a part; the filters have said so
+
+    def _started(self, event: Started) -> None:
+        self._usage, self._usage_told = event.usage, event.usage is None
+        envelope: dict[str, Json] = {
+            "modelVersion": event.model or self._asked.model,
+            "responseId": event.id or self._world.new_id("resp_"),
+        }
+        self._tail = b"," + jsonio.encode(envelope)[1:]
+        self._first = with_extra({}, event.extra)
+
+    def _block(self, event: BlockStarted) -> Iterable[Payload]:
+        key, block = event.key, event.block
+        self._choice[key] = event.choice
+        match block:
+            case ToolCall():
+                self._calls[key] = _Call(block)
+            case Media() | Opaque():
+                yield self._part(key, jsonio.encode(render_part(block, LocalMisuse)))
+            case Text() | Reasoning():
+                if isinstance(block, Reasoning):
+                    self._thinks.add(key)
+                if block.text or with_extra({}, block.extra):
+                    yield self._part(key, jsonio.encode(render_part(block, LocalMisuse)))
+
+    def _sealed(self, key: int, seal: Seal) -> Payload:
+        body: dict[str, Json] = {"text": ""}
+        if key in self._thinks:
+            body["thought"] = True
+        return self._part(key, jsonio.encode({**body, **render_seal(seal)}))
+
+    def _ended(self, key: int) -> Iterable[Payload]:
+        call = self._calls.pop(key, None)
+        if call is not None:
+            yield self._part(key, self._whole_call(call, self._seals.pop(key, None)))
+        self._thinks.discard(key)
+        self._choice.pop(key, None)
+
+    def _whole_call(self, call: _Call, seal: Seal | None) -> bytes:
+        text = "".join(call.pieces)
+        block = ToolCall(call.call.id, call.call.name, text, call.call.form)
+        render_arguments(block, LocalMisuse)
+        extra = with_extra({**render_seal(seal or call.call.seal)}, call.call.extra)
+        inner = extra.pop("functionCall", None)
+        if isinstance(inner, dict):
+            own: Json = {"id": block.id, "name": block.name, "args": render_arguments(block, LocalMisuse), **inner}
+            return jsonio.encode({"functionCall": own, **extra})
+        rest = b"," + jsonio.encode(extra)[1:-1] if extra else b""
+        return _CALL % (jsonio.quote(block.id), jsonio.quote(block.name), text.strip().encode() or b"{}", rest)
+
+    # --- the end
+
+    def _finished(self) -> Iterable[Payload]:
+        if not self._stopped:
+            self._stops[0] = Stop(Why.END)
+        if self._stops or not self._usage_told:
+            yield self._last()
+        if self._array:
+            yield Payload(ITEM, b"[]" if not self._items else b"]")
+
+    def _last(self) -> Payload:
+        body: dict[str, Json] = {}
+        stops = sorted(self._stops.items())
+        if len(stops) == 1 and (feedback := block_feedback(stops[0][1], self._said)):
+            body |= feedback
+        elif stops:
+            body["candidates"] = [{"content": _EMPTY, **render_stop(stop), "index": index} for index, stop in stops]
+        if self._usage is not None:
+            body["usageMetadata"] = render_usage(self._usage)
+        self._stops, self._usage_told = {}, True
+        return self._response(body)
+
+    def _failed(self, data: bytes) -> Iterable[Payload]:
+        if not self._array:
+            yield Payload(b"", data, True)
+            return
+        yield self._payload(data)
+        yield Payload(ITEM, b"]", True)
+
+    def _opaque(self, event: OpaqueEvent) -> Payload:
+        if event.family == FAMILY:
+            match event.kind, event.data:
+                case "candidate", {"index": int(index), "fields": dict(fields)}:
+                    return self._response({"candidates": [{"content": _EMPTY, **fields, "index": index}]})
+                case "response", dict() as fields:
+                    return self._response({**fields})
+                case _:
+                    pass
+        raise LocalMisuse(f"an event of {event.family} has no place here")
+
+    # --- frames
+
+    def _part(self, key: int, part: bytes) -> Payload:
+        choice = self._choice[key]
+        self._said.add(choice)
+        if self._first:  # the first frame says more than the others
+            first, self._first = b"," + jsonio.encode(self._first)[1:-1], {}
+            return self._payload(_FRAME % (part, choice, first + self._tail))
+        return self._payload(_FRAME % (part, choice, self._tail))
+
+    def _response(self, body: dict[str, Json]) -> Payload:
+        body, self._first = {**body, **self._first}, {}
+        data = jsonio.encode(body)
+        return self._payload(data[:-1] + self._tail if body else b"{" + self._tail[1:])
+
+    def _payload(self, data: bytes) -> Payload:
+        if not self._array:
+            return Payload(b"", data)
+        self._items += 1
+        return Payload(ITEM, (b"[" if self._items == 1 else b",\r\n") + data)

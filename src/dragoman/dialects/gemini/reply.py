@@ -1,0 +1,262 @@
+"""Whole replies, both directions, and what they share with streams: candidates and the reason to stop."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct, structs
+
+from dragoman.dialects.base import World
+from dragoman.dialects.gemini.faults import fault_of
+from dragoman.dialects.gemini.nodes import extra_of, names, own_fields, read, with_extra
+from dragoman.dialects.gemini.parts import parse_part, render_part
+from dragoman.dialects.gemini.usage import parse_usage, render_usage
+from dragoman.errors import BadFrame, Fault, LocalMisuse, MissingField, UpstreamFault
+from dragoman.model.blocks import Block, Text, ToolCall
+from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Why
+from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
+from dragoman.wire.jsonio import Json, Raw
+
+Arguments: TypeAlias = dict[tuple[int, int], str]
+RESPONSE = names("usageMetadata", "modelVersion", "responseId", "promptFeedback")
+CANDIDATE = names("finishReason", "finishMessage", "tokenCount", "safetyRatings", "citationMetadata")
+_FEEDBACK = names("blockReason", "blockReasonMessage", "safetyRatings")
+_REASONS = {
+    "STOP": Why.END,
+    "MAX_TOKENS": Why.LENGTH,
+    "CONTINUATION": Why.PAUSE,
+    **dict.fromkeys(
+        (
+            "SAFETY",
+            "RECITATION",
+            "LANGUAGE",
+            "BLOCKLIST",
+            "PROHIBITED_CONTENT",
+            "SPII",
+            "IMAGE_SAFETY",
+            "IMAGE_PROHIBITED_CONTENT",
+            "IMAGE_RECITATION",
+        ),
+        Why.REFUSAL,
+    ),
+}
+_USUAL = {Why.LENGTH: "MAX_TOKENS", Why.CONTEXT: "MAX_TOKENS", Why.REFUSAL: "SAFETY"}
+_USUALLY = "STOP"
+_MALFORMED = ("MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS")
+UNSPECIFIED = ("", "FINISH_REASON_UNSPECIFIED")
+
+# --- reading
+
+
+def parse_reply(body: bytes, asked: Conversation) -> Reply:
+    """Read a whole reply. Raises UpstreamViolation, or UpstreamFault if it is an error after all."""
+    fields = open_response(body)
+    try:
+        return _reply(fields, raw_arguments(body), asked)
+    except RecursionError:
+        raise BadFrame("the reply is nested too deeply") from None
+
+
+def open_response(body: bytes) -> Fields:
+    """The object of a reply or of a frame. Raises UpstreamFault for an error."""
+    try:
+        data = jsonio.decode(body)
+    except jsonio.JsonError as error:
+        raise BadFrame(f"not JSON: {error}") from None
+    fields = read(data, "", MissingField, RESPONSE)
+    if fields.peek("error") is not None:
+        fault = fault_of(fields.rest())
+        raise UpstreamFault(fault.message, fault=fault)
+    return fields
+
+
+def _reply(fields: Fields, arguments: Arguments, asked: Conversation) -> Reply:
+    usage = fields.any("usageMetadata")
+    entries = candidates(fields)
+    blocked = None if entries else parse_block_reason(fields)
+    choices = [(candidate.index, _choice(candidate, arguments)) for candidate in entries]
+    choices.sort(key=lambda pair: pair[0])
+    if blocked is not None:
+        choices = [(0, Choice((), blocked))]
+    if not choices:
+        fields.fail("candidates", "expected at least one candidate")
+    return Reply(
+        fields.text("responseId", ""),
+        fields.text("modelVersion", "") or asked.model,
+        tuple(choice for _, choice in choices),
+        None if usage is None else parse_usage(usage),
+        extra=extra_of(fields.rest()),
+    )
+
+
+class Candidate(Struct, frozen=True):
+    """One candidate of a reply or of a frame, its parts not read yet. `rest` is what is kept for home."""
+
+    at: str
+    position: int
+    index: int
+    parts: list[Json]
+    reason: str
+    rest: dict[str, Json]
+
+
+def candidates(fields: Fields) -> list[Candidate]:
+    found = []
+    for position, item in enumerate(fields.array("candidates", [])):
+        entry = read(item, f"candidates[{position}]", fields.blame, CANDIDATE)
+        content = entry.maybe_child("content")
+        entry.any("content")
+        parts = content.array("parts", []) if content else []
+        index, reason = entry.integer("index", position), entry.text("finishReason", "") or ""
+        found.append(Candidate(entry.at, position, index, parts, reason.upper(), entry.rest()))
+    return found
+
+
+def parse_block_reason(fields: Fields) -> Stop | None:
+    """The stop of a prompt that was not answered at all."""
+    value = fields.peek("promptFeedback")
+    if value is None:
+        return None
+    feedback = read(value, "promptFeedback", fields.blame, _FEEDBACK)
+    if not feedback.text("blockReason", ""):
+        return None
+    fields.any("promptFeedback")
+    return Stop(Why.REFUSAL, extra=extra_of({"promptFeedback": value}))
+
+
+def _choice(candidate: Candidate, arguments: Arguments) -> Choice:
+    blocks = [block for block in parse_parts(candidate, arguments) if not _says_nothing(block)]
+    fault = malformed(candidate)
+    if fault is not None and not blocks:
+        raise UpstreamFault(fault.message, fault=fault)
+    called = any(isinstance(block, ToolCall) for block in blocks)
+    return Choice(tuple(blocks), parse_stop(candidate.reason, candidate.rest, called=called))
+
+
+def _says_nothing(block: Block) -> bool:
+    return isinstance(block, Text) and not (block.text or block.seal or block.extra)
+
+
+def parse_parts(candidate: Candidate, arguments: Arguments) -> list[Block]:
+    blocks: list[Block] = []
+    for index, part in enumerate(candidate.parts):
+        block = parse_part(part, f"{candidate.at}.content.parts[{index}]", MissingField)
+        if isinstance(block, ToolCall):
+            block = _as_written(block, arguments.get((candidate.position, index)))
+        blocks.append(block)
+    return blocks
+
+
+def parse_stop(reason: str, rest: dict[str, Json], *, called: bool) -> Stop:
+    """Why it stopped. STOP is said of calls too; a reason that we do not know is an end, and keeps its name."""
+    why = _REASONS.get(reason, Why.END)
+    kept: dict[str, Json] = {}
+    if reason not in UNSPECIFIED and _said(why) != reason:
+        kept["finishReason"] = reason
+    if why is Why.END and called:
+        why = Why.TOOL
+    return Stop(why, None, extra_of(kept | ({"candidate": rest} if rest else {})))
+
+
+def malformed(candidate: Candidate) -> Fault | None:
+    """The fault of an answer that the service itself could not read."""
+    if candidate.reason not in _MALFORMED:
+        return None
+    message = candidate.rest.get("finishMessage")
+    words = f": {message}" if isinstance(message, str) and message else ""
+    return Fault("server", f"the model's answer could not be read ({candidate.reason}{words})", code=candidate.reason)
+
+
+# --- arguments as they were written (D3)
+
+
+class _Call(Struct):
+    args: Raw = Raw(b"")
+
+
+class _Part(Struct):
+    functionCall: _Call | None = None  # noqa: N815
+    function_call: _Call | None = None
+
+
+class _Content(Struct):
+    parts: list[_Part] | None = None
+
+
+class _Entry(Struct):
+    content: _Content | None = None
+
+
+class _Response(Struct):
+    candidates: list[_Entry] | None = None
+
+
+_read_response = jsonio.typed(_Response)
+
+
+def raw_arguments(body: bytes) -> Arguments:
+    """The text of each call's arguments, by the places of candidate and part. Empty where it cannot be had."""
+    if b"unctionCall" not in body and b"function_call" not in body:
+        return {}
+    try:
+        response = _read_response(body)
+    except jsonio.JsonError:
+        return {}
+    found: Arguments = {}
+    for position, entry in enumerate(response.candidates or ()):
+        for index, part in enumerate((entry.content.parts if entry.content else None) or ()):
+            call = part.functionCall or part.function_call
+            if call is not None and bytes(call.args):
+                found[position, index] = bytes(call.args).decode("utf-8", "replace")
+    return found
+
+
+def _as_written(call: ToolCall, text: str | None) -> ToolCall:
+    if text is None:
+        return call
+    try:
+        same = jsonio.decode(text) == jsonio.decode(call.arguments or "null")
+    except jsonio.JsonError:
+        return call
+    return structs.replace(call, arguments=text) if same and call.arguments else call
+
+
+# --- rendering
+
+
+def render_reply(reply: Reply, asked: Conversation, world: World) -> bytes:
+    """Say a whole reply."""
+    body: dict[str, Json] = {}
+    if len(reply.choices) == 1 and (feedback := block_feedback(reply.choices[0].stop, reply.choices[0].blocks)):
+        body |= feedback
+    else:
+        body["candidates"] = [_render_choice(choice, index) for index, choice in enumerate(reply.choices)]
+    if reply.usage is not None:
+        body["usageMetadata"] = render_usage(reply.usage)
+    body["modelVersion"] = reply.model or asked.model
+    body["responseId"] = reply.id or world.new_id("resp_")
+    return jsonio.encode(with_extra(body, reply.extra))
+
+
+def block_feedback(stop: Stop, blocks: object) -> dict[str, Json]:
+    """What stands in the place of candidates where the prompt itself was refused."""
+    feedback = own_fields(stop.extra).get("promptFeedback")
+    return {"promptFeedback": feedback} if feedback is not None and not blocks else {}
+
+
+def _render_choice(choice: Choice, index: int) -> Json:
+    parts: list[Json] = [render_part(block, LocalMisuse) for block in choice.blocks]
+    content: Json = {"role": "model", "parts": parts or [{"text": ""}]}
+    return {"content": content, **render_stop(choice.stop), "index": index}
+
+
+def render_stop(stop: Stop) -> dict[str, Json]:
+    kept = own_fields(stop.extra)
+    own, rest = kept.get("finishReason"), kept.get("candidate")
+    reason = own if isinstance(own, str) and own else _said(stop.why)
+    return {"finishReason": reason, **(rest if isinstance(rest, dict) else {})}
+
+
+def _said(why: Why) -> str:
+    return _USUAL.get(why, _USUALLY)

@@ -1,0 +1,117 @@
+"""Results of calls, both directions: what a tool said stands inside an object here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from dragoman.dialects.gemini.media import parse_media, render_media
+from dragoman.dialects.gemini.nodes import (
+    extra_of,
+    identifier,
+    json_text,
+    names,
+    opaque,
+    own_data,
+    own_fields,
+    read,
+    with_extra,
+)
+from dragoman.dialects.gemini.pairs import Pairs
+from dragoman.errors import DragomanError
+from dragoman.model.blocks import Media, Opaque, Text, ToolResult, Where
+from dragoman.wire.fields import Fields
+from dragoman.wire.jsonio import Json
+
+_PART = names("inlineData", "fileData")
+_SAYING = {"output": False, "result": False, "error": True}
+_SHAPE = "~response"  # the object as it came, where it is not the usual one
+_NAME = "~name"  # the tool's name, where no call tells it, or another
+_ID = "~id"  # the id as it came, where it is not that of the call
+
+
+def parse_result(fields: Fields, pairs: Pairs) -> ToolResult:
+    answer = fields.child("functionResponse")
+    own_id, name, value = answer.text("id", ""), identifier(answer, "name"), answer.any("response")
+    if value is not None and not isinstance(value, dict):
+        answer.fail("response", "expected an object")
+    text, is_error = _said(value or {}, answer)
+    content: list[Text | Media | Opaque] = [Text(text, at=Where(answer.path("response")))] if text else []
+    content += _parts(answer)
+    rest = fields.rest()
+    if unknown := answer.rest():
+        rest["functionResponse"] = unknown
+    if value != _usual(text, is_error):
+        rest[_SHAPE] = value
+    call_id = pairs.answered(own_id, name)
+    if pairs.name_of(call_id) != name:
+        rest[_NAME] = name
+    if own_id != call_id:
+        rest[_ID] = own_id
+    at = Where(fields.at, bare=value is None)
+    return ToolResult(call_id, tuple(content), is_error, extra=extra_of(rest), at=at)
+
+
+def _said(value: dict[str, Json], answer: Fields) -> tuple[str, bool]:
+    """What the object says, and whether it is an error. One that says more than one thing is its own JSON."""
+    if not value:
+        return "", False
+    name, said = next(iter(value.items()))
+    if len(value) > 1 or name not in _SAYING:
+        return json_text(value, answer.path("response"), answer.blame), False
+    if said is None:
+        return "", _SAYING[name]
+    text = said if isinstance(said, str) else json_text(said, f"{answer.path('response')}.{name}", answer.blame)
+    return text, _SAYING[name]
+
+
+def _parts(answer: Fields) -> Iterable[Media | Opaque]:
+    value = answer.any("parts")
+    if value is None:
+        return
+    if not isinstance(value, list):
+        answer.fail("parts", "expected an array")
+    for index, each in enumerate(value):
+        fields = read(each, f"{answer.path('parts')}[{index}]", answer.blame, _PART)
+        name = next((name for name in ("inlineData", "fileData") if fields.peek(name) is not None), "")
+        yield parse_media(fields, name) if name else opaque(fields, next(iter(fields.rest()), "part"))
+
+
+def _usual(text: str, is_error: bool) -> dict[str, Json]:
+    return {"error" if is_error else "output": text}
+
+
+def render_result(result: ToolResult, called: str, blame: type[DragomanError]) -> dict[str, Json]:
+    kept = own_fields(result.extra)
+    texts = [part.text for part in result.content if isinstance(part, Text)]
+    if len(texts) > 1 or (texts and not isinstance(result.content[0], Text)):
+        raise blame("a result has one text here, and it comes first", at=result.at.path)
+    text = texts[0] if texts else ""
+    name = str(kept.get(_NAME, called))
+    if not name:
+        raise blame("a result without its call has no name", at=result.at.path)
+    call_id = kept.get(_ID, result.call_id)
+    body: dict[str, Json] = {"id": call_id} if call_id else {}
+    body["name"] = name
+    body["response"] = _as_it_came(kept, text, result.is_error)
+    parts: list[Json] = []
+    for part in result.content:
+        if isinstance(part, Media):
+            parts.append(render_media(part, blame))
+        elif isinstance(part, Opaque):
+            parts.append(own_data(part, blame))
+    if parts:
+        body["parts"] = parts
+    return with_extra({"functionResponse": body}, result.extra)
+
+
+def _as_it_came(kept: Mapping[str, Json], text: str, is_error: bool) -> Json:
+    """The object in the client's own shape, as long as it still says what the result says."""
+    usual = _usual(text, is_error)
+    if _SHAPE not in kept:
+        return usual
+    shape = kept[_SHAPE]
+    try:
+        same = _said(shape or {}, Fields({}, "")) == (text, is_error) if isinstance(shape, dict | None) else False
+    except DragomanError:
+        same = False
+    return shape if same and shape is not None else usual

@@ -1,0 +1,140 @@
+"""Tools and the choice among them, both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dragoman.dialects.gemini.nodes import (
+    FAMILY,
+    child,
+    extra_of,
+    identifier,
+    names,
+    own_data,
+    own_fields,
+    read,
+    with_extra,
+)
+from dragoman.dialects.gemini.schema import NO_PARAMETERS, json_schema
+from dragoman.errors import Unrepresentable
+from dragoman.model.blocks import Opaque, Where
+from dragoman.model.conversation import ToolChoice, ToolSpec
+from dragoman.wire.fields import Fields
+from dragoman.wire.jsonio import Json
+
+_TOOL = names(
+    "functionDeclarations", "googleSearch", "googleSearchRetrieval", "codeExecution", "urlContext", "computerUse",
+    "fileSearch", "googleMaps",
+)  # fmt: skip
+_FUNCTION = names("parametersJsonSchema", "responseJsonSchema")
+_CONFIG = names("functionCallingConfig", "retrievalConfig")
+_CALLING = names("allowedFunctionNames", "streamFunctionCallArguments")
+_SHAPE = "~parameters"  # the parameters as they came, in OpenAPI's spelling
+
+# --- reading
+
+
+def parse_tools(fields: Fields) -> tuple[ToolSpec | Opaque, ...]:
+    found: list[ToolSpec | Opaque] = []
+    for index, item in enumerate(fields.array("tools", [])):
+        tool = read(item, f"tools[{index}]", fields.blame, _TOOL)
+        declared = tool.path("functionDeclarations")
+        for number, each in enumerate(tool.array("functionDeclarations", [])):
+            found.append(_function(read(each, f"{declared}[{number}]", fields.blame, _FUNCTION)))
+        if rest := tool.rest():
+            found.append(Opaque(FAMILY, rest, next(iter(rest)), at=Where(tool.at)))
+    return tuple(found)
+
+
+def _function(fields: Fields) -> ToolSpec:
+    name, description = identifier(fields, "name"), fields.text("description", "")
+    given, older = fields.peek("parametersJsonSchema"), fields.peek("parameters")
+    schema: dict[str, Json] = NO_PARAMETERS
+    shape: dict[str, Json] = {}
+    if isinstance(given, dict):
+        fields.any("parametersJsonSchema")
+        schema = given
+    elif given is None:
+        fields.any("parametersJsonSchema")
+        if older is not None:
+            shape, converted = {_SHAPE: fields.any("parameters")}, json_schema(older)
+            if not isinstance(converted, dict):
+                fields.fail("parameters", "expected an object")
+            schema = converted
+    return ToolSpec(name, description, schema, extra=extra_of(fields.rest() | shape), at=Where(fields.at))
+
+
+_MODES = {"AUTO": "auto", "ANY": "any", "NONE": "none", "VALIDATED": "auto"}
+
+
+def parse_choice(fields: Fields, kept: dict[str, Json]) -> ToolChoice:
+    config = child(fields, "toolConfig", _CONFIG)
+    calling = child(config, "functionCallingConfig", _CALLING) if config else None
+    choice, rest = _choice(calling) if calling else (ToolChoice(), {})
+    left = config.rest() if config else {}
+    if rest:
+        left["functionCallingConfig"] = rest
+    if left:
+        kept["toolConfig"] = left
+    return choice
+
+
+def _choice(calling: Fields) -> tuple[ToolChoice, dict[str, Json]]:
+    """The choice, and what it says that no other family knows."""
+    said = calling.text("mode", "").upper()
+    allowed = calling.strings("allowedFunctionNames", ())
+    mode = _MODES.get(said, "auto")
+    if said == "ANY" and len(allowed) == 1:
+        mode = "one"
+    rest = calling.rest()
+    if mode == "none" and allowed:
+        rest["allowedFunctionNames"], allowed = [*allowed], ()
+    if said and (said not in _MODES or (said == "VALIDATED" and not allowed)):
+        rest["mode"] = said
+    return ToolChoice(mode, allowed), rest  # type: ignore[arg-type]  # _MODES has them all
+
+
+# --- rendering
+
+
+def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
+    """Functions that follow one another stand in one tool, as the service wants them."""
+    bodies: list[Json] = []
+    functions: list[Json] = []
+    for tool in tools:
+        if isinstance(tool, Opaque):
+            functions = []
+            bodies.append(own_data(tool, Unrepresentable))
+            continue
+        if not functions:
+            bodies.append({"functionDeclarations": functions})
+        functions.append(_render_function(tool))
+    return bodies
+
+
+def _render_function(tool: ToolSpec) -> Json:
+    if tool.schema is None:
+        raise Unrepresentable(f"the tool {tool.name} takes free text, which has no place here", at=tool.at.path)
+    body: dict[str, Json] = {"name": tool.name}
+    if tool.description:
+        body["description"] = tool.description
+    shape = own_fields(tool.extra).get(_SHAPE)
+    if shape is not None and json_schema(shape) == tool.schema:
+        body["parameters"] = shape
+    elif tool.schema != NO_PARAMETERS:  # an object without properties is refused; no parameters are fine
+        body["parametersJsonSchema"] = {**tool.schema}
+    return with_extra(body, tool.extra)
+
+
+def render_choice(choice: ToolChoice) -> dict[str, Json]:
+    if choice == ToolChoice():
+        return {}
+    if choice.parallel is not None:
+        raise Unrepresentable("there is no flag about parallel calls here", at="tool_choice")
+    if (choice.mode == "one") != (len(choice.names) == 1 and choice.mode in ("one", "any")):
+        raise Unrepresentable("a choice limited to one tool is the choice of that tool here", at="tool_choice")
+    mode = {"one": "ANY", "any": "ANY", "none": "NONE", "auto": "VALIDATED"}[choice.mode]
+    body: dict[str, Json] = {"mode": mode}
+    if choice.names:
+        body["allowedFunctionNames"] = list(choice.names)
+    return {"toolConfig": {"functionCallingConfig": body}}

@@ -1,0 +1,11 @@
+"""OpenAI Responses: a flat list of items in, a flat list of items out, and streams that tell each item's life."""
+
+from __future__ import annotations
+
+from dragoman.dialects.base import Dialect
+from dragoman.dialects.responses.binding import ResponsesBinding, ResponsesCounts
+from dragoman.dialects.responses.codec import ResponsesCodec
+
+__all__ = ["DIALECT", "ResponsesBinding", "ResponsesCodec"]
+
+DIALECT = Dialect("responses", ResponsesCodec(), ResponsesBinding(), ResponsesCounts())

@@ -1,0 +1,105 @@
+"""The language: the parts of this package as one codec, and what it can say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from msgspec import Struct
+
+from dragoman.dialects.base import Breach, Call, Decoder, Encoder, World
+from dragoman.dialects.responses import faults, reply, request, rules, stream_rules
+from dragoman.dialects.responses.encoder import ResponsesEncoder
+from dragoman.dialects.responses.nodes import FAMILY
+from dragoman.dialects.responses.quirks import JoinAnswers, LeastTokens, NameOutput
+from dragoman.dialects.responses.stream import ResponsesDecoder
+from dragoman.errors import Fault, MalformedRequest
+from dragoman.model.capabilities import Alphabet, Capabilities
+from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.filter import Filter
+from dragoman.wire.frame import Frame
+from dragoman.wire.http import HttpResponse
+from dragoman.wire.jsonio import JsonError
+
+EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
+
+
+class ResponsesCodec(Struct, frozen=True):
+    """OpenAI Responses."""
+
+    answer_ids: ClassVar[str] = "resp_"
+
+    @property
+    def family(self) -> str:
+        return FAMILY
+
+    def capabilities(self, model: str) -> Capabilities:
+        return Capabilities(
+            ids=Alphabet(r"\x21-\x7e", 64),
+            text_tools=True,
+            choice_names=True,
+            parallel_flag=True,
+            strict_tools=True,
+            result_media=True,
+            media=frozenset(
+                {("image", how) for how in ("base64", "url", "file")}
+                | {("document", how) for how in ("base64", "url", "file")}
+            ),
+            answer_media=False,
+            reasoning=True,
+            seals=frozenset({FAMILY}),
+            seal_slot=True,
+            citations=True,
+            knobs=frozenset(request.KNOBS),
+            knob_ranges=(("temperature", 0, 2), ("top_p", 0, 1)),
+            output=frozenset({"text", "json", "schema"}),
+            output_names=True,
+            efforts=EFFORTS,
+            thinking=frozenset({"default", "off"}),
+            user=True,
+            stop_limit=0,
+        )
+
+    def quirks(self, model: str) -> Sequence[Filter]:
+        return (JoinAnswers(), LeastTokens(), NameOutput())
+
+    def parse_request(self, call: Call) -> Conversation:
+        try:
+            return request.parse_request(call)
+        except (RecursionError, JsonError):
+            raise MalformedRequest("nested too deeply") from None
+
+    def render_request(self, conversation: Conversation) -> Call:
+        return request.render_request(conversation)
+
+    def keeps(self, asked: Conversation) -> bool:
+        """Whether the client lets its answer be kept, so that it can go on from it by its id."""
+        return request.keeps(asked)
+
+    def continued(self, earlier: Conversation, now: Conversation) -> Conversation:
+        """What is asked now, after what was said before."""
+        return request.continued(earlier, now)
+
+    def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
+        return reply.parse_reply(body, asked)
+
+    def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
+        return reply.render_reply(reply_, asked, world)
+
+    def decoder(self, asked: Conversation, world: World) -> Decoder:
+        return ResponsesDecoder(asked)
+
+    def encoder(self, asked: Conversation, world: World) -> Encoder:
+        return ResponsesEncoder(asked, world)
+
+    def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
+        return faults.parse_fault(response)
+
+    def render_fault(self, fault: Fault) -> bytes:
+        return faults.render_fault(fault)
+
+    def breaches(self, call: Call) -> Sequence[Breach]:
+        return rules.breaches(call)
+
+    def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
+        return stream_rules.stream_breaches(frames)

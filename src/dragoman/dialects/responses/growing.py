@@ -1,0 +1,323 @@
+"""An output item while it grows: which of its blocks are open, and how much of each was given."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from dragoman.dialects.responses.items import parse_call, placing_of
+from dragoman.dialects.responses.nodes import (
+    ANNOUNCED,
+    FAMILY,
+    IRREGULAR,
+    JsonObject,
+    extra_of,
+    object_of,
+    own_fields,
+    text_of,
+)
+from dragoman.dialects.responses.parts import PART, parse_annotation, parse_text, refusal
+from dragoman.dialects.responses.thoughts import IN_CONTENT, SEAM
+from dragoman.errors import OutOfOrder
+from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Text, ToolCall, Where
+from dragoman.model.events import (
+    ArgumentsDelta,
+    BlockEnded,
+    BlockStarted,
+    Cited,
+    Event,
+    Events,
+    ReasoningDelta,
+    Sealed,
+    TextDelta,
+)
+from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
+from dragoman.wire.jsonio import Json
+
+CALLS = ("function_call", "custom_tool_call")
+_SLOTS = {"summary": "summary", "content": "content"}
+
+
+class _Grown:
+    """A block that has begun: what was given of it, and whether it has ended."""
+
+    __slots__ = ("block", "cited", "ended", "given", "told")
+
+    def __init__(self, block: Text | Reasoning | ToolCall) -> None:
+        self.block = block
+        self.given: list[str] = []
+        self.told = ""  # the whole, where it was told before its end
+        self.cited = 0
+        self.ended = False
+
+    def tail(self, whole: str) -> str:
+        """What of the whole text was not given yet; nothing where the two disagree."""
+        given = "".join(self.given)
+        return whole[len(given) :] if whole.startswith(given) else ""
+
+
+class Item:
+    """One item. Everything it is told gives the events that say what was not said before."""
+
+    def __init__(self, key: int, kind: str, told: Fields, *, added: int | None, dense: bool = True) -> None:
+        self.kind = kind
+        self.done = False
+        self._added = added is not None and dense  # in a way that clients can read
+        self._announced: JsonObject = {} if added is None else {ANNOUNCED: added}
+        self._key = key
+        self._at = told.at
+        self._id = text_of(told.peek("id"))
+        self._placing: JsonObject = placing_of(_envelope(told)) if kind == "message" else {}
+        self._grown: dict[int, _Grown] = {}  # by part
+        self._whole: list[Block] = []  # an item that came whole
+        self._seen: set[tuple[str, int]] = set()  # parts of reasoning
+
+    @property
+    def blocks(self) -> list[Block]:
+        return [grown.block for grown in self._grown.values()] + self._whole
+
+    def begin(self, told: Fields) -> Events:
+        """The item was added. Only a call has something to begin with, and only with its name."""
+        if self.kind in CALLS and told.peek("name") and told.peek("call_id"):
+            self._announced = {}
+            return self._call(told)
+        return ()
+
+    def finish(self, told: Fields) -> Events:
+        """The item is done, and told whole: what nobody gave of it is given now, and all of it ends."""
+        self.done = True
+        match self.kind:
+            case "message":
+                return self._finish_message(told)
+            case "reasoning":
+                return self._finish_reasoning(told)
+            case "function_call" | "custom_tool_call":
+                return self._finish_call(told)
+            case kind:
+                extra = extra_of(self._announced if self._added else {**self._announced, IRREGULAR: True})
+                block = Opaque(FAMILY, {"type": kind, **told.rest()}, kind, extra=extra)
+                self._whole = [block]
+                return (BlockStarted(self._key, block), BlockEnded(self._key))
+
+    def close(self) -> Events:
+        """The response is over: what is still open was cut."""
+        if self.done:
+            return ()
+        self.done = True
+        events: list[Event] = []
+        for part, grown in self._grown.items():
+            if not grown.ended:
+                events += self._late(part, grown)
+                events.append(self._end(part, complete=self.kind not in CALLS or bool(grown.told)))
+        return tuple(events)
+
+    def _late(self, part: int, grown: _Grown) -> Events:
+        """What was told whole and nobody gave."""
+        if isinstance(grown.block, ToolCall):
+            return self.arguments_whole(grown.told)
+        return self.text(part, grown.tail(grown.told)) if isinstance(grown.block, Text) else ()
+
+    # --- messages
+
+    def grows_by_text(self, part: int, text: str) -> int | None:
+        """The key, if this is a text that has begun: then the delta is all there is to say."""
+        grown = self._grown.get(part)
+        if grown is None or grown.ended or self.done or type(grown.block) is not Text:
+            return None
+        grown.given.append(text)
+        return self._key + part
+
+    def part(self, part: int, told: Fields) -> Events:
+        if part in self._grown:
+            return ()
+        kind = told.peek("type")
+        if kind not in ("output_text", "refusal", "text"):
+            return ()  # it comes whole when it is done
+        if kind == "refusal":
+            words = told.text("refusal", "")
+            started = self._start(part, refusal("", "", self._placing), regular=self._added)
+            return (started, *self.text(part, words))
+        text = parse_text(Fields(told.rest(), told.at, told.blame), self._placing)
+        started = self._start(part, structs.replace(text, text="", citations=()), regular=self._added)
+        cited = [event for each in text.citations for event in self.annotate(part, each.data)]
+        return (started, *self.text(part, text.text), *cited)
+
+    def text(self, part: int, delta: str, *, refused: bool = False) -> Events:
+        events: list[Event] = []
+        if part not in self._grown:
+            fresh = refusal("", self._at, self._placing) if refused else Text("", extra=extra_of(self._placing))
+            events.append(self._start(part, structs.replace(fresh, at=Where())))
+        grown = self._grown[part]
+        if delta and not grown.ended:
+            grown.given.append(delta)
+            events.append(TextDelta(self._key + part, delta))
+        return tuple(events)
+
+    def text_whole(self, part: int, whole: str, *, refused: bool = False) -> Events:
+        """A text as told at its end: it is given with the end, as far as nobody gave it before."""
+        events = self.text(part, "", refused=refused) if whole else ()
+        if part in self._grown:
+            self._grown[part].told = whole
+        return events
+
+    def annotate(self, part: int, annotation: Json) -> Events:
+        events = self.text(part, "")
+        grown = self._grown[part]
+        if grown.ended:
+            return ()
+        grown.cited += 1
+        return (*events, Cited(self._key + part, parse_annotation(annotation)))
+
+    def part_done(self, part: int, told: Fields) -> Events:
+        """A part told whole ends. One that this family alone knows comes here."""
+        grown = self._grown.get(part)
+        if grown is not None and grown.ended:
+            return ()
+        kind = told.peek("type")
+        if kind not in ("output_text", "refusal", "text"):
+            if grown is not None:
+                return ()
+            return self._odd_part(part, told)
+        refused = kind == "refusal"
+        words = told.text("refusal" if refused else "text", "")
+        events: Events = self.text(part, "", refused=refused) if words or told.peek("annotations") else ()
+        if part not in self._grown:
+            return events
+        grown = self._grown[part]
+        grown.told = words or grown.told
+        events = (*events, *self._late(part, grown))
+        notes = told.array("annotations", [])
+        cited = [event for each in notes[grown.cited :] for event in self.annotate(part, each)]
+        return (*events, *cited, self._end(part))
+
+    def _odd_part(self, part: int, told: Fields) -> Events:
+        key, data = self._key + part, told.rest()
+        extra = extra_of({**self._placing, PART: True, IRREGULAR: True})  # we write no messages of several parts
+        block = Opaque(FAMILY, data, text_of(data.get("type")), extra=extra)
+        if any(block == other for other in self._whole):
+            return ()
+        self._whole.append(block)
+        return (BlockStarted(key, block), BlockEnded(key))
+
+    def _finish_message(self, told: Fields) -> Events:
+        events: list[Event] = []
+        if not self._grown:
+            self._placing = placing_of(_envelope(told))
+        content = told.any("content")
+        if isinstance(content, str):
+            content = [{"type": "output_text", "text": content}]
+        for part, each in enumerate(content if isinstance(content, list) else ()):
+            events += self.part_done(part, Fields(each, f"{told.at}.content[{part}]", told.blame))
+        return (*events, *(self._end(part) for part, grown in self._grown.items() if not grown.ended))
+
+    # --- calls
+
+    def _call(self, told: Fields) -> Events:
+        call = parse_call(Fields({"type": self.kind, **told.rest()}, told.at, told.blame))
+        extra = call.extra
+        if extra is not None:  # how far it had come when it was told is no part of it
+            extra = extra_of({name: value for name, value in extra.fields.items() if name != "~status"})
+        bare = structs.replace(call, arguments="", extra=extra, at=Where())
+        started = self._start(0, bare, regular=self._added and not self.done)
+        return (started, *self.arguments(call.arguments))
+
+    def arguments(self, delta: str) -> Events:
+        grown = self._grown.get(0)
+        if grown is None:
+            raise OutOfOrder("the call was added without its name", at=self._at)
+        grown.given.append(delta)
+        return (ArgumentsDelta(self._key, delta),) if delta else ()
+
+    def told_arguments(self, whole: str) -> None:
+        """The arguments told whole, before the item is: what of them was not given is given with the item's end."""
+        if 0 in self._grown:
+            self._grown[0].told = whole
+
+    def arguments_whole(self, whole: str) -> Events:
+        """The end of the arguments as told whole; where they are others than those given, nobody knows which to run."""
+        grown = self._grown.get(0)
+        if grown is None:
+            return ()  # the item itself tells them again when it is done
+        given, grown.told = "".join(grown.given), whole
+        if whole.startswith(given):
+            return self.arguments(whole[len(given) :])
+        if whole and not _same(given, whole):
+            raise OutOfOrder("the arguments told at the end are not those told before", at=self._at)
+        return ()
+
+    def _finish_call(self, told: Fields) -> Events:
+        if 0 not in self._grown:
+            events = self._call(told)
+        else:
+            words = told.any("input" if self.kind == "custom_tool_call" else "arguments")
+            whole = words if isinstance(words, str) else "" if words is None else jsonio.encode(words).decode()
+            events = self.arguments_whole(whole)
+        return (*events, self._end(0, complete=told.peek("status") != "incomplete"))
+
+    # --- reasoning
+
+    def thought(self, slot: str, part: int, delta: str) -> Events:
+        """A piece of a part; a blank line stands between parts."""
+        regular = self._added and (not delta or self.done)
+        events: list[Event] = [] if 0 in self._grown else [self._start(0, self._thinking(slot), regular=regular)]
+        grown = self._grown[0]
+        if not delta:
+            return tuple(events)
+        if (slot, part) not in self._seen:
+            self._seen.add((slot, part))
+            if grown.given:
+                grown.given.append(SEAM)
+                events.append(ReasoningDelta(self._key, SEAM))
+        grown.given.append(delta)
+        return (*events, ReasoningDelta(self._key, delta))
+
+    def _thinking(self, slot: str) -> Reasoning:
+        extra: JsonObject = {"~id": self._id} if self._id else {}
+        extra |= {IN_CONTENT: True} if slot == "content" else {}
+        return Reasoning("", FAMILY, extra=extra_of(extra))
+
+    def thought_whole(self, slot: str, part: int, whole: str) -> Events:
+        """A part told at its end says something only if none of it came before."""
+        return () if (slot, part) in self._seen else self.thought(slot, part, whole)
+
+    def _finish_reasoning(self, told: Fields) -> Events:
+        events: list[Event] = []
+        for slot in _SLOTS:
+            given = told.any(slot)
+            parts = [given] if isinstance(given, str) else given if isinstance(given, list) else []
+            for part, each in enumerate(parts):
+                text = each if isinstance(each, str) else text_of(object_of(each).get("text"))
+                events += self.thought_whole(slot, part, text)
+        data = told.text("encrypted_content", "")
+        if 0 not in self._grown:
+            events.append(self._start(0, self._thinking("summary"), regular=self._added))
+        if data:
+            events.append(Sealed(self._key, Seal(FAMILY, data, "encrypted")))
+        return (*events, self._end(0))
+
+    # --- both ends
+
+    def _start(self, part: int, block: Text | Reasoning | ToolCall, *, regular: bool = False) -> BlockStarted:
+        marks: JsonObject = self._announced if regular else {**self._announced, IRREGULAR: True}
+        if marks:
+            block = structs.replace(block, extra=extra_of({**own_fields(block.extra), **marks}))
+        self._announced = {}
+        self._grown[part] = _Grown(block)
+        return BlockStarted(self._key + part, block)
+
+    def _end(self, part: int, *, complete: bool = True) -> BlockEnded:
+        self._grown[part].ended = True
+        return BlockEnded(self._key + part, complete)
+
+
+def _envelope(told: Fields) -> Fields:
+    """What a message says beside its content, and beside how far it has come."""
+    beside = ("type", "role", "content", "status")
+    return Fields({name: value for name, value in told.rest().items() if name not in beside}, told.at, told.blame)
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return bool(jsonio.decode(one) == jsonio.decode(other))
+    except jsonio.JsonError:
+        return False

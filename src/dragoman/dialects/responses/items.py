@@ -1,0 +1,307 @@
+"""Input items to turns and back: messages, reasoning, calls and their outputs; all others are kept whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import TypeAlias
+
+from msgspec import structs
+
+from dragoman.dialects.responses.nodes import (
+    FAMILY,
+    JsonObject,
+    arguments_text,
+    cannot,
+    describe,
+    extra_of,
+    object_of,
+    own_fields,
+    plain,
+    required,
+    text_of,
+    wire_fields,
+)
+from dragoman.dialects.responses.parts import PART, PLACING, parse_content, parse_output, render_content
+from dragoman.dialects.responses.thoughts import parse_reasoning, render_reasoning
+from dragoman.dialects.responses.tools import ADDING, NAMESPACE, joined, parted
+from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
+from dragoman.model.conversation import Message, Role
+from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
+from dragoman.wire.fields import describe as describe_json
+from dragoman.wire.jsonio import Json
+
+Turn: TypeAlias = tuple[Role, Sequence[Block], Where]
+
+INSTRUCTIONS = "~instructions"
+_TYPE = "~type"  # of a call or a result that is neither a function's nor a custom tool's
+_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+# Calls with a shape of their own that the client runs: the tool's name, and the field that says what to do.
+_CLIENT_CALLS = {"apply_patch_call": ("apply_patch", "operation"), "local_shell_call": ("local_shell", "action")}
+_OUTPUTS = {
+    "function_call_output": "function_call",
+    "custom_tool_call_output": "custom_tool_call",
+    "apply_patch_call_output": "apply_patch_call",
+    "local_shell_call_output": "local_shell_call",
+}
+_USERS = frozenset({"agent_message", "mcp_approval_response"})  # beside all that end with _output
+_SYSTEMS = frozenset({ADDING, "configuration_update"})
+_SPELT = ("id", "status")  # what an item says about itself
+
+
+# --- wire to canonical
+
+
+class ItemParser:
+    """Reads items in their order: what kind of call an output answers is told by the call."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, str] = {}  # of the calls so far, by their id
+        self._readers: dict[str, Callable[[Fields], Turn]] = {
+            "message": self._message,
+            "reasoning": lambda fields: ("assistant", [parse_reasoning(fields)], Where(fields.at)),
+            "function_call": self._call,
+            "custom_tool_call": self._call,
+            **dict.fromkeys(_CLIENT_CALLS, self._client_call),
+            **dict.fromkeys(_OUTPUTS, self._output),
+        }
+
+    def parse(self, value: Json) -> list[Message]:
+        """The turns of `input`. What the assistant said in a row is one turn."""
+        if isinstance(value, str):
+            return [Message("user", (Text(value, at=Where("input")),) if value else (), at=Where("input"))]
+        if not isinstance(value, list):
+            raise Fields({}).blame(f"expected a string or an array, got {describe_json(value)}", at="input")
+        turns: list[Message] = []
+        said: list[Block] = []  # by the assistant, since the last turn of somebody else
+        for index, item in enumerate(value):
+            role, blocks, at = self._item(Fields(item, f"input[{index}]"))
+            if role == "assistant" and turns and turns[-1].role == "assistant":
+                said.extend(blocks)
+                continue
+            turns = _with_answer(turns, said)
+            said = list(blocks) if role == "assistant" else []
+            turns.append(Message(role, () if role == "assistant" else tuple(blocks), at=at))
+        return _with_answer(turns, said)
+
+    def _item(self, fields: Fields) -> Turn:
+        kind = fields.peek("type")
+        if kind is None and fields.has("role"):
+            kind = "message"
+        if not isinstance(kind, str):
+            fields.fail("type", f"expected a string, got {describe_json(kind)}")
+        reader = self._readers.get(kind)
+        return _whole(fields, kind) if reader is None else reader(fields)
+
+    def _message(self, fields: Fields) -> Turn:
+        fields.any("type")
+        word = fields.text("role").lower()
+        if word not in _ROLES:
+            fields.fail("role", f"expected one of {', '.join(_ROLES)}")
+        content = fields.any("content")
+        placing = placing_of(fields)
+        if word == "developer":
+            placing["~role"] = word
+        return _ROLES[word], parse_content(content, fields.path("content"), placing), Where(fields.at)
+
+    def _call(self, fields: Fields) -> Turn:
+        call = parse_call(fields)
+        self._kinds[call.id] = "custom_tool_call" if call.form == "text" else "function_call"
+        return "assistant", [call], call.at
+
+    def _client_call(self, fields: Fields) -> Turn:
+        kind = fields.text("type")
+        call_id = text_of(fields.peek("call_id")) or text_of(fields.peek("id"))
+        name, action = _CLIENT_CALLS[kind]
+        if not call_id or fields.peek(action) is None:
+            return "assistant", [Opaque(FAMILY, {"type": kind, **fields.rest()}, kind, at=Where(fields.at))], Where()
+        fields.any("call_id")
+        arguments = jsonio.encode(fields.any(action)).decode()
+        self._kinds[call_id] = kind
+        extra = extra_of({_TYPE: kind, **about_item(fields)})
+        return "assistant", [ToolCall(call_id, name, arguments, extra=extra, at=Where(fields.at))], Where(fields.at)
+
+    def _output(self, fields: Fields) -> Turn:
+        kind = fields.text("type")
+        named = "id" if kind == "local_shell_call_output" and fields.peek("call_id") is None else "call_id"
+        call_id, given = required(fields, named), fields.any("output")
+        content = parse_output(given, fields.path("output"))
+        rest = about_item(fields)
+        if self._kinds.get(call_id, "function_call") != _OUTPUTS[kind]:
+            rest[_TYPE] = kind
+        at = Where(fields.at, bare=given is None)
+        return "user", [ToolResult(call_id, content, extra=extra_of(rest), at=at)], at
+
+
+def _with_answer(turns: list[Message], said: Sequence[Block]) -> list[Message]:
+    """The turns, the last of them with what the assistant said in it."""
+    return [*turns[:-1], structs.replace(turns[-1], blocks=tuple(said))] if said else turns
+
+
+def placing_of(fields: Fields) -> JsonObject:
+    """What a message says beside its content; every block of it carries this."""
+    about: JsonObject = {name: value for name in _SPELT if (value := fields.any(name)) is not None}
+    phase = fields.any("phase")
+    rest: JsonObject = {name: value for name, value in fields.rest().items() if value is not None}
+    placing: JsonObject = {"~message": about} if about else {}
+    placing |= {"phase": phase} if phase is not None else {}
+    return {**placing, "message": rest} if rest else placing
+
+
+def about_item(fields: Fields) -> JsonObject:
+    """What an item says that nobody took: about itself as spelling, the rest as it is."""
+    about: JsonObject = {f"~{name}": value for name in _SPELT if (value := fields.any(name)) is not None}
+    return {**about, **{name: value for name, value in fields.rest().items() if value is not None}}
+
+
+def parse_call(fields: Fields) -> ToolCall:
+    """A function_call or a custom_tool_call, of a request or of a reply."""
+    custom = fields.text("type") == "custom_tool_call"
+    call_id, name, namespace = required(fields, "call_id"), required(fields, "name"), fields.text("namespace", "")
+    arguments = arguments_text(fields.any("input" if custom else "arguments"))
+    rest = about_item(fields)
+    if namespace:
+        rest[NAMESPACE] = namespace
+    form = "text" if custom else "json"
+    return ToolCall(call_id, joined(namespace, name), arguments, form, extra=extra_of(rest), at=Where(fields.at))  # type: ignore[arg-type]
+
+
+def _whole(fields: Fields, kind: str) -> Turn:
+    """An item that only this family knows, on the side of whoever says it."""
+    if kind in _SYSTEMS:
+        role: Role = "system"
+    else:
+        role = "user" if kind.endswith("_output") or kind in _USERS else "assistant"
+    words = _words(fields.peek("content")) if kind == "agent_message" else ""
+    return role, [Opaque(FAMILY, fields.rest(), kind, text=words, at=Where(fields.at))], Where(fields.at)
+
+
+def _words(content: Json) -> str:
+    parts = content if isinstance(content, list) else [content]
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    return "\n".join(text for text in texts if isinstance(text, str) and text.strip())
+
+
+# --- canonical to wire
+
+
+def render_items(system: Sequence[Text], messages: Iterable[Message]) -> list[Json]:
+    """The items of `input`; `system` is without the instructions."""
+    kinds: dict[str, str] = {}
+    items: list[Json] = list(_messages("system", system, None))
+    for message in messages:
+        match message.role:
+            case "assistant" if not message.blocks:
+                items.extend(_messages("assistant", (), message))
+            case "assistant":
+                items.extend(render_said(message.blocks, kinds))
+            case "user":
+                items.extend(_render_user(message, kinds))
+            case role:
+                items.extend(_messages(role, message.blocks, message))
+    return items
+
+
+def _render_user(message: Message, kinds: dict[str, str]) -> Iterator[Json]:
+    results = [block for block in message.blocks if isinstance(block, ToolResult)]
+    others = [block for block in message.blocks if not isinstance(block, ToolResult)]
+    yield from (_render_result(result, kinds) for result in results)
+    if others or not results:
+        yield from _messages("user", others, message)
+
+
+def _messages(role: Role, blocks: Sequence[Block], message: Message | None) -> Iterator[Json]:
+    """The blocks in as many message items as they stood in; items that only this family knows stand between them."""
+    if not blocks and message is not None:
+        yield {"type": "message", "role": role, "content": ""}
+    for placing, group in groupby(blocks, _placing):
+        together = list(group)
+        if placing is None:
+            yield from (_opaque(block) for block in together)
+        else:
+            kind = "output_text" if role == "assistant" else "input_text"
+            yield {**_head(role, placing), "content": render_content(together, kind)}
+
+
+def _placing(block: Block) -> JsonObject | None:
+    """What a block says about its message; None for an item of its own."""
+    own = own_fields(block.extra)
+    if isinstance(block, Opaque) and not own.get(PART):
+        return None
+    return {name: own[name] for name in PLACING if name in own}
+
+
+def _head(role: Role, placing: JsonObject) -> JsonObject:
+    head: JsonObject = {"type": "message", **object_of(placing.get("~message"))}
+    head["role"] = text_of(placing.get("~role")) or role
+    if "phase" in placing:
+        head["phase"] = placing["phase"]
+    return {**head, **object_of(placing.get("message"))}
+
+
+def _opaque(block: Block) -> Json:
+    if isinstance(block, Opaque) and block.family == FAMILY:
+        return block.data
+    raise cannot(block, f"Responses has no {describe(block)}")
+
+
+def render_said(blocks: Sequence[Block], kinds: dict[str, str] | None = None) -> Iterator[Json]:
+    """What an assistant said, item by item; `kinds` learns what kind of calls they were."""
+    for is_content, group in groupby(blocks, lambda block: isinstance(block, Text | Media) or _is_part(block)):
+        if is_content:
+            yield from _messages("assistant", list(group), None)
+            continue
+        for block in group:
+            match block:
+                case Reasoning():
+                    yield render_reasoning(block)
+                case ToolCall():
+                    item = render_call(block)
+                    if kinds is not None:
+                        kinds[block.id] = text_of(item["type"])
+                    yield item
+                case _:
+                    yield _opaque(block)
+
+
+def _is_part(block: Block) -> bool:
+    return isinstance(block, Opaque) and own_fields(block.extra).get(PART) is True
+
+
+def render_call(call: ToolCall) -> JsonObject:
+    plain(call)
+    own = own_fields(call.extra)
+    kind = text_of(own.get(_TYPE))
+    if kind in _CLIENT_CALLS:
+        action: JsonObject = {_CLIENT_CALLS[kind][1]: _decoded(call)}
+        return {"type": kind, **_about(own), "call_id": call.id, **action, **wire_fields(call.extra)}
+    namespace, name = parted(text_of(own.get(NAMESPACE)), call.name)
+    kind, words = ("custom_tool_call", "input") if call.form == "text" else ("function_call", "arguments")
+    given = call.arguments if call.form == "text" else call.arguments or "{}"  # clients and services parse it
+    item: JsonObject = {"type": kind, **_about(own), "call_id": call.id, "name": name, words: given}
+    if namespace:
+        item["namespace"] = namespace
+    return {**item, **wire_fields(call.extra)}
+
+
+def _about(own: JsonObject) -> JsonObject:
+    return {name: own[f"~{name}"] for name in _SPELT if f"~{name}" in own}
+
+
+def _decoded(call: ToolCall) -> Json:
+    try:
+        return jsonio.decode(call.arguments or "{}")
+    except jsonio.JsonError as error:
+        raise cannot(call, f"the arguments are no JSON: {error}") from None
+
+
+def _render_result(result: ToolResult, kinds: dict[str, str]) -> Json:
+    plain(result)
+    if result.is_error:
+        raise cannot(result, "an output cannot say that it is an error")
+    own = own_fields(result.extra)
+    kind = text_of(own.get(_TYPE)) or f"{kinds.get(result.call_id, 'function_call')}_output"
+    head: JsonObject = {"type": kind, **_about(own)}
+    head["id" if kind == "local_shell_call_output" else "call_id"] = result.call_id
+    return {**head, "output": render_content(result.content, "input_text"), **wire_fields(result.extra)}

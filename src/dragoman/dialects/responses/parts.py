@@ -1,0 +1,238 @@
+"""Content parts, to blocks and back: input_text, input_image, input_file, output_text, refusal. Reading is lenient."""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from dragoman.dialects.responses.nodes import (
+    FAMILY,
+    JsonObject,
+    cannot,
+    describe,
+    extra_of,
+    own_fields,
+    plain,
+    required,
+    wire_fields,
+)
+from dragoman.errors import MalformedRequest
+from dragoman.model.blocks import Block, Extra, Media, Opaque, Text, Where
+from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
+from dragoman.wire.fields import describe as describe_json
+from dragoman.wire.jsonio import Json
+
+Part: TypeAlias = Text | Media | Opaque
+
+UNREADABLE = "unreadable media"
+PART = "~part"  # on an Opaque: it is a part of a message, not an item
+PLACING = ("~message", "~role", "message", "phase")  # what the blocks of one message share
+_TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
+_DATA_URL = re.compile(r"data:([^,;]+)(?:;[^,;]+)*;base64,(.*)", re.DOTALL | re.IGNORECASE)
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:\S")
+_FILE_TYPES = {
+    "pdf": "application/pdf",
+    "txt": "text/plain",
+    "md": "text/markdown",
+    "csv": "text/csv",
+    "html": "text/html",
+    "json": "application/json",
+}
+
+# --- wire to blocks
+
+
+def parse_content(value: Json, at: str, placing: JsonObject) -> list[Part]:
+    """The blocks of a message's content, each with what the message itself says. An empty string is no block."""
+    if isinstance(value, str):
+        return [Text(value, extra=extra_of(placing), at=Where(at))] if value else []
+    return [_part(part, f"{at}[{index}]", placing, lenient=False) for index, part in enumerate(_list(value, at))]
+
+
+def parse_output(value: Json, at: str) -> tuple[Part, ...]:
+    """What a tool gave: a string, parts, or any JSON, which is then its own text (D1)."""
+    if value is None or isinstance(value, str):
+        return (Text(value, at=Where(at)),) if value else ()
+    if not isinstance(value, list):
+        return (Text(jsonio.encode(value).decode(), at=Where(at)),)
+    return tuple(_part(part, f"{at}[{index}]", {}, lenient=True) for index, part in enumerate(value))
+
+
+def _list(value: Json, at: str) -> list[Json]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise MalformedRequest(f"expected a string or an array, got {describe_json(value)}", at=at)
+    return value
+
+
+def _part(part: Json, at: str, placing: JsonObject, *, lenient: bool) -> Part:
+    if isinstance(part, str):
+        return Text(part, extra=extra_of(placing), at=Where(at))
+    fields = Fields(part, at)
+    kind = fields.text("type")
+    if kind in _TEXTS:
+        return parse_text(fields, placing)
+    if kind == "refusal":
+        return refusal(fields.text("refusal", ""), at, placing)
+    try:
+        if kind in _MEDIA:
+            return _MEDIA[kind](fields, placing)
+    except MalformedRequest:
+        if not lenient:
+            raise
+        return Opaque(FAMILY, part, UNREADABLE, extra=extra_of({PART: True}), at=Where(at))
+    return Opaque(FAMILY, part, kind, extra=extra_of({**placing, PART: True}), at=Where(at))
+
+
+def parse_text(fields: Fields, placing: JsonObject) -> Text:
+    """A text part; what nobody took of it stays with it."""
+    text = fields.text("text", "")
+    noted = tuple(map(parse_annotation, fields.array("annotations", ())))
+    rest = {name: value for name, value in fields.rest().items() if name != "type" and value not in (None, [])}
+    return Text(text, citations=noted, extra=extra_of({**placing, **rest}), at=Where(fields.at))
+
+
+def parse_annotation(annotation: Json) -> Opaque:
+    kind = annotation.get("type") if isinstance(annotation, dict) else None
+    return Opaque(FAMILY, annotation, kind if isinstance(kind, str) else "annotation")
+
+
+def refusal(text: str, at: str, placing: JsonObject) -> Text:
+    return Text(text, extra=extra_of({**placing, "refusal": True}), at=Where(at))
+
+
+def is_refusal(text: Text) -> bool:
+    return own_fields(text.extra).get("refusal") is True
+
+
+# --- media
+
+
+def _image(fields: Fields, placing: JsonObject) -> Media:
+    fields.any("type")
+    given = fields.any("image_url")
+    if given is None and fields.peek("file_id") is not None:
+        file_id = required(fields, "file_id")
+        return Media("image", "", "file", file_id, extra=_kept(fields, placing), at=Where(fields.at))
+    nested = isinstance(given, dict)
+    inner = Fields(given if nested else {"image_url": given}, fields.path("image_url") if nested else fields.at)
+    name = "url" if nested else "image_url"
+    url = inner.text(name)
+    extra = _kept(fields, placing)
+    if found := _DATA_URL.fullmatch(url):
+        return Media("image", found[1], "base64", _base64(inner, name, found[2]), extra=extra, at=Where(fields.at))
+    if url[:5].lower() == "data:" or not _URL.match(url):
+        inner.fail(name, "expected an http(s) URL or a data: URL with a media type and base64")
+    return Media("image", "", "url", url, extra=extra, at=Where(fields.at))
+
+
+def _file(fields: Fields, placing: JsonObject) -> Media:
+    fields.any("type")
+    name = fields.text("filename", "")
+    if fields.peek("file_data") is not None:
+        data = fields.text("file_data")
+        found = _DATA_URL.fullmatch(data)
+        mime = found[1] if found else _FILE_TYPES.get(name.rpartition(".")[2].lower(), "")
+        if not mime:
+            fields.fail("file_data", "expected a data: URL with a media type and base64")
+        data = _base64(fields, "file_data", found[2] if found else data)
+        return Media("document", mime, "base64", data, name, extra=_kept(fields, placing), at=Where(fields.at))
+    if fields.peek("file_url") is not None:
+        url = required(fields, "file_url")
+        return Media("document", "", "url", url, name, extra=_kept(fields, placing), at=Where(fields.at))
+    file_id = required(fields, "file_id")
+    return Media("document", "", "file", file_id, name, extra=_kept(fields, placing), at=Where(fields.at))
+
+
+_MEDIA: dict[str, Callable[[Fields, JsonObject], Media]] = {
+    "input_image": _image,
+    "image_url": _image,
+    "input_file": _file,
+}
+
+
+def _kept(fields: Fields, placing: JsonObject) -> Extra | None:
+    rest = {name: value for name, value in fields.rest().items() if value is not None}
+    return extra_of({**placing, **rest})
+
+
+def _base64(fields: Fields, name: str, data: str) -> str:
+    try:
+        readable = bool(binascii.a2b_base64(data, strict_mode=True))
+    except ValueError:
+        readable = False
+    if not readable:
+        fields.fail(name, "expected base64 data")
+    return data
+
+
+# --- blocks to wire
+
+
+def render_content(blocks: Sequence[Block], kind: str) -> Json:
+    """A string for nothing or one bare text, parts for all else. `kind` is how texts are called here."""
+    if not blocks:
+        return ""
+    first = blocks[0]
+    if len(blocks) == 1 and isinstance(first, Text) and kind == "input_text" and first.text and not _own(first):
+        plain(first)
+        if not first.citations:
+            return first.text
+    return [render_part(block, kind) for block in blocks]
+
+
+def render_part(block: Block, kind: str) -> Json:
+    match block:
+        case Text():
+            plain(block)
+            fields = _own(block)
+            if fields.pop("refusal", None) is True:
+                return {"type": "refusal", "refusal": block.text, **fields}
+            if kind == "output_text":
+                return {"type": kind, "text": block.text, "annotations": render_annotations(block), **fields}
+            if block.citations:
+                raise cannot(block, "only what an assistant said may have annotations")
+            return {"type": kind, "text": block.text, **fields}
+        case Media():
+            plain(block)
+            return _render_media(block)
+        case Opaque(family=family, data=data) if family == FAMILY:
+            return data
+        case _:
+            raise cannot(block, f"a message cannot hold {describe(block)}")
+
+
+def render_annotations(text: Text) -> list[Json]:
+    for each in text.citations:
+        if each.family != FAMILY:
+            raise cannot(text, f"Responses has no citations of {each.family}")
+    return [each.data for each in text.citations]
+
+
+def _own(block: Text | Media) -> JsonObject:
+    """The fields of the part itself, without those of the message that it stood in."""
+    return {name: value for name, value in wire_fields(block.extra).items() if name not in PLACING}
+
+
+def _render_media(media: Media) -> Json:
+    fields = _own(media)
+    named: JsonObject = {"filename": media.name} if media.name else {}
+    match media.kind, media.how:
+        case "image", "base64":
+            return {"type": "input_image", "image_url": f"data:{media.mime};base64,{media.data}", **fields}
+        case "image", "url":
+            return {"type": "input_image", "image_url": media.data, **fields}
+        case "image", "file":
+            return {"type": "input_image", "file_id": media.data, **fields}
+        case "document", "base64":
+            return {"type": "input_file", **named, "file_data": f"data:{media.mime};base64,{media.data}", **fields}
+        case "document", "url":
+            return {"type": "input_file", **named, "file_url": media.data, **fields}
+        case "document", "file":
+            return {"type": "input_file", **named, "file_id": media.data, **fields}
+        case _:
+            raise cannot(media, f"a message cannot hold {describe(media)}")

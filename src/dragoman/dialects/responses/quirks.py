@@ -1,0 +1,69 @@
+"""Filters that only this dialect needs."""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import structs
+
+from dragoman.model.conversation import Conversation, Message
+from dragoman.model.filter import MakeBack
+from dragoman.model.notes import Notes
+
+LEAST_TOKENS = 16
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+class JoinAnswers:
+    """Items have no turns: what the assistant said in a row is one."""
+
+    name = "responses.join_answers"
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        joined: list[Message] = []
+        for message in conversation.messages:
+            if message.role != "assistant":
+                joined.append(message)
+            elif joined and joined[-1].role == "assistant":
+                notes.changed("responses.join_answers", message.at.path, "joined with the assistant turn before it")
+                joined[-1] = structs.replace(joined[-1], blocks=(*joined[-1].blocks, *message.blocks))
+            else:
+                joined.append(message)
+        if len(joined) == len(conversation.messages):
+            return conversation, None
+        return structs.replace(conversation, messages=tuple(joined)), None
+
+
+class LeastTokens:
+    """The service refuses a smaller limit than 16, which clients send to probe it."""
+
+    name = "responses.least_tokens"
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        asked = conversation.max_tokens
+        if asked is None or asked >= LEAST_TOKENS:
+            return conversation, None
+        notes.changed(
+            "responses.least_tokens", "max_tokens", f"the service takes no limit below {LEAST_TOKENS}, as {asked} is"
+        )
+        return structs.replace(conversation, max_tokens=LEAST_TOKENS), None
+
+
+class NameOutput:
+    """An output schema must have a name, of the letters that tools have."""
+
+    name = "responses.name_output"
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        output = conversation.output
+        if output.kind != "schema" or _NAME.fullmatch(output.name):
+            return conversation, None
+        name = _FOREIGN.sub("_", output.name)[:64] or "answer"
+        notes.add(
+            "responses.name_output",
+            "changed" if output.name else "added",
+            "text.format",
+            f"an output schema needs a name of letters, digits, _ and -: it is called {name}",
+        )
+        return structs.replace(conversation, output=structs.replace(output, name=name)), None

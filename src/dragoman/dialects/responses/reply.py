@@ -1,0 +1,241 @@
+"""A whole response, both ways, and what whole and streamed ones share: the envelope and the reason to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from dragoman.dialects.base import World
+from dragoman.dialects.responses.faults import failure_of
+from dragoman.dialects.responses.items import INSTRUCTIONS, parse_call, placing_of, render_call
+from dragoman.dialects.responses.nodes import (
+    FAMILY,
+    JsonObject,
+    extra_of,
+    object_of,
+    own_fields,
+    text_of,
+    wire_fields,
+)
+from dragoman.dialects.responses.parts import is_refusal, parse_content, render_part
+from dragoman.dialects.responses.request import render_settings
+from dragoman.dialects.responses.thoughts import parse_reasoning, render_thought
+from dragoman.dialects.responses.tools import NAMESPACE, namespaces, render_choice, render_tools
+from dragoman.dialects.responses.usage import parse_usage, render_usage
+from dragoman.errors import BadFrame, DragomanError, MalformedRequest, MissingField, UpstreamFault
+from dragoman.model.blocks import Block, Extra, Opaque, Reasoning, Text, ToolCall, Where
+from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
+from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
+from dragoman.wire.jsonio import Json
+
+_REASONS = {"max_output_tokens": Why.LENGTH, "content_filter": Why.REFUSAL}
+_INCOMPLETE = {Why.LENGTH: "max_output_tokens", Why.CONTEXT: "max_output_tokens", Why.REFUSAL: "content_filter"}
+_FAILED = ("failed", "cancelled", "queued", "in_progress")
+_ENVELOPE = frozenset({"id", "object", "model", "output", "usage", "status", "error", "incomplete_details"})
+# What a response repeats of its request, and other words about itself that are nothing to anybody else.
+_REPEATED = frozenset(
+    {"background", "completed_at", "conversation", "created_at", "frequency_penalty", "instructions"}
+    | {"max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls", "presence_penalty", "prompt"}
+    | {"previous_response_id", "prompt_cache_key", "prompt_cache_retention", "reasoning", "safety_identifier"}
+    | {"service_tier", "store", "temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p", "truncation"}
+    | {"user", "output_text", "billing"}
+)
+_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_", "custom_tool_call": "ctc_"}
+
+# --- wire to canonical
+
+
+def parse_reply(body: bytes, asked: Conversation) -> Reply:
+    """Raises UpstreamFault for a failed response, UpstreamViolation for what is none."""
+    try:
+        fields = Fields(jsonio.decode(body), "", BadFrame)
+        return _reply(fields)
+    except (jsonio.JsonError, RecursionError) as error:
+        raise BadFrame(f"the reply is not JSON: {error}") from None
+    except MalformedRequest as error:  # the readers shared with requests blame a client
+        raise upstream_blamed(error) from None
+
+
+def upstream_blamed(error: MalformedRequest) -> MissingField:
+    return MissingField(error.fault.message, fault=structs.replace(error.fault, kind="server", status=502))
+
+
+def _reply(fields: Fields) -> Reply:
+    failed = failure_of(fields.rest())
+    status = fields.peek("status")
+    if failed is None and status in _FAILED:
+        failed = failure_of({"error": {"message": f"the response has the status {status}"}})
+    if failed is not None:
+        raise UpstreamFault(failed.message, fault=failed)
+    fields.blame = MissingField
+    blocks = [block for item in fields.children("output") for block in parse_item(item)]
+    usage = fields.maybe_child("usage")
+    return Reply(
+        fields.text("id", ""),
+        fields.text("model", ""),
+        (Choice(tuple(blocks), parse_stop(fields, blocks)),),
+        parse_usage(usage) if usage else None,
+        extra=envelope_extra(fields.rest()),
+    )
+
+
+def envelope_extra(rest: JsonObject) -> Extra | None:
+    """What a response says about itself beside what every one says; nulls say nothing."""
+    kept = {name: value for name, value in rest.items() if name not in _ENVELOPE and value is not None}
+    extra = extra_of(kept)
+    return None if extra is None else structs.replace(extra, spelling=extra.spelling | (_REPEATED & kept.keys()))
+
+
+def parse_item(fields: Fields) -> list[Block]:
+    """The blocks of one output item."""
+    match fields.text("type"):
+        case "message":
+            fields.any("role")
+            content = fields.any("content")
+            blocks = parse_content(content, fields.path("content"), placing_of(fields))
+            return [block for block in blocks if not (isinstance(block, Text) and not block.text)]
+        case "reasoning":
+            return [parse_reasoning(fields)]
+        case "function_call" | "custom_tool_call" as kind:
+            return [parse_call(Fields({"type": kind, **fields.rest()}, fields.at, fields.blame))]
+        case kind:
+            return [Opaque(FAMILY, {"type": kind, **fields.rest()}, kind, at=Where(fields.at))]
+
+
+def parse_stop(fields: Fields, blocks: Sequence[Block]) -> Stop:
+    """Why it stopped: what it says, and for one that says no more than that it is complete, its content."""
+    details = fields.any("incomplete_details")
+    reason = object_of(details).get("reason")
+    if fields.any("status") == "incomplete" or reason is not None:
+        known = isinstance(reason, str) and reason in _REASONS
+        extra: JsonObject = {} if known or reason is None else {"incomplete_details": details}
+        return Stop(_REASONS[str(reason)] if known else Why.LENGTH, extra=extra_of(extra))
+    if any(isinstance(block, ToolCall) for block in blocks):
+        return Stop(Why.TOOL)
+    if any(isinstance(block, Text) and is_refusal(block) for block in blocks):
+        return Stop(Why.REFUSAL, extra=extra_of({"~status": "completed"}))
+    return Stop(Why.END)
+
+
+# --- canonical to wire
+
+
+def render_reply(reply: Reply, asked: Conversation, world: World) -> bytes:
+    choice = reply.choices[0] if reply.choices else Choice((), Stop(Why.END))
+    envelope = Envelope(reply.id, reply.model, wire_fields(reply.extra), asked, world)
+    writer = ItemWriter(asked, world)
+    output = [item for block in choice.blocks if (item := writer.item(block)) is not None]
+    return jsonio.encode(envelope.ended(choice.stop, output, reply.usage))
+
+
+class Envelope:
+    """The response object: the same id, time and model each time it is told, and what the request asked for."""
+
+    def __init__(self, given: str, model: str, extra: JsonObject, asked: Conversation, world: World) -> None:
+        created = extra.pop("created_at", None)
+        self.id = given if given.startswith("resp") else world.new_id("resp_")
+        self._head: JsonObject = {
+            "id": self.id,
+            "object": "response",
+            "created_at": world.now() if created is None else created,
+            "status": "in_progress",
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "model": model or asked.model,
+            **_repeated(asked),
+            "output": [],
+            "usage": None,
+            **extra,
+        }
+
+    def begun(self) -> JsonObject:
+        return self._head
+
+    def ended(self, stop: Stop, output: Sequence[Json], usage: Usage | None) -> JsonObject:
+        own = own_fields(stop.extra)
+        details: Json = own.get("incomplete_details")
+        if details is None and stop.why in _INCOMPLETE and own.get("~status") != "completed":
+            details = {"reason": _INCOMPLETE[stop.why]}
+        status = "completed" if details is None else "incomplete"
+        told = render_usage(usage or Usage())
+        return {**self._head, "status": status, "incomplete_details": details, "output": list(output), "usage": told}
+
+    def failed(self, error: JsonObject, output: Sequence[Json]) -> JsonObject:
+        return {**self._head, "status": "failed", "error": error, "output": list(output)}
+
+
+def _repeated(asked: Conversation) -> JsonObject:
+    """What a response repeats of its request. What the request cannot have said is left at its default."""
+    usual: JsonObject = {
+        "instructions": None, "max_output_tokens": None, "metadata": {}, "parallel_tool_calls": True,
+        "previous_response_id": asked.previous, "reasoning": {"effort": None, "summary": None}, "store": True,
+        "temperature": None, "text": {"format": {"type": "text"}}, "tool_choice": "auto", "tools": [],
+        "top_p": None, "truncation": "disabled", "user": None,
+    }  # fmt: skip
+    try:
+        said = render_settings(asked) | render_choice(asked) | {"tools": render_tools(asked.tools)}
+    except DragomanError:  # asked in other words than ours
+        said = {}
+    said |= {name: value for name, value in wire_fields(asked.extra).items() if name in usual}
+    if asked.system and own_fields(asked.system[0].extra).get(INSTRUCTIONS):
+        said["instructions"] = asked.system[0].text
+    return usual | said
+
+
+class ItemWriter:
+    """Output items, each with an id of its own, calls under the names the client knows."""
+
+    def __init__(self, asked: Conversation, world: World) -> None:
+        self._world = world
+        self._namespaces = namespaces(asked.tools)
+        self._used: set[str] = set()
+
+    def id_for(self, block: Block, kind: str) -> str:
+        own = own_fields(block.extra)
+        given = text_of(own.get("~id") or object_of(own.get("~message")).get("id"))
+        if not given or given in self._used:
+            given = self._world.new_id(_PREFIXES.get(kind, "item_"))
+        self._used.add(given)
+        return given
+
+    def item(self, block: Block) -> JsonObject | None:
+        """A finished item; None for what is no part of an answer."""
+        match block:
+            case Text():
+                head = self.message(block)
+                return {**head, "status": "completed", "content": [output_part(block)]}
+            case Reasoning():
+                return self.reasoning(block, self.id_for(block, "reasoning"))
+            case ToolCall():
+                return {**self.call(block), "status": "completed"}
+            case Opaque():
+                return object_of(block.data)
+            case _:
+                return None
+
+    def message(self, text: Text) -> JsonObject:
+        own = own_fields(text.extra)
+        item: JsonObject = {"id": self.id_for(text, "message"), "type": "message", "status": "in_progress"}
+        item |= {"role": "assistant", "content": []}
+        item |= {"phase": own["phase"]} if "phase" in own else {}
+        return {**item, **object_of(own.get("message"))}
+
+    def reasoning(self, block: Reasoning, item_id: str) -> JsonObject:
+        sealed: JsonObject = {} if block.seal is None else {"encrypted_content": block.seal.data}
+        return {"id": item_id, "type": "reasoning", **render_thought(block), **sealed, **wire_fields(block.extra)}
+
+    def call(self, call: ToolCall) -> JsonObject:
+        """The call, its namespace told apart from its name again."""
+        own = own_fields(call.extra)
+        if call.name in self._namespaces:
+            own[NAMESPACE] = self._namespaces[call.name][0]
+        own["~id"] = self.id_for(call, "custom_tool_call" if call.form == "text" else "function_call")
+        return render_call(structs.replace(call, seal=None, cache=None, extra=extra_of(own)))
+
+
+def output_part(text: Text) -> Json:
+    part = render_part(structs.replace(text, seal=None, cache=None), "output_text")
+    return {"logprobs": [], **part} if isinstance(part, dict) and part["type"] == "output_text" else part

@@ -1,0 +1,235 @@
+"""What the service refuses in a request, read from raw JSON and independent of our own readers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dragoman.dialects.base import Breach, Call
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_LONGEST_ID = 64
+_LEAST_TOKENS = 16
+_ROLES = ("developer", "system", "user", "assistant")  # no sets: values of any type are looked up in these
+_PARTS = {
+    "assistant": {"output_text", "refusal"},
+    "user": {"input_text", "input_image", "input_file"},
+    "system": {"input_text", "input_image", "input_file"},
+    "developer": {"input_text", "input_image", "input_file"},
+}
+_KNOWN_PARTS = set[str]().union(*_PARTS.values())  # of others only the service knows whether it takes them
+_CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
+_OUTPUTS = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
+_RANGES = {"temperature": (0, 2), "top_p": (0, 1)}
+_EFFORTS = (None, "none", "minimal", "low", "medium", "high", "xhigh", "max")
+_Found = Iterator[tuple[str, str, str]]
+
+
+def breaches(call: Call) -> Sequence[Breach]:
+    """Everything the request breaks, in the order of the payload."""
+    body = call.body
+    if not isinstance(body, dict):
+        return (Breach("responses.body.shape", "", "the body is an object"),)
+    return tuple(Breach(f"responses.{rule}", at, detail) for rule, at, detail in _all(body))
+
+
+def _all(body: dict[str, Any]) -> _Found:
+    given = body.get("input")
+    if isinstance(given, list):
+        if not given and not any(body.get(name) for name in ("instructions", "previous_response_id", "prompt")):
+            yield "input.empty", "input", "there is something to answer"
+        for index, item in enumerate(given):
+            yield from _item(item, f"input[{index}]")
+        stored = bool(body.get("previous_response_id") or body.get("conversation"))
+        yield from _pairing([item if isinstance(item, dict) else {} for item in given], stored)
+    elif not isinstance(given, str) and not body.get("prompt"):
+        yield "input.missing", "input", "input is a string or an array of items"
+    yield from _tools(body)
+    yield from _choice(body)
+    yield from _settings(body)
+
+
+# --- items
+
+
+def _item(item: Any, at: str) -> _Found:
+    kind = item.get("type", "message" if "role" in item else None) if isinstance(item, dict) else None
+    if not isinstance(kind, str):
+        yield "item.type", f"{at}.type", "an item has a type"
+    elif kind == "message":
+        yield from _message(item, at)
+    elif kind in _CALLS:
+        yield from _call(item, kind, at)
+    elif kind in _OUTPUTS:
+        if not _is_id(item.get("call_id")):
+            yield "output.call_id", f"{at}.call_id", f"a call_id has 1 to {_LONGEST_ID} characters"
+        if not isinstance(item.get("output"), str | list):
+            yield "output.output", f"{at}.output", "output is a string or a list of parts"
+    elif kind == "reasoning" and not isinstance(item.get("summary"), list):
+        yield "reasoning.summary", f"{at}.summary", "reasoning has a list of summary parts"
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= _LONGEST_ID
+
+
+def _message(item: dict[str, Any], at: str) -> _Found:
+    role, content = item.get("role"), item.get("content")
+    if role not in _ROLES:
+        yield "message.role", f"{at}.role", "the role is one of " + ", ".join(sorted(_ROLES))
+    elif isinstance(content, list):
+        for index, part in enumerate(content):
+            kind = part.get("type") if isinstance(part, dict) else None
+            if not isinstance(kind, str):
+                yield "message.part_type", f"{at}.content[{index}]", "a part has a type"
+            elif kind in _KNOWN_PARTS - _PARTS[role]:
+                yield "message.part", f"{at}.content[{index}]", f"{role} content has no parts of type {kind!r}"
+    elif not isinstance(content, str):
+        yield "message.content", f"{at}.content", "content is a string or a list of parts"
+
+
+def _call(item: dict[str, Any], kind: str, at: str) -> _Found:
+    if not _is_id(item.get("call_id")):
+        yield "call.call_id", f"{at}.call_id", f"a call_id has 1 to {_LONGEST_ID} characters"
+    if not _is_name(item.get("name")):
+        yield "call.name", f"{at}.name", "a name has 1 to 64 of a-z A-Z 0-9 _ -"
+    if not isinstance(item.get(_CALLS[kind]), str):
+        yield "call.arguments", f"{at}.{_CALLS[kind]}", f"{_CALLS[kind]} is a string"
+
+
+def _pairing(items: Sequence[dict[str, Any]], stored: bool) -> _Found:
+    """Every call is answered once, by an output of its own kind; a stored response may hold the call."""
+    calls: dict[Any, tuple[str, str]] = {}
+    answered: set[Any] = set()
+    for index, item in enumerate(items):
+        kind, at = str(item.get("type")), f"input[{index}].call_id"
+        call_id = str(item.get("call_id"))
+        if kind in _CALLS:
+            if call_id in calls:
+                yield "call.duplicate_id", at, "the ids of calls differ"
+            calls[call_id] = (kind, at)
+        elif kind in _OUTPUTS and call_id in answered:
+            yield "output.answered_twice", at, "a call is answered once"
+        elif kind in _OUTPUTS:
+            answered.add(call_id)
+            made = calls.get(call_id, ("", ""))[0]
+            if made != _OUTPUTS[kind] and (made or not stored):
+                yield "output.unknown_call", at, "an output answers a call of its kind before it"
+    for call_id, (_, at) in calls.items():
+        if call_id not in answered:
+            yield "call.unanswered", at, "every call is answered"
+
+
+# --- tools
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def _tools(body: dict[str, Any]) -> _Found:
+    tools = body.get("tools")
+    if tools is None:
+        return
+    if not isinstance(tools, list):
+        yield "tools.shape", "tools", "tools is an array"
+        return
+    seen: set[tuple[Any, str]] = set()
+    for index, tool in enumerate(tools):
+        at = f"tools[{index}]"
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if not isinstance(kind, str):
+            yield "tools.type", f"{at}.type", "a tool has a type"
+        elif kind == "namespace":
+            inside = tool.get("tools")
+            for inner, each in enumerate(inside if isinstance(inside, list) else ()):
+                yield from _tool(each, f"{at}.tools[{inner}]", tool.get("name"), seen)
+        else:
+            yield from _tool(tool, at, None, seen)
+
+
+def _tool(tool: Any, at: str, namespace: Any, seen: set[tuple[Any, str]]) -> _Found:
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    if kind not in ("function", "custom"):
+        return
+    name = tool.get("name")
+    if not _is_name(name):
+        yield "tools.name", f"{at}.name", "a name has 1 to 64 of a-z A-Z 0-9 _ -"
+    elif (str(namespace), name) in seen:
+        yield "tools.duplicate", f"{at}.name", "no two tools have one name"
+    seen.add((str(namespace), str(name)))
+    parameters = tool.get("parameters")
+    if kind == "function" and parameters is not None and not isinstance(parameters, dict):
+        yield "tools.parameters", f"{at}.parameters", "parameters is a schema"
+
+
+def _choice(body: dict[str, Any]) -> _Found:
+    tools, choice = body.get("tools"), body.get("tool_choice")
+    if choice is None:
+        return
+    if not tools and choice not in ("none", "auto"):
+        yield "tool_choice.without_tools", "tool_choice", "a choice needs tools"
+    wanted: list[Any] = []
+    match choice:
+        case "none" | "auto" | "required":
+            pass
+        case {"type": "allowed_tools", "mode": "auto" | "required", "tools": list(allowed)}:
+            wanted = allowed
+        case {"type": str()}:
+            wanted = [choice]
+        case _:
+            yield "tool_choice.shape", "tool_choice", "none, auto, required, a tool, or allowed_tools"
+    names = list(_names(tools))
+    for tool in wanted:
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if kind in ("function", "custom") and tool.get("name") not in names:
+            yield "tool_choice.unknown_tool", "tool_choice", f"there is no tool {tool.get('name')!r}"
+
+
+def _names(tools: Any) -> Iterator[Any]:
+    for tool in tools if isinstance(tools, list) else ():
+        if isinstance(tool, dict):
+            yield tool.get("name")
+            yield from _names(tool.get("tools"))
+
+
+# --- settings
+
+
+def _settings(body: dict[str, Any]) -> _Found:
+    for name, (low, high) in _RANGES.items():
+        value = body.get(name)
+        if value is not None and not (_is_number(value) and low <= value <= high):
+            yield "knob.range", name, f"{name} is a number from {low} to {high}"
+    limit = body.get("max_output_tokens")
+    if limit is not None and not (type(limit) is int and limit >= _LEAST_TOKENS):
+        yield "max_output_tokens.range", "max_output_tokens", f"at least {_LEAST_TOKENS} tokens"
+    reasoning = body.get("reasoning")
+    effort = reasoning.get("effort") if isinstance(reasoning, dict) else None
+    if effort not in _EFFORTS:
+        yield "effort.unknown", "reasoning.effort", "the effort is one of none, minimal, low, medium, high, xhigh, max"
+    if body.get("previous_response_id") and body.get("conversation"):
+        yield "previous.both", "conversation", "previous_response_id and conversation exclude each other"
+    for name in ("stop", "n", "messages", "max_tokens", "response_format"):
+        if body.get(name) is not None:
+            yield "unknown_field", name, f"there is no field {name} here"
+    text = body.get("text")
+    yield from _format(text.get("format") if isinstance(text, dict) else None)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _format(form: Any) -> _Found:
+    match form:
+        case None | {"type": "text"} | {"type": "json_object"}:
+            return
+        case {"type": "json_schema", "name": str(name)}:
+            if not _is_name(name):
+                yield "format.name", "text.format.name", "a name has 1 to 64 of a-z A-Z 0-9 _ -"
+            if not isinstance(form.get("schema"), dict):
+                yield "format.schema", "text.format.schema", "schema is an object"
+        case _:
+            yield "format.shape", "text.format", "text, json_object, or json_schema with a name"

@@ -1,0 +1,369 @@
+"""Streams, wire to canonical: one decoder per answer.
+
+Theory of operation. An item's life is told many times over: it is added, grows by deltas, and is told whole when it is
+done; so are its parts, and at the end the response tells all of it again. Servers leave out any of these, so each
+frame gives what no frame before it gave: a `done` gives the tail that its deltas did not, and begins what never was
+added. What comes after an item's end says nothing. A block's key is its item's output_index and its part's place.
+
+    response.created                  the start
+    response.output_item.added        a call begins; a message and reasoning begin with their first part
+    ….delta, ….done, content_part.*   the block grows; a message's part ends with its content_part.done
+    response.output_item.done         what is still open of the item ends; all other items come here, whole
+    response.completed | incomplete   the end; without one the stream was cut (D7)
+    response.failed | error           the end, by the service's own failure
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from msgspec import Struct, structs
+
+from dragoman.dialects.responses.faults import failure_of, fault_of
+from dragoman.dialects.responses.growing import CALLS, Item
+from dragoman.dialects.responses.nodes import FAMILY, IRREGULAR, JsonObject, extra_of, object_of, own_fields, text_of
+from dragoman.dialects.responses.reply import envelope_extra, parse_stop, upstream_blamed
+from dragoman.dialects.responses.usage import parse_usage
+from dragoman.errors import BadFrame, Fault, MalformedRequest, MissingField, OutOfOrder, Truncated
+from dragoman.model.conversation import Conversation
+from dragoman.model.events import (
+    FINISHED,
+    Event,
+    Events,
+    Failed,
+    OpaqueEvent,
+    Started,
+    Stopped,
+    TextDelta,
+    UsageReported,
+)
+from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
+from dragoman.wire.frame import Frame
+from dragoman.wire.jsonio import Json
+
+_SILENT = (b"", b"null", b"[DONE]")  # frames that no client can read as an event (D51)
+_TEXT = "response.output_text.delta"
+_MOST_PARTS = 1 << 10
+_MOST_ITEMS = 1 << 20
+
+_Handler: TypeAlias = Callable[[Fields], Events]
+
+
+class _Delta(Struct, gc=False):
+    """The delta that makes up nearly all of a stream."""
+
+    type: str
+    output_index: int
+    delta: str
+    content_index: int = 0
+    logprobs: list[object] | None = None
+
+
+_read_delta = jsonio.typed(_Delta)
+
+
+class ResponsesDecoder:
+    """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
+
+    def __init__(self, asked: Conversation) -> None:
+        self._items: dict[int, Item] = {}
+        self._ids: dict[str, int] = {}  # of items, to their output_index
+        self._begun = False
+        self._over = False
+        self._steps = 0  # frames that had a meaning, or none: all but those that must not travel
+        self._handlers: dict[str, _Handler] = {
+            "response.created": self._created,
+            "response.in_progress": self._created,
+            "response.queued": self._created,
+            "response.output_item.added": self._item_added,
+            "response.output_item.done": self._item_done,
+            "response.content_part.added": self._part_added,
+            "response.content_part.done": self._part_done,
+            "response.output_text.delta": self._text_delta,
+            "response.output_text.done": self._text_done,
+            "response.output_text.annotation.added": self._annotated,
+            "response.refusal.delta": self._refusal_delta,
+            "response.refusal.done": self._refusal_done,
+            "response.function_call_arguments.delta": self._arguments_delta,
+            "response.function_call_arguments.done": lambda fields: self._arguments_done(fields, "arguments"),
+            "response.custom_tool_call_input.delta": self._arguments_delta,
+            "response.custom_tool_call_input.done": lambda fields: self._arguments_done(fields, "input"),
+            "response.reasoning_summary_part.added": lambda fields: self._thought(fields, "summary", ""),
+            "response.reasoning_summary_text.delta": lambda fields: self._thought(fields, "summary", "delta"),
+            "response.reasoning_summary_text.done": lambda fields: self._thought_done(fields, "summary"),
+            "response.reasoning_summary_part.done": lambda fields: self._thought_done(fields, "summary"),
+            "response.reasoning_text.delta": lambda fields: self._thought(fields, "content", "delta"),
+            "response.reasoning_text.done": lambda fields: self._thought_done(fields, "content"),
+            "response.completed": self._ended,
+            "response.incomplete": self._ended,
+            "response.failed": self._failed,
+            "response.cancelled": self._failed,
+            "error": self._error,
+        }
+
+    def feed(self, frame: Frame) -> Events | None:
+        self._steps += 1
+        if frame.kind == _TEXT or not frame.kind:
+            events = self._hot(frame.data)
+            if events is not None:
+                return events
+        if frame.data.strip() in _SILENT:
+            self._steps -= 1
+            return None
+        try:
+            fields = Fields(jsonio.decode(frame.data), frame.kind, MissingField)
+        except (jsonio.JsonError, RecursionError) as error:
+            raise BadFrame(f"not JSON: {error}", at=frame.kind) from None
+        try:
+            return self._meaning(frame.kind, fields)
+        except MalformedRequest as error:  # the readers shared with requests blame a client
+            raise upstream_blamed(error) from None
+        except RecursionError:
+            raise BadFrame("nested too deeply", at=frame.kind) from None
+
+    def _meaning(self, name: str, fields: Fields) -> Events:
+        if fields.peek("type") is None and fields.peek("error"):  # in the words of Chat
+            return self._error(fields)
+        kind = fields.text("type", name) or fields.text("type")
+        if self._over:
+            raise OutOfOrder("the stream is over", at=kind)
+        handler = self._handlers.get(kind)
+        if not self._begun and kind in _NEEDS_A_START:
+            self._begun = True  # a server that leaves response.created out: what it says counts all the same
+            began: Events = (Started("", ""),)
+        else:
+            began = ()
+        if handler is not None:
+            return (*began, *handler(fields))
+        if not self._begun:
+            return ()
+        return (OpaqueEvent(FAMILY, kind, {"type": kind, **fields.rest()}),)
+
+    def close(self, broken: Fault | None) -> Events:
+        if self._over:
+            return ()
+        self._over = True
+        return (Failed(broken or Truncated("the upstream's stream ended before its last event").fault),)
+
+    def _hot(self, data: bytes) -> Events | None:
+        """The usual delta. None for all else: the slow way knows it, or knows what is wrong with it."""
+        try:
+            frame = _read_delta(data)
+        except jsonio.JsonError:
+            return None
+        item = self._items.get(frame.output_index)
+        if item is None or frame.type != _TEXT or frame.logprobs or self._over:
+            return None
+        key = item.grows_by_text(frame.content_index, frame.delta)
+        return None if key is None else (TextDelta(key, frame.delta),)
+
+    # --- the response
+
+    def _created(self, fields: Fields) -> Events:
+        if self._begun:
+            return ()
+        response = fields.child("response")
+        self._begun = True
+        rest = response.rest()
+        return (Started(text_of(rest.get("id")), text_of(rest.get("model")), extra=envelope_extra(rest)),)
+
+    def _ended(self, fields: Fields) -> Events:
+        response = fields.child("response")
+        failure = failure_of(response.rest())
+        if failure is not None:
+            self._over = True
+            return (Failed(failure),)
+        events: list[Event] = []
+        if not self._begun:
+            events += self._created(Fields({"response": response.rest()}, fields.at, fields.blame))
+        output = response.children("output", [])
+        for index, told in enumerate(output):
+            known = self._place(told, index)
+            if known not in self._items or not self._items[known].done:
+                events += self._item(known, told).finish(told)
+        for item in self._items.values():
+            events += item.close()
+        usage = response.maybe_child("usage")
+        if usage is not None:
+            events.append(UsageReported(parse_usage(usage)))
+        told_all = len(output) >= sum(item.done for item in self._items.values())
+        stop = parse_stop(response, [block for item in self._items.values() for block in item.blocks])
+        if not told_all:
+            stop = structs.replace(stop, extra=extra_of({**own_fields(stop.extra), IRREGULAR: True}))
+        self._over = True
+        return (*events, Stopped(stop), FINISHED)
+
+    def _place(self, told: Fields, index: int) -> int:
+        """Where an item of the whole output stood in the stream: its own id says, else its place."""
+        known = self._ids.get(text_of(told.peek("id")))
+        return index if known is None else known
+
+    def _failed(self, fields: Fields) -> Events:
+        self._over = True
+        response = object_of(fields.any("response"))
+        fault = failure_of(response) or fault_of({"error": {"message": "the response failed"}}, None)
+        return (Failed(fault),)
+
+    def _error(self, fields: Fields) -> Events:
+        self._over = True
+        return (Failed(fault_of(_without_type(fields.rest()), None)),)
+
+    # --- items
+
+    def _index(self, fields: Fields) -> int:
+        """The item that a frame is about: by its output_index, else by its id, else the last one."""
+        index = fields.integer("output_index", None)
+        if index is None:
+            known = self._ids.get(text_of(fields.peek("item_id")))
+            index = known if known is not None else max(self._items, default=0)
+        if not 0 <= index < _MOST_ITEMS:
+            fields.fail("output_index", "expected the place of an item")
+        return index
+
+    def _item(self, index: int, told: Fields, *, added: int | None = None) -> Item:
+        kind = told.text("type")
+        item = self._items.get(index)
+        if item is None or item.done:
+            if item is not None:
+                raise OutOfOrder(f"item {index} is done already", at=told.at)
+            item = self._items[index] = Item(
+                index * _MOST_PARTS, kind, told, added=added, dense=index == len(self._items)
+            )
+            if isinstance(item_id := told.peek("id"), str):
+                self._ids[item_id] = index
+        elif item.kind != kind:
+            raise OutOfOrder(f"item {index} is a {item.kind}", at=told.at)
+        return item
+
+    def _open(self, fields: Fields, kinds: tuple[str, ...]) -> Item | None:
+        """The open item of a frame, which begins here if it was never added; None if it is done."""
+        index = self._index(fields)
+        item = self._items.get(index)
+        if item is None:
+            if kinds[0] in CALLS:
+                raise OutOfOrder(f"item {index} was never added", at=fields.at)
+            told: JsonObject = {"type": kinds[0]}
+            if isinstance(item_id := fields.peek("item_id"), str):
+                told["id"] = item_id
+            item = self._item(index, Fields(told, fields.at, fields.blame))
+        if item.kind not in kinds:
+            raise OutOfOrder(f"item {index} is a {item.kind}", at=fields.at)
+        return None if item.done else item
+
+    def _item_added(self, fields: Fields) -> Events:
+        told = fields.child("item")
+        index = self._index(fields) if fields.peek("output_index") is not None else len(self._items)
+        if index in self._items:
+            return ()
+        return self._item(index, told, added=self._steps).begin(told)
+
+    def _item_done(self, fields: Fields) -> Events:
+        told = fields.child("item")
+        index = self._ids.get(text_of(told.peek("id")), -1)
+        if fields.peek("output_index") is not None or index < 0:
+            index = self._index(fields)
+        known = self._items.get(index)
+        if known is not None and known.done:
+            return ()
+        return self._item(index, told).finish(told)
+
+    # --- their parts
+
+    def _part(self, fields: Fields, name: str = "content_index") -> int:
+        part = fields.integer(name, 0)
+        if not 0 <= part < _MOST_PARTS:
+            fields.fail(name, "expected the place of a part")
+        return part
+
+    def _part_added(self, fields: Fields) -> Events:
+        item = self._open(fields, ("message", "reasoning"))
+        part, told = self._part(fields), fields.child("part")
+        if item is None:
+            return ()
+        return item.thought("content", part, "") if item.kind == "reasoning" else item.part(part, told)
+
+    def _part_done(self, fields: Fields) -> Events:
+        item = self._open(fields, ("message", "reasoning"))
+        part, told = self._part(fields), fields.child("part")
+        if item is None:
+            return ()
+        if item.kind == "reasoning":
+            return item.thought_whole("content", part, told.text("text", ""))
+        return item.part_done(part, told)
+
+    def _text_delta(self, fields: Fields) -> Events:
+        item, part, delta = self._open(fields, ("message",)), self._part(fields), fields.text("delta")
+        events = () if item is None else item.text(part, delta)
+        if logprobs := fields.any("logprobs"):
+            told: Json = {"type": _TEXT, "output_index": self._index(fields), "logprobs": logprobs}
+            return (*events, OpaqueEvent(FAMILY, "logprobs", told))
+        return events
+
+    def _text_done(self, fields: Fields) -> Events:
+        item = self._open(fields, ("message",))
+        return () if item is None else item.text_whole(self._part(fields), fields.text("text", ""))
+
+    def _refusal_delta(self, fields: Fields) -> Events:
+        item = self._open(fields, ("message",))
+        return () if item is None else item.text(self._part(fields), fields.text("delta"), refused=True)
+
+    def _refusal_done(self, fields: Fields) -> Events:
+        item = self._open(fields, ("message",))
+        return () if item is None else item.text_whole(self._part(fields), fields.text("refusal", ""), refused=True)
+
+    def _annotated(self, fields: Fields) -> Events:
+        item = self._open(fields, ("message",))
+        return () if item is None else item.annotate(self._part(fields), fields.any("annotation"))
+
+    def _arguments_delta(self, fields: Fields) -> Events:
+        item = self._open(fields, CALLS)
+        return () if item is None else item.arguments(fields.text("delta"))
+
+    def _arguments_done(self, fields: Fields, name: str) -> Events:
+        item = self._open(fields, CALLS)
+        if item is not None:
+            item.told_arguments(fields.text(name, ""))
+        return ()
+
+    def _thought(self, fields: Fields, slot: str, name: str) -> Events:
+        item = self._open(fields, ("reasoning",))
+        part = self._part(fields, f"{slot}_index")
+        return () if item is None else item.thought(slot, part, fields.text(name) if name else "")
+
+    def _thought_done(self, fields: Fields, slot: str) -> Events:
+        item = self._open(fields, ("reasoning",))
+        part, told = self._part(fields, f"{slot}_index"), fields.maybe_child("part") or fields
+        return () if item is None else item.thought_whole(slot, part, told.text("text", ""))
+
+
+_NEEDS_A_START = frozenset(
+    f"response.{name}"
+    for name in (
+        "output_item.added",
+        "output_item.done",
+        "content_part.added",
+        "content_part.done",
+        "output_text.delta",
+        "output_text.done",
+        "output_text.annotation.added",
+        "refusal.delta",
+        "refusal.done",
+        "reasoning_summary_part.added",
+        "reasoning_summary_part.done",
+        "reasoning_summary_text.delta",
+        "reasoning_summary_text.done",
+        "reasoning_text.delta",
+        "reasoning_text.done",
+        "function_call_arguments.delta",
+        "function_call_arguments.done",
+        "custom_tool_call_input.delta",
+        "custom_tool_call_input.done",
+    )
+)
+
+
+def _without_type(error: JsonObject) -> JsonObject:
+    """An error event's own type says nothing about the error."""
+    return {name: value for name, value in error.items() if not (name == "type" and value == "error")}

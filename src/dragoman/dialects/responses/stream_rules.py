@@ -1,0 +1,177 @@
+"""What a stream must be so that the SDKs' helpers and Codex read it, checked on raw frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from dragoman.dialects.base import Breach
+from dragoman.wire import jsonio
+from dragoman.wire.frame import Frame
+
+_ENDS = {"response.completed": "completed", "response.incomplete": "incomplete", "response.failed": "failed"}
+_STARTS = ("response.created", "response.in_progress", "response.queued")
+_IN_PART = ("response.output_text.", "response.refusal.")
+_GROWS = {
+    "response.output_text.": "message",
+    "response.refusal.": "message",
+    "response.content_part.": "message",
+    "response.function_call_arguments.": "function_call",
+    "response.custom_tool_call_input.": "custom_tool_call",
+    "response.reasoning_summary_": "reasoning",
+    "response.reasoning_text.": "reasoning",
+}
+_DETAILS = {
+    "input_tokens_details": ("cached_tokens", "cache_write_tokens"),
+    "output_tokens_details": ("reasoning_tokens",),
+}
+_WORDS = {"function_call": ("call_id", "name", "arguments"), "custom_tool_call": ("call_id", "name", "input")}
+_Found = Iterator[tuple[str, str]]
+
+
+def stream_breaches(frames: Iterable[Frame]) -> Sequence[Breach]:
+    """Everything the captured stream breaks, frame by frame."""
+    lint = _Lint()
+    found = [
+        Breach(f"responses.stream.{rule}", f"frame[{index}]", detail)
+        for index, frame in enumerate(frames)
+        for rule, detail in lint.frame(frame)
+    ]
+    return (*found, *(Breach(f"responses.stream.{rule}", "", detail) for rule, detail in lint.end()))
+
+
+class _Lint:
+    def __init__(self) -> None:
+        self._begun = False
+        self._over = ""
+        self._number = -1
+        self._kinds: list[str] = []  # of items, by output_index
+        self._open: set[int] = set()
+        self._parts: set[tuple[int, int]] = set()
+        self._done: dict[int, Any] = {}
+
+    def frame(self, frame: Frame) -> _Found:
+        if self._over:
+            yield "after_end", f"nothing follows {self._over}"
+        try:
+            data = jsonio.decode(frame.data)
+        except jsonio.JsonError:
+            data = None
+        if not isinstance(data, dict):
+            yield "no_json", "the data of a frame is a JSON object"
+            return
+        kind = data.get("type")
+        if not isinstance(kind, str) or kind != frame.kind:
+            yield "event_name", "the event's name is its type"
+            return
+        yield from self._numbered(data)
+        if not self._begun and kind not in ("response.created", "error"):
+            yield "no_created", "response.created is the first event"
+        yield from self._event(kind, data)
+        self._begun = True
+
+    def _numbered(self, data: dict[str, Any]) -> _Found:
+        number = data.get("sequence_number")
+        if type(number) is not int or number <= self._number:
+            yield "sequence_number", "sequence numbers grow"
+        else:
+            self._number = number
+
+    def _event(self, kind: str, data: dict[str, Any]) -> _Found:
+        if kind in _STARTS:
+            response = data.get("response")
+            if not isinstance(response, dict) or not response.get("id"):
+                yield "response", "a response has an id"
+        elif kind in _ENDS:
+            self._over = kind
+            yield from self._ended(_ENDS[kind], data.get("response"))
+        elif kind == "error":
+            self._over = kind
+        elif kind == "response.output_item.added":
+            yield from self._added(data)
+        elif kind == "response.output_item.done":
+            yield from self._item_done(data)
+        elif grows := next((name for name in _GROWS if kind.startswith(name)), ""):
+            yield from self._grown(kind, grows, data)
+
+    def _added(self, data: dict[str, Any]) -> _Found:
+        index, item = data.get("output_index"), data.get("item")
+        if index != len(self._kinds):
+            yield "output_index", f"output_index must be {len(self._kinds)}, not {index}"
+        kind = item.get("type") if isinstance(item, dict) else None
+        if not isinstance(kind, str):
+            yield "item", "an item has a type"
+        self._open.add(len(self._kinds))
+        self._kinds.append(str(kind))
+
+    def _item_done(self, data: dict[str, Any]) -> _Found:
+        index, item = _place(data, "output_index"), data.get("item")
+        if index not in self._open:
+            yield "item_not_open", f"item {index} is not open"
+            return
+        self._open.discard(index)
+        item = item if isinstance(item, dict) else {}
+        self._done[index] = item
+        kind = self._kinds[index]
+        if item.get("type") != kind:
+            yield "item_kind", f"item {index} is a {kind}"
+        for name in _WORDS.get(kind, ()):
+            if not isinstance(item.get(name), str):
+                yield "item_field", f"a {kind} has {name}, a string"
+        if kind == "reasoning" and not isinstance(item.get("summary"), list):
+            yield "item_field", "reasoning has a summary, a list"
+
+    def _grown(self, kind: str, grows: str, data: dict[str, Any]) -> _Found:
+        index, part = _place(data, "output_index"), _place(data, "content_index")
+        if index not in self._open:
+            yield "item_not_open", f"item {index} is not open"
+            return
+        wanted = _GROWS[grows]
+        if self._kinds[index] != wanted and grows != "response.content_part.":
+            yield "item_kind", f"item {index} is a {self._kinds[index]}"
+        if kind == "response.content_part.added":
+            self._parts.add((index, part))
+        elif kind.startswith(_IN_PART) and (index, part) not in self._parts:
+            yield "part_not_added", f"part {part} of item {index} was not added"
+        if kind.endswith(".delta") and not isinstance(data.get("delta"), str):
+            yield "delta", "a delta is text"
+
+    def _ended(self, status: str, response: Any) -> _Found:
+        if not isinstance(response, dict) or not response.get("id"):
+            yield "response", "a response has an id"
+            return
+        if response.get("status") != status:
+            yield "status", f"the status is {status}"
+        output = response.get("output")
+        if not isinstance(output, list) or (status != "failed" and len(output) != len(self._done)):
+            yield "output", "the last event tells all items that are done"
+        if status == "failed":
+            error = response.get("error")
+            if not isinstance(error, dict) or not (error.get("code") and error.get("message")):
+                yield "error", "a failed response has an error with a code and a message"
+        yield from _usage(response.get("usage"))
+
+    def end(self) -> _Found:
+        if not self._over:
+            yield "no_end", "a stream ends with response.completed, incomplete or failed"
+        if self._over == "response.completed" and self._open:
+            yield "open_item", "every item is done before the end"
+
+
+def _place(data: dict[str, Any], name: str) -> int:
+    value = data.get(name)
+    return value if type(value) is int else -1
+
+
+def _usage(usage: Any) -> _Found:
+    if usage is None:
+        return
+    if not isinstance(usage, dict) or any(
+        type(usage.get(name)) is not int for name in ("input_tokens", "output_tokens", "total_tokens")
+    ):
+        yield "usage", "usage has input_tokens, output_tokens and total_tokens"
+        return
+    for name, counts in _DETAILS.items():
+        details = usage.get(name)
+        if not isinstance(details, dict) or any(type(details.get(count)) is not int for count in counts):
+            yield "usage_details", f"usage has {name} with {', '.join(counts)}"

@@ -1,0 +1,246 @@
+"""Tools, the choice among them, and namespaces.
+
+A namespace holds tools whose names mean something inside it only. Nobody else has such a thing, so a tool in one is
+known everywhere by both names joined; which two they were is remembered as its spelling and found again in answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import structs
+
+from dragoman.dialects.responses.nodes import (
+    FAMILY,
+    JsonObject,
+    extra_of,
+    object_of,
+    own_fields,
+    required,
+    text_of,
+    wire_fields,
+)
+from dragoman.errors import Unrepresentable
+from dragoman.model.blocks import Opaque, Where
+from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
+from dragoman.wire.fields import Fields, describe
+from dragoman.wire.jsonio import Json
+
+ADDING = "additional_tools"  # an item
+NAMESPACE = "~namespace"  # on a tool or a call: the namespace it belongs to
+_ADDED = "~added"  # on a tool that came in an item of the input, which still says it
+_ABOUT = "namespace"  # on the first tool of a namespace: what else the namespace says
+_NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
+_MODES = {"auto": ToolChoice("auto"), "required": ToolChoice("any"), "none": ToolChoice("none")}
+_WORDS = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def joined(namespace: str, name: str) -> str:
+    """The one name of a tool in a namespace. Servers' namespaces often end with the joint already."""
+    return f"{namespace}{name}" if not namespace or namespace.endswith("_") else f"{namespace}__{name}"
+
+
+def parted(namespace: str, name: str) -> tuple[str, str]:
+    """Both names of a tool; the namespace is empty if the name does not begin with it any more."""
+    prefix = joined(namespace, "")
+    if namespace and name.startswith(prefix) and len(name) > len(prefix):
+        return namespace, name[len(prefix) :]
+    return "", name
+
+
+def namespaces(tools: Iterable[ToolSpec | Opaque]) -> Mapping[str, tuple[str, str]]:
+    """By the joined name: namespace and name of every tool that is in one."""
+    found: dict[str, tuple[str, str]] = {}
+    for tool in tools:
+        if isinstance(tool, ToolSpec) and (namespace := text_of(own_fields(tool.extra).get(NAMESPACE))):
+            found[tool.name] = parted(namespace, tool.name)
+    return found
+
+
+# --- specs
+
+
+def parse_tools(fields: Fields) -> tuple[ToolSpec | Opaque, ...]:
+    tools: list[ToolSpec | Opaque] = []
+    for tool in fields.children("tools", ()):
+        if tool.peek("type") == "namespace" and tool.peek("tools"):
+            tools += _namespace(tool)
+        else:
+            tools.append(_tool(tool, ""))
+    return tuple(tools)
+
+
+def with_added(tools: Sequence[ToolSpec | Opaque], messages: Iterable[Message]) -> tuple[ToolSpec | Opaque, ...]:
+    """These tools, and those that items of the input bring: Codex's own model gets all of its tools so."""
+    added: dict[str, ToolSpec | Opaque] = {}
+    for message in messages:
+        for block in message.blocks:
+            if isinstance(block, Opaque) and block.kind == ADDING and block.family == FAMILY:
+                for tool in parse_tools(Fields(block.data, block.at.path)):
+                    marked = structs.replace(tool, extra=extra_of({**own_fields(tool.extra), _ADDED: True}))
+                    added[tool.name if isinstance(tool, ToolSpec) else f"{len(added)} {tool.kind}"] = marked
+    named = {tool.name for tool in tools if isinstance(tool, ToolSpec)}
+    return (*tools, *(tool for name, tool in added.items() if name not in named))
+
+
+def is_added(tool: ToolSpec | Opaque) -> bool:
+    return own_fields(tool.extra).get(_ADDED) is True
+
+
+def _namespace(fields: Fields) -> Iterable[ToolSpec | Opaque]:
+    fields.any("type")
+    name = required(fields, "name")
+    inside = fields.children("tools")
+    about: JsonObject = {key: value for key, value in fields.rest().items() if value not in (None, "")}
+    for tool in inside:
+        yield _tool(tool, name, about)
+        about = {}
+
+
+def _tool(fields: Fields, namespace: str, about: JsonObject | None = None) -> ToolSpec | Opaque:
+    kind = fields.peek("type")
+    placing: JsonObject = {NAMESPACE: namespace} if namespace else {}
+    placing |= {_ABOUT: about} if about else {}
+    if kind not in ("function", "custom") and not (kind is None and fields.has("name")):
+        if not isinstance(kind, str):
+            fields.fail("type", f"expected a string, got {describe(kind)}")
+        return Opaque(FAMILY, fields.rest(), kind, extra=extra_of(placing), at=Where(fields.at))
+    fields.any("type")
+    name, description = required(fields, "name"), fields.text("description", "")
+    name, strict = joined(namespace, name), fields.flag("strict", None)
+    if kind == "custom":
+        extra = extra_of({**placing, **_said(fields)})
+        return ToolSpec(name, description, strict=strict, extra=extra, at=Where(fields.at))
+    parameters = fields.any("parameters")
+    rest = _said(fields)
+    if not isinstance(parameters, dict):
+        if parameters is not None:
+            rest["parameters"] = parameters  # no schema, but what was said
+        parameters = dict(_NO_PARAMETERS)
+    extra = extra_of({**placing, **rest})
+    return ToolSpec(name, description, parameters, strict=strict, extra=extra, at=Where(fields.at))
+
+
+def _said(fields: Fields) -> JsonObject:
+    return {name: value for name, value in fields.rest().items() if value is not None}
+
+
+def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
+    rendered: list[Json] = []
+    inside: list[Json] = []  # of the namespace that was written last
+    current = ""
+    for tool in tools:
+        own = own_fields(tool.extra)
+        if is_added(tool):
+            continue
+        namespace, about = text_of(own.get(NAMESPACE)), own.get(_ABOUT)
+        if isinstance(tool, ToolSpec) and namespace and not parted(namespace, tool.name)[0]:
+            namespace = ""  # it was renamed, and is known by its one name from now on
+        if not namespace:
+            rendered.append(_render_tool(tool, ""))
+        else:
+            if namespace != current or about:
+                inside = []
+                rendered.append({"type": "namespace", "name": namespace, **object_of(about), "tools": inside})
+            inside.append(_render_tool(tool, namespace))
+        current = namespace
+    return rendered
+
+
+def _render_tool(tool: ToolSpec | Opaque, namespace: str) -> Json:
+    if tool.cache is not None:
+        raise Unrepresentable("Responses has no cache breakpoints", at=tool.at.path)
+    if isinstance(tool, Opaque):
+        if tool.family != FAMILY:
+            raise Unrepresentable(f"Responses has no {tool.family} tools", at=tool.at.path)
+        return tool.data
+    body: JsonObject = {
+        "type": "custom" if tool.schema is None else "function",
+        "name": parted(namespace, tool.name)[1],
+    }
+    if tool.description:
+        body["description"] = tool.description
+    if tool.schema is not None:
+        body["parameters"] = dict(tool.schema)
+    if tool.strict is not None:
+        body["strict"] = tool.strict
+    return {**body, **{name: value for name, value in wire_fields(tool.extra).items() if name != _ABOUT}}
+
+
+# --- choice
+
+
+def parse_choice(fields: Fields, tools: Sequence[ToolSpec | Opaque]) -> tuple[ToolChoice, JsonObject]:
+    """The choice, and the field as it came where it says what we have no word for."""
+    value, parallel = fields.any("tool_choice"), fields.flag("parallel_tool_calls", None)
+    choice = _choice(fields, value, tools)
+    if choice is None:
+        return ToolChoice(parallel=parallel), {"tool_choice": value}
+    return ToolChoice(choice.mode, choice.names, parallel), {}
+
+
+def _choice(fields: Fields, value: Json, tools: Sequence[ToolSpec | Opaque]) -> ToolChoice | None:
+    match value:
+        case None:
+            return ToolChoice()
+        case str():
+            if value not in _MODES:
+                fields.fail("tool_choice", f"expected one of {', '.join(_MODES)} or an object")
+            return _MODES[value]
+        case {"type": "function" | "custom"}:
+            return ToolChoice("one", (_chosen(Fields(value, fields.path("tool_choice")), tools),))
+        case {"type": "allowed_tools"}:
+            return _allowed(Fields(value, fields.path("tool_choice")), tools)
+        case dict():
+            return None
+        case _:
+            raise fields.blame(f"expected a string or an object, got {describe(value)}", at=fields.path("tool_choice"))
+
+
+def _chosen(fields: Fields, tools: Sequence[ToolSpec | Opaque]) -> str:
+    """The name of a chosen tool; one that stands in a namespace may be named without it."""
+    inner = fields.maybe_child(str(fields.peek("type"))) or fields  # Chat's form
+    name, namespace = required(inner, "name"), inner.text("namespace", "")
+    if namespace:
+        return joined(namespace, name)
+    if any(isinstance(tool, ToolSpec) and tool.name == name for tool in tools):
+        return name
+    return next((whole for whole, parts in namespaces(tools).items() if parts[1] == name), name)
+
+
+def _allowed(fields: Fields, tools: Sequence[ToolSpec | Opaque]) -> ToolChoice | None:
+    inner = fields.maybe_child("allowed_tools") or fields  # Chat's form
+    mode = inner.one_of("mode", {"auto": "auto", "required": "any"}, "auto")
+    names: list[str] = []
+    for tool in inner.children("tools"):
+        if tool.peek("type") not in ("function", "custom"):
+            return None
+        names.append(_chosen(tool, tools))
+    return ToolChoice("any" if mode == "any" else "auto", tuple(names)) if names else None
+
+
+def render_choice(conversation: Conversation) -> JsonObject:
+    choice = conversation.tool_choice
+    fields: JsonObject = {}
+    text_tools = {tool.name for tool in conversation.tools if isinstance(tool, ToolSpec) and tool.schema is None}
+    inside = namespaces(conversation.tools)
+
+    def named(whole: str) -> Json:
+        namespace, name = inside.get(whole, ("", whole))
+        kind = "custom" if whole in text_tools else "function"
+        return {"type": kind, "name": name, "namespace": namespace} if namespace else {"type": kind, "name": name}
+
+    if choice.mode == "one":
+        if len(choice.names) != 1:
+            raise Unrepresentable("Responses can force one tool, by its name", at="tool_choice")
+        fields["tool_choice"] = named(choice.names[0])
+    elif choice.names:
+        if choice.mode == "none":
+            raise Unrepresentable("Responses cannot forbid some tools", at="tool_choice")
+        allowed = [named(name) for name in choice.names]
+        fields["tool_choice"] = {"type": "allowed_tools", "mode": _WORDS[choice.mode], "tools": allowed}
+    elif choice.mode != "auto":
+        fields["tool_choice"] = _WORDS[choice.mode]
+    if choice.parallel is not None:
+        fields["parallel_tool_calls"] = choice.parallel
+    return fields

@@ -1,0 +1,100 @@
+"""SettleThinking: thinking as Claude takes it, whoever serves it: a budget within bounds, and nothing it excludes."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from dragoman.model.blocks import Reasoning, ToolCall
+from dragoman.model.capabilities import Capabilities
+from dragoman.model.conversation import Conversation, Thinking
+from dragoman.model.filter import MakeBack
+from dragoman.model.notes import Notes
+
+_USUAL_BUDGET = 4096
+_LEAST_TOP_P = 0.95
+
+
+class SettleThinking:
+    """For targets whose thinking has a least budget; what it was told in the client's words is already fitted."""
+
+    name = "settle_thinking"
+
+    def __init__(self, upstream: Capabilities) -> None:
+        self._least = upstream.least_budget
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        thinking = _with_fitting_words(conversation.thinking, notes)
+        if thinking is not conversation.thinking:
+            conversation = structs.replace(conversation, thinking=thinking)
+        if thinking.mode not in ("on", "adaptive"):
+            return conversation, None
+        reason = self._hindrance(conversation)
+        if reason:
+            notes.changed("thinking.off", "thinking", f"thinking is turned off: {reason}")
+            return structs.replace(conversation, thinking=Thinking("off")), None
+        return _with_knobs(self._with_budget(conversation, notes), notes), None
+
+    def _hindrance(self, conversation: Conversation) -> str:
+        if conversation.tool_choice.mode in ("any", "one"):
+            return "the target takes no forced tool beside it"
+        if conversation.thinking.mode == "adaptive":
+            return ""
+        if conversation.max_tokens is not None and conversation.max_tokens <= self._least:
+            return f"the limit of tokens leaves no room for {self._least} of it"
+        if not _opens_with_reasoning(conversation):
+            return "the last answer that calls a tool does not open with any"
+        return ""
+
+    def _with_budget(self, conversation: Conversation, notes: Notes) -> Conversation:
+        thinking, limit = conversation.thinking, conversation.max_tokens
+        if thinking.mode != "on":
+            return conversation
+        usual = _USUAL_BUDGET if limit is None else limit // 2
+        budget = max(usual if thinking.budget is None else thinking.budget, self._least)
+        budget = budget if limit is None else min(budget, limit - 1)
+        if budget == thinking.budget:
+            return conversation
+        said = "no budget" if thinking.budget is None else str(thinking.budget)
+        detail = f"{said} became {budget}: the target wants {self._least} at least, and less than the limit of tokens"
+        notes.changed("thinking.budget", "thinking", detail)
+        return structs.replace(conversation, thinking=structs.replace(thinking, budget=budget))
+
+
+def _with_fitting_words(asked: Thinking, notes: Notes) -> Thinking:
+    """A budget means that thinking is on; only thinking that is on has a budget, or can be shown."""
+    thinking = asked
+    if thinking.budget is not None and thinking.mode == "default":
+        thinking = structs.replace(thinking, mode="on")
+    if thinking.mode != "on" and thinking.budget is not None:
+        thinking = structs.replace(thinking, budget=None)
+    if thinking.mode not in ("on", "adaptive") and thinking.show is not None:
+        thinking = structs.replace(thinking, show=None)
+    if thinking != asked:
+        detail = "a budget is told only with thinking that is on, whether to show it only with thinking that there is"
+        notes.changed("thinking.words", "thinking", detail)
+    return thinking
+
+
+def _opens_with_reasoning(conversation: Conversation) -> bool:
+    """Whether the last answer that calls a tool begins with thinking; messages of one role in a row are one answer."""
+    opens = begins = True
+    speaker = ""
+    for message in conversation.messages:
+        if message.role == "assistant" and message.blocks:
+            if speaker != "assistant":
+                begins = isinstance(message.blocks[0], Reasoning)
+            if any(isinstance(block, ToolCall) for block in message.blocks):
+                opens = begins
+        speaker = message.role
+    return opens
+
+
+def _with_knobs(conversation: Conversation, notes: Notes) -> Conversation:
+    knobs = {name: value for name, value in conversation.knobs.items() if not _excluded(name, value)}
+    for name in sorted(conversation.knobs.keys() - knobs.keys()):
+        notes.dropped("thinking.knob", name, f"the target takes no such {name} beside thinking")
+    return conversation if len(knobs) == len(conversation.knobs) else structs.replace(conversation, knobs=knobs)
+
+
+def _excluded(name: str, value: float) -> bool:
+    return (name == "temperature" and value != 1) or name == "top_k" or (name == "top_p" and value < _LEAST_TOP_P)

@@ -1,0 +1,391 @@
+"""Answers of generateContent: whole, streamed, refused; both directions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import dragoman.dialects as registry
+from dragoman.conformance.laws import NOBODY, encoded, read_back, still_world
+from dragoman.conformance.samples import STREAMS
+from dragoman.dialects.base import Call, Reader
+from dragoman.dialects.gemini import DIALECT
+from dragoman.errors import Fault, MissingField, UpstreamFault
+from dragoman.model.assemble import fold
+from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
+from dragoman.model.conversation import Conversation, Reply, Stop, Usage, Why
+from dragoman.model.events import ArgumentsDelta, Events, Failed, Finished, OpaqueEvent, Sealed, Stopped
+from dragoman.translate import Answer, WaysBack, answer_whole, plan
+from dragoman.wire.frame import Payload
+from dragoman.wire.http import HttpResponse
+
+CODEC, BINDING = DIALECT.codec, DIALECT.binding
+CALL = {"functionCall": {"name": "read", "args": {"n": 1.0}}, "thoughtSignature": "cw=="}
+
+
+def candidate(*parts: Any, reason: str = "STOP", **more: Any) -> dict[str, Any]:
+    said = {"finishReason": reason} if reason else {}
+    return {"content": {"role": "model", "parts": list(parts)}, "index": 0, **said, **more}
+
+
+def whole(*candidates: Any, **more: Any) -> bytes:
+    return json.dumps({"candidates": list(candidates), "modelVersion": "g", "responseId": "r", **more}).encode()
+
+
+def parsed(body: bytes) -> Reply:
+    return CODEC.parse_reply(body, NOBODY)
+
+
+def sse(*responses: Any) -> bytes:
+    return b"".join(b"data: " + json.dumps(each).encode() + b"\r\n\r\n" for each in responses)
+
+
+def events_of(data: bytes) -> Events:
+    return read_back(DIALECT, data)
+
+
+# --- whole
+
+
+def test_a_reply_has_thoughts_texts_and_signed_calls() -> None:
+    reply = parsed(whole(candidate({"text": "hm", "thought": True}, {"text": "ok"}, CALL)))
+    call = ToolCall("", "read", '{"n": 1.0}', seal=Seal("gemini", "cw=="))
+    assert reply.choices[0].blocks == (Reasoning("hm", "gemini"), Text("ok"), call)
+    assert reply.choices[0].stop == Stop(Why.TOOL)
+    assert (reply.id, reply.model) == ("r", "g")
+
+
+@pytest.mark.parametrize(
+    ("reason", "why"),
+    [
+        ("STOP", Why.END),
+        ("MAX_TOKENS", Why.LENGTH),
+        ("SAFETY", Why.REFUSAL),
+        ("RECITATION", Why.REFUSAL),
+        ("LANGUAGE", Why.REFUSAL),
+        ("BLOCKLIST", Why.REFUSAL),
+        ("PROHIBITED_CONTENT", Why.REFUSAL),
+        ("SPII", Why.REFUSAL),
+        ("IMAGE_SAFETY", Why.REFUSAL),
+        ("OTHER", Why.END),
+        ("NO_IMAGE", Why.END),
+        ("UNHEARD_OF", Why.END),
+        ("MALFORMED_FUNCTION_CALL", Why.END),
+        ("UNEXPECTED_TOOL_CALL", Why.END),
+    ],
+)
+def test_every_reason_to_stop_is_read_and_comes_back_at_home(reason: str, why: Why) -> None:
+    body = whole(candidate({"text": "x"}, reason=reason, safetyRatings=[{"probability": "LOW"}]))
+    reply = parsed(body)
+    assert reply.choices[0].stop.why is why
+    again = json.loads(CODEC.render_reply(reply, NOBODY, still_world()))
+    assert again == json.loads(body)
+    streamed = fold(events_of(sse(json.loads(body))))
+    assert streamed.choices[0].stop == reply.choices[0].stop
+
+
+@pytest.mark.parametrize("reason", ["MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "TOO_MANY_TOOL_CALLS"])
+def test_an_answer_that_could_not_be_read_and_says_nothing_is_a_failure(reason: str) -> None:
+    broken = candidate(reason=reason, finishMessage="Malformed function call: print(")
+    with pytest.raises(UpstreamFault, match="Malformed function call"):
+        parsed(whole(broken))
+    assert isinstance(events_of(sse({"candidates": [broken]}))[-1], Failed)
+
+
+def test_a_blocked_prompt_is_a_refusal_and_comes_back_at_home() -> None:
+    body = {"promptFeedback": {"blockReason": "SAFETY"}, "modelVersion": "g", "responseId": "r"}
+    reply = parsed(json.dumps(body).encode())
+    assert reply.choices[0].blocks == () and reply.choices[0].stop.why is Why.REFUSAL
+    assert json.loads(CODEC.render_reply(reply, NOBODY, still_world())) == body
+    events = events_of(sse(body))
+    assert isinstance(events[-1], Finished)
+    assert events_of(encoded(DIALECT, events)) == events
+
+
+def test_no_candidate_and_no_reason_is_a_violation() -> None:
+    with pytest.raises(MissingField, match="candidates"):
+        parsed(b'{"usageMetadata": {}}')
+
+
+def test_usage_counts_cached_tokens_apart_and_thoughts_as_output() -> None:
+    counts = {
+        "promptTokenCount": 120,
+        "cachedContentTokenCount": 100,
+        "candidatesTokenCount": 7,
+        "thoughtsTokenCount": 5,
+        "toolUsePromptTokenCount": 3,
+        "totalTokenCount": 135,
+        "promptTokensDetails": [{"modality": "TEXT", "tokenCount": 120}],
+    }
+    reply = parsed(whole(candidate({"text": "x"}), usageMetadata=counts))
+    assert reply.usage is not None
+    assert (reply.usage.input, reply.usage.output, reply.usage.cache_read, reply.usage.reasoning) == (23, 12, 100, 5)
+    assert json.loads(CODEC.render_reply(reply, NOBODY, still_world()))["usageMetadata"] == counts
+    other = Reply("r", "m", reply.choices, Usage(12, 7, 100, 20))
+    told = json.loads(CODEC.render_reply(other, NOBODY, still_world()))["usageMetadata"]
+    assert (told["promptTokenCount"], told["cachedContentTokenCount"], told["totalTokenCount"]) == (132, 100, 139)
+
+
+def test_several_candidates_are_choices_in_the_order_of_their_indices() -> None:
+    reply = parsed(whole(candidate({"text": "b"}, index=1), candidate({"text": "a"})))
+    assert [choice.blocks for choice in reply.choices] == [(Text("a"),), (Text("b"),)]
+
+
+def test_pictures_and_code_are_part_of_answers() -> None:
+    picture = {"inlineData": {"mimeType": "image/png", "data": "aGk="}, "thoughtSignature": "cw=="}
+    code = {"executableCode": {"language": "PYTHON", "code": "1"}}
+    body = whole(candidate(picture, code))
+    one, other = parsed(body).choices[0].blocks
+    assert isinstance(one, Media) and isinstance(other, Opaque)
+    assert json.loads(CODEC.render_reply(parsed(body), NOBODY, still_world())) == json.loads(body)
+    assert fold(events_of(sse(json.loads(body)))).choices == parsed(body).choices
+
+
+# --- streams
+
+
+def chunk(*parts: Any, reason: str = "", **more: Any) -> dict[str, Any]:
+    return {"candidates": [candidate(*parts, reason=reason)], "modelVersion": "g", "responseId": "r", **more}
+
+
+def test_pieces_of_one_text_are_one_block_and_a_call_comes_whole() -> None:
+    usage = {"promptTokenCount": 1, "candidatesTokenCount": 2, "totalTokenCount": 3}
+    reply = fold(
+        events_of(
+            sse(
+                chunk({"text": "Let ", "thought": True}),
+                chunk({"text": "me", "thought": True}),
+                chunk({"text": "I "}),
+                chunk({"text": "look"}, CALL, usageMetadata=usage),
+                chunk({"text": ""}, reason="STOP", usageMetadata=usage),
+            )
+        )
+    )
+    call = ToolCall("", "read", '{"n": 1.0}', seal=Seal("gemini", "cw=="))
+    assert reply.choices[0].blocks == (Reasoning("Let me", "gemini"), Text("I look"), call)
+    assert reply.choices[0].stop.why is Why.TOOL
+    assert reply.usage == Usage(1, 2)
+
+
+def test_arguments_keep_their_text() -> None:
+    raw = b'{ "big": 12345678901234567890, "f": 1.00, "u": "\\u00e9" }'
+    data = b'data: {"candidates":[{"content":{"parts":[{"functionCall":{"name":"f","args":%b}}]},"finishReason":"STOP"}]}\n\n'
+    deltas = [event.text for event in events_of(data % raw) if isinstance(event, ArgumentsDelta)]
+    assert deltas == [raw.decode()]
+
+
+def test_signed_and_unsigned_texts_are_not_joined() -> None:
+    data = sse(chunk({"text": "a"}), chunk({"text": "", "thoughtSignature": "cw=="}, reason="STOP"))
+    assert fold(events_of(data)).choices[0].blocks == (Text("a"), Text("", seal=Seal("gemini", "cw==")))
+
+
+def test_an_end_without_a_reason_is_a_cut() -> None:
+    assert isinstance(events_of(sse(chunk({"text": "a"})))[-1], Failed)
+    assert isinstance(events_of(b"")[-1], Failed)
+    assert isinstance(events_of(sse(chunk({"text": "a"}, reason="STOP")))[-1], Finished)
+    one, other = chunk({"text": "a"}, reason="STOP"), chunk({"text": "b"})
+    other["candidates"][0]["index"] = 1
+    assert isinstance(events_of(sse(one, other))[-1], Failed)
+
+
+ERROR = {"error": {"code": 503, "message": "overloaded", "status": "UNAVAILABLE"}}
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"data: " + json.dumps(ERROR).encode() + b"\n\n",
+        json.dumps(ERROR).encode(),
+        json.dumps(ERROR, indent=2).encode() + b"\n",
+    ],
+    ids=["frame", "bare", "bare on many lines"],
+)
+def test_an_error_in_mid_stream_is_told_in_each_of_its_forms(tail: bytes) -> None:
+    data = sse(chunk({"text": "a"})) + tail
+    for size in (1, 7, len(data)):
+        reader = Reader(BINDING.frames(), CODEC.decoder(NOBODY, still_world()))
+        steps = [step for at in range(0, len(data), size) for step in reader.feed(data[at : at + size])]
+        events = [event for step in (*steps, *reader.close()) for event in step.events]
+        assert events[-1] == Failed(Fault("overloaded", "overloaded", 503, code="UNAVAILABLE"))
+
+
+def test_a_stream_that_is_one_array_is_read_too() -> None:
+    responses = [chunk({"text": "a {[\\"}), chunk({"text": "b"}, reason="STOP")]
+    data = json.dumps(responses, indent=1).encode()
+    for size in (1, 5, len(data)):
+        reader = Reader(BINDING.frames(), CODEC.decoder(NOBODY, still_world()))
+        steps = [step for at in range(0, len(data), size) for step in reader.feed(data[at : at + size])]
+        events = tuple(event for step in (*steps, *reader.close()) for event in step.events)
+        assert fold(events).choices[0].blocks == (Text("a {[\\b"),)
+
+
+def test_what_only_this_family_knows_of_a_candidate_is_kept_for_home_and_noted_elsewhere() -> None:
+    grounded = chunk({"text": "a"})
+    grounded["candidates"][0]["groundingMetadata"] = {"webSearchQueries": ["q"]}
+    data = sse(grounded, chunk({"text": "b"}, reason="STOP"))
+    events = events_of(data)
+    assert [event.kind for event in events if isinstance(event, OpaqueEvent)] == ["candidate"]
+    assert b"webSearchQueries" in encoded(DIALECT, events)
+    answer = Answer(plan(registry.get("openai"), DIALECT, NOBODY), still_world())
+    assert b"webSearchQueries" not in answer.feed(data) + answer.close()
+    assert "foreign.event" in [note.rule for note in answer.notes]
+
+
+# --- writing
+
+
+def asking_for_an_array() -> Conversation:
+    body: Any = {"contents": [{"role": "user", "parts": [{"text": "x"}]}]}
+    return CODEC.parse_request(Call("generate", "g", True, body, {"alt": "json"}))
+
+
+@pytest.mark.parametrize("title", [title for title in STREAMS if title != "failed"])
+def test_without_alt_sse_the_stream_is_one_array_of_the_same_responses(title: str) -> None:
+    asked = asking_for_an_array()
+    told = WaysBack(plan(DIALECT, registry.get("openai"), asked)).feed(STREAMS[title])
+    encoder = CODEC.encoder(asked, still_world())
+    array = json.loads(b"".join(BINDING.frame(payload) for payload in encoder.feed(told)))
+    frames = BINDING.frames()
+    data = encoded(DIALECT, told)
+    events = [json.loads(frame.data) for frame in (*frames.feed(data), *frames.close())]
+    assert [each["candidates"] for each in array] == [each["candidates"] for each in events]
+
+
+def test_a_failure_inside_an_array_leaves_it_readable() -> None:
+    encoder = CODEC.encoder(asking_for_an_array(), still_world())
+    data = b"".join(BINDING.frame(payload) for payload in encoder.feed(STREAMS["failed"]))
+    assert "error" in json.loads(data)[-1]
+
+
+def test_at_home_an_array_is_made_of_the_events_that_were_asked_for() -> None:
+    made = plan(DIALECT, DIALECT, asking_for_an_array())
+    assert [note.rule for note in made.notes] == ["gemini.stream.sse"] and not made.verbatim
+    assert BINDING.wrap(made.call()).query == "alt=sse"
+    answer = Answer(made, still_world())
+    data = answer.feed(sse(chunk({"text": "a"}), chunk({"text": "b"}, reason="STOP"))) + answer.close()
+    assert [part["candidates"][0]["content"]["parts"] for part in json.loads(data)][:2] == [
+        [{"text": "a"}],
+        [{"text": "b"}],
+    ]
+
+
+@pytest.mark.parametrize("title", STREAMS)
+def test_what_is_written_keeps_the_rules_of_streams(title: str) -> None:
+    told = WaysBack(plan(DIALECT, registry.get("openai"), NOBODY)).feed(STREAMS[title])
+    frames = BINDING.frames()
+    data = encoded(DIALECT, told)
+    assert CODEC.stream_breaches([*frames.feed(data), *frames.close()]) == []
+
+
+def test_a_stream_that_breaks_the_rules_is_found_out() -> None:
+    bad = [{"candidates": [{"content": {"role": "model", "parts": []}}]}, {"candidates": [1]}]
+    bad += [chunk({"functionCall": {"args": []}}, reason="STOP"), chunk({"text": "late"})]
+    frames = BINDING.frames()
+    found = {breach.rule.rpartition(".")[2] for breach in CODEC.stream_breaches([*frames.feed(sse(*bad))])}
+    assert found == {"content", "candidate", "call", "late"}
+    assert [breach.rule for breach in CODEC.stream_breaches([])] == ["gemini.stream.unfinished"]
+
+
+CUT = b"""data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"f","arguments":"{\\"x\\": 1}"}}]}}]}
+
+data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":1,"id":"b","function":{"name":"g","arguments":"{\\"y\\": "}}]}}]}
+
+data: {"choices":[{"index":0,"delta":{},"finish_reason":"%b"}]}
+
+data: [DONE]
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("reason", "calls", "rule"),
+    [(b"length", ["f"], "stream.unfinished_call"), (b"tool_calls", ["f", "g"], "arguments.wrapped")],
+)
+def test_half_a_call_is_left_out_if_the_length_cut_it_and_wrapped_if_not(
+    reason: bytes, calls: list[str], rule: str
+) -> None:
+    answer = Answer(plan(DIALECT, registry.get("openai"), NOBODY), still_world())
+    reply = fold(events_of(answer.feed(CUT % reason) + answer.close()))
+    assert [block.name for block in reply.choices[0].blocks if isinstance(block, ToolCall)] == calls
+    assert rule in [note.rule for note in answer.notes]
+
+
+def test_a_keep_alive_says_nothing_and_is_no_comment() -> None:
+    """The JavaScript SDK takes any line that is no data for broken JSON."""
+    payload = CODEC.encoder(NOBODY, still_world()).ping()
+    assert isinstance(payload, Payload)
+    assert BINDING.frame(payload).startswith(b"data: {")
+    assert not [event for event in events_of(BINDING.frame(payload)) if isinstance(event, Stopped | Sealed)]
+
+
+def test_a_whole_answer_of_another_family_keeps_its_calls() -> None:
+    body = json.dumps(
+        {
+            "id": "m",
+            "type": "message",
+            "content": [{"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"x": 1}}],
+            "stop_reason": "tool_use",
+            "usage": {"input_tokens": 1, "output_tokens": 2},
+        }
+    ).encode()
+    told, _ = answer_whole(plan(DIALECT, registry.get("anthropic"), NOBODY), body, still_world())
+    (part,) = json.loads(told)["candidates"][0]["content"]["parts"]
+    assert part == {"functionCall": {"id": "toolu_1", "name": "f", "args": {"x": 1}}}
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    ("status", "name", "kind"),
+    [
+        (400, "INVALID_ARGUMENT", "invalid"),
+        (401, "UNAUTHENTICATED", "auth"),
+        (403, "PERMISSION_DENIED", "permission"),
+        (404, "NOT_FOUND", "not_found"),
+        (429, "RESOURCE_EXHAUSTED", "rate_limit"),
+        (500, "INTERNAL", "server"),
+        (503, "UNAVAILABLE", "overloaded"),
+        (504, "DEADLINE_EXCEEDED", "timeout"),
+    ],
+)
+def test_errors_are_read_and_written_by_their_names(status: int, name: str, kind: str) -> None:
+    body = json.dumps({"error": {"code": status, "message": "m", "status": name}}).encode()
+    fault = CODEC.parse_fault(HttpResponse(status, (), body))
+    assert (fault.kind, fault.status, fault.code) == (kind, status, name)
+    assert CODEC.render_fault(fault).replace(b" ", b"") == body.replace(b" ", b"")
+    assert BINDING.refuse(fault, b"").status == status
+    assert CODEC.parse_fault(HttpResponse(status, (), b"[" + body + b"]")) == fault
+
+
+def test_when_to_come_back_stands_in_the_details() -> None:
+    details: list[Any] = [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.5s"}]
+    error = {"code": 429, "message": "m", "status": "RESOURCE_EXHAUSTED", "details": details}
+    fault = CODEC.parse_fault(HttpResponse(429, (), json.dumps({"error": error}).encode()))
+    assert fault.retry_after == 34.5
+    assert json.loads(CODEC.render_fault(fault))["error"] == error
+    daily = {"violations": [{"quotaId": "GenerateRequestsPerDayPerProjectPerModel"}]}
+    error["details"] = [*details, daily]
+    assert CODEC.parse_fault(HttpResponse(429, (), json.dumps({"error": error}).encode())).kind == "quota"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (
+            b'{"error": {"code": 400, "status": "INVALID_ARGUMENT", "message": "The input token count (9) exceeds the maximum number of tokens allowed (8)."}}',
+            "context_full",
+        ),
+        (
+            b'{"error": {"code": 400, "status": "INVALID_ARGUMENT", "message": "m", "details": [{"reason": "API_KEY_INVALID"}]}}',
+            "auth",
+        ),
+        (b"<html>", "invalid"),
+        (b'{"error": "odd"}', "invalid"),
+        (b'{"error": {"details": [1, {"violations": 3, "fieldViolations": {}}], "message": []}}', "invalid"),
+    ],
+)
+def test_what_a_bad_request_was_about(body: bytes, kind: str) -> None:
+    assert CODEC.parse_fault(HttpResponse(400, (), body)).kind == kind

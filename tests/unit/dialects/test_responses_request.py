@@ -1,0 +1,495 @@
+"""Reading and writing requests: every kind of item, tool and choice, and what becomes of them elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import dragoman.dialects as registry
+from dragoman.conformance.laws import still_world
+from dragoman.errors import MalformedRequest, Unrepresentable
+from dragoman.model.assemble import fold
+from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult
+from dragoman.model.conversation import Conversation, Message, Stop, ToolChoice, ToolSpec, Why
+from dragoman.model.events import FINISHED, ArgumentsDelta, BlockEnded, BlockStarted, Started, Stopped
+from dragoman.translate import WaysBack, configured, plan
+from dragoman.wire import jsonio
+
+RESPONSES = registry.get("responses")
+OTHERS = tuple(name for name in registry.names() if name != "responses")
+
+
+def read(items: Any = "hi", **fields: Any) -> Conversation:
+    return RESPONSES.codec.parse_request(RESPONSES.binding.unwrap({"model": "m", "input": items, **fields}))
+
+
+def written(conversation: Conversation) -> dict[str, Any]:
+    body: Any = jsonio.decode(RESPONSES.binding.wrap(RESPONSES.codec.render_request(conversation)).body)
+    return dict(body)
+
+
+def home(items: Any = "hi", **fields: Any) -> dict[str, Any]:
+    return written(read(items, **fields))
+
+
+def test_input_may_be_a_string() -> None:
+    assert read("hello").messages == (Message("user", (Text("hello"),)),)
+
+
+def test_a_message_needs_no_type() -> None:
+    assert read([{"role": "user", "content": "hi"}]) == read([{"type": "message", "role": "user", "content": "hi"}])
+
+
+@pytest.mark.parametrize("kind", ["input_text", "text"])
+def test_content_may_be_parts(kind: str) -> None:
+    assert read([{"role": "user", "content": [{"type": kind, "text": "hi"}]}]).messages[0].blocks == (Text("hi"),)
+
+
+def test_leading_system_and_developer_messages_are_system_text_and_come_back_as_they_were() -> None:
+    items = [
+        {"type": "message", "role": "developer", "content": "One.", "id": "msg_1"},
+        {"type": "message", "role": "system", "content": "Two."},
+        {"type": "message", "role": "user", "content": "hi"},
+    ]
+    asked = read(items, instructions="Zero.")
+    assert [text.text for text in asked.system] == ["Zero.", "One.", "Two."]
+    body = written(asked)
+    assert body["instructions"] == "Zero."
+    assert body["input"] == items
+
+
+def test_what_the_assistant_said_in_a_row_is_one_turn() -> None:
+    asked = read(
+        [
+            {"role": "user", "content": "go"},
+            {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "think"}]},
+            {"role": "assistant", "content": [{"type": "output_text", "text": "I will."}], "phase": "commentary"},
+            {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+            {"type": "function_call", "call_id": "b", "name": "g", "arguments": '{"x": 1.0}'},
+            {"type": "function_call_output", "call_id": "a", "output": "A"},
+            {"type": "function_call_output", "call_id": "b", "output": "B"},
+            {"role": "user", "content": "and?"},
+        ]
+    )
+    assert [message.role for message in asked.messages] == ["user", "assistant", "user"]
+    reasoning, text, first, second = asked.messages[1].blocks
+    assert isinstance(reasoning, Reasoning) and reasoning.text == "think" and reasoning.family == "responses"
+    assert isinstance(text, Text) and text.text == "I will."
+    assert isinstance(first, ToolCall) and isinstance(second, ToolCall)
+    assert second.arguments == '{"x": 1.0}', "arguments are text from wire to wire"
+    assert [type(block) for block in asked.messages[2].blocks] == [ToolResult, ToolResult, Text]
+
+
+CODEX_ITEMS: list[Any] = [
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "go"}], "id": "msg_u"},
+    {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"},
+    {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "a", "annotations": []}],
+        "id": "msg_a",
+        "phase": "commentary",
+    },
+    {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "exec_command", "arguments": '{"cmd":"ls"}'},
+    {"type": "function_call_output", "id": "fco_1", "call_id": "c1", "output": "files"},
+    {"type": "custom_tool_call", "id": "ctc_1", "call_id": "c2", "name": "apply_patch", "input": "*** Begin"},
+    {"type": "custom_tool_call_output", "id": "ctco_1", "call_id": "c2", "output": "done"},
+    {"type": "function_call", "id": "fc_2", "call_id": "c3", "name": "spawn", "arguments": "{}", "namespace": "agents"},
+    {
+        "type": "function_call_output",
+        "call_id": "c3",
+        "output": [
+            {"type": "input_text", "text": "x"},
+            {"type": "input_image", "image_url": "https://a.example/b.png"},
+        ],
+    },
+    {"type": "local_shell_call", "id": "l", "call_id": "c4", "action": {"type": "exec", "command": ["ls"]}},
+    {"type": "function_call_output", "call_id": "c4", "output": "ok"},
+    {
+        "type": "apply_patch_call",
+        "call_id": "c5",
+        "operation": {"type": "delete_file", "path": "a"},
+        "status": "completed",
+    },
+    {"type": "apply_patch_call_output", "call_id": "c5", "output": "no such file", "status": "failed"},
+    {"type": "tool_search_call", "call_id": "t", "execution": "client", "arguments": {"query": "x"}},
+    {"type": "tool_search_output", "call_id": "t", "execution": "client", "status": "completed", "tools": []},
+    {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}},
+    {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "aGk="},
+    {"type": "compaction", "encrypted_content": "zzz"},
+    {"type": "additional_tools", "role": "developer", "tools": [{"type": "function", "name": "later"}]},
+    {"type": "agent_message", "author": "scout", "content": [{"type": "input_text", "text": "found it"}]},
+    {"type": "item_reference", "id": "msg_1"},
+    {"type": "an_item_of_next_year", "x": {"y": [1, None]}},
+    {"type": "message", "role": "user", "content": "and now?"},
+]
+
+
+def test_every_item_of_codex_comes_home_as_it_was() -> None:
+    def plainly(items: list[Any]) -> list[Any]:
+        return [
+            {**item, "content": item["content"][0]["text"]}
+            if item.get("role") == "user" and isinstance(item["content"], list)
+            else item
+            for item in items
+        ]
+
+    assert home(CODEX_ITEMS)["input"] == plainly(CODEX_ITEMS)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_rows_49_and_50_every_item_of_codex_is_told_or_noted_elsewhere(name: str) -> None:
+    """Rows 49 and 50: calls of typed tools are calls; server items and tools never go out raw, each with a note."""
+    asked = read(CODEX_ITEMS, tools=[{"type": "local_shell"}, {"type": "tool_search"}, {"type": "web_search"}])
+    made = plan(RESPONSES, registry.get(name), asked)
+    registry.get(name).binding.wrap(made.call())
+    noted = {note.at for note in made.notes}  # most leave them out, Kiro tells some of them as text (D13)
+    gone = {f"input[{index}]" for index in (13, 14, 15, 16, 17, 18, 20, 21)} | {f"tools[{index}]" for index in range(3)}
+    assert gone <= noted
+    said = [block for message in made.sent.messages for block in message.blocks]
+    calls = {block.name for block in said if isinstance(block, ToolCall)}
+    assert {"apply_patch", "local_shell", "agents__spawn", "exec_command"} <= calls
+    assert any("found it" in block.text for block in said if isinstance(block, Text))
+
+
+def test_encrypted_reasoning_is_this_familys_own_seal() -> None:
+    asked = read([{"type": "reasoning", "summary": [], "encrypted_content": "gAAA"}, {"role": "user", "content": "x"}])
+    assert asked.messages[0].blocks == (Reasoning("", "responses", Seal("responses", "gAAA", "encrypted")),)
+
+
+def test_a_marked_seal_goes_home_to_the_family_that_made_it() -> None:
+    """D50, both ways: what the encoder marked in encrypted_content is a signature again at Anthropic."""
+    thought = {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "Hm."}]}
+    marked = {**thought, "encrypted_content": "dragoman1.anthropic.signature.c2ln"}
+    asked = read(
+        [
+            {"role": "user", "content": "x"},
+            marked,
+            {"role": "assistant", "content": "y"},
+            {"role": "user", "content": "z"},
+        ]
+    )
+    body: Any = plan(RESPONSES, registry.get("anthropic"), asked).call().body
+    assert body["messages"][1]["content"][0] == {"type": "thinking", "thinking": "Hm.", "signature": "sig"}
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {
+            "type": "reasoning",
+            "summary": [{"type": "summary_text", "text": "a"}, {"type": "summary_text", "text": "b"}],
+        },
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "raw"}]},
+        {
+            "type": "reasoning",
+            "summary": [{"type": "summary_text", "text": "a"}],
+            "content": [{"type": "reasoning_text", "text": "raw"}],
+            "encrypted_content": "e",
+        },
+    ],
+    ids=["two parts", "content", "both"],
+)
+def test_the_parts_of_reasoning_come_home_as_they_were(item: Any) -> None:
+    [rendered] = home([item])["input"]
+    assert rendered == item
+
+
+def test_images_and_files() -> None:
+    content = [
+        {"type": "input_image", "image_url": "data:image/png;base64,aGk=", "detail": "low"},
+        {"type": "input_image", "file_id": "file_1"},
+        {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERg=="},
+        {"type": "input_file", "file_url": "https://a.example/b.pdf"},
+        {"type": "input_file", "file_id": "file_2"},
+    ]
+    asked = read([{"role": "user", "content": content}])
+    assert [(block.kind, block.how) for block in asked.messages[0].blocks if isinstance(block, Media)] == [
+        ("image", "base64"),
+        ("image", "file"),
+        ("document", "base64"),
+        ("document", "url"),
+        ("document", "file"),
+    ]
+    assert written(asked)["input"][0]["content"] == content
+
+
+# --- tools
+
+
+TOOLS: Any = [
+    {"type": "function", "name": "f", "description": "F", "parameters": {"type": "object"}, "strict": True},
+    {"type": "custom", "name": "apply_patch", "description": "P", "format": {"type": "grammar", "syntax": "lark"}},
+    {
+        "type": "namespace",
+        "name": "agents",
+        "description": "Helpers.",
+        "tools": [
+            {"type": "function", "name": "spawn", "parameters": {"type": "object"}},
+            {"type": "custom", "name": "tell"},
+        ],
+    },
+    {"type": "web_search", "external_web_access": True},
+]
+
+
+def test_tools_come_home_as_they_were() -> None:
+    assert home(tools=TOOLS)["tools"] == TOOLS
+
+
+def test_a_tool_in_a_namespace_is_known_by_both_names() -> None:
+    asked = read(tools=TOOLS)
+    specs = [tool for tool in asked.tools if isinstance(tool, ToolSpec)]
+    assert [tool.name for tool in specs] == ["f", "apply_patch", "agents__spawn", "agents__tell"]
+    assert specs[1].schema is None and specs[3].schema is None, "custom tools take free text"
+    assert isinstance(asked.tools[-1], Opaque)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_namespaced_tool_can_be_offered_everywhere(name: str) -> None:
+    made = plan(RESPONSES, registry.get(name), read(tools=TOOLS))
+    assert "agents__spawn" in {tool.name for tool in made.sent.tools if isinstance(tool, ToolSpec)}
+
+
+def test_an_empty_namespace_is_kept_whole() -> None:
+    tools = [{"type": "namespace", "name": "n", "description": "", "tools": []}]
+    assert home(tools=tools)["tools"] == tools
+
+
+def test_a_name_that_is_too_long_with_its_namespace_gets_one_alias_and_comes_back_whole() -> None:
+    long = {"type": "function", "name": "n" * 60, "parameters": {"type": "object", "properties": {}}}
+    tools = [{"type": "namespace", "name": "space", "description": "d", "tools": [long]}]
+    asked = read(tools=tools)
+    made = plan(RESPONSES, registry.get("openai"), asked)
+    [tool] = [tool for tool in made.sent.tools if isinstance(tool, ToolSpec)]
+    assert len(tool.name) <= 64
+    started = (Started("c", "m"), BlockStarted(0, ToolCall("a", tool.name)), BlockEnded(0), Stopped(Stop(Why.TOOL)))
+    told = WaysBack(made).feed((*started, FINISHED))
+    output: Any = jsonio.decode(RESPONSES.codec.render_reply(fold(told), asked, still_world()))
+    [item] = output["output"]
+    assert (item["namespace"], item["name"]) == ("space", "n" * 60)
+
+
+@pytest.mark.parametrize(
+    ("given", "choice"),
+    [
+        ("auto", ToolChoice()),
+        ("none", ToolChoice("none")),
+        ("required", ToolChoice("any")),
+        ({"type": "function", "name": "f"}, ToolChoice("one", ("f",))),
+        ({"type": "custom", "name": "apply_patch"}, ToolChoice("one", ("apply_patch",))),
+        ({"type": "function", "name": "spawn", "namespace": "agents"}, ToolChoice("one", ("agents__spawn",))),
+        (
+            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]},
+            ToolChoice("any", ("f",)),
+        ),
+    ],
+    ids=str,
+)
+def test_tool_choices(given: Any, choice: ToolChoice) -> None:
+    asked = read(tools=TOOLS, tool_choice=given)
+    assert asked.tool_choice == choice
+    assert written(asked).get("tool_choice", "auto") == given
+
+
+@pytest.mark.parametrize("given", [{"type": "web_search"}, {"type": "mcp", "server_label": "x"}], ids=str)
+def test_a_choice_of_a_server_tool_is_kept_at_home(given: Any) -> None:
+    assert home(tools=TOOLS, tool_choice=given)["tool_choice"] == given
+
+
+# --- settings
+
+
+def test_settings_and_unknown_fields_come_home() -> None:
+    fields: Any = {
+        "max_output_tokens": 100,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "parallel_tool_calls": False,
+        "reasoning": {"effort": "high", "summary": "auto", "context": "x"},
+        "text": {
+            "format": {
+                "type": "json_schema",
+                "name": "n",
+                "schema": {"type": "object"},
+                "strict": True,
+                "description": "d",
+            },
+            "verbosity": "low",
+        },
+        "include": ["reasoning.encrypted_content"],
+        "store": False,
+        "metadata": {"a": "b"},
+        "truncation": "auto",
+        "service_tier": "flex",
+        "prompt_cache_key": "k",
+        "client_metadata": {"x": 1},
+        "safety_identifier": "s",
+        "top_logprobs": 2,
+        "stream_options": {"include_obfuscation": False},
+        "a_field_of_next_year": [1],
+        "tools": TOOLS,
+    }
+    body = home(**fields)
+    assert {name: body[name] for name in fields} == fields
+
+
+def test_no_effort_is_thinking_switched_off() -> None:
+    assert read(reasoning={"effort": "none"}).thinking.mode == "off"
+    assert home(reasoning={"effort": "none"})["reasoning"] == {"effort": "none"}
+
+
+@pytest.mark.parametrize("field", [{"previous_response_id": "resp_1"}, {"conversation": "conv_1"}], ids=str)
+def test_what_it_goes_on_from_is_kept_at_home_and_refused_elsewhere(field: Any) -> None:
+    asked = read("go on", **field)
+    assert asked.previous
+    assert field.items() <= written(asked).items()
+    with pytest.raises(Unrepresentable):
+        plan(RESPONSES, registry.get("anthropic"), asked).call()
+
+
+def test_the_earlier_answer_stands_before_what_is_asked_now_without_its_instructions() -> None:
+    before = read([{"role": "developer", "content": "Rules."}, {"role": "user", "content": "one"}], instructions="Old.")
+    now = read([{"role": "system", "content": "From now on."}, {"role": "user", "content": "two"}], instructions="New.")
+    joined = RESPONSES.codec.continued(before, now)  # type: ignore[attr-defined]
+    assert [text.text for text in joined.system] == ["New.", "Rules."]
+    assert [message.role for message in joined.messages] == ["user", "system", "user"]
+    assert joined.previous is None
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ({"input": 1}, "input"),
+        ({"input": ["x"]}, "input[0]"),
+        ({"input": [{"type": 1}]}, "input[0].type"),
+        ({"input": [{"role": "owner", "content": "x"}]}, "input[0].role"),
+        ({"input": [{"role": "user", "content": 7}]}, "input[0].content"),
+        ({"input": [{"role": "user", "content": [{"text": "no type"}]}]}, "input[0].content[0].type"),
+        ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id"),
+        ({"input": [{"type": "function_call", "call_id": "a", "name": "", "arguments": "{}"}]}, "input[0].name"),
+        ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
+        ({"tools": [{"name": 3}]}, "tools[0].name"),
+        ({"tools": [{"type": "namespace", "tools": [{"type": "function", "name": "f"}]}]}, "tools[0].name"),
+        ({"tool_choice": "sometimes"}, "tool_choice"),
+        ({"max_output_tokens": -1}, "max_output_tokens"),
+        ({"text": {"format": {"type": "json_schema", "schema": 1}}}, "text.format.schema"),
+        ({"previous_response_id": ""}, "previous_response_id"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:x"}]}]},
+            "input[0].content[0].image_url",
+        ),
+    ],
+    ids=str,
+)
+def test_bad_input_names_its_place(body: Any, place: str) -> None:
+    with pytest.raises(MalformedRequest) as raised:
+        RESPONSES.codec.parse_request(RESPONSES.binding.unwrap({"model": "m", "input": "x", **body}))
+    assert raised.value.at == place
+
+
+def test_row_33_a_long_call_id_is_clamped_on_both_sides_of_the_pair() -> None:
+    long = ["i" * 80 + "1", "i" * 80 + "2"]
+    messages = (
+        Message("user", (Text("go"),)),
+        Message("assistant", tuple(ToolCall(each, "f", "{}") for each in long)),
+        Message("user", tuple(ToolResult(each, (Text("x"),)) for each in long)),
+    )
+    made = plan(registry.get("anthropic"), RESPONSES, Conversation("m", messages, tools=(ToolSpec("f", "", {}),)))
+    items: Any = made.call().body["input"]  # type: ignore[index,call-overload]
+    calls = [item["call_id"] for item in items if item["type"] == "function_call"]
+    outputs = [item["call_id"] for item in items if item["type"] == "function_call_output"]
+    assert calls == outputs and len(set(calls)) == 2 and all(len(each) <= 64 for each in calls)
+
+
+def test_an_output_answers_in_the_kind_of_its_call() -> None:
+    messages = (
+        Message("user", (Text("go"),)),
+        Message("assistant", (ToolCall("a", "patch", "*** Begin", "text"),)),
+        Message("user", (ToolResult("a", (Text("ok"),)),)),
+    )
+    asked = Conversation("m", messages, tools=(ToolSpec("patch"),))
+    items: Any = plan(registry.get("openai"), RESPONSES, asked).call().body["input"]  # type: ignore[index,call-overload]
+    assert [item["type"] for item in items] == ["message", "custom_tool_call", "custom_tool_call_output"]
+
+
+def test_assistant_turns_in_a_row_are_joined_with_a_note() -> None:
+    messages = (Message("user", (Text("a"),)), Message("assistant", (Text("b"),)), Message("assistant", (Text("c"),)))
+    made = plan(registry.get("openai"), RESPONSES, Conversation("m", messages))
+    assert [note.rule for note in made.notes] == ["responses.join_answers"]
+
+
+def test_a_limit_below_sixteen_tokens_is_raised_with_a_note() -> None:
+    made = plan(registry.get("anthropic"), RESPONSES, Conversation("m", (Message("user", (Text("a"),)),), max_tokens=1))
+    assert made.sent.max_tokens == 16
+    assert [note.rule for note in made.notes] == ["responses.least_tokens"]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_row_48_a_custom_tool_is_offered_everywhere_and_its_call_is_free_text_again(name: str) -> None:
+    upstream = registry.get(name)
+    if name == "openai":
+        upstream = configured(upstream, {"custom_tools": False})  # as servers that know functions only are set up
+    history = [
+        {"role": "user", "content": "go"},
+        {"type": "custom_tool_call", "call_id": "c1", "name": "apply_patch", "input": "*** Begin\n"},
+        {"type": "custom_tool_call_output", "call_id": "c1", "output": "ok"},
+    ]
+    asked = read(history, tools=[{"type": "custom", "name": "apply_patch", "description": "P"}])
+    made = plan(RESPONSES, upstream, asked)
+    [tool] = [tool for tool in made.sent.tools if isinstance(tool, ToolSpec)]
+    assert tool.schema is not None and "input" in tool.schema["properties"]  # type: ignore[operator]
+    [call] = [block for message in made.sent.messages for block in message.blocks if isinstance(block, ToolCall)]
+    assert jsonio.decode(call.arguments) == {"input": "*** Begin\n"}
+    answered = (BlockStarted(0, ToolCall("c2", "apply_patch")), ArgumentsDelta(0, '{"input":"*** End"}'), BlockEnded(0))
+    told = WaysBack(made).feed((Started("x", "m"), *answered, Stopped(Stop(Why.TOOL)), FINISHED))
+    reply: Any = jsonio.decode(RESPONSES.codec.render_reply(fold(told), asked, still_world()))
+    [item] = reply["output"]
+    assert (item["type"], item["name"], item["input"]) == ("custom_tool_call", "apply_patch", "*** End")
+
+
+ADDED: dict[str, Any] = {
+    "type": "additional_tools",
+    "id": "at_1",
+    "role": "developer",
+    "tools": [
+        {"type": "namespace", "name": "functions", "tools": [{"type": "custom", "name": "exec"}]},
+        {"type": "function", "name": "later", "parameters": {"type": "object"}},
+    ],
+}
+
+
+def test_tools_that_an_item_brings_are_offered_and_at_home_only_the_item_says_them() -> None:
+    """Codex 0.166 with its own model: no `tools`, but this item first."""
+    items = [ADDED, {"type": "message", "role": "user", "content": "go"}]
+    asked = read(items)
+    assert [tool.name for tool in asked.tools if isinstance(tool, ToolSpec)] == ["functions__exec", "later"]
+    assert written(asked)["input"] == items
+    assert "tools" not in written(asked)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_call_of_a_tool_that_an_item_brought_has_its_namespace_again(name: str) -> None:
+    asked = read([ADDED, {"type": "message", "role": "user", "content": "go"}])
+    made = plan(RESPONSES, registry.get(name), asked)
+    assert [tool.name for tool in made.sent.tools if isinstance(tool, ToolSpec)] == ["functions__exec", "later"]
+    answered = (BlockStarted(0, ToolCall("c", "functions__exec", form="text")), ArgumentsDelta(0, "1"), BlockEnded(0))
+    events = (Started("x", "m"), *answered, Stopped(Stop(Why.TOOL)), FINISHED)
+    reply: Any = jsonio.decode(RESPONSES.codec.render_reply(fold(events), asked, still_world()))
+    [item] = reply["output"]
+    assert (item["type"], item["namespace"], item["name"]) == ("custom_tool_call", "functions", "exec")
+
+
+def test_the_latest_item_says_what_a_tool_is_and_the_request_before_all() -> None:
+    newer = {**ADDED, "tools": [{"type": "function", "name": "later", "description": "newer"}]}
+    asked = read([ADDED, {"role": "user", "content": "go"}, newer])
+    assert [tool.description for tool in asked.tools if isinstance(tool, ToolSpec)] == ["", "newer"]
+    asked = read([ADDED, {"role": "user", "content": "go"}], tools=[{"type": "function", "name": "later"}])
+    assert [tool.name for tool in asked.tools if isinstance(tool, ToolSpec)] == ["later", "functions__exec"]
+
+
+def test_a_tool_in_an_item_that_is_none_is_named() -> None:
+    with pytest.raises(MalformedRequest) as caught:
+        read([{"type": "additional_tools", "tools": [{"type": "function", "name": 1}]}])
+    assert caught.value.at == "input[0].tools[0].name"

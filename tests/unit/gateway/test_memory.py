@@ -1,0 +1,113 @@
+"""Earlier answers are kept within bounds, for their own key only."""
+
+from __future__ import annotations
+
+import pytest
+
+import dragoman.dialects as registry
+from dragoman.conformance.laws import encoded, still_world
+from dragoman.conformance.samples import STREAMS
+from dragoman.errors import ClientFault, Fault
+from dragoman.gateway.memory import Memory
+from dragoman.model.blocks import Text
+from dragoman.model.conversation import Conversation, Message
+from dragoman.model.events import BlockEnded, BlockStarted, Failed, Started, TextDelta
+from dragoman.translate import Answer, Settings
+from dragoman.wire import jsonio
+from dragoman.wire.http import HttpRequest
+
+RESPONSES, CHAT = registry.get("responses"), registry.get("openai")
+KEY = HttpRequest("POST", "/v1/responses", headers=(("authorization", "Bearer one"),))
+OTHER = HttpRequest("POST", "/v1/responses", headers=(("authorization", "Bearer two"),))
+
+
+def said(text: str) -> Conversation:
+    return Conversation("m", (Message("user", (Text(text),)),))
+
+
+def read(text: str, **fields: object) -> Conversation:
+    return RESPONSES.codec.parse_request(RESPONSES.binding.unwrap({"model": "m", "input": text, **fields}))  # type: ignore[dict-item]
+
+
+def test_count_is_bounded_and_the_oldest_goes_first() -> None:
+    memory = Memory(most=2)
+    for name in "abc":
+        memory.keep("me", name, said(name))
+    assert [memory.recall("me", name) is not None for name in "abc"] == [False, True, True]
+
+
+def test_bytes_are_bounded() -> None:
+    memory = Memory(most_bytes=2000)
+    memory.keep("me", "a", said("x" * 1000))
+    memory.keep("me", "b", said("x" * 1000))
+    assert memory.recall("me", "a") is None and memory.recall("me", "b") is not None
+    memory.keep("me", "c", said("x" * 5000))
+    assert memory.recall("me", "c") is None and memory.size <= 2000
+
+
+def test_age_is_bounded() -> None:
+    now = [0.0]
+    memory = Memory(oldest=10, now=lambda: now[0])
+    memory.keep("me", "a", said("x"))
+    now[0] = 11.0
+    assert memory.recall("me", "a") is None
+    assert (len(memory), memory.size) == (0, 0)
+
+
+def test_the_same_id_again_replaces_what_was_kept() -> None:
+    memory = Memory()
+    memory.keep("me", "a", said("one"))
+    size = memory.size
+    memory.keep("me", "a", said("two"))
+    assert memory.recall("me", "a") == said("two") and memory.size == size
+
+
+def answered(memory: Memory, request: HttpRequest, asked: Conversation, *, fails: bool = False) -> str:
+    """The id the client was given for an answer that streamed through."""
+    made = memory.plan(request, RESPONSES, CHAT, asked, model="m", settings=Settings())
+    events = STREAMS["text"]
+    if fails:
+        events = (Started("x", "m"), BlockStarted(0, Text("")), TextDelta(0, "Hel"), BlockEnded(0))
+        events = (*events, Failed(Fault("server", "broke")))
+    answer = Answer(made, still_world())
+    data = answer.feed(encoded(CHAT, events)) + answer.close()
+    first = next(line for line in data.split(b"\n") if line.startswith(b"data: "))
+    return str(jsonio.decode(first[6:])["response"]["id"])  # type: ignore[index,call-overload]
+
+
+def test_what_was_said_is_told_to_the_next_target_and_only_for_the_same_key() -> None:
+    memory = Memory()
+    answer_id = answered(memory, KEY, read("one", stream=True))
+    now = read("two", previous_response_id=answer_id)
+    made = memory.plan(KEY, RESPONSES, CHAT, now, model="m", settings=Settings())
+    assert [(message.role, message.blocks[0]) for message in made.sent.messages] == [
+        ("user", Text("one")),
+        ("assistant", Text("Hello ✓")),
+        ("user", Text("two")),
+    ]
+    with pytest.raises(ClientFault) as refused:
+        memory.plan(OTHER, RESPONSES, CHAT, now, model="m", settings=Settings())
+    assert refused.value.fault.code == "previous_response_not_found"
+    assert refused.value.at == "previous_response_id"
+
+
+def test_what_is_known_here_is_told_at_home_too_and_not_sent_as_the_clients_bytes() -> None:
+    memory = Memory()
+    answer_id = answered(memory, KEY, read("one"))
+    now = read("two", previous_response_id=answer_id)
+    made = memory.plan(KEY, RESPONSES, RESPONSES, now, model="m", settings=Settings())
+    assert made.sent.previous is None and len(made.sent.messages) == 3 and not made.verbatim
+
+
+@pytest.mark.parametrize("asked", [{"store": False}, {}], ids=["not stored", "failed"])
+def test_neither_what_may_not_be_stored_nor_what_failed_is_kept(asked: dict[str, object]) -> None:
+    memory = Memory()
+    answered(memory, KEY, read("one", **asked), fails=not asked)
+    assert len(memory) == 0
+
+
+def test_a_dialect_without_previous_answers_costs_nothing() -> None:
+    memory = Memory()
+    made = memory.plan(KEY, CHAT, CHAT, said("x"), model="m", settings=Settings())
+    assert made.client is CHAT
+    assert len(memory) == 0
