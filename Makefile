@@ -12,8 +12,9 @@ SDK := tests/sdk/node
 LOCKED := $(VENV)/.locked
 INSTALLED := $(VENV)/.installed
 SDK_INSTALLED := $(SDK)/node_modules/.installed
-CLAUDE := tests/clients/claude
-CLAUDE_INSTALLED := $(CLAUDE)/node_modules/.installed
+PINS := tests/clients/pins
+# What `make test-clients` runs: clients by their name, or one of the sets quick, ci and all.
+CLIENTS ?= all
 WHEELS := build/wheel
 # What reads tool results and builds histories has every branch tried (document 000, success metric 1).
 EXACT := src/dragoman/dialects/kiro/quirks/results.py,src/dragoman/dialects/kiro/quirks/history.py,src/dragoman/dialects/kiro/turns.py,src/dragoman/dialects/kiro/request.py
@@ -27,44 +28,74 @@ unexport PYTHONPATH PYTHONHOME
 .PHONY: help venv node test check fmt cover laws-long bench wheel lock clean need-python need-node
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
 
 venv: $(INSTALLED) ## make .venv from the hash-locked requirements
 
-node: $(SDK_INSTALLED) $(CLAUDE_INSTALLED) ## install the pinned TypeScript clients and Claude Code
+node: $(SDK_INSTALLED) quick-clients ## install the pinned TypeScript clients and Claude Code
 
 .PHONY: demo
 demo: need-python $(INSTALLED) ## two conversations with tools through the gateway, both sides shown: no account, no network
 	@$(BIN)/dragoman demo
 
-test: need-python need-node $(INSTALLED) $(SDK_INSTALLED) $(CLAUDE_INSTALLED) ## set everything up, run the suite, then `make check`
+test: need-python need-node $(INSTALLED) $(SDK_INSTALLED) quick-clients ## set everything up, run the suite, then `make check`
 	$(BIN)/python -m pytest -n $(JOBS)
 	@$(MAKE) --no-print-directory check
 
-check: $(INSTALLED) ## format, lint, strict types, import contracts, branch coverage where it must be whole, clean locks
+.PHONY: test-clients quick-clients
+test-clients: need-python need-node $(INSTALLED) $(SDK_INSTALLED) ## install the real clients, run each through the gateway over every dialect, print a table; CLIENTS="codex gemini" runs some
+	-NPM='$(NPM)' $(BIN)/python -m tests.clients.install $(CLIENTS)
+	DRAGOMAN_CLIENTS='$(CLIENTS)' $(BIN)/python -m pytest -n $(JOBS) tests/clients
+
+quick-clients: $(INSTALLED)
+	@NPM='$(NPM)' $(BIN)/python -m tests.clients.install quick
+
+check: $(INSTALLED) ## format, lint, strict types, import contracts, branch coverage where it must be whole, codecs no slower, clean locks
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/coverage run --data-file=.coverage.exact -m pytest -q --no-header -p no:cacheprovider $(EXACT_TESTS)
 	$(BIN)/coverage report --data-file=.coverage.exact --include='$(EXACT)' --fail-under=100
-	@! grep -nE '://|^(-i|-f|--index-url|--extra-index-url|--find-links)' requirements/*.lock || { echo "A lock of requirements/ names a host." >&2; exit 1; }
-	@! grep -n '"resolved"' $(SDK)/package-lock.json $(CLAUDE)/package-lock.json || { echo "A package-lock.json names a host." >&2; exit 1; }
+	$(BIN)/python -m bench.guard
+	@! grep -nE '://|^(-i|-f|--index-url|--extra-index-url|--find-links)' requirements/*.lock $(PINS)/*/*.lock || { echo "A lock of Python packages names a host." >&2; exit 1; }
+	@! grep -n '"resolved"' $(SDK)/package-lock.json $(PINS)/*/package-lock.json || { echo "A package-lock.json names a host." >&2; exit 1; }
 
 fmt: $(INSTALLED) ## rewrite the code in the house format, and fix what can be fixed
 	$(BIN)/ruff check --fix-only --quiet
 	$(BIN)/ruff format
 
-cover: $(INSTALLED) $(SDK_INSTALLED) $(CLAUDE_INSTALLED) ## run the suite in one process and report branch coverage
+cover: $(INSTALLED) $(SDK_INSTALLED) quick-clients ## run the suite in one process and report branch coverage
 	$(BIN)/coverage run -m pytest -n 0
 	$(BIN)/coverage report
+
+.PHONY: fuzz
+FUZZ_SECONDS ?= 600
+fuzz: $(INSTALLED) ## fuzz every reader by coverage, FUZZ_SECONDS each; what breaks becomes a vector
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+
+.PHONY: faults
+faults: $(INSTALLED) ## cause every fault of the catalogue in every way; the table of what was lost, wrong or hung
+	@$(BIN)/python -m tests.faults
 
 laws-long: $(INSTALLED) ## run the laws with the hypothesis profile `long`
 	$(BIN)/python -m pytest tests/laws tests/unit/raw_tools -n $(JOBS) --hypothesis-profile=long
 
-bench: $(INSTALLED) ## measure what a translation costs
-	@test -d bench || { echo "There is no bench/ yet." >&2; exit 1; }
-	$(BIN)/python -m bench
+bench: $(INSTALLED) ## Dragoman and the peers that are installed, side by side; BENCH="--only A,B --rounds 3"
+	$(BIN)/python -m bench $(BENCH)
+
+.PHONY: bench-peers bench-docs bench-codecs bench-record
+bench-peers: $(INSTALLED) ## install the pinned peers into build/peers (or where DRAGOMAN_PEERS says)
+	$(BIN)/python -m bench.peers
+
+bench-docs: $(INSTALLED) ## `make bench`, and write its figures into docs/performance.md
+	$(BIN)/python -m bench --docs $(BENCH)
+
+bench-codecs: $(INSTALLED) ## the codecs alone, without a network
+	$(BIN)/python -m bench.codecs
+
+bench-record: $(INSTALLED) ## record what the codecs cost now: what `make check` compares with
+	$(BIN)/python -m bench.guard --record
 
 wheel: $(INSTALLED) ## build the wheel, install it into an empty environment, time `dragoman --version`
 	rm -rf $(WHEELS)
@@ -76,16 +107,15 @@ lock: | need-python need-node ## choose versions anew and write the locks
 	build/lock/bin/pip install --quiet uv==$(UV_VERSION)
 	$(call compile,run,pyproject.toml)
 	$(call compile,dev,pyproject.toml requirements/dev.in)
-	for place in $(SDK) $(CLAUDE); do \
-		rm -rf $$place/package-lock.json $$place/node_modules; \
-		(cd $$place && $(NPM) install --package-lock-only --ignore-scripts --no-audit --no-fund) || exit 1; \
-	done
+	rm -rf $(SDK)/package-lock.json $(SDK)/node_modules
+	cd $(SDK) && $(NPM) install --package-lock-only --ignore-scripts --no-audit --no-fund
+	$(PYTHON) -m tests.clients.install --lock build/lock/bin/uv
 
 compile = build/lock/bin/uv pip compile $(2) --output-file requirements/$(1).lock --upgrade --quiet \
 	--universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --no-emit-find-links
 
 clean: ## remove the environments, builds and caches
-	rm -rf $(VENV) $(SDK)/node_modules $(CLAUDE)/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
+	rm -rf $(VENV) $(SDK)/node_modules build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(LOCKED): requirements/dev.lock | need-python
@@ -99,10 +129,6 @@ $(INSTALLED): $(LOCKED) pyproject.toml src/dragoman/_version.py
 
 $(SDK_INSTALLED): $(SDK)/package.json $(SDK)/package-lock.json $(SDK)/.npmrc | need-node
 	cd $(SDK) && $(NPM) ci --ignore-scripts --no-audit --no-fund --loglevel=error
-	@touch $@
-
-$(CLAUDE_INSTALLED): $(CLAUDE)/package.json $(CLAUDE)/package-lock.json $(CLAUDE)/.npmrc | need-node
-	cd $(CLAUDE) && $(NPM) ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 need-python:

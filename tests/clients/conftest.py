@@ -1,0 +1,72 @@
+"""Which clients run (DRAGOMAN_CLIENTS: names or sets, `quick` unless it says more), and the table at the end.
+
+The set `ci` has each client over two upstreams, Kiro and another in turn; all others have all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.clients.roster import chosen
+from tests.clients.running import Stage, stage
+
+HEADS = ("client", "version", "dialect", "upstream", "streams", "calls", "seconds", "result")
+NAMES = os.environ.get("DRAGOMAN_CLIENTS", "quick").replace(",", " ").split()
+# Beside the loop that all run, some clients have tests of their own.
+collect_ignore = [] if any(client.pin == "claude" for client in chosen(NAMES)) else ["test_claude_code.py"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if {"client", "target"} <= set(metafunc.fixturenames):
+        pairs = [
+            pytest.param(client, target, id=f"{client.name.replace(' ', '-')}-over-{target}")
+            for number, client in enumerate(chosen(NAMES))
+            for target in (client.upstreams if NAMES != ["ci"] else _two(client.upstreams, number))
+        ]
+        metafunc.parametrize(("client", "target"), pairs)
+
+
+def _two(upstreams: tuple[str, ...], number: int) -> tuple[str, ...]:
+    return upstreams[0], upstreams[1 + number % (len(upstreams) - 1)]
+
+
+@pytest.fixture(scope="session")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Stage]]:
+    """A gateway for each upstream dialect, started when first asked for."""
+    with ExitStack() as stack:
+        made: dict[str, Stage] = {}
+
+        def get(target: str) -> Stage:
+            if target not in made:
+                made[target] = stack.enter_context(stage(target, tmp_path_factory.mktemp("state")))
+            return made[target]
+
+        yield get
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if NAMES == ["quick"]:
+        return
+    rows: list[tuple[str, ...]] = [HEADS]
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.getreports(outcome):
+            told = dict(report.user_properties)
+            if report.when == "call" and "client" in told:
+                why = "pass" if report.passed else f"FAIL: {_reason(report)}"
+                rows.append((*(str(told.get(head, "-")) for head in HEADS[:-1]), why))
+    if len(rows) > 1:
+        widths = [max(len(row[at]) for row in rows) for at in range(len(HEADS) - 1)]
+        terminalreporter.section("clients")
+        for row in rows[:1] + sorted(rows[1:]):
+            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+            terminalreporter.line("  ".join((*cells, row[-1])))
+
+
+def _reason(report: pytest.TestReport) -> str:
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return " ".join(str(crash.message if crash else report.longrepr).split())[:160]

@@ -1,0 +1,48 @@
+"""What Claude Code says and other services would refuse: it is said where it can be, and never turned into a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.roster import PROGRAMS, Client
+from tests.clients.running import Loop, Stage, loop
+
+NEW = [client for client in PROGRAMS if client.name in ("claude opus", "claude gpt-5")]
+
+
+@pytest.fixture(params=NEW, ids=lambda client: client.name)
+def claude(request: pytest.FixtureRequest) -> Iterator[Client]:
+    yield request.param
+
+
+def asked(client: Client, here: Stage, folder: Path) -> tuple[Loop, Any]:
+    """A loop, and the first thing that the upstream was asked."""
+    done = loop(client, here, folder)
+    assert not done.wrong(client), done.keep(client, "any")
+    return done, done.asked[0].json
+
+
+@pytest.fixture
+def words(claude: Client, stages: Callable[[str], Stage], tmp_path: Path) -> str:
+    """What a system message in the middle says, as Claude Code sends it; the other fields are there too."""
+    _, sent = asked(claude, stages("anthropic"), tmp_path)
+    [message] = [message for message in sent["messages"] if message["role"] == "system"]
+    assert sent["thinking"]["type"] == "adaptive" and sent["output_config"]["effort"]
+    content = message["content"]
+    return str(content if isinstance(content, str) else content[0]["text"])
+
+
+@pytest.mark.parametrize("service", ["openai", "kiro", "gemini"])
+def test_a_system_message_in_the_middle_is_told_and_adaptive_thinking_absorbed(
+    claude: Client, words: str, service: str, stages: Callable[[str], Stage], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    done, sent = asked(claude, stages(service), tmp_path_factory.mktemp("other"))
+    body = done.asked[0].body.decode()
+    assert words.splitlines()[0][:60] in body
+    assert "output_config" not in sent and "thinking" not in sent and "context_management" not in body
+    if service == "openai":
+        assert "system" in [message["role"] for message in sent["messages"][1:]]
