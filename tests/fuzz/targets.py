@@ -103,9 +103,10 @@ def request(dialect: Dialect, data: bytes) -> None:
     with suppress(DragomanError):
         call = dialect.binding.unwrap(body)
         call = structs.replace(call, model=call.model or "m")
+        broken = dialect.codec.breaches(call)  # judges whatever it is given
         made = plan(dialect, upstream := _other_end(data), dialect.codec.parse_request(call))
         sent = made.call()
-        if dialect.codec.breaches(call):
+        if broken:
             return  # what was wrong already may stay so: the upstream will say it
         if breaches := upstream.codec.breaches(sent):
             raise Promise(f"what {dialect.name} asks breaks rules of {upstream.name}: {breaches!r}")

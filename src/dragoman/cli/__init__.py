@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from importlib import import_module
 
 from dragoman._version import __version__
 
 COMMANDS = {
     "demo": "show two conversations with tools through the gateway",
+    "run": "start a client, such as claude or codex, on a gateway of its own",
+    "init": "find keys and logins on this machine, and write a configuration",
     "serve": "run the gateway",
+    "models": "list what can be asked for, with windows and limits",
     "status": "show how the running gateway and its upstreams are",
+    "cooldown": "list the upstreams that are left alone for now, or let them be asked again",
     "doctor": "find what is wrong with the set-up, and say what to do",
     "explain": "show what an upstream refused, both sides and the likely rule",
     "translate": "translate a request, a reply or a stream from one dialect into another",
@@ -32,7 +37,8 @@ dragoman COMMAND --help says more; dragoman --version gives the version."""
 def main(argv: list[str] | None = None) -> int:
     """Run one command.
 
-    Exit status: 0 done, 1 failed, 2 wrong usage, 3 something was lost or breaks a rule, 4 nothing is running.
+    Exit status: 0 done, 1 failed, 2 wrong usage, 3 something was lost or breaks a rule, 4 nothing is running,
+    5 a key or a login is missing. `run` gives the status of the program it started; 127 if there is none.
     """
     arguments = sys.argv[1:] if argv is None else argv
     if arguments[:1] in (["--version"], ["-V"]):
@@ -50,6 +56,7 @@ def main(argv: list[str] | None = None) -> int:
 def _run(name: str, arguments: list[str]) -> int:
     from argparse import ArgumentParser
 
+    _leave_no_core()
     command = import_module(f"dragoman.cli.{name}")
     parser = ArgumentParser(prog=f"dragoman {name}", description=COMMANDS[name].capitalize() + ".", allow_abbrev=False)
     command.add_arguments(parser)
@@ -64,6 +71,14 @@ def _run(name: str, arguments: list[str]) -> int:
     except BrokenPipeError:  # the reader has had enough
         sys.stderr.close()
         return 0
+
+
+def _leave_no_core() -> None:
+    """A crash must not write what we know, keys and prompts, into a file. A program we start may allow it again."""
+    with suppress(ImportError, OSError, ValueError):  # Windows has neither the file nor the module
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def _help() -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from dragoman.cli.files import complain
+from dragoman.cli.terminal import plain
 from dragoman.errors import DragomanError, LocalMisuse, Reset
 from dragoman.wire import jsonio
 
@@ -71,9 +72,9 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         print(jsonio.pretty(result).decode())
     else:
-        print(result.text)
+        print(plain(result.text))
     if result.error:
-        print(f"dragoman: {result.error}", file=sys.stderr)
+        print(f"dragoman: {plain(result.error)}", file=sys.stderr)
     return 0 if result.status == "done" else 1
 
 
@@ -186,7 +187,7 @@ class _Show:
             self._write(f"{text}\n")
 
     def _write(self, text: str) -> None:
-        sys.stderr.write(text)
+        sys.stderr.write(plain(text))
         sys.stderr.flush()
 
 

@@ -14,6 +14,7 @@ from datetime import datetime
 from msgspec import structs
 
 from dragoman.cli.files import complain
+from dragoman.cli.terminal import plain
 from dragoman.errors import DragomanError
 from dragoman.upstream.client import Client
 from dragoman.upstream.credentials import CredentialFault, Fetch, Secret
@@ -156,7 +157,7 @@ async def _list(arguments: Namespace) -> int:
         _say("No Kiro login on this machine. Run `dragoman auth login kiro`.")
     else:
         for row in rows:
-            print(_line(row))
+            print(plain(_line(row)))
     return 0
 
 
@@ -279,4 +280,4 @@ def _endpoints(arguments: Namespace) -> Endpoints | None:
 
 
 def _say(words: str) -> None:
-    print(words, file=sys.stderr, flush=True)
+    print(plain(words), file=sys.stderr, flush=True)

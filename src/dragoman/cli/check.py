@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import dragoman.dialects as registry
 from dragoman.cli.files import Unreadable, complain, read
+from dragoman.cli.terminal import one_line
 from dragoman.dialects.base import Breach, Dialect
 from dragoman.errors import DragomanError, MalformedRequest
 from dragoman.model.conversation import Conversation
@@ -35,7 +36,7 @@ def run(arguments: Namespace) -> int:
         print(jsonio.pretty(breaches).decode())
     else:
         for breach in breaches:
-            print(f"[{breach.rule}] {breach.at + ': ' if breach.at else ''}{breach.detail}")
+            print(one_line(f"[{breach.rule}] {breach.at + ': ' if breach.at else ''}{breach.detail}", 1000))
     if not breaches:
         print(f"no breach of {dialect.name}'s rules", file=sys.stderr)
     return 3 if breaches else 0

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from dragoman.cli.scene import Check, Scene
 from dragoman.errors import UnknownModel
-from dragoman.gateway.config import ConfigError
+from dragoman.gateway.config import Config, ConfigError
 from dragoman.gateway.private import read_private
 from dragoman.gateway.proxies import is_loopback
 from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
 
 
 def look_at_clients(scene: Scene) -> Iterator[Check]:
@@ -41,26 +44,52 @@ def _anthropic(scene: Scene) -> Iterator[Check]:
             )
 
 
-def _claude_settings(scene: Scene) -> Iterator[Check]:
-    """What Claude Code has saved goes before its environment."""
-    file = scene.places.home / ".claude" / "settings.json"
+def _saved(scene: Scene) -> Iterator[Check]:
+    config = scene.loaded.config if scene.loaded else None
+    for client in _SAVED:
+        yield from saved_settings(client, scene.places.home, config)
+
+
+def saved_settings(client: str, home: Path, config: Config | None) -> Iterator[Check]:
+    """What a client has saved that goes before its environment. Its files are only read."""
+    place, look = _SAVED.get(client, ("", None))
+    file = home / place
+    if look is None:
+        return
     try:
         saved = jsonio.decode(file.read_bytes())
     except (OSError, jsonio.JsonError):
         return
-    if not isinstance(saved, dict):
-        return
+    if isinstance(saved, dict):
+        yield from look(saved, file, config)
+
+
+def _claude(saved: dict[str, Json], file: Path, config: Config | None) -> Iterator[Check]:
     inner = saved.get("env")
-    if saved.get("apiKeyHelper") or (isinstance(inner, dict) and inner.get("ANTHROPIC_API_KEY")):
+    names = inner if isinstance(inner, dict) else {}
+    if saved.get("apiKeyHelper") or names.get("ANTHROPIC_API_KEY"):
         what = f"{file} gives Claude Code a key of its own, which may go before ANTHROPIC_AUTH_TOKEN"
         yield Check("clients", "warn", what, "take apiKeyHelper or env.ANTHROPIC_API_KEY out of it")
+    for name in ("ANTHROPIC_BASE_URL", "ANTHROPIC_AUTH_TOKEN"):
+        if names.get(name):
+            what = f"{file} sets {name}, which goes before the environment's"
+            yield Check("clients", "warn", what, f"take env.{name} out of it")
     model = saved.get("model")
-    if isinstance(model, str) and scene.loaded is not None:
+    if isinstance(model, str) and config is not None:
         try:
-            scene.loaded.config.resolve(model)
+            config.resolve(model)
         except UnknownModel as error:
             remedy = f"choose another with /model, or add a route (or [default]) for it; it is saved in {file}"
             yield Check("clients", "warn", f"Claude Code's saved model: {error}", remedy)
+
+
+def _gemini(saved: dict[str, Json], file: Path, _: Config | None) -> Iterator[Check]:
+    chosen: Json = saved
+    for name in ("security", "auth", "selectedType"):
+        chosen = chosen.get(name) if isinstance(chosen, dict) else None
+    if isinstance(chosen, str) and chosen not in ("gateway", "gemini-api-key"):
+        what = f"{file} says that gemini-cli logs in by {chosen}, so that it does not ask the gateway"
+        yield Check("clients", "warn", what, "choose the API key with /auth")
 
 
 def _openai(scene: Scene) -> Iterator[Check]:
@@ -93,4 +122,9 @@ def _is_key(scene: Scene, value: str) -> bool:
         return False
 
 
-_CLIENT_LOOKS: tuple[Callable[[Scene], Iterator[Check]], ...] = (_anthropic, _claude_settings, _openai, _proxies)
+_Saved: TypeAlias = Callable[[dict[str, Json], Path, Config | None], Iterator[Check]]
+_SAVED: dict[str, tuple[str, _Saved]] = {
+    "claude": (".claude/settings.json", _claude),
+    "gemini": (".gemini/settings.json", _gemini),
+}
+_CLIENT_LOOKS: tuple[Callable[[Scene], Iterator[Check]], ...] = (_anthropic, _saved, _openai, _proxies)

@@ -8,8 +8,12 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 import dragoman.dialects as registry
+from dragoman.cli.recipes import CLIENTS, SDKS, Prepared, Recipe, prepare
 from dragoman.gateway.config import Config
 from dragoman.gateway.places import places
+
+_KEY = "\x00the-key\x00"  # stands for it until the line is quoted
+_SHOWN = ("claude", "codex")
 
 
 class Client(Struct, frozen=True):
@@ -22,6 +26,11 @@ class Client(Struct, frozen=True):
 
 def key_words(config: Config, environ: Mapping[str, str]) -> str:
     """What a shell replaces by the gateway's key: it stands in no history, no log and on no screen."""
+    return shell_key(config, environ) or "YOUR_SERVER_KEY"
+
+
+def shell_key(config: Config, environ: Mapping[str, str]) -> str:
+    """What a shell replaces by the gateway's key; empty for a key that only a program can find."""
     key = config.server.key
     if key is None:
         return f'"$(cat {shlex.quote(str(places(environ).key_file))})"'
@@ -34,39 +43,34 @@ def key_words(config: Config, environ: Mapping[str, str]) -> str:
         case "file":
             return f'"$(cat {rest})"'
         case _:
-            return "YOUR_SERVER_KEY"
+            return ""
 
 
 def clients(url: str, key: str) -> list[Client]:
     """The lines, for a gateway at this address whose key a shell writes so."""
+    served = registry.names()
     return [
-        Client(
-            "Claude Code",
-            f"env -u ANTHROPIC_API_KEY ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={key} claude",
-            "a stray ANTHROPIC_API_KEY would go before the token",
-        ),
-        Client("Anthropic SDKs", f"export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY={key}"),
-        Client("OpenAI SDKs", f"export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={key}"),
-        _codex(url, key),
-        Client(
-            "boto3",
-            f"export AWS_ENDPOINT_URL_BEDROCK_RUNTIME={url} AWS_ACCESS_KEY_ID=dragoman"
-            f" AWS_SECRET_ACCESS_KEY={key} AWS_DEFAULT_REGION=us-east-1",
-            f'or in code: boto3.client("bedrock-runtime", endpoint_url="{url}")',
-        ),
+        *(_started(recipe, url, key) for recipe in CLIENTS if recipe.name in _SHOWN),
+        *(_exported(recipe, url, key) for recipe in SDKS if recipe.dialect in served),
     ]
 
 
-def _codex(url: str, key: str) -> Client:
-    served = "responses" in registry.names()
-    provider = {
-        "name": "dragoman",
-        "base_url": f"{url}/v1",
-        "env_key": "DRAGOMAN_KEY",
-        "wire_api": "responses" if served else "chat",
-    }
-    told = " ".join(f"""-c 'model_providers.dragoman.{name}="{value}"'""" for name, value in provider.items())
-    hint = "it does not read OPENAI_BASE_URL"
-    if not served:
-        hint += "; versions that speak only the Responses API cannot be served yet: 0.80 still has `chat`"
-    return Client("Codex", f"DRAGOMAN_KEY={key} codex -c model_provider=dragoman {told}", hint)
+def _started(recipe: Recipe, url: str, key: str) -> Client:
+    made = prepare(recipe, url=url, key=_KEY, model="")
+    unset = [word for name in made.unset[:1] for word in ("-u", name)]
+    line = " ".join([*(["env", *unset] if unset else []), *assignments(made, key), recipe.name, *map(_word, made.args)])
+    return Client(recipe.title, line, recipe.note)
+
+
+def _exported(recipe: Recipe, url: str, key: str) -> Client:
+    made = prepare(recipe, url=url, key=_KEY, model="")
+    return Client(recipe.title, f"export {' '.join(assignments(made, key))}", recipe.note.replace("{url}", url))
+
+
+def assignments(made: Prepared, key: str, stands_for: str = _KEY) -> list[str]:
+    """NAME=VALUE for a shell, each value quoted; where the key stands, the words that make it."""
+    return [f"{name}={key if value == stands_for else _word(value)}" for name, value in made.env.items()]
+
+
+def _word(text: str) -> str:
+    return shlex.quote(text)

@@ -8,6 +8,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from dragoman.cli.files import complain
+from dragoman.cli.terminal import plain
 from dragoman.gateway.config import ConfigError, Loaded, examine, find_file
 from dragoman.gateway.problems import Problem
 from dragoman.wire import jsonio
@@ -44,7 +45,7 @@ def _check(arguments: Namespace) -> int:
         if arguments.json:
             _print_json(False, error.problems, ())
         else:
-            print(error, file=sys.stderr)
+            print(plain(error), file=sys.stderr)
         return 3
     warnings = (*loaded.config.warnings, *_unset(loaded))
     if arguments.json:

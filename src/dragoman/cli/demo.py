@@ -20,7 +20,8 @@ from dragoman.cli.sketch import beside, folded, sketch
 from dragoman.cli.terminal import Paint, forgive, one_line, width
 from dragoman.errors import LocalMisuse
 from dragoman.gateway.config import ConfigError, assemble, load
-from dragoman.gateway.observe import Journal, Record, Redactor
+from dragoman.gateway.observe import Journal, Record
+from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import Running, running_gateway
 from dragoman.model.notes import Note
 from dragoman.simulator import Received, Simulator, parse, running_simulator

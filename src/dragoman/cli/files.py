@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from dragoman.cli.terminal import plain
+
 CHUNK = 64 * 1024
 
 
@@ -35,5 +37,5 @@ def chunks(name: str) -> Iterator[bytes]:
 
 def complain(sentence: object, status: int) -> int:
     """Say what is wrong on standard error and give the exit status."""
-    print(f"dragoman: {sentence}", file=sys.stderr)
+    print(f"dragoman: {plain(sentence)}", file=sys.stderr)
     return status

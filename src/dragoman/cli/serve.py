@@ -5,16 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from dragoman.cli.clients import clients, key_words
 from dragoman.cli.files import complain
-from dragoman.cli.terminal import Paint, forgive
+from dragoman.cli.terminal import Paint, forgive, plain
 from dragoman.errors import LocalMisuse
 from dragoman.gateway.config import Config, ConfigError, load
+from dragoman.gateway.listing import catalogue
 
 if TYPE_CHECKING:
     from dragoman.gateway.serve import Running
@@ -25,23 +29,25 @@ _CONFIG_IS_WRONG = 3
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", type=Path, help="instead of DRAGOMAN_CONFIG and the usual place")
     parser.add_argument("--host", help="the address to listen on (server.host; 127.0.0.1)")
-    parser.add_argument("--port", type=_port, help="0 picks a free one (server.port; 8787)")
+    parser.add_argument("--port", type=port_number, help="0 picks a free one (server.port; 8787)")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes that share the port (server.workers; 1)")
+    parser.add_argument("--worker", type=int, help=SUPPRESS)  # which of them this one is
     parser.add_argument("--quiet", action="store_true", help="print the address only")
 
 
 def run(arguments: Namespace) -> int:
     forgive(sys.stdout)
-    given = {"server.host": arguments.host, "server.port": arguments.port}
+    given = {"server.host": arguments.host, "server.port": arguments.port, "server.workers": arguments.workers}
     flags = {name: value for name, value in given.items() if value is not None}
     read = partial(load, arguments.config, os.environ, flags=flags)
+    if arguments.worker:
+        read = partial(_of_worker, read, arguments.worker)
     try:
         config = read()
     except ConfigError as error:
         return _wrong(error)
-    from dragoman.gateway import serve  # what is slow to load is not needed to say what is wrong
-
     try:
-        return serve.serve(config, ready=partial(_announce, config, quiet=arguments.quiet), read=read)
+        return _serve(config, read, arguments)
     except ConfigError as error:
         return _wrong(error)
     except LocalMisuse as error:
@@ -50,14 +56,37 @@ def run(arguments: Namespace) -> int:
         return complain(_unreachable(config, error), 1)
 
 
-def _port(text: str) -> int:
+def _serve(config: Config, read: Callable[[], Config], arguments: Namespace) -> int:
+    from dragoman.gateway import serve  # what is slow to load is not needed to say what is wrong
+
+    if config.server.workers == 1 or arguments.worker:
+        worker = arguments.worker is not None
+        return serve.serve(config, ready=partial(_announce, config, quiet=arguments.quiet), read=read, worker=worker)
+    from dragoman.gateway.workers import serve_together
+
+    command = [sys.executable, "-m", "dragoman", "serve", "--quiet", "--host", config.server.host]
+    command += ["--config", str(arguments.config)] if arguments.config else []
+    return serve_together(config, command, ready=partial(_print_banner, config, quiet=arguments.quiet))
+
+
+def _of_worker(read: Callable[[], Config], number: int) -> Config:
+    """What all workers have, and the one thing that each has for itself."""
+    from dragoman.gateway.workers import socket_of
+
+    config = read()
+    server = structs.replace(config.server, admin_socket=socket_of(config.server.admin_socket, number), admin_port=None)
+    return structs.replace(config, server=server)
+
+
+def port_number(text: str) -> int:
+    """A port, for argparse."""
     if not text.isdecimal() or int(text) > 65535:
         raise ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r}")
     return int(text)
 
 
 def _wrong(error: ConfigError) -> int:
-    print(error, file=sys.stderr)
+    print(plain(error), file=sys.stderr)
     return complain("the configuration cannot be used, so nothing was started.", _CONFIG_IS_WRONG)
 
 
@@ -82,7 +111,11 @@ def _unreachable(config: Config, error: OSError) -> str:
 def _announce(config: Config, running: Running, *, quiet: bool) -> None:
     for warning in config.warnings:
         running.gateway.tell("warning", "config", message=warning)
-    print(running.url if quiet else _banner(config, running.url), flush=True)
+    _print_banner(config, running.url, quiet=quiet)
+
+
+def _print_banner(config: Config, url: str, *, quiet: bool) -> None:
+    print(url if quiet else _banner(config, url), flush=True)
 
 
 def _banner(config: Config, url: str) -> str:
@@ -92,7 +125,7 @@ def _banner(config: Config, url: str) -> str:
         ("Anthropic API", url),
         ("OpenAI API", f"{url}/v1"),
         ("Bedrock API", url),
-        ("models", ", ".join(config.models()[:8]) or "as your upstreams name them"),
+        ("models", ", ".join(model.name for model in catalogue(config)[:8]) or "as your upstreams name them"),
         ("upstreams", names if config.file else f"{names} (no configuration: the simulator answers)"),
         ("status", "dragoman status, dragoman doctor; SIGHUP reads the configuration anew"),
     ]

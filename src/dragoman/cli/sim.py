@@ -10,9 +10,12 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 import msgspec
 
+import dragoman.dialects as registry
 from dragoman.cli.files import complain
+from dragoman.cli.terminal import one_line
 from dragoman.errors import LocalMisuse
 from dragoman.simulator import Limits, Received, Simulator
+from dragoman.simulator.faults import FAULTS, Fault, FaultProxy, parse_fault
 
 _PORT = 8788
 
@@ -31,6 +34,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help=f"change a threshold ({', '.join(Limits.__struct_fields__)})",
     )
+    parser.add_argument(
+        "--fault",
+        action="append",
+        default=[],
+        metavar="NAME[:KEY=VALUE,...]",
+        help=f"spoil the answers, as in cut:event=3,how=reset ({', '.join(FAULTS)})",
+    )
     parser.add_argument("--quiet", action="store_true", help="no line for each request")
 
 
@@ -42,28 +52,35 @@ def _port(text: str) -> int:
 
 def run(arguments: Namespace) -> int:
     try:
+        faults = [parse_fault(text) for text in arguments.fault]
         simulator = Simulator(
             arguments.dialect,
             profile=arguments.profile,
             script=arguments.script,
             limits=_limits(dict(arguments.limit)),
             host=arguments.host,
-            port=arguments.port,
+            port=0 if arguments.fault else arguments.port,
             on_exchange=None if arguments.quiet else _told,
         )
     except LocalMisuse as error:
         return complain(error, 2)
     try:
-        asyncio.run(_serve(simulator))
+        asyncio.run(_serve(simulator, faults, arguments))
     except OSError as error:
-        print(f"dragoman: cannot listen on {simulator.url}: {error.strerror or error}", file=sys.stderr)
+        where = f"http://{arguments.host}:{arguments.port}"
+        print(f"dragoman: cannot listen on {where}: {error.strerror or error}", file=sys.stderr)
         return 1
     return 0
 
 
-async def _serve(simulator: Simulator) -> None:
-    async with simulator:
-        print(simulator.url, flush=True)  # data on stdout, talk on stderr: a caller reads the address
+async def _serve(simulator: Simulator, faults: list[Fault], arguments: Namespace) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(simulator)
+        url = simulator.url
+        if faults:
+            proxy = FaultProxy(url, faults, dialect=registry.get(arguments.dialect), port=arguments.port)
+            url = (await stack.enter_async_context(proxy)).url
+        print(url, flush=True)  # data on stdout, talk on stderr: a caller reads the address
         stopped = asyncio.Event()
         for each in (signal.SIGINT, signal.SIGTERM):  # ours: a shell starts its background jobs deaf to the first
             with contextlib.suppress(NotImplementedError):  # Windows
@@ -74,7 +91,7 @@ async def _serve(simulator: Simulator) -> None:
 def _told(received: Received) -> None:
     note = f"  {received.note}" if received.note else ""
     ended = f" ({received.ended})" if received.ended != "whole" else ""
-    print(f"{received.method} {received.path} {received.status}{ended}{note}", file=sys.stderr, flush=True)
+    print(one_line(f"{received.method} {received.path} {received.status}{ended}{note}"), file=sys.stderr, flush=True)
 
 
 def _limit(text: str) -> tuple[str, str]:

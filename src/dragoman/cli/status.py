@@ -122,6 +122,8 @@ def page(found: dict[str, Json], now: float, paint: Paint) -> Iterator[str]:
     for name in ("reload_refused", "refused"):  # why the last reload changed nothing
         if found.get(name):
             yield paint(f"the last reload was refused: {one_line(found[name])}", "red")
+    if any(row.get("cooldowns") for row in _rows(found.get("upstreams"))):
+        yield paint("some upstreams are left alone; `dragoman cooldown clear` asks them again", "yellow")
     if found.get("dropped_log_lines"):
         yield paint(f"{found['dropped_log_lines']} log lines could not be written", "yellow")
     upstreams = found.get("upstreams")
@@ -143,10 +145,20 @@ def _upstream(row: dict[str, Json], now: float, paint: Paint) -> Iterator[str]:
         in_a_row = f", {row['failures']} in a row" if row.get("failures") else ""
         yield f"  last error {duration(now - failed)} ago{in_a_row}: {one_line(row.get('last_error'))}"
     for each in _rows(row.get("cooldowns")):
-        left = duration((_number(each.get("until")) or now) - now)
-        yield paint(f"  {each.get('credential')} rests for {left}: {one_line(each.get('why'))}", "yellow")
+        yield paint(f"  {cooldown(each, now)}", "yellow")
     for each in _rows(row.get("credentials")):
         yield f"  {_credential(each, now, paint)}"
+
+
+def cooldown(row: dict[str, Json], now: float) -> str:
+    """One pause as a line: what rests, until when, and why."""
+    scope = one_line(", ".join(str(part) for part in (row.get("credential"), row.get("models") or "all models")))
+    until, next_try = _number(row.get("until")), _number(row.get("next_try"))
+    over = f"for {duration(until - now)}" if until else "until a try goes well"
+    tried = (
+        "a try is under way" if row.get("state") == "probing" else f"next try in {duration((next_try or now) - now)}"
+    )
+    return f"{scope}: {row.get('state')} {over}, {tried}; {row.get('kind')}: {one_line(row.get('why'))}"
 
 
 def _credential(row: dict[str, Json], now: float, paint: Paint) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from io import TextIOWrapper
 from typing import TextIO
 
+# What a terminal obeys, and what turns the direction of text; not the joiners that scripts and emoji need.
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 
 
@@ -33,6 +36,11 @@ def forgive(stream: TextIO | None) -> None:
 def width(most: int = 120) -> int:
     """How many columns to use."""
     return min(shutil.get_terminal_size((100, 24)).columns, most)
+
+
+def plain(text: object) -> str:
+    """Text of others, line by line as it is, without what a terminal would obey."""
+    return _OBEYED.sub(" ", str(text))
 
 
 def one_line(text: object, longest: int = 300) -> str:

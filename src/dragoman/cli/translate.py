@@ -11,6 +11,7 @@ from typing import Any
 import dragoman
 from dragoman.api import Translated
 from dragoman.cli.files import Unreadable, chunks, complain, read
+from dragoman.cli.terminal import one_line
 from dragoman.errors import DragomanError, LocalMisuse
 from dragoman.model.notes import Note
 from dragoman.wire import jsonio
@@ -125,4 +126,4 @@ def _explain(notes: Sequence[Note]) -> None:
     if not notes:
         print("nothing was changed", file=sys.stderr)
     for note in notes:
-        print(note, file=sys.stderr)
+        print(one_line(note, 1000), file=sys.stderr)

@@ -140,7 +140,7 @@ def _tool_choice(choice: Json, names: set[str], any_tools: bool) -> Iterator[Bre
         return
     if not any_tools:
         yield _breach("tool_choice.no_tools", "tool_choice", "there are no tools to choose from")
-    elif choice["type"] == "tool" and choice.get("name") not in names:
+    elif choice["type"] == "tool" and str(choice.get("name")) not in names:
         yield _breach("tool_choice.name", "tool_choice.name", "there is no tool of this name")
     if choice["type"] == "none" and "disable_parallel_tool_use" in choice:
         yield _breach("tool_choice.parallel", "tool_choice", "it says nothing where no tool may be called")

@@ -79,7 +79,7 @@ def _choice(config: Obj, free: Obj, names: set[str]) -> Iterator[Breach]:
         detail = "tool_choice.type: Field required (there are no tools to choose from)"
         yield breach("tool_choice.no_tools", "toolConfig.toolChoice", detail)
     tool = choice.get("tool") if isinstance(choice, dict) else None
-    if isinstance(tool, dict) and names and tool.get("name") not in names:
+    if isinstance(tool, dict) and names and str(tool.get("name")) not in names:
         yield breach("tool_choice.name", "toolConfig.toolChoice.tool.name", "there is no tool of this name")
 
 

@@ -211,7 +211,7 @@ def _tools(body: _Body) -> _Found:
             yield "kiro.tools.cache_point", at, "expected a toolSpecification (rule 27)"
     for turn in body.turns:
         for at, use in turn.uses:
-            if use.get("name") not in declared:
+            if str(use.get("name")) not in declared:
                 yield "kiro.tools.undeclared", at, f"history calls {use.get('name')!r}, which is no tool (rules 13, 14)"
 
 
@@ -231,7 +231,7 @@ def _images(body: _Body) -> _Found:
         if len(images) > _MOST_IMAGES:
             yield "kiro.image.many", turn.at, f"{len(images)} images in one turn (rule 38)"
         for at, image in images:
-            if image.get("format") not in _FORMATS:
+            if str(image.get("format")) not in _FORMATS:
                 yield "kiro.image.format", f"{at}.format", "expected png, jpeg, gif or webp (rule 35)"
             source = image.get("source")
             data = source.get("bytes") if isinstance(source, dict) else None

@@ -60,7 +60,7 @@ def _message(message: Any, at: str) -> _Found:
         yield "message.shape", at, "a message is an object"
         return
     role = message.get("role")
-    if role not in _ROLES:
+    if not isinstance(role, str) or role not in _ROLES:
         yield "message.role", f"{at}.role", "the role is one of " + ", ".join(sorted(_ROLES))
         return
     yield from _content(message, role, at)
@@ -200,7 +200,7 @@ def _named(tool: Any) -> tuple[Any, Any, dict[str, Any]]:
 
 def _choice(body: dict[str, Any]) -> _Found:
     tools, choice = body.get("tools"), body.get("tool_choice")
-    names = {_named(tool)[1] for tool in tools if isinstance(tool, dict)} if isinstance(tools, list) else set()
+    names = {str(_named(tool)[1]) for tool in tools if isinstance(tool, dict)} if isinstance(tools, list) else set()
     if not tools and body.get("parallel_tool_calls") is not None:
         yield "parallel.without_tools", "parallel_tool_calls", "the flag needs tools"
     if choice is None:
@@ -218,7 +218,7 @@ def _choice(body: dict[str, Any]) -> _Found:
         case _:
             yield "tool_choice.shape", "tool_choice", "none, auto, required, a tool, or allowed_tools"
     for tool in wanted:
-        if _named(tool)[1] not in names:
+        if str(_named(tool)[1]) not in names:
             yield "tool_choice.unknown_tool", "tool_choice", f"there is no tool {_named(tool)[1]!r}"
 
 
@@ -243,7 +243,8 @@ def _settings(body: dict[str, Any], stream: bool) -> _Found:
             yield "max_tokens.range", name, f"{name} is a whole number above 0"
     if body.get("max_tokens") is not None and body.get("max_completion_tokens") is not None:
         yield "max_tokens.both", "max_tokens", "max_tokens and max_completion_tokens exclude each other"
-    if body.get("reasoning_effort") not in _EFFORTS:
+    effort = body.get("reasoning_effort")
+    if isinstance(effort, list | dict) or effort not in _EFFORTS:
         yield "effort.unknown", "reasoning_effort", "the effort is one of none, minimal, low, medium, high, xhigh, max"
     if body.get("stream_options") is not None and not stream:
         yield "stream_options.without_stream", "stream_options", "stream_options needs stream"

@@ -1,0 +1,64 @@
+"""`dragoman cooldown list|clear [UPSTREAM]`: who is left alone for now, and to ask them again all the same."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from urllib.parse import urlencode
+
+from dragoman.cli.files import complain
+from dragoman.cli.status import admin_socket, cooldown
+from dragoman.cli.terminal import forgive
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json, JsonError
+
+_NOT_RUNNING = 4
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("action", choices=("list", "clear"), help="clear: let them be asked again, from now on")
+    parser.add_argument("upstream", nargs="?", default="", metavar="UPSTREAM", help="this one only")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="the one the gateway was started with")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(arguments: Namespace) -> int:
+    forgive(sys.stdout)
+    socket = admin_socket(arguments.config)
+    clear = arguments.action == "clear"
+    query = f"?{urlencode({'upstream': arguments.upstream})}" if arguments.upstream and clear else ""
+    found = _asked(socket, f"/cooldowns/clear{query}" if clear else "/cooldowns", "POST" if clear else "GET")
+    if found is None:
+        return complain(f"no gateway answers at {socket}. `dragoman serve` starts one.", _NOT_RUNNING)
+    if isinstance(found, dict):
+        return _cleared(found, as_json=arguments.json)
+    rows = [
+        row
+        for row in (found if isinstance(found, list) else [])
+        if isinstance(row, dict) and arguments.upstream in ("", row.get("upstream"))
+    ]
+    if arguments.json:
+        print(jsonio.pretty(rows).decode())
+    else:
+        now = time.time()
+        print("\n".join(f"{row.get('upstream')}: {cooldown(row, now)}" for row in rows) or "nobody is left alone")
+    return 0
+
+
+def _cleared(found: dict[str, Json], *, as_json: bool) -> int:
+    if "problem" in found:
+        return complain(f"{found['problem']}.", 1)
+    count = found.get("cleared")
+    print(jsonio.encode(found).decode() if as_json else f"{count} cleared" if count else "nobody was left alone")
+    return 0
+
+
+def _asked(socket: Path, what: str, method: str) -> Json:
+    from dragoman.gateway import admin
+
+    try:
+        return jsonio.decode(admin.ask(socket, what, method))
+    except (OSError, JsonError):
+        return None

@@ -1,0 +1,171 @@
+"""What this machine already has: keys in the environment, Kiro logins, AWS; and the configuration that makes of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from dragoman.errors import LocalMisuse
+from dragoman.gateway.config import Config, Loaded, Upstream, assemble, examine
+from dragoman.gateway.places import places
+from dragoman.gateway.presets import PRESETS, SIMULATOR
+from dragoman.gateway.private import KEY_PREFIX
+from dragoman.gateway.show import toml
+
+NOTHING_FOUND = "no key and no login was found on this machine"
+
+# A model to begin with: what names that nobody configured become. Presets without one keep the client's name.
+FIRST_MODEL = {
+    "kiro": "claude-sonnet-4.5",
+    "bedrock": "global.anthropic.claude-sonnet-4-5-20250929-v1:0",
+    "moonshot": "kimi-k2.5",
+    "openrouter": "anthropic/claude-sonnet-4.5",
+    "anthropic": "claude-sonnet-4-5",
+    "openai": "gpt-5",
+    "gemini": "gemini-2.5-pro",
+    SIMULATOR: "claude-sonnet-4.5",
+}
+_BEARER = "AWS_BEARER_TOKEN_BEDROCK"
+_AWS_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE")
+_AWS_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_USUAL_REGION = "us-east-1"
+
+
+class Find(Struct, frozen=True):
+    """One way to a service: the preset for it, a sentence about it, and what its table says beside the preset."""
+
+    preset: str
+    what: str
+    table: dict[str, Any] = {}
+
+
+def key_variable(preset: str) -> str:
+    """The variable that a preset's key stands in; empty if it has none."""
+    scheme, _, name = str(PRESETS[preset].get("key", "")).partition(":")
+    return name if scheme == "env" else ""
+
+
+def search(environ: Mapping[str, str]) -> list[Find]:
+    """Everything that is found, in the order in which it is asked. What stands in files is not read, only seen."""
+    return [*_kiro(environ), *_keys(environ), *_aws(environ)]
+
+
+def _kiro(environ: Mapping[str, str]) -> Iterator[Find]:
+    from dragoman.upstream.kiro import Places, find
+
+    logins = find(Places(environ))
+    if logins:
+        names = ", ".join(login.spec for login in logins)
+        yield Find("kiro", f"a Kiro login ({names})")
+
+
+def _keys(environ: Mapping[str, str]) -> Iterator[Find]:
+    for preset in PRESETS:
+        variable = key_variable(preset)
+        value = environ.get(variable, "")
+        if value and not value.startswith(KEY_PREFIX):  # a key of ours leads back to a gateway
+            yield Find(preset, f"{variable} is set", {"key": f"env:{variable}"})
+
+
+def _aws(environ: Mapping[str, str]) -> Iterator[Find]:
+    file = Path(environ.get("AWS_SHARED_CREDENTIALS_FILE") or places(environ).home / ".aws" / "credentials")
+    named = next((name for name in (_BEARER, *_AWS_KEYS) if environ.get(name)), "")
+    if named or file.is_file():
+        region = next((environ[name] for name in _AWS_REGIONS if environ.get(name)), _USUAL_REGION)
+        login = {"key": f"env:{_BEARER}"} if named == _BEARER else {"credentials": "aws"}
+        yield Find("bedrock", f"{named} is set" if named else f"{file} is there", {"region": region, **login})
+
+
+# --- the configuration
+
+
+def as_toml(finds: Sequence[Find]) -> str:
+    """The tables for what was found. The first answers every name that no other takes."""
+    lines: list[str] = []
+    for find in finds:
+        lines += [f"# {find.what[:1].upper()}{find.what[1:]}.", f"[upstreams.{find.preset}]"]
+        lines += [f"{name} = {toml(value)}" for name, value in {"preset": find.preset, **find.table}.items()]
+        if takes := PRESETS[find.preset].get("models"):
+            lines.append(f"# models = {toml(takes)}")
+        lines.append("")
+    if finds:
+        first = finds[0].preset
+        lines += ["# Every other name: what clients ask for on their own, such as a small model in the background."]
+        lines += ["[default]", f"upstream = {toml(first)}"]
+        lines += [f"model = {toml(FIRST_MODEL[first])}"] if first in FIRST_MODEL else []
+    return "\n".join(lines) + "\n"
+
+
+def configuration(
+    file: Path | None,
+    environ: Mapping[str, str],
+    *,
+    flags: Mapping[str, Any] | None = None,
+    upstream: str | None = None,
+) -> tuple[Config, list[Find] | None]:
+    """The configuration, and None; where it names no upstream, one made of what is found, and the finds.
+
+    Nothing found is an empty list: then the simulator answers. `upstream` answers everything.
+    Raises ConfigError, and LocalMisuse for an upstream that there is not.
+    """
+    given = dict(flags or {})
+    loaded = examine(file, environ, flags=given)
+    if not _is_built_in(loaded):
+        if upstream is None:
+            return loaded.config, None
+        if upstream not in loaded.config.upstreams:
+            raise LocalMisuse(f"there is no upstream {upstream!r}; known: {', '.join(loaded.config.upstreams)}")
+        given["routes"] = [{"match": "*", "upstream": upstream}]
+        return examine(file, environ, flags=given).config, None
+    finds = search(environ) if upstream is None else [_named(upstream, environ)]
+    if not finds:
+        return loaded.config, []
+    text = loaded.file.read_text(encoding="utf-8-sig") if loaded.file else ""
+    return assemble(f"{text}\n{as_toml(finds)}", loaded.file, environ, given).config, finds
+
+
+def _is_built_in(loaded: Loaded) -> bool:
+    return any(key[0] == "upstreams" and leaf.origin.layer == "built-in" for key, leaf in loaded.leaves.items())
+
+
+def _named(preset: str, environ: Mapping[str, str]) -> Find:
+    if preset not in PRESETS:
+        raise LocalMisuse(f"there is no upstream {preset!r}, nor a preset; presets: {', '.join(PRESETS)}")
+    found = (find for find in search(environ) if find.preset == preset)
+    return next(found, Find(preset, f"the preset {preset} was asked for"))
+
+
+def missing(upstream: Upstream, environ: Mapping[str, str]) -> str:
+    """What this upstream lacks to be asked; empty if nothing is known to be missing."""
+    wanted = [key.shown.removeprefix("env:") for key in upstream.keys if key.shown.startswith("env:")]
+    if wanted and len(wanted) == len(upstream.keys) and not any(environ.get(name) for name in wanted):
+        return f"{upstream.name} needs {' or '.join(wanted)}"
+    if any(login.source != "aws" for login in upstream.logins) and not list(_kiro(environ)):
+        return f"{upstream.name} needs a login: dragoman auth login kiro"
+    return ""
+
+
+def what_to_set() -> list[str]:
+    """For a person who has nothing yet."""
+    variables = [name for name in map(key_variable, PRESETS) if name]
+    return [
+        f"set one of {', '.join(variables)}, {_BEARER},",
+        "or log in: dragoman auth login kiro",
+        "or write a configuration: dragoman init",
+        "or see it work without any: dragoman demo; dragoman run --upstream simulator …",
+    ]
+
+
+def upstream_variables(config: Config) -> set[str]:
+    """The variables that hold keys of upstreams, or settings of ours: no child needs them."""
+    secrets = [
+        secret for upstream in config.upstreams.values() for secret in upstream.secrets() if secret != upstream.proxy
+    ]
+    secrets += [config.server.key] if config.server.key else []
+    named = {secret.shown.removeprefix("env:") for secret in secrets if secret.shown.startswith("env:")}
+    known = {name for name in map(key_variable, PRESETS) if name}
+    return named | known | {_BEARER} | {name for name in os.environ if name.startswith("DRAGOMAN_")}

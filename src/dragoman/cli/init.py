@@ -1,0 +1,114 @@
+"""`dragoman init`: finds keys and logins on this machine and writes a configuration. Secrets stay where they are."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from dragoman.cli.files import complain
+from dragoman.cli.found import FIRST_MODEL, NOTHING_FOUND, Find, as_toml, key_variable, search, what_to_set
+from dragoman.cli.terminal import plain
+from dragoman.gateway.config import ConfigError, assemble, find_file
+from dragoman.gateway.presets import PRESETS
+from dragoman.gateway.private import write_private
+
+_HEAD = """# Dragoman's configuration, written by `dragoman init`. `dragoman config check` tells what is wrong with it,
+# `dragoman config show --origin` what is in force; a running gateway reads it anew on SIGHUP.
+# Secrets are named, not written: env:NAME, file:PATH, keyring:SERVICE/NAME, cmd:COMMAND.
+
+"""
+_TAIL = """
+# Further wishes, each with its default or an example:
+#
+# [server]
+# port = 8787
+#
+# [[routes]]                      # one name for a client, another for an upstream
+# match = "gpt-*"
+# upstream = "{upstream}"
+# model = "{model}"
+# fallbacks = []                  # UPSTREAM/MODEL, asked when the first cannot answer
+#
+# [models."{model}"]    # figures that clients are told, where nobody knows them
+# window = 200000
+# longest_answer = 32000
+"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", type=Path, help="what to write, instead of the usual place")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--print", dest="only_print", action="store_true", help="print it, and write nothing")
+    parser.add_argument("--force", action="store_true", help="replace a file that is there")
+
+
+def run(arguments: Namespace) -> int:
+    finds = search(os.environ)
+    text = written(finds)
+    path, _ = find_file(arguments.config, os.environ)
+    try:
+        assemble(text, path, os.environ, {})  # what we write must be right
+    except ConfigError as error:
+        print(plain(error), file=sys.stderr)
+        return complain("what was found makes no configuration; nothing was written.", 1)
+    for find in finds:
+        _say(f"found: {find.what}  → {find.preset}")
+    if not finds:
+        _say("\n  ".join([f"{NOTHING_FOUND}.", *what_to_set()[:2]]))
+    if arguments.only_print:
+        print(text, end="")
+        return 0
+    if path.exists() and not arguments.force:
+        return complain(f"{path} is there already and stays as it is. --force replaces it, --print only shows.", 1)
+    if not arguments.yes and not _agreed(path):
+        return complain("nothing was written.", 1)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(path, text.encode(), replace=True)
+    except OSError as error:
+        return complain(f"{path} cannot be written: {error.strerror or error}", 1)
+    _say(f"wrote {path}")
+    _next(finds, arguments.config)
+    return 0
+
+
+def written(finds: Sequence[Find]) -> str:
+    """The whole file."""
+    if not finds:
+        return _HEAD + _example()
+    first = finds[0].preset
+    return _HEAD + as_toml(finds) + _TAIL.format(upstream=first, model=FIRST_MODEL.get(first, "MODEL"))
+
+
+def _example() -> str:
+    """Every preset, commented out: the simulator answers until one is chosen."""
+    lines = ["# Nothing was found on this machine, so the simulator answers. Take the # away from what you have.", ""]
+    for name in PRESETS:
+        variable = key_variable(name)
+        lines += [f"# [upstreams.{name}]", f'# preset = "{name}"']
+        lines += [f'# key = "env:{variable}"'] if variable else []
+        lines += ["#"]
+    return "\n".join(lines[:-1]) + "\n"
+
+
+def _agreed(path: Path) -> bool:
+    if not sys.stdin.isatty():
+        return True  # nobody is there to ask, and nothing is replaced unless they said so
+    print(f"Write {path}? [Y/n] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("", "y", "yes")
+
+
+def _next(finds: Sequence[Find], named: Path | None) -> None:
+    """The next line to type, on standard output."""
+    _say("next:")
+    options = [] if finds else ["--upstream", "simulator"]  # until there is something else
+    options += ["--config", str(named)] if named else []
+    print(shlex.join(["dragoman", "run", *options, "claude"]))
+
+
+def _say(text: str) -> None:
+    print(f"dragoman: {text}", file=sys.stderr)

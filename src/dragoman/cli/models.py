@@ -1,0 +1,88 @@
+"""`dragoman models`: what can be asked for, who answers it, and its figures where they are known."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from dragoman.cli.files import complain
+from dragoman.cli.found import NOTHING_FOUND, configuration
+from dragoman.cli.terminal import Paint, forgive, plain
+from dragoman.gateway.config import Config, ConfigError
+from dragoman.gateway.listing import Listed, catalogue
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
+
+_CONFIG_IS_WRONG = 3
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", type=Path, help="instead of DRAGOMAN_CONFIG and the usual place")
+    parser.add_argument("--upstream", metavar="NAME", help="only those that this upstream answers")
+    parser.add_argument("--json", action="store_true", help="as JSON; a figure that nobody knows is left out")
+
+
+def run(arguments: Namespace) -> int:
+    forgive(sys.stdout)
+    try:
+        config, finds = configuration(arguments.config, os.environ)
+    except ConfigError as error:
+        print(plain(error), file=sys.stderr)
+        return complain("the configuration cannot be used.", _CONFIG_IS_WRONG)
+    wanted = arguments.upstream
+    if wanted is not None and wanted not in config.upstreams:
+        return complain(f"there is no upstream {wanted!r}; known: {', '.join(config.upstreams)}.", 2)
+    listed = [model for model in catalogue(config) if wanted in (None, model.upstream)]
+    patterns = [(pattern, upstream) for pattern, upstream in config.routes.patterns() if wanted in (None, upstream)]
+    if arguments.json:
+        print(jsonio.pretty(_document(config, listed, patterns)).decode())
+        return 0
+    if finds is not None:
+        said = ", ".join(find.what for find in finds) or f"{NOTHING_FOUND}: the simulator answers"
+        print(f"dragoman: no upstream is configured; {said}", file=sys.stderr)
+    print("\n".join(_page(config, listed, patterns, Paint(sys.stdout))))
+    return 0
+
+
+def _document(config: Config, listed: Sequence[Listed], patterns: Iterable[tuple[str, str]]) -> Json:
+    default = config.routes.default
+    return {
+        "models": [_row(model) for model in listed],
+        "patterns": [{"pattern": pattern, "upstream": upstream} for pattern, upstream in patterns],
+        "default": {"upstream": default.upstream, "model": default.model or None} if default else None,
+    }
+
+
+def _row(model: Listed) -> dict[str, Json]:
+    row: dict[str, Json] = {"id": model.name, "upstream": model.upstream, "dialect": model.dialect}
+    figures = {"model": model.model, "window": model.window, "longest_answer": model.longest_answer}
+    return {**row, **{name: value for name, value in figures.items() if value is not None}}
+
+
+def _page(config: Config, listed: Sequence[Listed], patterns: Sequence[tuple[str, str]], paint: Paint) -> Iterator[str]:
+    rows = [("MODEL", "WINDOW", "ANSWER", "UPSTREAM")]
+    for model in listed:
+        there = model.upstream if model.model == model.name else f"{model.upstream} as {model.model}"
+        rows.append((model.name, _tokens(model.window), _tokens(model.longest_answer), there))
+    rows += [(pattern, "", "", upstream) for pattern, upstream in patterns]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for number, (name, window, answer, there) in enumerate(rows):
+        line = f"{name:<{widths[0]}}  {window:>{widths[1]}}  {answer:>{widths[2]}}  {there}"
+        yield line if number else paint(line, "dim")
+    default = config.routes.default
+    if default is not None:
+        yield f"any other name  → {default.upstream}" + (f" as {default.model}" if default.model else "")
+    yield f"UPSTREAM/MODEL asks one upstream by its name: {', '.join(config.upstreams)}"
+
+
+def _tokens(count: int | None) -> str:
+    """`200k`, `1M`; what is not round stays as it is."""
+    if count is None:
+        return ""
+    for size, letter in ((1_000_000, "M"), (1000, "k")):
+        if count % size == 0:
+            return f"{count // size}{letter}"
+    return str(count)

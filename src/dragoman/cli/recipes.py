@@ -1,0 +1,253 @@
+"""How each client is pointed at a gateway. Data: a new client is one row; a command without one gets every variable.
+
+In texts {url} is the gateway's address, {key} its key and {model} the model to ask for; what needs a model is left out
+while the client's own names are answered. `{models}` alone becomes a table of all models. A dict becomes JSON text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
+
+from msgspec import Struct
+
+from dragoman.gateway.listing import Listed
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
+
+KEY_VARIABLE = "DRAGOMAN_KEY"  # for clients that are told the name of a variable, not the key
+
+
+class Recipe(Struct, frozen=True, kw_only=True):
+    """One client. `usual`: names of models it asks for by itself, each with the variable that replaces it, if any."""
+
+    name: str
+    title: str
+    dialect: str = ""  # what it speaks
+    env: Mapping[str, Json] = {}
+    args: tuple[str, ...] = ()  # before those of the person
+    model_env: Mapping[str, str] = {}
+    model_args: tuple[str, ...] = ()
+    usual: tuple[tuple[str, str], ...] = ()
+    needs_model: bool = False  # it has no names of its own that could be answered
+    unset: tuple[str, ...] = ()  # what would go before `env`
+    install: str = ""
+    note: str = ""
+
+
+_ANTHROPIC = {"ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_API_KEY": "{key}"}
+_OPENAI = {"OPENAI_BASE_URL": "{url}/v1", "OPENAI_API_KEY": "{key}"}
+_GEMINI = {"GOOGLE_GEMINI_BASE_URL": "{url}", "GEMINI_API_KEY": "{key}"}
+_BEDROCK = {
+    "AWS_ENDPOINT_URL_BEDROCK_RUNTIME": "{url}",
+    "AWS_ACCESS_KEY_ID": "dragoman",
+    "AWS_SECRET_ACCESS_KEY": "{key}",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+_CODEX_PROVIDER = {
+    "name": "dragoman",
+    "base_url": "{url}/v1",
+    "env_key": KEY_VARIABLE,
+    "wire_api": "responses",
+}
+
+CLIENTS: tuple[Recipe, ...] = (
+    Recipe(
+        name="claude",
+        title="Claude Code",
+        dialect="anthropic",
+        env={"ANTHROPIC_BASE_URL": "{url}", "ANTHROPIC_AUTH_TOKEN": "{key}"},
+        model_env={"ANTHROPIC_MODEL": "{model}"},
+        usual=(
+            ("claude-opus-5-5", "ANTHROPIC_DEFAULT_OPUS_MODEL"),
+            ("claude-sonnet-4-5", "ANTHROPIC_DEFAULT_SONNET_MODEL"),
+            ("claude-haiku-4-5", "ANTHROPIC_DEFAULT_HAIKU_MODEL"),
+        ),
+        unset=("ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY"),
+        install="npm install -g @anthropic-ai/claude-code",
+        note="a stray ANTHROPIC_API_KEY would go before the token",
+    ),
+    Recipe(
+        name="codex",
+        title="Codex",
+        dialect="responses",
+        env={KEY_VARIABLE: "{key}"},
+        args=(
+            "-c",
+            "model_provider=dragoman",
+            *(
+                word
+                for name, value in _CODEX_PROVIDER.items()
+                for word in ("-c", f'model_providers.dragoman.{name}="{value}"')
+            ),
+        ),
+        model_args=("-c", 'model="{model}"'),
+        usual=(("gpt-6.1-sol", ""),),
+        install="npm install -g @openai/codex",
+        note="it does not read OPENAI_BASE_URL",
+    ),
+    Recipe(
+        name="opencode",
+        title="opencode",
+        dialect="anthropic",
+        env={
+            KEY_VARIABLE: "{key}",
+            "OPENCODE_CONFIG_CONTENT": {
+                "provider": {
+                    "dragoman": {
+                        "npm": "@ai-sdk/anthropic",
+                        "name": "Dragoman",
+                        "options": {"baseURL": "{url}/v1", "apiKey": f"{{env:{KEY_VARIABLE}}}"},
+                        "models": "{models}",
+                    }
+                },
+                "model": "dragoman/{model}",
+                "small_model": "dragoman/{model}",
+            },
+        },
+        needs_model=True,
+        install="npm install -g opencode-ai",
+    ),
+    Recipe(
+        name="gemini",
+        title="gemini-cli",
+        dialect="gemini",
+        # Without a saved login it refuses an address beside an API key, but not beside Vertex's; with one it takes it.
+        env={
+            **_GEMINI,
+            "GOOGLE_GENAI_USE_VERTEXAI": "true",
+            "GOOGLE_VERTEX_BASE_URL": "{url}",
+            "GOOGLE_API_KEY": "{key}",
+        },
+        model_env={"GEMINI_MODEL": "{model}"},
+        needs_model=True,  # left to itself it asks a small model first which one to ask
+        unset=("GOOGLE_GENAI_USE_GCA",),
+        install="npm install -g @google/gemini-cli",
+    ),
+    Recipe(
+        name="aider",
+        title="aider",
+        dialect="openai",
+        env={"OPENAI_API_BASE": "{url}/v1", "OPENAI_API_KEY": "{key}"},
+        model_env={"AIDER_MODEL": "openai/{model}", "AIDER_WEAK_MODEL": "openai/{model}"},
+        needs_model=True,
+        install="python3 -m pip install aider-chat",
+    ),
+    Recipe(
+        name="goose",
+        title="goose",
+        dialect="anthropic",
+        env={"GOOSE_PROVIDER": "anthropic", "ANTHROPIC_HOST": "{url}", "ANTHROPIC_API_KEY": "{key}"},
+        model_env={"GOOSE_MODEL": "{model}"},
+        needs_model=True,
+        install="npm install -g @aaif/goose",
+    ),
+    Recipe(
+        name="qwen",
+        title="qwen-code",
+        dialect="openai",
+        env=_OPENAI,
+        args=("--auth-type", "openai"),
+        model_env={"OPENAI_MODEL": "{model}"},
+        needs_model=True,
+        install="npm install -g @qwen-code/qwen-code",
+    ),
+)
+
+SDKS: tuple[Recipe, ...] = (
+    Recipe(name="anthropic", title="Anthropic SDKs", dialect="anthropic", env=_ANTHROPIC),
+    Recipe(name="openai", title="OpenAI SDKs", dialect="openai", env=_OPENAI),
+    Recipe(name="google-genai", title="Google's SDKs", dialect="gemini", env=_GEMINI),
+    Recipe(
+        name="boto3",
+        title="boto3",
+        dialect="bedrock",
+        env=_BEDROCK,
+        note='or in code: boto3.client("bedrock-runtime", endpoint_url="{url}")',
+    ),
+)
+
+# Any other command: whatever SDK it is built on finds its own. One that has AWS credentials keeps them.
+OTHER = Recipe(
+    name="any other command",
+    title="any other command",
+    env={**_ANTHROPIC, **_OPENAI, "OPENAI_API_BASE": "{url}/v1", **_GEMINI, **_BEDROCK},
+    unset=("ANTHROPIC_AUTH_TOKEN", "GOOGLE_API_KEY"),
+)
+_AWS_LOGINS = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_WEB_IDENTITY_TOKEN_FILE")
+_PLACE = re.compile(r"\{(url|key|model)\}")
+
+
+def recipe_for(command: str, environ: Mapping[str, str]) -> Recipe:
+    """The row of a command, by the name of its file."""
+    name = PurePath(command).name
+    known = next((recipe for recipe in CLIENTS if recipe.name == name), None)
+    if known is not None:
+        return known
+    if not any(environ.get(variable) for variable in _AWS_LOGINS):
+        return OTHER
+    env = {name: value for name, value in OTHER.env.items() if name not in _BEDROCK}
+    return Recipe(name=OTHER.name, title=OTHER.title, env=env, unset=OTHER.unset)
+
+
+class Prepared(Struct, frozen=True):
+    """A recipe for one gateway: what a child is given, and what is taken from it."""
+
+    env: dict[str, str]
+    args: tuple[str, ...]
+    unset: tuple[str, ...]
+
+
+def prepare(
+    recipe: Recipe,
+    *,
+    url: str,
+    key: str,
+    model: str,
+    asked: str = "",
+    answers: Callable[[str], bool] = lambda name: True,
+    listed: Sequence[Listed] = (),
+) -> Prepared:
+    """Fill in a recipe. `asked` is the model a person wants; `model` the one for names that nobody `answers`."""
+    unanswered = [(name, variable) for name, variable in recipe.usual if not answers(name)]
+    chosen = asked or (model if unanswered or recipe.needs_model else "")
+    values = {"url": url, "key": key, "model": chosen}
+    table = _models(listed, chosen)
+    env = {name: _text(value, values, table) for name, value in recipe.env.items()}
+    args = recipe.args
+    if chosen:
+        env |= {name: _filled(value, values) for name, value in recipe.model_env.items()}
+        env |= {variable: chosen for _, variable in unanswered if variable}
+        args = (*args, *recipe.model_args)
+    unset = tuple(name for name in recipe.unset if name not in env)
+    return Prepared(env, tuple(_filled(word, values) for word in args), unset)
+
+
+def _text(value: Json, values: Mapping[str, str], table: Json) -> str:
+    if isinstance(value, str):
+        return _filled(value, values)
+    return jsonio.encode(_inside(value, values, table)).decode()
+
+
+def _inside(value: Json, values: Mapping[str, str], table: Json) -> Json:
+    if isinstance(value, dict):
+        return {name: _inside(item, values, table) for name, item in value.items()}
+    if value == "{models}":
+        return table
+    return _filled(value, values) if isinstance(value, str) else value
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    return _PLACE.sub(lambda found: values[found[1]], text)
+
+
+def _models(listed: Sequence[Listed], chosen: str) -> Json:
+    """As opencode wants them: limits only where both are known."""
+    table: dict[str, Json] = {chosen: {"name": chosen}} if chosen else {}
+    for model in listed:
+        entry: dict[str, Json] = {"name": model.name}
+        if model.window and model.longest_answer:
+            entry["limit"] = {"context": model.window, "output": model.longest_answer}
+        table[model.name] = entry
+    return table

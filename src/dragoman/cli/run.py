@@ -1,0 +1,264 @@
+"""`dragoman run CLIENT`: a client on a gateway. Variables and arguments go to the child only; no file is touched."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import shutil
+import sys
+from argparse import REMAINDER, ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from msgspec import Struct
+
+import dragoman.dialects as registry
+from dragoman.cli.child import run_child
+from dragoman.cli.client_checks import saved_settings
+from dragoman.cli.clients import assignments, shell_key
+from dragoman.cli.files import complain
+from dragoman.cli.found import NOTHING_FOUND, Find, configuration, missing, upstream_variables, what_to_set
+from dragoman.cli.recipes import Prepared, Recipe, prepare, recipe_for
+from dragoman.cli.serve import port_number
+from dragoman.cli.status import ask
+from dragoman.cli.terminal import plain
+from dragoman.errors import DragomanError, LocalMisuse, UnknownModel
+from dragoman.gateway.config import Config, ConfigError, load
+from dragoman.gateway.listing import catalogue
+from dragoman.gateway.places import places
+from dragoman.gateway.private import KEY_PREFIX, gateway_key
+
+_CONFIG_IS_WRONG, _NOT_RUNNING, _LOGIN_NEEDED, _NO_PROGRAM, _CANNOT_RUN = 3, 4, 5, 127, 126
+_DRAIN = 1.0  # seconds that answers have when the client is gone: nobody reads them
+_NEAR = ("127.0.0.1", "localhost", "::1")
+_KEY = "\x00the-key\x00"
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.usage = "dragoman run [options] CLIENT [--] [arguments of the client]"
+    parser.add_argument(
+        "client", metavar="CLIENT", help="claude, codex, opencode, gemini, aider, goose, qwen, or any command"
+    )
+    parser.add_argument("arguments", nargs=REMAINDER, metavar="ARGUMENTS", help="for the client, as they are")
+    parser.add_argument("--model", help="the model to ask for; else the client's own choice where somebody answers it")
+    parser.add_argument(
+        "--upstream", metavar="NAME", help="who answers everything: one of the configuration, or a preset"
+    )
+    parser.add_argument("--config", metavar="FILE", type=Path, help="instead of DRAGOMAN_CONFIG and the usual place")
+    parser.add_argument("--port", type=port_number, help="of the private gateway (a free one)")
+    parser.add_argument("--private", action="store_true", help="a gateway of its own, even if one is running")
+    parser.add_argument("--log", metavar="FILE", type=Path, help="where the private gateway writes its log (nowhere)")
+    parser.add_argument("--keep", metavar="NAME", action="append", default=[], help="a variable the child shall keep")
+    parser.add_argument("--print-env", action="store_true", help="print what a shell needs for the running gateway")
+    parser.add_argument("--quiet", action="store_true", help="say nothing that is no error")
+
+
+class Reach(Struct, frozen=True):
+    """A gateway that a client can use. `words` is what a shell makes its key of; empty if it cannot."""
+
+    url: str
+    key: str
+    config: Config
+    told: str
+    words: str = ""
+
+
+class _Stop(Exception):
+    """Why nothing is started; with the exit status."""
+
+    def __init__(self, why: object, status: int) -> None:
+        super().__init__(str(why))
+        self.status = status
+
+
+def run(arguments: Namespace) -> int:
+    try:
+        return _run(arguments)
+    except ConfigError as error:
+        print(plain(error), file=sys.stderr)
+        return complain("the configuration cannot be used, so nothing was started.", _CONFIG_IS_WRONG)
+    except _Stop as stop:
+        return complain(stop, stop.status)
+    except LocalMisuse as error:
+        return complain(error, 2)
+    except (DragomanError, OSError) as error:
+        return complain(error, 1)
+
+
+def _run(arguments: Namespace) -> int:
+    recipe = recipe_for(arguments.client, os.environ)
+    if recipe.dialect and recipe.dialect not in registry.names():
+        raise _Stop(f"{recipe.title} speaks {recipe.dialect}, which this version does not serve.", 1)
+    if arguments.print_env:
+        return _print_env(arguments, recipe)
+    program = shutil.which(arguments.client)
+    if program is None:
+        hint = f" To install it: {recipe.install}" if recipe.install else ""
+        raise _Stop(f"there is no program {arguments.client!r} here.{hint}", _NO_PROGRAM)
+    with _reached(arguments) as reach:
+        made = _prepared(recipe, reach, arguments.model, reach.key)
+        if not arguments.quiet:
+            _tell(recipe, reach)
+        words = arguments.arguments[1:] if arguments.arguments[:1] == ["--"] else arguments.arguments
+        environ = child_environment(os.environ, made, upstream_variables(reach.config) - set(arguments.keep))
+        try:
+            return run_child([program, *made.args, *words], environ)
+        except OSError as error:
+            raise _Stop(f"{program}: {error.strerror or error}", _CANNOT_RUN) from None
+
+
+def _tell(recipe: Recipe, reach: Reach) -> None:
+    print(f"dragoman: {reach.told}", file=sys.stderr)
+    for check in saved_settings(recipe.name, places(os.environ).home, reach.config):
+        print(f"dragoman: {check.what}; {check.remedy}", file=sys.stderr)
+
+
+# --- the gateway
+
+
+@contextmanager
+def _reached(arguments: Namespace) -> Iterator[Reach]:
+    """The running gateway if there is one and nothing asks for another; else a private one, while this lasts."""
+    wants_own = arguments.private or arguments.config or arguments.upstream or arguments.port or arguments.log
+    running = None if wants_own else _running()
+    if running is not None:
+        yield running
+        return
+    config, finds = configuration(
+        arguments.config,
+        os.environ,
+        flags={"server.host": "127.0.0.1", "server.port": arguments.port or 0, "server.drain": _DRAIN},
+        upstream=arguments.upstream,
+    )
+    _needs_somebody(config, finds)
+    with _private(config, arguments.log) as (url, key):
+        yield Reach(url, key, config, _story(config, finds))
+
+
+def _needs_somebody(config: Config, finds: Sequence[Find] | None) -> None:
+    """Raise _Stop if nobody could answer: better told here than by a client that tries again and again."""
+    if finds is not None and not finds:
+        raise _Stop("\n  ".join([f"{NOTHING_FOUND}, and none is configured.", *what_to_set()]), _LOGIN_NEEDED)
+    lacking = [missing(upstream, os.environ) for upstream in config.upstreams.values()]
+    if all(lacking):
+        raise _Stop("nobody can be asked: " + "; ".join(lacking), _LOGIN_NEEDED)
+
+
+def _story(config: Config, finds: Sequence[Find] | None) -> str:
+    names = ", ".join(config.upstreams)
+    if finds is None:
+        return f"a private gateway, configured by {config.file}: {names}"
+    return f"a private gateway to {names} ({'; '.join(find.what for find in finds)})"
+
+
+@contextmanager
+def _private(config: Config, log: Path | None) -> Iterator[tuple[str, str]]:
+    """A gateway in a thread of ours; its key was never written anywhere, and its log is not on the client's screen."""
+    from dragoman.gateway.observe import Journal
+    from dragoman.gateway.redaction import Redactor
+    from dragoman.gateway.serve import route_logs, running_gateway
+
+    key = f"{KEY_PREFIX}{secrets.token_urlsafe(32)}"
+    with _opened(log) as stream:
+        journal = Journal(Redactor(), stream=stream, form=config.log.format, level=config.log.level)
+        with running_gateway(config, key=key, journal=journal) as running:
+            route_logs(running.gateway)
+            try:
+                yield running.url, key
+            finally:
+                running.stop(hurried=True)
+
+
+@contextmanager
+def _opened(log: Path | None) -> Iterator[TextIO]:
+    if log is None:
+        with Path(os.devnull).open("w") as nowhere:
+            yield nowhere
+        return
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(descriptor, "a", encoding="utf-8") as file:
+        yield file
+
+
+def _running() -> Reach | None:
+    """The gateway that this user runs."""
+    status = ask(load(None, os.environ).server.admin_socket)
+    if status is None or status.get("state") != "ready" or not isinstance(status.get("url"), str):
+        return None
+    file = status.get("config")
+    config = load(Path(file), os.environ) if isinstance(file, str) else load(None, os.environ)
+    key = gateway_key(config.server.key, places(os.environ).key_file).reveal()
+    told = (
+        f"the gateway at {status['url']} (pid {status.get('pid')}; {file or 'no configuration: the simulator answers'})"
+    )
+    return Reach(str(status["url"]), key, config, told, shell_key(config, os.environ))
+
+
+# --- the client
+
+
+def _prepared(recipe: Recipe, reach: Reach, asked: str | None, key: str) -> Prepared:
+    config = reach.config
+    listed = catalogue(config)
+    default = config.routes.default
+    model = (default.model if default else "") or (listed[0].name if listed else "")
+    if recipe.needs_model and not (asked or model):
+        raise _Stop(f"{recipe.title} must be told a model, and none is known by name: --model NAME", 2)
+    if asked and not answers(config, asked):
+        print(
+            f"dragoman: nobody here is known to have the model {asked!r}; `dragoman models` lists them", file=sys.stderr
+        )
+    return prepare(
+        recipe,
+        url=reach.url,
+        key=key,
+        model=model,
+        asked=asked or "",
+        answers=lambda name: answers(config, name),
+        listed=listed,
+    )
+
+
+def answers(config: Config, name: str) -> bool:
+    """Whether somebody takes this model, as far as is known: it is on the list of a service that has one."""
+    try:
+        target = config.resolve(name)[0]
+    except UnknownModel:
+        return False
+    dialect = target.upstream.dialect
+    return not dialect.models or target.model in dialect.models or bool(dialect.codec.capabilities(target.model).window)
+
+
+def child_environment(environ: Mapping[str, str], made: Prepared, hidden: set[str]) -> dict[str, str]:
+    """What the child sees: no keys of upstreams, which are none of its business, and loopback without a proxy."""
+    child = {name: value for name, value in environ.items() if name not in hidden and name not in made.unset}
+    if any(environ.get(name) for each in ("http_proxy", "https_proxy", "all_proxy") for name in (each, each.upper())):
+        for name in ("NO_PROXY", "no_proxy"):
+            said = [
+                word.strip()
+                for word in (environ.get(name) or environ.get("no_proxy") or environ.get("NO_PROXY") or "").split(",")
+            ]
+            child[name] = ",".join(dict.fromkeys([*filter(None, said), *_NEAR])) if "*" not in said else "*"
+    return {**child, **made.env}
+
+
+def _print_env(arguments: Namespace, recipe: Recipe) -> int:
+    reach = _running()
+    if reach is None:
+        raise _Stop("no gateway is running whose address could be printed. `dragoman serve` starts one.", _NOT_RUNNING)
+    made = _prepared(recipe, reach, arguments.model, _KEY)
+    for line in exports(made, reach.words or shlex.quote(reach.key)):
+        print(line)
+    if made.args:
+        print(f"# then: {shlex.join([arguments.client, *made.args])}")
+    if not reach.words:
+        print("dragoman: these lines hold the gateway's key, which is a secret.", file=sys.stderr)
+    return 0
+
+
+def exports(made: Prepared, key: str) -> list[str]:
+    """The lines that a shell evaluates."""
+    return [*(f"unset {name}" for name in made.unset), *(f"export {each}" for each in assignments(made, key, _KEY))]
