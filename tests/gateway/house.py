@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.gateway.config import Config, assemble
-from dragoman.gateway.observe import Journal, Redactor
+from dragoman.gateway.observe import Journal
 from dragoman.gateway.policy import Patience
+from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import Running, running_gateway
 
+ENGINES = ("own", "uvicorn")
+engine = "own"  # the `engine` fixture sets it for modules that are run on both
 KEY = "dgm_the-key-of-the-tests-0123456789"
 QUICK = Patience(least=0.001, most=0.01, longest=0.5)
 TOOL = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -35,7 +38,8 @@ key = "the-upstream-secret"
 
 def configured(text: str, **flags: Any) -> Config:
     """A configuration from TOML, with secrets in clear, on a free port."""
-    given = {"server.port": 0, "server.drain": 2, **{name.replace("__", "."): value for name, value in flags.items()}}
+    ours = {"server.port": 0, "server.drain": 2, "server.engine": engine}
+    given = {**ours, **{name.replace("__", "."): value for name, value in flags.items()}}
     return assemble(f"allow_literal_secrets = true\n{text}", None, {"HOME": "/nowhere"}, given).config
 
 

@@ -19,6 +19,8 @@ import pytest
 from dragoman.simulator import Simulator, parse, running_simulator
 from tests.gateway.house import KEY, House, RawClient, chat, house, messages, upstream, wait_until
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 
 @contextmanager
 def scripted(
@@ -194,7 +196,7 @@ def test_a_session_keeps_its_credential(tmp_path: Path) -> None:
 
 def test_retries_stay_a_small_part_of_the_traffic(tmp_path: Path) -> None:
     script = 'then = "last"\n[[turn]]\nstatus = 500\nmessage = "no"'
-    with scripted("openai", script, tmp_path) as (home, simulator):
+    with scripted("openai", script, tmp_path, "limits.breaker = false") as (home, simulator):
         for _ in range(10):
             home.ask("/v1/chat/completions", chat())
         assert 10 < simulator.total <= 14

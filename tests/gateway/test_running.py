@@ -22,11 +22,14 @@ import pytest
 from dragoman.errors import LocalMisuse
 from dragoman.gateway import admin
 from dragoman.gateway.app import Gateway
-from dragoman.gateway.observe import Journal, Record, Redactor
+from dragoman.gateway.observe import Journal, Record
+from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import running_gateway
 from dragoman.model.conversation import Stop, Usage, Why
 from dragoman.simulator import parse, running_simulator
 from tests.gateway.house import KEY, RawClient, chat, configured, house, messages, upstream, wait_until
+
+pytestmark = pytest.mark.usefixtures("engine")
 
 
 def test_with_no_configuration_every_dialect_is_simulated(tmp_path: Path) -> None:
@@ -90,7 +93,7 @@ def test_status_and_metrics_are_for_this_user_alone(tmp_path: Path) -> None:
             metrics = admin.ask(path, "/metrics").decode()
             assert 'dragoman_requests_total{dialect="anthropic",model="gpt",outcome="ok",upstream="one"} 1.0' in metrics
             assert "dragoman_time_to_first_byte_seconds_bucket" in metrics
-            assert admin.ask(path, "/nothing") == b"/status, /metrics, /healthz\n"
+            assert admin.ask(path, "/nothing") == b"/status, /metrics, /cooldowns, /healthz\n"
             second = running_gateway(config, state=tmp_path, journal=journal, key=KEY, admin_socket=True)
             with pytest.raises(LocalMisuse, match="another gateway"), second:
                 pass

@@ -1,33 +1,46 @@
-"""Status and metrics, for this machine's user alone: a Unix socket that nobody else can open.
+"""Status, metrics and the clearing of cooldowns, for this machine's user alone: a Unix socket nobody else can open.
 
-A loopback port only if configured, and never the port that clients use: no control plane in the data plane.
+A loopback port only if configured, which changes nothing; and never the port that clients use.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Protocol
+from urllib.parse import parse_qs
 
 from dragoman.errors import LocalMisuse
-from dragoman.gateway.app import Gateway
 from dragoman.gateway.private import make_private_folder
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
 _HEAD_BYTES = 8 * 1024
 _SECONDS = 5.0
+_NAMED = re.compile(rb"(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?")  # as a Host header may name us
 _JSON, _METRICS, _PLAIN = "application/json", "text/plain; version=0.0.4; charset=utf-8", "text/plain; charset=utf-8"
 
 
-class Admin:
-    """Answers GET /status, /metrics and /healthz, one request a connection."""
+class Asked(Protocol):
+    """Who is asked: a gateway, or several as one."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def status(self) -> dict[str, Json]: ...
+    def metrics(self) -> bytes: ...
+    def cooldowns(self) -> list[Json]: ...
+    def clear(self, upstream: str) -> dict[str, Json]: ...
+
+
+class Admin:
+    """Answers one request a connection. `ours`: nobody but this machine's user can ask, so that things may change."""
+
+    def __init__(self, gateway: Asked, *, ours: bool) -> None:
         self._gateway = gateway
+        self._ours = ours
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -44,36 +57,44 @@ class Admin:
 
     def _response(self, head: bytes) -> bytes:
         method, _, rest = head.partition(b"\r\n")[0].partition(b" ")
-        path = rest.partition(b" ")[0].partition(b"?")[0]
-        if method != b"GET":
-            return _http(405, _PLAIN, b"GET only\n")
+        path, _, query = rest.partition(b" ")[0].partition(b"?")
         if not _is_ours(head):
             return _http(421, _PLAIN, b"not this server\n")
+        if method == b"POST" and path == b"/cooldowns/clear" and self._ours:
+            return self._clear(query.decode("latin-1"))
+        if method != b"GET":
+            return _http(405, _PLAIN, b"GET only\n")
         match path:
             case b"/status":
                 return _http(200, _JSON, jsonio.pretty(self._gateway.status()) + b"\n")
             case b"/metrics":
                 return _http(200, _METRICS, self._gateway.metrics())
+            case b"/cooldowns":
+                return _http(200, _JSON, jsonio.pretty(self._gateway.cooldowns()) + b"\n")
             case b"/healthz":
                 return _http(200, _PLAIN, b"ok\n")
             case _:
-                return _http(404, _PLAIN, b"/status, /metrics, /healthz\n")
+                return _http(404, _PLAIN, b"/status, /metrics, /cooldowns, /healthz\n")
+
+    def _clear(self, query: str) -> bytes:
+        """Let everybody be asked again, or one upstream."""
+        told = self._gateway.clear(parse_qs(query).get("upstream", [""])[0])
+        return _http(404 if "problem" in told else 200, _JSON, jsonio.encode(told))
 
 
 def _is_ours(head: bytes) -> bool:
-    """A web page may point its own name at a loopback port: only loopback's names are ours. No page sends no Origin."""
+    """A web page may point its own name at a loopback port: only loopback's names are ours, and no page is served."""
+    hosts: list[bytes] = []
     for line in head.split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
-        if name.lower() == b"origin":
-            return False
-        if name.lower() == b"host" and value.strip().rpartition(b":")[0] not in (
-            b"127.0.0.1",
-            b"localhost",
-            b"[::1]",
-            b"",
-        ):
-            return False
-    return True
+        match name.strip().lower():
+            case b"host":
+                hosts.append(value.strip().lower())
+            case b"origin":
+                return False
+            case b"sec-fetch-site" if value.strip().lower() not in (b"none", b"same-origin"):
+                return False
+    return len(hosts) == 1 and _NAMED.fullmatch(hosts[0]) is not None
 
 
 def _http(status: int, kind: str, body: bytes) -> bytes:
@@ -88,14 +109,17 @@ def _http(status: int, kind: str, body: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def serving(gateway: Gateway, path: Path | None, port: int | None = None) -> AsyncIterator[None]:
+async def serving(gateway: Asked, path: Path | None, port: int | None = None) -> AsyncIterator[None]:
     """Listen while this lasts. Raises LocalMisuse if another gateway has the socket, OSError if it cannot be made."""
-    admin = Admin(gateway)
     servers: list[asyncio.Server] = []
     if path is not None and hasattr(socket, "AF_UNIX"):
-        servers.append(await asyncio.start_unix_server(admin.serve, sock=_bound(path), limit=_HEAD_BYTES))
+        servers.append(
+            await asyncio.start_unix_server(Admin(gateway, ours=True).serve, sock=_bound(path), limit=_HEAD_BYTES)
+        )
     if port is not None:
-        servers.append(await asyncio.start_server(admin.serve, "127.0.0.1", port, limit=_HEAD_BYTES))
+        servers.append(
+            await asyncio.start_server(Admin(gateway, ours=False).serve, "127.0.0.1", port, limit=_HEAD_BYTES)
+        )
     try:
         yield
     finally:
@@ -134,12 +158,12 @@ def _answers(path: Path) -> bool:
     return True
 
 
-def ask(path: Path, what: str = "/status") -> bytes:
+def ask(path: Path, what: str = "/status", method: str = "GET") -> bytes:
     """What a running gateway says, for the command line. Raises OSError if none runs there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         asking.settimeout(_SECONDS)
         asking.connect(str(path))
-        asking.sendall(f"GET {what} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+        asking.sendall(f"{method} {what} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
         pieces = []
         while piece := asking.recv(65536):
             pieces.append(piece)

@@ -1,8 +1,9 @@
-"""The gateway as an ASGI application: who may ask, in whose language, and a line about how it went.
+"""The gateway as an application: who may ask, in whose language, and a line about how it went.
 
     guard (Host, Origin, head) → key → body → dialect → relay
 
-It can be mounted in another application: without lifespan events it starts when it is first asked.
+Our own server calls `answer`; it can be mounted in another application, too, since it is an ASGI one. Without lifespan
+events it starts when it is first asked.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import structs
@@ -21,18 +22,24 @@ import dragoman.dialects as registry
 from dragoman._version import __version__
 from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import ClientFault, DragomanError, Fault
+from dragoman.gateway.asgi import AsgiExchange, Receive, Scope, Send
+from dragoman.gateway.attempts import Desk
 from dragoman.gateway.auth import Gatekeeper
 from dragoman.gateway.backend import Fleet
-from dragoman.gateway.config import Config, load
-from dragoman.gateway.exchange import Cut, Exchange, Gone, Receive, Scope, Send
+from dragoman.gateway.breaker import Breaker
+from dragoman.gateway.config import Config, ConfigError, load
+from dragoman.gateway.cooldowns import CooldownFile
+from dragoman.gateway.exchange import Exchange, Gone
 from dragoman.gateway.explain import Ring
 from dragoman.gateway.guard import Guard
-from dragoman.gateway.observe import Journal, Level, Meters, Record, Redactor
+from dragoman.gateway.limits import Load, check_text
+from dragoman.gateway.observe import Journal, Level, Meters, Record
 from dragoman.gateway.places import places
 from dragoman.gateway.policy import Budget, Patience
 from dragoman.gateway.private import gateway_key
+from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.refusing import BUG, ENDING, refusal_of
-from dragoman.gateway.relay import Desk, Relay
+from dragoman.gateway.relay import Relay
 from dragoman.gateway.router import Matched, Router, Unreadable
 from dragoman.upstream.client import Client
 from dragoman.wire.http import Headers, HttpRequest
@@ -42,6 +49,7 @@ _PROBES = ("/healthz", "/readyz")
 _TEXT = (("content-type", "text/plain; charset=utf-8"),)
 _ID_HEADERS = ("x-request-id", "request-id", "x-amzn-requestid")  # as the clients of each family read it
 _ONE_MODEL = "/v1/models/"
+_UNREAD = frozenset({408, 413})  # the body was not read to its end, so nothing can follow it
 
 
 def asgi(config: Config | None = None) -> Gateway:
@@ -51,6 +59,14 @@ def asgi(config: Config | None = None) -> Gateway:
 
 def _key(config: Config) -> str:
     return gateway_key(config.server.key, places(os.environ).key_file).reveal()
+
+
+def _learn(config: Config) -> None:
+    """Look up the secrets that can be had at once, so that they are kept out of the log from its first line on."""
+    for secret in config.secrets():
+        if not secret.shown.startswith(("cmd:", "keyring:")):  # those take their time, and may ask somebody
+            with suppress(ConfigError):  # whoever needs it will say so
+                secret.reveal()
 
 
 class Gateway:
@@ -71,6 +87,7 @@ class Gateway:
         self._key_is_given = key is not None
         self.started_at = time.time()
         self.draining = False
+        self.url = ""  # where clients reach it, once somebody listens for it
         self.generation = 1  # of the configuration
         self.reload_refused = ""  # why the last one was not put in force
         self.redactor = Redactor(self._secrets)
@@ -78,6 +95,9 @@ class Gateway:
         self._journal.redactor = self.redactor
         ring = Ring((state or ours.state) / "refusals", enabled=config.explain)
         self._desk = Desk(self._journal, Meters(), ring, Budget(), patience or Patience())
+        self.breaker = Breaker(words=self.redactor.text)
+        self._cooldowns = CooldownFile(state or ours.state, self.breaker)
+        self._load = Load(config.server.limits)
         self._keeper = Gatekeeper(self.key)
         self._router = Router(dialects or [registry.get(name) for name in registry.names()])
         self._config = config
@@ -94,7 +114,9 @@ class Gateway:
         async with self._starting:
             if self._fleet is None:
                 self._client = Client()
-                fleet = Fleet(self._config, self._client)
+                _learn(self._config)
+                self._cooldowns.load()
+                fleet = Fleet(self._config, self._client, self.breaker)
                 await fleet.start()
                 self._fleet = fleet
 
@@ -104,21 +126,27 @@ class Gateway:
         self._fleet = self._client = None
         for task in self._beside:
             task.cancel()
+        if fleet is not None:
+            await fleet.settle()
         if client is not None:
             await client.aclose()
         if fleet is not None:
             await fleet.aclose()
+            await self._cooldowns.aclose()
+        self._journal.close()
 
     async def reload(self, config: Config) -> None:
         """Put another configuration in force. Requests under way keep the old one. Raises ConfigError, and keeps it."""
         key = self.key if self._key_is_given else _key(config)
         await self.start()
         assert self._client is not None
-        fleet = Fleet(config, self._client)
+        _learn(config)
+        fleet = Fleet(config, self._client, self.breaker)
         await fleet.start()
         old, self._fleet, self._config = self._fleet, fleet, config
         self.key, self._keeper = key, Gatekeeper(key)
         self._guard = Guard(config.server.host, config.server.hosts)
+        self._load.limits = config.server.limits
         self._desk = structs.replace(self._desk, ring=self._desk.ring.switched(config.explain))
         self.generation, self.reload_refused = self.generation + 1, ""
         self._journal.event("info", "reloaded", generation=self.generation, upstreams=len(config.upstreams))
@@ -153,10 +181,15 @@ class Gateway:
         return self._fleet
 
     def metrics(self) -> bytes:
+        meters = self._desk.meters
+        meters.inflight.set(len(self._live))
+        meters.held.set(self._load.bytes)
+        meters.unwritten(self._journal)
+        meters.rests(self.breaker.left())
         for backend in self._fleet.backends if self._fleet else ():
             for name, seconds in backend.expiries():
                 self._desk.meters.expires(backend.name, name, seconds)
-        return self._desk.meters.text()
+        return self.redactor.text(self._desk.meters.text().decode()).encode()  # a label may be a client's text
 
     def status(self) -> dict[str, Json]:
         """All that a person asks first: up since when, what runs, how the upstreams are."""
@@ -164,6 +197,7 @@ class Gateway:
         return {
             "version": __version__,
             "pid": os.getpid(),
+            "url": self.url or None,
             "started_at": self.started_at,
             "state": "draining" if self.draining else "ready" if self._ready else "starting",
             "in_flight": self.in_flight,
@@ -171,24 +205,46 @@ class Gateway:
             "generation": self.generation,
             "reload_refused": self.reload_refused or None,
             "explain": self._desk.ring.enabled,
+            "in_flight_bytes": self._load.bytes,
             "dropped_log_lines": self._journal.dropped,
-            "upstreams": [backend.describe() for backend in backends],
+            "suppressed_log_lines": self._journal.suppressed,
+            "upstreams": [self.redactor.tree(backend.describe()) for backend in backends],
         }
+
+    def cooldowns(self) -> list[Json]:
+        """Who is left alone for now, and why."""
+        return [*self.breaker.describe()]
+
+    def clear(self, upstream: str) -> dict[str, Json]:
+        """Let everybody be asked again, or one upstream: how many that were, or what is wrong with that."""
+        known = [backend.name for backend in self._fleet.backends] if self._fleet else []
+        if upstream and upstream not in known:
+            return {"problem": f"there is no upstream {upstream!r}; known: {', '.join(known)}"}
+        cleared = self.breaker.clear(upstream)
+        self.tell("info", "cooldowns cleared", upstream=upstream or None, count=cleared)
+        return {"cleared": cleared}
 
     @property
     def _ready(self) -> bool:
         return self._fleet is not None and bool(self._fleet.backends) and not self.draining
 
     def _secrets(self) -> Iterable[str]:
+        """All that is known by now and may be written nowhere."""
         yield self.key
         yield from (found for secret in self._config.secrets() if (found := secret.revealed))
+        for backend in self._fleet.backends if self._fleet else ():
+            yield from backend.secrets()
 
     # --- ASGI
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
             case "http":
-                await self._http(scope, receive, send)
+                exchange = AsgiExchange(scope, receive, send)
+                try:
+                    await self.answer(exchange)
+                finally:
+                    await exchange.close()
             case "lifespan":
                 await self._lifespan(receive, send)
             case _:
@@ -209,48 +265,49 @@ class Gateway:
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(scope, receive, send, f"req_{secrets.token_hex(10)}")
+    # --- requests
+
+    async def answer(self, exchange: Exchange) -> None:
+        """See to one request, whatever it is, to its end."""
         request = exchange.request
+        exchange.id = f"req_{secrets.token_hex(10)}"
+        exchange.last = exchange.last or self.draining
         if request.path in _PROBES and request.method in ("GET", "HEAD"):
             await self._probe(exchange)
             return
-        exchange.headers = tuple((name, exchange.id) for name in _ID_HEADERS)
+        exchange.headers = tuple([(name, exchange.id) for name in _ID_HEADERS])
         record = Record(exchange.id, request.method, request.path)
-        with self._noted(exchange, record):
-            try:
-                await self._answer(exchange, record)
-            except Gone:
-                record.outcome = "gone"
-            except Cut:
-                record.outcome = "cut"
-                await self._refuse(exchange, record, None, ENDING)
-            except Exception as error:  # noqa: BLE001  the last line: no client is left without an answer
-                record.outcome, record.error = "bug", f"{type(error).__name__}: {error}"
-                self._journal.bug(exchange.id, error)
-                await self._refuse(exchange, record, None, BUG)
-
-    @contextmanager
-    def _noted(self, exchange: Exchange, record: Record) -> Iterator[None]:
         self._live.add(exchange)
-        self._desk.meters.inflight.inc()
+        exchange.share = share = self._load.enter()
         try:
-            yield
+            await self._answer(exchange, record)
+        except Gone:
+            record.outcome = "gone"
+        except asyncio.CancelledError:
+            if not exchange.interrupted():
+                raise
+            record.outcome = "gone" if exchange.gone else "cut"
+            if not exchange.gone:
+                self._refuse(exchange, record, None, ENDING)
+        except Exception as error:  # noqa: BLE001  the last line: no client is left without an answer
+            record.outcome, record.error = "bug", f"{type(error).__name__}: {error}"
+            self._journal.bug(exchange.id, error)
+            self._refuse(exchange, record, None, BUG)
         finally:
             self._live.discard(exchange)
-            self._desk.meters.inflight.dec()
+            share.leave()
             record.end()
             self._desk.meters.request(record)
             self._journal.request(record)
 
     async def _probe(self, exchange: Exchange) -> None:
         if exchange.request.path == "/healthz":
-            await exchange.whole(200, _TEXT, b"ok\n")
+            exchange.whole(200, _TEXT, b"ok\n")
             return
         if self._fleet is None and not self.draining:
             await self.start()
         state = b"draining\n" if self.draining else b"ready\n" if self._ready else b"no upstream\n"
-        await exchange.whole(200 if self._ready else 503, _TEXT, state)
+        exchange.whole(200 if self._ready else 503, _TEXT, state)
 
     async def _answer(self, exchange: Exchange, record: Record) -> None:
         dialect: Dialect | None = None
@@ -260,33 +317,39 @@ class Gateway:
                 fault, allowed = self._router.unmatched(exchange.request)
                 headers: Headers = (("allow", allowed),) if allowed else ()
                 record.outcome = "refused"
-                await self._refuse(exchange, record, None, fault, headers)
+                self._refuse(exchange, record, None, fault, headers)
                 return
             dialect = matched.dialect
-            await self.start()
+            if self._fleet is None:
+                await self.start()
             fleet = self._fleet
             assert fleet is not None
+            exchange.watch()
             with fleet.used():
-                async with exchange.watched():
-                    await Relay(self._desk, fleet, exchange, matched, record).run()
+                await Relay(self._desk, fleet, exchange, matched, record).run()
         except Unreadable as unreadable:
             record.outcome = "refused"
-            await self._refuse(exchange, record, unreadable.dialect, unreadable.error.fault)
+            self._refuse(exchange, record, unreadable.dialect, unreadable.error.fault)
         except DragomanError as error:
             record.outcome = "refused" if isinstance(error, ClientFault) else "failed"
-            await self._refuse(exchange, record, dialect, error.fault)
+            self._refuse(exchange, record, dialect, error.fault)
 
     async def _admitted(self, exchange: Exchange) -> Matched | None:
         """The call of a request that may ask. Raises ClientFault, Unreadable, Gone."""
         head = exchange.request
-        fault = self._guard.refusal(head)
+        fault = self._guard.refusal(head, target=exchange.target, version=exchange.version)
         if fault is not None:
+            exchange.last = True  # who sends such a thing is not heard on
             raise ClientFault(fault.message, fault=fault)
+        self._load.check()
         signed = self._keeper.needs_body(head)
         if not signed:
             self._keeper.check(head)
         request = structs.replace(head, body=await exchange.body(self._config.server.max_body))
         exchange.request = request
+        if exchange.share is not None:  # what came together with the head was not counted
+            exchange.share.add(len(request.body) - exchange.share.held)
+        check_text(request.body, self._load.limits)
         if signed:
             self._keeper.check(request)
         return self._router.match(request) or self._one_model(request)
@@ -300,15 +363,16 @@ class Gateway:
         wanted = request.path.removeprefix(_ONE_MODEL)
         return matched and structs.replace(matched, call=Call("models", wanted, False, None))
 
-    async def _refuse(
+    def _refuse(
         self, exchange: Exchange, record: Record, dialect: Dialect | None, fault: Fault, headers: Headers = ()
     ) -> None:
         """Say no in the client's own words. One that has begun to read an answer was told by whoever wrote it."""
         record.error = record.error or fault.message
         if exchange.begun:
             return
+        fault = self.redactor.fault(fault)  # an upstream's words may quote the key it was given
         dialect = dialect or self._router.speaker(exchange.request)
         response = refusal_of(dialect, fault)
         record.dialect, record.status = record.dialect or dialect.name, response.status
-        more: Headers = (("connection", "close"),) if fault.status == 413 else ()
-        await exchange.whole(response.status, (*response.headers, *headers, *more), response.body)
+        exchange.last = exchange.last or fault.status in _UNREAD
+        exchange.whole(response.status, (*response.headers, *headers), response.body)

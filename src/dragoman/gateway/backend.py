@@ -16,19 +16,22 @@ from msgspec import structs
 
 from dragoman._version import __version__
 from dragoman.errors import ConnectFailed, DragomanError, Fault, TooLarge, UpstreamFault
+from dragoman.gateway.breaker import Breaker, Ticket
 from dragoman.gateway.config import Config
+from dragoman.gateway.policy import with_reset
+from dragoman.gateway.routes import fits
 from dragoman.gateway.signing import credentials_of
 from dragoman.gateway.upstreams import Limits, Upstream
+from dragoman.gateway.upstreams import Timeouts as Seconds
 from dragoman.model.conversation import Conversation
 from dragoman.upstream.client import Client, Reply, Timeouts, Tls
-from dragoman.upstream.credentials import Credential, with_headers
+from dragoman.upstream.credentials import Credential, Settling, with_headers
 from dragoman.wire.http import HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
 
 _AGENT = f"dragoman/{__version__}"
 _REFUSAL_BYTES = 1024 * 1024
-_LONGEST_COOLING = 300.0  # a wait that an upstream names is a hint: after this long it is asked anyway
-_COOLING = {"rate_limit": 5.0, "quota": 300.0, "auth": 30.0, "permission": 60.0}
+_REFRESH_SECONDS = 15.0  # for a sign-in service to answer
 
 
 class Busy(ConnectFailed):
@@ -76,54 +79,27 @@ class Gate:
         return Busy(message, fault=Fault("overloaded", message, 529, retry_after=1.0))
 
 
-class Cooling:
-    """Credentials that were refused lately, and why. They are tried last, never not at all."""
-
-    def __init__(self) -> None:
-        self._until: dict[str, tuple[float, str]] = {}
-
-    def cool(self, name: str, fault: Fault) -> None:
-        usual = _COOLING.get(fault.kind)
-        if usual is not None:
-            seconds = min(fault.retry_after or usual, _LONGEST_COOLING)
-            self._until[name] = (time.time() + seconds, f"{fault.kind}: {fault.message}")
-
-    def clear(self, name: str) -> None:
-        self._until.pop(name, None)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._until and self._until[name][0] > time.time()
-
-    def describe(self) -> list[Json]:
-        now = time.time()
-        return [
-            {"credential": name, "until": until, "why": why}
-            for name, (until, why) in self._until.items()
-            if until > now
-        ]
-
-
 class Backend:
     """One upstream."""
 
-    def __init__(self, upstream: Upstream, base_url: str, client: Client) -> None:
+    def __init__(self, upstream: Upstream, base_url: str, client: Client, breaker: Breaker) -> None:
         self.upstream = upstream
         self.name, self.dialect = upstream.name, upstream.dialect
         self.gate = Gate(upstream.name, upstream.limits)
-        self.cooling = Cooling()
         self.failures = 0  # in a row
         self.last_error = ""
         self.last_error_at: float | None = None
         self.last_ok_at: float | None = None
         self._base_url = base_url
         self._client = client
-        self._timeouts = _timeouts(upstream)
+        self._breaker = breaker
+        self._timeouts, self._long_timeouts = _timeouts(upstream.timeouts)
         self._tls = Tls(ca_file=str(upstream.ca_file)) if upstream.ca_file else None
         self._credentials = credentials_of(upstream, base_url, self._fetch)
         self._turn = itertools.count()
 
-    def credentials(self, session: str) -> list[Credential]:
-        """All of them, in the order to try: a session keeps its own, and those that were refused lately come last."""
+    def credentials(self, session: str, model: str) -> list[Credential]:
+        """All of them, in the order to try: a session keeps its own, and those that rest come last."""
         if len(self._credentials) == 1:
             return list(self._credentials)
         if session:
@@ -133,7 +109,20 @@ class Backend:
         else:
             turn = next(self._turn) % len(self._credentials)
             ranked = [*self._credentials[turn:], *self._credentials[:turn]]
-        return sorted(ranked, key=lambda each: each.name in self.cooling)
+        return sorted(ranked, key=lambda each: self._breaker.ready(self.name, each.name, model))
+
+    async def settle(self) -> None:
+        for credential in self._credentials:
+            if isinstance(credential, Settling):
+                await credential.aclose()
+
+    def enter(self, credential: Credential, model: str) -> Ticket:
+        """Leave to ask for a model. Raises Resting."""
+        return self._breaker.enter(self.name, credential.name, model, guarded=self.upstream.limits.breaker)
+
+    def rests(self, credential: Credential, model: str) -> bool:
+        """Whether nobody shall ask now for what is not worth a probe."""
+        return self.upstream.limits.breaker and self._breaker.ready(self.name, credential.name, model) > 0
 
     async def open(self, request: HttpRequest, credential: Credential, sent: Conversation | None = None) -> Reply:
         """Sign and send; gives a reply that is no refusal. `sent` is what the request says, for those who ask how long.
@@ -142,16 +131,18 @@ class Backend:
         network does.
         """
         request = self._dressed(request)
-        reply = await self._send(await credential.sign(request))
+        timeouts = self._timeouts_for(sent.model) if sent is not None else self._timeouts
+        reply = await self._send(await credential.sign(request), timeouts)
         if 200 <= reply.status < 300:
             return reply
         response = await self.read(reply)
         if reply.status in (401, 403) and await credential.refused(reply.status):
-            reply = await self._send(await credential.sign(request))
+            reply = await self._send(await credential.sign(request), timeouts)
             if 200 <= reply.status < 300:
                 return reply
             response = await self.read(reply)
-        raise Refused(response, self._blamed(self.dialect.codec.parse_fault(response, sent)))
+        fault = with_reset(self.dialect.codec.parse_fault(response, sent), response, time.time())
+        raise Refused(response, self._blamed(fault))
 
     async def read(self, reply: Reply) -> HttpResponse:
         """The whole of a short answer."""
@@ -161,13 +152,13 @@ class Backend:
             body = b""
         return HttpResponse(reply.status, reply.headers, body)
 
-    def went_well(self, credential: Credential) -> None:
+    def went_well(self, ticket: Ticket) -> None:
+        ticket.succeeded()
         self.failures, self.last_ok_at = 0, time.time()
-        self.cooling.clear(credential.name)
 
-    def went_wrong(self, credential: Credential, error: DragomanError) -> None:
+    def went_wrong(self, ticket: Ticket, error: DragomanError) -> None:
         fault = error.fault
-        self.cooling.cool(credential.name, fault)
+        ticket.failed(error)
         if fault.kind not in ("invalid", "context_full", "too_large", "not_found"):  # those are the request's own
             self.failures += 1
         self.last_error, self.last_error_at = fault.message, time.time()
@@ -176,7 +167,7 @@ class Backend:
     def health(self) -> str:
         if self.failures >= 3:
             return "failing"
-        if all(each.name in self.cooling for each in self._credentials):
+        if all(self._breaker.rests(self.name, each.name) for each in self._credentials):
             return "cooling"
         return "ok" if self.last_ok_at else "unused"
 
@@ -198,9 +189,13 @@ class Backend:
             "last_ok_at": self.last_ok_at,
             "last_error": self.last_error,
             "last_error_at": self.last_error_at,
-            "cooldowns": self.cooling.describe(),
+            "cooldowns": self._breaker.describe(self.name),
             "credentials": [each.describe() for each in self._credentials],
         }
+
+    def secrets(self) -> Iterator[str]:
+        """What its credentials hold now, for those who must keep it out of logs."""
+        return (secret.reveal() for each in self._credentials for secret in each.secrets())
 
     def _blamed(self, fault: Fault) -> Fault:
         """The refusal as a client shall hear it. Whose key was wrong must be said: the client's own is fine."""
@@ -213,14 +208,18 @@ class Backend:
         own = tuple((name, value.reveal()) for name, value in self.upstream.headers)
         return with_headers(request, (("user-agent", _AGENT), *own))
 
-    async def _send(self, request: HttpRequest) -> Reply:
+    def _timeouts_for(self, model: str) -> Timeouts:
+        patterns = self.upstream.long_thinking
+        return self._long_timeouts if any(fits(each, model) for each in patterns) else self._timeouts
+
+    async def _send(self, request: HttpRequest, timeouts: Timeouts) -> Reply:
         proxy = self.upstream.proxy.reveal() if self.upstream.proxy else None
-        return await self._client.open(self._base_url, request, timeouts=self._timeouts, tls=self._tls, proxy=proxy)
+        return await self._client.open(self._base_url, request, timeouts=timeouts, tls=self._tls, proxy=proxy)
 
     async def _fetch(self, base_url: str, request: HttpRequest) -> HttpResponse:
         """For credentials that ask a sign-in service, which may be behind the same proxy."""
         proxy = self.upstream.proxy.reveal() if self.upstream.proxy else None
-        timeouts = Timeouts(head=15.0, idle=15.0, total=15.0)
+        timeouts = Timeouts(head=_REFRESH_SECONDS, idle=_REFRESH_SECONDS, total=_REFRESH_SECONDS)
         reply = await self._client.open(base_url, request, timeouts=timeouts, tls=self._tls, proxy=proxy)
         try:
             return HttpResponse(reply.status, reply.headers, await reply.read(_REFUSAL_BYTES))
@@ -236,17 +235,27 @@ class Refused(UpstreamFault):
         self.response = response
 
 
-def _timeouts(upstream: Upstream) -> Timeouts:
-    told = upstream.timeouts
-    return Timeouts(connect=told.connect, tls=told.connect, head=told.first_byte, idle=told.idle, total=told.total)
+def _timeouts(told: Seconds) -> tuple[Timeouts, Timeouts]:
+    """For most models, and for those that think long."""
+    usual = Timeouts(
+        dns=told.dns,
+        connect=told.connect,
+        tls=told.tls,
+        write=told.write,
+        head=told.first_byte,
+        idle=told.idle,
+        total=told.total,
+    )
+    return usual, structs.replace(usual, idle=told.long_idle)
 
 
 class Fleet:
     """All upstreams of one configuration."""
 
-    def __init__(self, config: Config, client: Client) -> None:
+    def __init__(self, config: Config, client: Client, breaker: Breaker | None = None) -> None:
         self.config = config
         self._client = client
+        self._breaker = breaker or Breaker()
         self._backends: dict[str, Backend] = {}
         self._embedded = AsyncExitStack()
         self._users = 0
@@ -258,7 +267,7 @@ class Fleet:
             base_url = upstream.base_url
             if upstream.kind == "simulator":
                 base_url = await self._embed(upstream)
-            self._backends[upstream.name] = Backend(upstream, base_url, self._client)
+            self._backends[upstream.name] = Backend(upstream, base_url, self._client, self._breaker)
 
     async def _embed(self, upstream: Upstream) -> str:
         from dragoman.simulator.server import Simulator  # noqa: PLC0415  only who uses it waits for it
@@ -293,5 +302,11 @@ class Fleet:
             await self._idle.wait()
         await self.aclose()
 
+    async def settle(self) -> None:
+        """See logins that are being renewed to the end of it; while this lasts there must be connections."""
+        for backend in self.backends:
+            await backend.settle()
+
     async def aclose(self) -> None:
+        await self.settle()
         await self._embedded.aclose()

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from msgspec import NODEFAULT, Meta, Struct, structs
 
 from dragoman.gateway.layers import Leaves, flat, from_environment, from_flags, nested, stacked
+from dragoman.gateway.limits import RequestLimits
 from dragoman.gateway.places import Places, expanded, places
 from dragoman.gateway.presets import BUILT_IN, PRESETS, preset_of
 from dragoman.gateway.problems import DEFAULT, ConfigError, Key, Origin, Problem, near
@@ -42,6 +43,7 @@ __all__ = [
     "Loaded",
     "Log",
     "Login",
+    "RequestLimits",
     "Server",
     "SimulatorSettings",
     "Target",
@@ -68,9 +70,13 @@ class Server(Struct, frozen=True, kw_only=True):
     key: Secret | None = None  # None: the minted one
     max_body: Annotated[int, Meta(ge=1024)] = 32 * 1024 * 1024
     ping: Annotated[float, Meta(gt=0)] = 15.0  # seconds of silence before a client is told that we are alive
+    hold: Annotated[float, Meta(ge=0)] = 2.0  # seconds in which an upstream's stream may still turn out an error
     drain: Annotated[float, Meta(ge=0)] = 120.0  # seconds that streams have after SIGTERM
+    engine: Literal["own", "uvicorn"] = "own"  # whose HTTP server carries requests
+    workers: Annotated[int, Meta(ge=1, le=256)] = 1  # processes that share the port
     admin_socket: Path
     admin_port: Annotated[int, _PORT] | None = None  # on loopback; None: the socket only
+    limits: RequestLimits = RequestLimits()
 
 
 class Log(Struct, frozen=True, kw_only=True):
@@ -88,6 +94,7 @@ class Config(Struct, frozen=True, kw_only=True):
     explain: bool
     upstreams: dict[str, Upstream]
     routes: Routes
+    figures: dict[str, ModelTable]  # by names and patterns of models
     file: Path | None
     warnings: tuple[str, ...] = ()
 
@@ -113,6 +120,13 @@ class Loaded(Struct, frozen=True):
     file: Path | None
 
 
+class ModelTable(Struct, frozen=True, kw_only=True):
+    """`[models.NAME]`: figures that clients are told of a model, by its name or a pattern. In tokens."""
+
+    window: Annotated[int, Meta(ge=1)] | None = None  # question and answer together
+    longest_answer: Annotated[int, Meta(ge=1)] | None = None
+
+
 class RouteTable(Struct, frozen=True, kw_only=True):
     """`[[routes]]`: models that match go to an upstream, as that model."""
 
@@ -136,6 +150,7 @@ class _Top(Struct, frozen=True, kw_only=True):
     explain: bool = True
     allow_literal_secrets: bool = False
     upstreams: dict[str, Any] = {}
+    models: dict[str, Any] = {}
     routes: list[Any] = []
     default: dict[str, Any] | None = None
 
@@ -250,7 +265,8 @@ def _depth(tree: object) -> int:
 
 def _defaults(given: Leaves, home: Places) -> Leaves:
     tree: dict[str, Any] = _default_values(_Top)
-    tree["server"] = {**_default_values(Server), "admin_socket": str(home.admin_socket)}
+    socket, limits = str(home.admin_socket), _default_values(RequestLimits)
+    tree["server"] = {**_default_values(Server), "admin_socket": socket, "limits": limits}
     tree["log"] = _default_values(Log)
     for name in _upstream_names(given):
         tables: dict[str, type[Struct]] = {"translation": Settings, "limits": Limits, "timeouts": Timeouts}
@@ -311,6 +327,8 @@ class _Assembly:
         log = look.table(Log, top.get("log", {}), ("log",))
         upstreams = self._upstreams(top.get("upstreams", {}))
         routes = self._routes(top, upstreams)
+        told = top.get("models", {})
+        figures = {name: look.table(ModelTable, table, ("models", name)) for name, table in told.items()}
         if look.problems or server is None or log is None:
             return None
         return Config(
@@ -319,6 +337,7 @@ class _Assembly:
             explain=top.get("explain", True),
             upstreams={name: upstream for name, upstream in upstreams.items() if upstream is not None},
             routes=routes,
+            figures={name: table for name, table in figures.items() if table is not None},
             file=file,
             warnings=warnings,
         )
@@ -374,12 +393,14 @@ def known_keys() -> dict[str, type[Struct]]:
     return {
         "": _Top,
         "server": Server,
+        "server.limits": RequestLimits,
         "log": Log,
         "upstreams.NAME": UpstreamTable,
         "upstreams.NAME.translation": Settings,
         "upstreams.NAME.limits": Limits,
         "upstreams.NAME.timeouts": Timeouts,
         "upstreams.NAME.simulator": SimulatorSettings,
+        "models.NAME": ModelTable,
         "routes": RouteTable,
         "default": DefaultTable,
     }

@@ -16,9 +16,9 @@ from msgspec import Struct
 
 from dragoman.dialects.base import Breach
 from dragoman.errors import Fault
-from dragoman.gateway.observe import Redactor
-from dragoman.gateway.private import make_private_folder, read_private, write_private
+from dragoman.gateway.private import make_private_folder, read_private, remove_parts, write_private
 from dragoman.gateway.problems import ConfigError
+from dragoman.gateway.redaction import Redactor
 from dragoman.model.notes import Note
 from dragoman.translate import Plan
 from dragoman.wire import jsonio
@@ -104,6 +104,7 @@ class Ring:
         files = self._files()
         for path, _, _ in files:
             path.unlink(missing_ok=True)
+        remove_parts(self._folder, 0.0)
         return len(files)
 
     def _trim(self) -> None:
@@ -154,8 +155,8 @@ def remembered(
 
 
 def _request(request: HttpRequest, redactor: Redactor) -> Sent:
-    query = f"?{request.query}" if request.query else ""
-    line = redactor.text(f"{request.method} {request.path}{query}")
+    query = f"?{redactor.query(request.query)}" if request.query else ""
+    line = redactor.text(f"{request.method} {request.path}") + query
     return Sent(line, redactor.headers(request.headers), _text(request.body, redactor))
 
 

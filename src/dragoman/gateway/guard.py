@@ -1,7 +1,7 @@
 """What a request must look like before anybody thinks about it: whom it names, where it comes from, its head. Pure.
 
 The HTTP parser lets pass what it should not (two Hosts, a transfer encoding that nobody decodes), and a web page may
-point its own name at loopback: so the names are checked here, on every route but the probes.
+point its own name at loopback: so all of it is checked here, for whichever server carries the request.
 """
 
 from __future__ import annotations
@@ -14,10 +14,19 @@ from urllib.parse import urlsplit
 from dragoman.errors import Fault
 from dragoman.wire.http import HttpRequest
 
-_MOST_HEADERS = 100
-_LONGEST_HEAD = 64 * 1024
-_LONGEST_TARGET = 8 * 1024
+MOST_HEADERS = 100
+LONGEST_HEAD = 32 * 1024
+LONGEST_TARGET = 8 * 1024
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?", re.ASCII)
+_ODD = re.compile(r"[^\x21-\x7e]")  # in a target
+_ONCE = ("host", "content-length", "transfer-encoding", "origin", "content-encoding", "expect", "upgrade")
+_READ = frozenset({*_ONCE, "sec-fetch-site"})
+_FOREIGN = ("cross-site", "same-site")
+_MOST_NAMES = 64  # spellings of our own names that are remembered
+
+TOO_MANY_HEADERS = Fault("invalid", "the request has too many or too long headers", 431)
+TOO_LONG_TARGET = Fault("invalid", "the request's address is too long", 414)
+_OTHER_SITES = Fault("permission", "requests from web pages of other sites are not served", 403)
 
 
 class Guard:
@@ -26,52 +35,87 @@ class Guard:
     def __init__(self, host: str, hosts: Collection[str] = ()) -> None:
         self._names = {"localhost", host.lower(), *(name.lower() for name in hosts)}
         self._beyond_loopback = not _is_loopback(host)
+        self._seen: set[str] = set()
 
-    def refusal(self, request: HttpRequest) -> Fault | None:
-        """Why this request is not served, or None."""
-        return self._bad_head(request) or self._bad_host(request) or self._bad_origin(request)
+    def refusal(self, request: HttpRequest, *, target: str = "", version: str = "1.1") -> Fault | None:
+        """Why this request is not served, or None. `target` is what the request line named, as it stood there."""
+        size, said = 0, {}
+        for name, value in request.headers:
+            size += len(name) + len(value)
+            if name in _READ:
+                if name in said and name in _ONCE:
+                    return Fault("invalid", f"the header {name} stands in the request twice", 400)
+                said[name] = value
+        if len(request.headers) > MOST_HEADERS or size > LONGEST_HEAD:
+            return TOO_MANY_HEADERS
+        return (
+            _bad_line(request, target or request.path)
+            or _bad_framing(said, version)
+            or self._bad_host(said.get("host"))
+            or self._bad_origin(said)
+        )
 
-    def _bad_head(self, request: HttpRequest) -> Fault | None:
-        size = sum(len(name) + len(value) for name, value in request.headers)
-        if len(request.headers) > _MOST_HEADERS or size > _LONGEST_HEAD:
-            return Fault("invalid", "the request has too many or too long headers", 431)
-        if len(request.path) + len(request.query) > _LONGEST_TARGET:
-            return Fault("invalid", "the request's address is too long", 414)
-        if request.header("transfer-encoding", "chunked").lower() != "chunked":
-            return Fault("invalid", "the only transfer encoding taken is chunked", 400)
-        if request.header("content-encoding", "identity").lower() != "identity":
-            return Fault("invalid", "a compressed body is not taken", 415)
-        return None
-
-    def _bad_host(self, request: HttpRequest) -> Fault | None:
-        given = [value for name, value in request.headers if name == "host"]
-        found = _HOST.fullmatch(given[0]) if len(given) == 1 else None
-        if found is None:
+    def _bad_host(self, given: str | None) -> Fault | None:
+        if given in self._seen:
+            return None
+        found = _HOST.fullmatch(given) if given else None
+        if given is None or found is None:
             return Fault("invalid", "expected one Host header with a name and a port", 400)
         if not self._knows(found[1]):
             message = f"this server is not {found[1]}; server.hosts in the configuration names further ones"
             return Fault("invalid", message, 421)
+        if len(self._seen) < _MOST_NAMES:
+            self._seen.add(given)
         return None
 
-    def _bad_origin(self, request: HttpRequest) -> Fault | None:
+    def _bad_origin(self, said: dict[str, str]) -> Fault | None:
         """A web page of another site has no business here, key or not."""
-        origin = request.header("origin")
-        if origin:
-            try:
-                known = self._knows(urlsplit(origin).hostname or "")
-            except ValueError:
-                known = False
-            if not known:
-                return Fault("permission", "requests from web pages of other sites are not served", 403)
-        elif request.header("sec-fetch-site") in ("cross-site", "same-site"):
-            return Fault("permission", "requests from web pages of other sites are not served", 403)
-        return None
+        origin = said.get("origin")
+        if not origin:
+            return _OTHER_SITES if said.get("sec-fetch-site") in _FOREIGN else None
+        try:
+            known = self._knows(urlsplit(origin).hostname or "")
+        except ValueError:
+            known = False
+        return None if known else _OTHER_SITES
 
     def _knows(self, name: str) -> bool:
         name = name.strip("[]").lower().rstrip(".")
         if name in self._names or _is_loopback(name):
             return True
         return self._beyond_loopback and _is_address(name)
+
+
+def _bad_line(request: HttpRequest, target: str) -> Fault | None:
+    """A target is a path: with a host in it, it could contradict the Host header; nothing is tunnelled or traced."""
+    if len(target) > LONGEST_TARGET or len(request.path) + len(request.query) > LONGEST_TARGET:
+        return TOO_LONG_TARGET
+    if request.method in ("CONNECT", "TRACE"):
+        return Fault("invalid", f"{request.method} is not served", 405)
+    if not target.startswith("/") or "#" in target or _ODD.search(target):
+        return Fault("invalid", "the request's target must be a path", 400)
+    return None
+
+
+def _bad_framing(said: dict[str, str], version: str) -> Fault | None:
+    """What leaves a doubt about where a body ends."""
+    encoding = said.get("transfer-encoding")
+    if encoding is not None:
+        if encoding.lower() != "chunked":
+            return Fault("invalid", "the only transfer encoding taken is chunked", 400)
+        if "content-length" in said:
+            return Fault("invalid", "a content length beside a transfer encoding is not taken", 400)
+        if version != "1.1":
+            return Fault("invalid", f"HTTP/{version} has no transfer encodings", 400)
+    if version not in ("1.1", "1.0"):
+        return Fault("invalid", f"HTTP/{version} is not spoken here", 505)
+    if said.get("content-encoding", "identity").lower() != "identity":
+        return Fault("invalid", "a compressed body is not taken", 415)
+    if said.get("expect", "100-continue").lower() != "100-continue":
+        return Fault("invalid", "the only expectation met is 100-continue", 417)
+    if "upgrade" in said:
+        return Fault("invalid", "only HTTP/1.1 is spoken here: a client must not offer an upgrade", 400)
+    return None
 
 
 def _is_address(name: str) -> bool:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from dragoman.gateway.problems import Key, Origin
 
 PREFIX = "DRAGOMAN_"
-NOT_SETTINGS = frozenset({"DRAGOMAN_CONFIG"})  # says where the file is
+NOT_SETTINGS = frozenset({"DRAGOMAN_CONFIG", "DRAGOMAN_KEY"})  # where the file is; what a client of ours is given
 # What Kubernetes puts into the environment for a service named dragoman.
 _SERVICE_LINK = re.compile(r"DRAGOMAN_(?:SERVICE_(?:HOST|PORT)\w*|PORT(?:_\d+_\w+)?)\Z")
 

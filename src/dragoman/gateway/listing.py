@@ -1,12 +1,17 @@
-"""What the gateway answers by itself: lists of models in each family's shape, and an estimate of tokens. Pure."""
+"""What the gateway answers by itself: which models there are, in each family's shape; an estimate of tokens. Pure."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
 
+from msgspec import Struct
+
+import dragoman.dialects as registry
+from dragoman.dialects.base import Dialect, Listing, Model
 from dragoman.errors import UnknownModel
+from dragoman.gateway.config import Config, ModelTable
+from dragoman.gateway.routes import fits
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio
@@ -17,49 +22,74 @@ _MESSAGE_TOKENS = 4
 _SINCE = int(time.time())  # clients want a date; nobody knows a better one
 
 
-def models(family: str, names: Sequence[str], wanted: str, since: int = _SINCE) -> bytes:
+class Listed(Struct, frozen=True):
+    """A model that can be asked for by name, who answers, and its figures as far as anybody has told them."""
+
+    name: str
+    upstream: str
+    dialect: str
+    model: str  # as the upstream calls it
+    window: int | None = None
+    longest_answer: int | None = None
+
+
+def catalogue(config: Config) -> list[Listed]:
+    """Every model that is known by name: those of the configuration, and those that a dialect's service has."""
+    listed = [_listed(config, name) for name in config.models()]
+    named = {each.name for each in listed}
+    for upstream in config.upstreams.values():
+        for name in upstream.dialect.models:
+            if name not in named and _goes_to(config, name) == (upstream.name, name):
+                listed.append(_listed(config, name))
+                named.add(name)
+    return listed
+
+
+def _goes_to(config: Config, name: str) -> tuple[str, str] | None:
+    try:
+        target = config.resolve(name)[0]
+    except UnknownModel:
+        return None
+    return target.upstream.name, target.model
+
+
+def _listed(config: Config, name: str) -> Listed:
+    target = config.resolve(name)[0]
+    dialect = target.upstream.dialect
+    known = dialect.codec.capabilities(target.model)
+    told = _told(config, name) or _told(config, target.model) or ModelTable()
+    return Listed(
+        name,
+        target.upstream.name,
+        dialect.name,
+        target.model,
+        told.window or known.window,
+        told.longest_answer or known.longest_answer,
+    )
+
+
+def _told(config: Config, name: str) -> ModelTable | None:
+    """What the configuration says of a model: under its name, else under the first pattern that fits."""
+    figures = config.figures
+    return figures.get(name) or next((each for pattern, each in figures.items() if fits(pattern, name)), None)
+
+
+def models(dialect: Dialect, listed: Sequence[Listed], wanted: str, since: int = _SINCE) -> bytes:
     """The list, or one of it if `wanted` names it. Raises UnknownModel."""
-    if wanted and wanted not in names:
-        raise UnknownModel(f"the model {wanted!r} is not listed here; known: {', '.join(names[:10])}")
-    one, many = _SHAPES.get(family, _SHAPES["openai"])
-    if wanted:
-        return jsonio.encode(one(wanted, since))
-    return jsonio.encode(many([one(name, since) for name in names]))
+    shape = dialect.listing or registry.get("openai").listing
+    assert shape is not None
+    if not wanted:
+        return jsonio.encode(shape.list_of([_entry(shape, model, since) for model in listed]))
+    for model in listed:
+        if model.name == wanted:
+            return jsonio.encode(_entry(shape, model, since))
+    known = ", ".join(model.name for model in listed[:10])
+    raise UnknownModel(f"the model {wanted!r} is not listed here; known: {known}")
 
 
-def _openai(name: str, since: int) -> dict[str, Json]:
-    return {"id": name, "object": "model", "created": since, "owned_by": "dragoman"}
-
-
-def _openai_list(data: list[Json]) -> Json:
-    return {"object": "list", "data": data}
-
-
-def _anthropic(name: str, since: int) -> dict[str, Json]:
-    created = datetime.fromtimestamp(since, UTC).isoformat().replace("+00:00", "Z")
-    return {"type": "model", "id": name, "display_name": name, "created_at": created}
-
-
-def _anthropic_list(data: list[Json]) -> Json:
-    ids = [entry.get("id") for entry in data if isinstance(entry, dict)]
-    first, last = (ids[0], ids[-1]) if ids else (None, None)
-    return {"data": data, "has_more": False, "first_id": first, "last_id": last}
-
-
-def _kiro(name: str, since: int) -> dict[str, Json]:
-    return {"modelId": name, "modelName": name}
-
-
-def _kiro_list(data: list[Json]) -> Json:
-    return {"models": data, "defaultModel": data[0] if data else None}
-
-
-_Shape = tuple[Callable[[str, int], dict[str, Json]], Callable[[list[Json]], Json]]
-_SHAPES: dict[str, _Shape] = {
-    "openai": (_openai, _openai_list),
-    "anthropic": (_anthropic, _anthropic_list),
-    "kiro": (_kiro, _kiro_list),
-}
+def _entry(shape: Listing, model: Listed, since: int) -> Json:
+    entry = shape.entry(Model(model.name, model.window, model.longest_answer, since))
+    return {name: value for name, value in entry.items() if value is not None}
 
 
 # --- counting

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Literal, TextIO, TypeAlias
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
 from dragoman._version import __version__
+from dragoman.gateway.redaction import Redactor
+from dragoman.gateway.sink import Cap, Sink
 from dragoman.model.conversation import Stop, Usage
 from dragoman.model.notes import Note
 from dragoman.wire import jsonio
-from dragoman.wire.http import Headers
 from dragoman.wire.jsonio import Json
 
 Outcome: TypeAlias = Literal["ok", "refused", "failed", "broken", "gone", "cut", "bug"]
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 
-MASK = "***"
 _LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
 # How each outcome is taken: a refusal is the client's affair, a client that left nobody's.
 _LEVEL_OF: dict[Outcome, Level] = {
@@ -34,32 +39,10 @@ _LEVEL_OF: dict[Outcome, Level] = {
     "cut": "warning",
     "bug": "error",
 }
-_SECRET_NAME = re.compile(r"auth|cookie|api-?key|token|secret|password|credential|signature", re.IGNORECASE)
-_SECRET_SHAPE = re.compile(
-    r"\b(?:sk-[\w-]{16,}|dgm_[\w-]{16,}|A[KS]IA[0-9A-Z]{16}|eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?|aoa[\w-]{16,}|ksk_[\w-]{16,})"
-)
-_SHORTEST_SECRET = 6  # shorter ones would mask common words
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_TOLD_AFTER = 10.0  # seconds
 _MOST_MODELS = 100  # different values of a label
 _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 300.0)
-
-
-class Redactor:
-    """Masks secrets: by their values, by the shapes of well-known ones, and headers by their names."""
-
-    def __init__(self, secrets: Callable[[], Iterable[str]] = tuple) -> None:
-        self._secrets = secrets  # asked each time: a secret is found when it is first needed
-
-    def text(self, text: str) -> str:
-        for secret in self._secrets():
-            if len(secret) >= _SHORTEST_SECRET and secret in text:
-                text = text.replace(secret, MASK)
-        return _SECRET_SHAPE.sub(MASK, text)
-
-    def headers(self, headers: Headers) -> Headers:
-        return tuple(
-            (name, MASK if _SECRET_NAME.search(name) and value else self.text(value)) for name, value in headers
-        )
 
 
 class Record:
@@ -114,16 +97,22 @@ class Record:
             "stream": self.streamed,
             "verbatim": self.verbatim,
             "attempts": self.attempts,
-            "tried": list(self.tried),
-            **({} if self.usage is None else _tokens(self.usage)),
-            "first_byte_ms": None if self.first_byte is None else round(self.first_byte * 1000, 1),
-            "total_ms": round(self.total * 1000, 1),
-            "notes": len(self.notes),
-            "rules": list(dict.fromkeys(note.rule for note in self.notes)),
-            "stop": self.stop.why.value if self.stop else None,
-            "error": self.error,
         }
-        return {name: value for name, value in told.items() if value is not None and value not in ("", [])}
+        if self.tried:
+            told["tried"] = list(self.tried)
+        if self.usage is not None:
+            told |= _tokens(self.usage)
+        if self.first_byte is not None:
+            told["first_byte_ms"] = round(self.first_byte * 1000, 1)
+        told["total_ms"] = round(self.total * 1000, 1)
+        told["notes"] = len(self.notes)
+        if self.notes:
+            told["rules"] = list(dict.fromkeys(note.rule for note in self.notes))
+        if self.stop:
+            told["stop"] = self.stop.why.value
+        if self.error:
+            told["error"] = self.error
+        return {name: value for name, value in told.items() if value != ""}
 
     def line(self) -> str:
         """The same for people."""
@@ -174,12 +163,31 @@ class Journal:
         self._stream = stream if stream is not None else sys.stderr
         self._json = form == "json" or (form == "auto" and not self._is_terminal())
         self._least = _LEVELS.index(level)
-        self.dropped = 0
+        self._sink = Sink(self._stream)
+        self._cap = Cap()
+        self._turn: asyncio.TimerHandle | None = None
+
+    @property
+    def dropped(self) -> int:
+        """Lines that nobody read in time."""
+        return self._sink.dropped
+
+    @property
+    def suppressed(self) -> int:
+        """Lines about refused requests that were only counted."""
+        return self._cap.suppressed
 
     def request(self, record: Record) -> None:
         level = _LEVEL_OF[record.outcome]
-        if self._wants(level):
-            self._write(level, "request", record.fields() if self._json else {}, record.line())
+        if not self._wants(level):
+            return
+        if record.outcome == "refused" and not self._cap.allows(record.status, time.monotonic(), self._tell_capped):
+            self._tell_soon()
+            return
+        if self._json:
+            self._write(level, "request", record.fields(), "")
+        else:
+            self._write(level, "request", {}, record.line())
 
     def event(self, level: Level, event: str, **fields: Json) -> None:
         """Tell something that is no request."""
@@ -192,10 +200,31 @@ class Journal:
         way = "".join(traceback.format_exception(error))
         self.event("error", "bug", request_id=identity, error=f"{type(error).__name__}: {error}", traceback=way)
 
+    def close(self) -> None:
+        """Write what can be written, and tell what was not."""
+        self._cap.turn(time.monotonic(), self._tell_capped)
+        self._sink.drain()
+
+    def _tell_capped(self, status: Hashable, count: int) -> None:
+        told = status if isinstance(status, int) else None
+        self.event("info", "suppressed", what="refused requests", status=told, lines=count)
+
+    def _tell_soon(self) -> None:
+        """A storm that ends shall be told too."""
+        if self._turn is None:
+            with suppress(RuntimeError):  # no loop: the next line tells it
+                self._turn = asyncio.get_running_loop().call_later(_TOLD_AFTER, self._turned)
+
+    def _turned(self) -> None:
+        self._turn = None
+        self._cap.turn(time.monotonic(), self._tell_capped)
+
     def _wants(self, level: Level) -> bool:
         return _LEVELS.index(level) >= self._least
 
     def _write(self, level: Level, event: str, fields: dict[str, Json], text: str) -> None:
+        if lost := self._sink.untold:
+            self.event("warning", "dropped", what="log lines that nobody read in time", lines=lost)
         try:
             now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
             if self._json:
@@ -203,10 +232,10 @@ class Journal:
             else:  # what a model or an upstream said may hold escape codes
                 mark = "" if level == "info" else f"{level.upper()} "
                 line = _CONTROL.sub(" ", f"{now[11:19]} {mark}{text}")
-            self._stream.write(self.redactor.text(line) + "\n")
-            self._stream.flush()
-        except (OSError, ValueError):
-            self.dropped += 1
+        except ValueError:  # a value that JSON cannot hold
+            self._sink.dropped += 1
+            return
+        self._sink.write(self.redactor.text(line))
 
     def _is_terminal(self) -> bool:
         try:
@@ -215,21 +244,62 @@ class Journal:
             return False
 
 
+class Spread:
+    """How long things took: how many fell between each two bounds."""
+
+    __slots__ = ("_counts", "sum")
+
+    def __init__(self) -> None:
+        self.sum = 0.0
+        self._counts = [0] * (len(_SECONDS) + 1)
+
+    def see(self, seconds: float) -> None:
+        self._counts[bisect_left(_SECONDS, seconds)] += 1
+        self.sum += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """As Prometheus has them: each holds those below it."""
+        return list(zip((*map(str, _SECONDS), "+Inf"), accumulate(self._counts), strict=True))
+
+
+class Tally:
+    """What was counted of the requests of one way, as plain numbers: every request pays for them."""
+
+    __slots__ = ("first", "outcomes", "seconds", "tokens")
+
+    def __init__(self) -> None:
+        self.outcomes: dict[Outcome, int] = {}
+        self.tokens: dict[str, int] = {}
+        self.seconds, self.first = Spread(), Spread()
+
+    def count(self, record: Record) -> None:
+        self.outcomes[record.outcome] = self.outcomes.get(record.outcome, 0) + 1
+        if not record.upstream:
+            return
+        self.seconds.see(record.total)
+        if record.first_byte is not None:
+            self.first.see(record.first_byte)
+        if record.usage is not None:
+            for kind, count in _counted(record.usage):
+                self.tokens[kind] = self.tokens.get(kind, 0) + count
+
+
 class Meters:
     """Counters in Prometheus' form, in a registry of their own. Labels come from closed sets, or are capped."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry(auto_describe=True)
-        way = ("dialect", "upstream", "model")
-        self._requests = Counter("dragoman_requests", "Requests answered", (*way, "outcome"), registry=registry)
-        self._seconds = Histogram(
-            "dragoman_request_duration_seconds", "Whole time", way, buckets=_SECONDS, registry=registry
-        )
-        self._first = Histogram(
-            "dragoman_time_to_first_byte_seconds", "Time to the first byte", way, buckets=_SECONDS, registry=registry
-        )
-        self._tokens = Counter("dragoman_tokens", "Tokens as told by upstreams", (*way, "type"), registry=registry)
+        self._tallies: dict[tuple[str, str, str], Tally] = {}
+        registry.register(self)
         self._notes = Counter("dragoman_notes", "Changes made by translations", ("rule",), registry=registry)
+        self._resting = Gauge(
+            "dragoman_resting_seconds",
+            "Seconds until a scope that rests is tried again",
+            ("upstream", "credential", "models", "state"),
+            registry=registry,
+        )
+        self._lines = Gauge("dragoman_unwritten_log_lines", "Dropped, or only counted", ("why",), registry=registry)
+        self.held = Gauge("dragoman_inflight_bytes", "Bytes held for requests under way", registry=registry)
         self._retries = Counter("dragoman_retries", "Attempts that failed", ("upstream", "kind"), registry=registry)
         self.inflight = Gauge("dragoman_inflight_requests", "Requests under way", registry=registry)
         self._expiry = Gauge(
@@ -240,19 +310,42 @@ class Meters:
 
     def request(self, record: Record) -> None:
         way = (record.dialect or "none", record.upstream or "none", self._model(record.used_model))
-        self._requests.labels(*way, record.outcome).inc()
-        if not record.upstream:
-            return
-        self._seconds.labels(*way).observe(record.total)
-        if record.first_byte is not None:
-            self._first.labels(*way).observe(record.first_byte)
-        for kind, count in _counted(record.usage):
-            self._tokens.labels(*way, kind).inc(count)
+        tally = self._tallies.get(way)
+        if tally is None:
+            tally = self._tallies[way] = Tally()
+        tally.count(record)
         for note in record.notes:
             self._notes.labels(note.rule).inc()
 
+    def collect(self) -> Iterator[Metric]:
+        """For the registry, when somebody reads: what was counted, in its form."""
+        way = ("dialect", "upstream", "model")
+        requests = CounterMetricFamily("dragoman_requests", "Requests answered", labels=(*way, "outcome"))
+        seconds = HistogramMetricFamily("dragoman_request_duration_seconds", "Whole time", labels=way)
+        first = HistogramMetricFamily("dragoman_time_to_first_byte_seconds", "Time to the first byte", labels=way)
+        tokens = CounterMetricFamily("dragoman_tokens", "Tokens as told by upstreams", labels=(*way, "type"))
+        for labels, tally in self._tallies.items():
+            for outcome, count in tally.outcomes.items():
+                requests.add_metric((*labels, outcome), count)
+            for family, spread in ((seconds, tally.seconds), (first, tally.first)):
+                if spread.sum:
+                    family.add_metric(labels, spread.buckets(), spread.sum)
+            for kind, count in tally.tokens.items():
+                tokens.add_metric((*labels, kind), count)
+        yield from (requests, seconds, first, tokens)
+
     def retry(self, upstream: str, kind: str) -> None:
         self._retries.labels(upstream, kind).inc()
+
+    def rests(self, rows: Iterable[tuple[str, str, str, str, float]]) -> None:
+        """What rests now, and for how long; what does not any more is gone from here."""
+        self._resting.clear()
+        for *labels, seconds in rows:
+            self._resting.labels(*labels).set(seconds)
+
+    def unwritten(self, journal: Journal) -> None:
+        self._lines.labels("dropped").set(journal.dropped)
+        self._lines.labels("capped").set(journal.suppressed)
 
     def expires(self, upstream: str, credential: str, seconds: float) -> None:
         self._expiry.labels(upstream, credential).set(seconds)
@@ -267,7 +360,10 @@ class Meters:
         return model or "none"
 
 
-def _counted(usage: Usage | None) -> Iterator[tuple[str, int]]:
-    if usage is not None:
-        yield from (("input", usage.input), ("output", usage.output))
-        yield from (("cache_read", usage.cache_read), ("cache_write", usage.cache_write))
+def _counted(usage: Usage) -> tuple[tuple[str, int], ...]:
+    return (
+        ("input", usage.input),
+        ("output", usage.output),
+        ("cache_read", usage.cache_read),
+        ("cache_write", usage.cache_write),
+    )

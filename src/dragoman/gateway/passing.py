@@ -13,7 +13,7 @@ from dragoman.dialects.base import REAL_WORLD, Reader, World
 from dragoman.errors import Fault
 from dragoman.model.events import Failed
 from dragoman.model.notes import Note
-from dragoman.translate import Plan, Progress
+from dragoman.translate import Mask, Plan, Progress
 from dragoman.wire.frame import Frame, FrameDecoder
 
 
@@ -36,8 +36,9 @@ class Telling(Protocol):
 class Passing:
     """Has the same face as `translate.Answer`."""
 
-    def __init__(self, plan: Plan, world: World = REAL_WORLD) -> None:
+    def __init__(self, plan: Plan, world: World = REAL_WORLD, mask: Mask | None = None) -> None:
         dialect = plan.upstream
+        self._mask = mask
         self.progress = Progress()
         self.over = False
         self.fault: Fault | None = None
@@ -60,6 +61,8 @@ class Passing:
                 if not step.raw:  # a complaint of ours, not a word of the upstream's
                     self._tapped, self.progress.begun = False, True
                     break
+                if (masked := self._masked(last.fault)) is not last.fault:
+                    return self._ended_with(masked)
                 self.fault = last.fault
             self.progress.see(step.events)
         self.over = self._reader.over and self._tapped
@@ -82,7 +85,19 @@ class Passing:
             rest = self._rest()  # its last frame may lack the line end without which clients do not read it
             return self._frames.last if self._frames.last.startswith(rest) else rest
         self.fault = broken
-        return b"".join([self._frame(payload) for payload in self._encoder.feed((Failed(broken),))])
+        return self._failure(self._masked(broken))
+
+    def _ended_with(self, fault: Fault) -> bytes:
+        """The last frame told what the client must not read: it is told again, without that."""
+        self.over, self._tapped, self.fault = True, False, fault
+        held = self._rest()
+        return held[: held.rfind(self._frames.last)] + self._failure(fault)
+
+    def _failure(self, fault: Fault) -> bytes:
+        return b"".join([self._frame(payload) for payload in self._encoder.feed((Failed(fault),))])
+
+    def _masked(self, fault: Fault) -> Fault:
+        return fault if self._mask is None else self._mask(fault)
 
     def ping(self) -> bytes:
         payload = None if self.over else self._encoder.ping()

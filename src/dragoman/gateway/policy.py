@@ -7,12 +7,18 @@ upstream, `target` the next target of the route, `tell` the end: the client stee
 from __future__ import annotations
 
 import random
+import re
 from collections import deque
 from typing import Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from dragoman.errors import ClientFault, DragomanError, Kind, LocalMisuse, TimedOut, UpstreamFault
+from dragoman.errors import ClientFault, DragomanError, Fault, Kind, LocalMisuse, TimedOut, UpstreamFault
+from dragoman.gateway.breaker import Resting
+from dragoman.gateway.limits import Overloaded
+from dragoman.wire import jsonio
+from dragoman.wire.http import HttpResponse
+from dragoman.wire.jsonio import Json
 
 Step: TypeAlias = Literal["again", "key", "target", "tell"]
 
@@ -34,29 +40,38 @@ _BY_KIND: dict[Kind, Step] = {
 class Patience(Struct, frozen=True):
     """How often and how long. Waits double, with full jitter; a `retry-after` within `longest` is kept to."""
 
-    retries: int = 2  # on one target
+    retries: int = 2  # of one request, whatever its targets
     least: float = 0.2
     most: float = 2.0
-    longest: float = 10.0
+    longest: float = 30.0
 
     def wait(self, error: DragomanError, tries: int) -> float | None:
         """Seconds before the next try; None if the upstream wants more than we have."""
         said = error.fault.retry_after
-        if said is not None:
-            return max(said, self.least) if said <= self.longest else None
+        if said is not None:  # a little later than the others who were told the same
+            return max(said, self.least) + random.uniform(0, self.least) if said <= self.longest else None
         return random.uniform(self.least, max(self.least, min(self.most, self.least * 2 ** (tries + 1))))
 
 
 def next_step(error: DragomanError) -> Step:
     """What may mend this failure."""
-    if isinstance(error, LocalMisuse):
+    if isinstance(error, LocalMisuse | Overloaded):
         return "tell"
+    if isinstance(error, Resting):
+        return "key"
     if isinstance(error, TimedOut | ClientFault):  # what one target cannot be told, another may
         return "target"
     if isinstance(error, UpstreamFault):
         return _BY_KIND[error.fault.kind]
     # The network, or an upstream that broke its own dialect before it said anything.
     return "target" if error.fault.kind in ("overloaded", "timeout") else "again"
+
+
+def to_tell(before: DragomanError | None, error: DragomanError) -> DragomanError:
+    """Which of two failures the client hears of: the first; but of those that were not asked, who is ready first."""
+    if before is None or not isinstance(before, Resting):
+        return before or error
+    return error if not isinstance(error, Resting) or error.ready < before.ready else before
 
 
 class Budget:
@@ -83,3 +98,46 @@ class Budget:
         for times in (self._requests, self._retries):
             while times and times[0] < now - self._window:
                 times.popleft()
+
+
+# --- when a refusal says it will be over, other than by `retry-after`
+
+_SPAN = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,6})m)?(?:(\d{1,9}(?:\.\d{1,9})?)s)?\Z", re.ASCII)
+_NUMBER = re.compile(r"\d{1,12}(?:\.\d{1,9})?\Z", re.ASCII)
+_MOMENTS = ("anthropic-ratelimit-unified-reset",)  # seconds of the epoch
+_SPANS = ("x-ratelimit-reset-requests", "x-ratelimit-reset-tokens")  # as in 6m0s: the longer one counts
+_WAITING: frozenset[Kind] = frozenset({"rate_limit", "quota"})
+
+
+def with_reset(fault: Fault, response: HttpResponse, now: float) -> Fault:
+    """The fault with the time that the rest of the answer names, if `retry-after` did not."""
+    if fault.retry_after is not None or fault.kind not in _WAITING:
+        return fault
+    seconds = _reset(response, now)
+    return fault if seconds is None else structs.replace(fault, retry_after=max(seconds, 0.0))
+
+
+def _reset(response: HttpResponse, now: float) -> float | None:
+    for name in _MOMENTS:
+        if _NUMBER.match(said := response.header(name)):
+            return float(said) - now
+    try:
+        body = jsonio.decode(response.body)
+    except jsonio.JsonError:
+        body = None
+    error = body.get("error", body) if isinstance(body, dict) else None
+    if isinstance(error, dict):
+        span, moment = _number(error.get("resets_in_seconds")), _number(error.get("resets_at"))
+        if span is not None or moment is not None:
+            return span if span is not None else (moment or 0.0) - now
+    return max((_span(response.header(name)) for name in _SPANS), default=0.0) or None
+
+
+def _number(value: Json) -> float | None:
+    return float(value) if type(value) in (int, float) and 0 <= value < 1e12 else None  # type: ignore[arg-type,operator]
+
+
+def _span(said: str) -> float:
+    found = _SPAN.match(said)
+    hours, minutes, seconds = found.groups() if found else (None, None, None)
+    return int(hours or 0) * 3600 + int(minutes or 0) * 60 + float(seconds or 0)

@@ -75,6 +75,13 @@ PRESETS: dict[str, dict[str, Any]] = {
         "models": ["gpt-*", "chatgpt-*", "codex-*", "o1*", "o3*", "o4*"],
         "translation": {"raw_tools": "off"},
     },
+    "gemini": {
+        "dialect": "gemini",
+        "base_url": "https://generativelanguage.googleapis.com",
+        "key": "env:GEMINI_API_KEY",
+        "models": ["gemini-*", "gemma-*"],
+        "translation": {"raw_tools": "off"},
+    },
     SIMULATOR: {"dialect": "kiro"},
 }
 
@@ -89,11 +96,13 @@ BUILT_IN: dict[str, Any] = {
         "simulator-anthropic": {"preset": SIMULATOR, "dialect": "anthropic"},
         "simulator-openai": {"preset": SIMULATOR, "dialect": "openai", "translation": _RAW},
         "simulator-bedrock": {"preset": SIMULATOR, "dialect": "bedrock"},
+        "simulator-gemini": {"preset": SIMULATOR, "dialect": "gemini"},
     },
     "routes": [
         {"match": "sim-anthropic", "upstream": "simulator-anthropic", "model": "sim-model"},
         {"match": "sim-openai", "upstream": "simulator-openai", "model": "sim-model"},
         {"match": "sim-bedrock", "upstream": "simulator-bedrock", "model": "sim-model"},
+        {"match": "sim-gemini", "upstream": "simulator-gemini", "model": "sim-model"},
     ],
     "default": {"upstream": "simulator", "model": "claude-sonnet-4.5"},
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,9 +14,12 @@ from dragoman.gateway.secrets import BadReference, Secret, literal
 
 KEY_PREFIX = "dgm_"
 _SHORTEST_KEY = 16
+_FEWEST_CHARACTERS = 8  # different ones
 _PLACEHOLDER = ("changeme", "change-me", "your-", "placeholder", "example", "dummy", "xxxx", "sk-...", "replace")
 _EXTRA = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_PART = ".dragoman-part"  # how the name of a file ends while it is written
+_ABANDONED = 60.0  # seconds after which whoever wrote it was killed
 
 
 class _Taken(Exception):
@@ -27,12 +31,17 @@ def gateway_key(configured: Secret | None, key_file: Path) -> Secret:
     if configured is None:
         return minted_key(key_file)
     value = configured.reveal()
-    if len(value) < _SHORTEST_KEY or value.lower().startswith(_PLACEHOLDER):
+    if len(value) < _SHORTEST_KEY or value.lower().startswith(_PLACEHOLDER) or _is_plain(value):
         hint = (
             "leave server.key out, and one is made; or: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
         )
         raise ConfigError([Problem("server.key", f"{configured.shown} is too short, or a placeholder", hint)])
     return configured
+
+
+def _is_plain(value: str) -> bool:
+    """Whether somebody just held down a key, or counted."""
+    return len(set(value)) < _FEWEST_CHARACTERS or value.isdecimal()
 
 
 def minted_key(path: Path) -> Secret:
@@ -51,7 +60,10 @@ def minted_key(path: Path) -> Secret:
 
 def make_private_folder(folder: Path) -> None:
     """Make the folder, or make it private. Raises ConfigError if it is somebody else's."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for each in missing:
+        _sync_folder(each.parent)
     if not hasattr(os, "geteuid"):
         return
     found = folder.stat()
@@ -76,7 +88,8 @@ def read_private(path: Path) -> bytes:
 
 def write_private(path: Path, data: bytes, *, replace: bool = True) -> None:
     """Write the file whole or not at all, readable by nobody else at any moment. Its folder must be there."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    remove_parts(path.parent)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(6)}{_PART}")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _EXTRA, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -90,6 +103,14 @@ def write_private(path: Path, data: bytes, *, replace: bool = True) -> None:
     finally:
         part.unlink(missing_ok=True)
     _sync_folder(path.parent)
+
+
+def remove_parts(folder: Path, older_than: float = _ABANDONED) -> None:
+    """Remove what processes that were killed while they wrote have left here."""
+    for part in folder.glob(f".*{_PART}"):
+        with suppress(OSError):  # another process was faster, or it is not ours
+            if time.time() - part.lstat().st_mtime >= older_than:
+                part.unlink()
 
 
 def _place_new(part: Path, path: Path) -> None:

@@ -70,6 +70,16 @@ class Routes:
         """The models that are known by name, to be listed."""
         return list(dict.fromkeys(name for stage in self._stages for name in stage.exact))
 
+    def patterns(self) -> list[tuple[str, str]]:
+        """The patterns there are, in their order, and the upstream each leads to first."""
+        return list({pattern: rule.aims[0].upstream for stage in self._stages for pattern, rule in stage.globs}.items())
+
+    @property
+    def default(self) -> Aim | None:
+        """Where every other name goes."""
+        rule = self._default or self._lone
+        return rule.aims[0] if rule else None
+
     def _direct(self, model: str) -> Rule | None:
         upstream, found, rest = model.partition("/")
         return Rule(_DIRECT, (Aim(upstream),)) if found and rest and upstream in self._upstreams else None
@@ -86,7 +96,7 @@ class Routes:
     def _hints(self) -> Iterator[str]:
         for stage in self._stages:
             yield from stage.exact
-            yield from (pattern for pattern in stage.patterns if pattern != "*")
+            yield from (pattern for pattern, _ in stage.globs if pattern != "*")
 
 
 _DIRECT = ("/",)  # no pattern: the mark of UPSTREAM/MODEL
@@ -97,13 +107,13 @@ class _Stage:
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.exact: dict[str, Rule] = {}
-        self.patterns: list[str] = []
-        self._globs: list[tuple[re.Pattern[str], Rule]] = []
+        self.globs: list[tuple[str, Rule]] = []
+        self._compiled: list[tuple[re.Pattern[str], Rule]] = []
         for rule in rules:
             for pattern in rule.patterns:
                 if "*" in pattern or "?" in pattern:
-                    self.patterns.append(pattern)
-                    self._globs.append((_compiled(pattern), rule))
+                    self.globs.append((pattern, rule))
+                    self._compiled.append((_compiled(pattern), rule))
                 else:
                     self.exact.setdefault(pattern, rule)
 
@@ -111,7 +121,12 @@ class _Stage:
         exact = self.exact.get(model)
         if exact is not None:
             return exact
-        return next((rule for pattern, rule in self._globs if pattern.fullmatch(model)), None)
+        return next((rule for pattern, rule in self._compiled if pattern.fullmatch(model)), None)
+
+
+def fits(pattern: str, name: str) -> bool:
+    """Whether a name or pattern, as the configuration writes it, means this model."""
+    return pattern == name or _compiled(pattern).fullmatch(name) is not None
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

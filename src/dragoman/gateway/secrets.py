@@ -13,6 +13,7 @@ import os
 import re
 import shlex
 import signal
+import stat
 import subprocess
 import threading
 from collections.abc import Callable, Mapping
@@ -201,10 +202,23 @@ def _from_environment(name: str, around: Surroundings) -> str:
 def _from_file(path: str, around: Surroundings) -> str:
     try:
         with expanded(path, around.folder, around.home).open("rb") as file:
+            if _is_loose(file.fileno()):
+                raise BadReference("others can read it: chmod 600, or chmod 640 if it is yours by its group")
             data = file.read(_LONGEST + 1)
     except OSError as error:
         raise BadReference((error.strerror or str(error)).lower()) from None
     return _decoded(data)
+
+
+def _is_loose(handle: int) -> bool:
+    """Whether others than those meant can read a file. What nobody can change (a secret that a container was given, on
+    a file system of its own) has the mode its manager chose.
+    """
+    found = os.fstat(handle)
+    if not hasattr(os, "geteuid") or not stat.S_ISREG(found.st_mode):
+        return False
+    group = stat.S_IRWXG if found.st_uid == os.geteuid() else stat.S_IWGRP
+    return bool(found.st_mode & (stat.S_IRWXO | group)) and not os.fstatvfs(handle).f_flag & os.ST_RDONLY
 
 
 def _from_keyring(entry: str, around: Surroundings) -> str:

@@ -1,19 +1,18 @@
-"""Runs the gateway: uvicorn with our application, signals, the admin socket; in a thread for tests."""
+"""Runs the gateway: a server with our application behind it, signals, the admin socket; in a thread for tests."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
+import os
 import signal
 import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from types import FrameType
-
-import uvicorn
 
 from dragoman.errors import DragomanError
 from dragoman.gateway import admin
@@ -21,65 +20,40 @@ from dragoman.gateway.app import Gateway
 from dragoman.gateway.config import Config
 from dragoman.gateway.observe import Journal, Level
 from dragoman.gateway.policy import Patience
+from dragoman.gateway.server.running import Server
 
 _SEND_BUFFER = 256 * 1024  # so that the kernel does not hold megabytes for a client that does not read
-_KEEP_ALIVE = 75
-_LAST_WORDS = 2.0  # seconds between the last error of a stream and the end
-
-
-class _Server(uvicorn.Server):
-    """Drains on the first signal, ends what runs on the second, and lets go of everything on the third."""
-
-    def __init__(self, config: uvicorn.Config, gateway: Gateway, drain: float) -> None:
-        super().__init__(config)
-        self._gateway = gateway
-        self._drain = drain
-        self._signals = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        self._loop = asyncio.get_running_loop()
-        await super().serve(sockets)
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._signals += 1
-        self.wind_down(hurried=self._signals == 2)
-        if self._signals > 2:
-            self.force_exit = True
-
-    def wind_down(self, *, hurried: bool = False) -> None:
-        """Take no more, and give what runs its time. May be called from a signal, or from another thread."""
-        self.should_exit = True
-        self._gateway.drain()
-        loop, wait = self._loop, 0.0 if hurried else self._drain
-        if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(lambda: loop.call_later(wait, self._gateway.cut))
+_BACKLOG = 2048
 
 
 class Running:
     """A gateway that serves. `url` and `key` are what a client needs."""
 
-    def __init__(self, gateway: Gateway, server: _Server, url: str) -> None:
+    def __init__(self, gateway: Gateway, server: Server, url: str) -> None:
         self.gateway = gateway
-        self.url = url
+        self.url = gateway.url = url
         self.key = gateway.key
         self._server = server
         self.loop: asyncio.AbstractEventLoop | None = None  # what it runs in
 
-    def stop(self, *, hurried: bool = False) -> None:
+    def stop(self, *, hurried: bool = False, linger: float = 0.0) -> None:
         """Begin to end; may be called from any thread. `hurried` does not wait for streams."""
-        self._server.wind_down(hurried=hurried)
+        self._server.wind_down(hurried=hurried, linger=linger)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """The socket that clients reach. Raises OSError."""
+def listen(host: str, port: int, *, shared: bool = False, backlog: int | None = _BACKLOG) -> socket.socket:
+    """The socket that clients reach; `shared` with other processes there. No backlog: bound only. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)  # those accepted inherit it
+        if shared:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)  # those accepted inherit both
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listening.bind((host, port))
-        listening.listen(2048)
+        if backlog is not None:
+            listening.listen(backlog)
         listening.setblocking(False)
     except OSError:
         listening.close()
@@ -93,45 +67,50 @@ def url_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _server(gateway: Gateway, drain: float) -> _Server:
-    config = uvicorn.Config(
-        gateway,
-        http="httptools",
-        ws="none",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=_KEEP_ALIVE,
-        timeout_graceful_shutdown=int(drain + _LAST_WORDS) + 1,
-    )
-    return _Server(config, gateway, drain)
-
-
 def serve(
-    config: Config, *, ready: Callable[[Running], None] | None = None, read: Callable[[], Config] | None = None
+    config: Config,
+    *,
+    ready: Callable[[Running], None] | None = None,
+    read: Callable[[], Config] | None = None,
+    worker: bool = False,
 ) -> int:
-    """Serve until a signal ends it; the exit status. `ready` is told where; `read` makes SIGHUP reload.
+    """Serve until a signal ends it; the exit status. `ready` is told where; `read` makes SIGHUP reload; a `worker` is
+    one of several on its port, and ends with its parent.
 
     Raises ConfigError for a key that cannot be had, OSError for an address that cannot.
     """
     gateway = Gateway(config)
-    _route_logs(gateway)
-    listening = listen(config.server.host, config.server.port)
-    server = _server(gateway, config.server.drain)
+    route_logs(gateway)
+    listening = listen(config.server.host, config.server.port, shared=worker)
+    server = Server(gateway, config.server)
     running = Running(gateway, server, url_of(listening))
 
     async def main() -> None:
-        running.loop = asyncio.get_running_loop()
+        loop = running.loop = asyncio.get_running_loop()
         if read is not None and hasattr(signal, "SIGHUP"):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: _reload(gateway, read))
-        async with admin.serving(gateway, config.server.admin_socket, config.server.admin_port):
-            await _served(server, listening, lambda: ready(running) if ready else None)
+            loop.add_signal_handler(signal.SIGHUP, lambda: _reload(gateway, read))
+        if worker:
+            _end_with_parent(running)
+        with server.signals():
+            async with admin.serving(gateway, config.server.admin_socket, config.server.admin_port):
+                await server.serve(listening, lambda: ready(running) if ready else None)
 
+    gc.collect()
+    gc.freeze()  # what is loaded by now stays: no collection need look at it again
     with contextlib.closing(listening), asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(main())
-    return 0 if server.started else 1
+    return 0
+
+
+def _end_with_parent(running: Running) -> None:
+    loop, standard_input = asyncio.get_running_loop(), 0
+
+    def read() -> None:
+        if not os.read(standard_input, 64):
+            loop.remove_reader(standard_input)
+            running.stop()
+
+    loop.add_reader(standard_input, read)
 
 
 def _reload(gateway: Gateway, read: Callable[[], Config]) -> None:
@@ -145,21 +124,6 @@ def _reload(gateway: Gateway, read: Callable[[], Config]) -> None:
             gateway.tell("error", "reload_refused", why=str(error))
 
     gateway.later(swap())
-
-
-async def _served(server: _Server, listening: socket.socket, ready: Callable[[], None]) -> None:
-    async def announce() -> None:
-        while not server.started and not server.should_exit:
-            await asyncio.sleep(0.005)
-        if server.started:
-            ready()
-
-    announcing = asyncio.create_task(announce())
-    try:
-        await server.serve(sockets=[listening])
-    finally:
-        announcing.cancel()
-        listening.close()
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -188,7 +152,8 @@ class _ToJournal(logging.Handler):
         self._gateway.tell(level, record.name, message=record.getMessage())
 
 
-def _route_logs(gateway: Gateway) -> None:
+def route_logs(gateway: Gateway) -> None:
+    """Send what libraries log to the gateway's own journal: else it may end up on somebody's screen."""
     for name in ("uvicorn.error", "dragoman", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers = [_ToJournal(gateway)]
@@ -209,7 +174,7 @@ def running_gateway(
     """A gateway in a thread of its own, on the configured address (port 0: a free one)."""
     gateway = Gateway(config, key=key, state=state, journal=journal, patience=patience)
     listening = listen(config.server.host, config.server.port)
-    server = _server(gateway, config.server.drain)
+    server = Server(gateway, config.server)
     running = Running(gateway, server, url_of(listening))
     ready = threading.Event()
     failed: list[BaseException] = []
@@ -217,7 +182,7 @@ def running_gateway(
     async def main() -> None:
         running.loop = asyncio.get_running_loop()
         async with _admin(gateway, config, admin_socket):
-            await _served(server, listening, ready.set)
+            await server.serve(listening, ready.set)
 
     def run() -> None:
         try:
@@ -234,8 +199,6 @@ def running_gateway(
     ready.wait()
     if failed:
         raise failed[0]
-    if not server.started:
-        raise RuntimeError("the gateway did not start; its log says why")
     try:
         yield running
     finally:

@@ -15,10 +15,10 @@ from dragoman.gateway.secrets import MASK, show_reference
 from dragoman.gateway.upstreams import UpstreamTable, is_secret_header
 
 _KEYS = UpstreamTable.__struct_fields__
-_TABLES = ("server", "log", "upstreams", "routes", "default")
+_TABLES = ("server", "log", "upstreams", "models", "routes", "default")
 _PLAIN = re.compile(r"(?:true|false|0|[1-9]\d{0,17}(?:\.\d+)?)\Z")
 _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 class Line(Struct, frozen=True):

@@ -9,7 +9,7 @@ from dragoman.gateway.problems import ConfigError
 from dragoman.gateway.secrets import Secret
 from dragoman.gateway.upstreams import Login, Upstream
 from dragoman.upstream import credentials
-from dragoman.upstream.credentials import Credential, CredentialFault, Fetch, StaticKey, with_headers
+from dragoman.upstream.credentials import Credential, CredentialFault, Fetch, Settling, StaticKey, with_headers
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
 
@@ -57,6 +57,10 @@ class ConfiguredKey:
     def describe(self) -> dict[str, Json]:
         return {"name": self.name, "type": "key", "source": self._key.shown, "expires_at": None}
 
+    def secrets(self) -> list[credentials.Secret]:
+        found = self._key.revealed
+        return [credentials.Secret(found)] if found else []
+
 
 async def _revealed(secret: Secret) -> str:
     found = secret.revealed
@@ -87,8 +91,16 @@ class _Later:
     async def refused(self, status: int) -> bool:
         return self._made is not None and await self._made.refused(status)
 
+    async def aclose(self) -> None:
+        made = self._made
+        if made is not None and isinstance(made, Settling):
+            await made.aclose()
+
     def describe(self) -> dict[str, Json]:
         return self._made.describe() if self._made else {"name": self.name, "type": "login", "state": "not used yet"}
+
+    def secrets(self) -> list[credentials.Secret]:
+        return self._made.secrets() if self._made else []
 
     async def _make(self) -> Credential:
         raise NotImplementedError

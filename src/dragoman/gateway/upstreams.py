@@ -36,24 +36,33 @@ _OUR_HEADERS = frozenset(
 )
 
 
+_LISTS = ("key", "credentials", "models", "long_thinking")
 _FIRST = ("preset", "dialect", "base_url", "region")
 
 
 class Timeouts(Struct, frozen=True, kw_only=True):
     """In seconds. `first_byte`: until the answer begins. `idle`: between two pieces of it."""
 
+    dns: Seconds = 3.0
     connect: Seconds = 5.0
+    tls: Seconds = 5.0
+    write: Seconds = 30.0  # for the upstream to take the request
     first_byte: Seconds = 300.0
     idle: Seconds = 120.0
+    long_idle: Seconds = 900.0  # the same for models in `long_thinking`
     total: Seconds = 3600.0
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """How many requests an upstream gets at once, how many may wait for their turn, and for how many seconds."""
+    """How many requests an upstream gets at once, how many may wait for their turn, and for how many seconds.
+
+    `breaker`: whether it is left alone after failures, and when it asks for a pause.
+    """
 
     concurrency: Annotated[int, Meta(ge=1)] = 32
     queue: Annotated[int, Meta(ge=0)] = 64
     queue_wait: Seconds = 30.0
+    breaker: bool = True
 
 
 class SimulatorSettings(Struct, frozen=True, kw_only=True):
@@ -81,6 +90,7 @@ class UpstreamTable(Struct, frozen=True, kw_only=True):
     key_header: str | None = None
     credentials: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
+    long_thinking: tuple[str, ...] = ()
     settings: dict[str, Any] = {}
     translation: Settings = Settings()
     limits: Limits = Limits()
@@ -104,6 +114,7 @@ class Upstream(Struct, frozen=True, kw_only=True):
     key_header: str = "authorization"  # as a bearer token; in any other header the key stands alone
     logins: tuple[Login, ...] = ()
     models: tuple[str, ...] = ()
+    long_thinking: tuple[str, ...] = ()  # names and patterns of models that may be silent for long
     settings: Settings = Settings()
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
@@ -135,7 +146,7 @@ def read_upstream(name: str, tree: object, at: Key, look: Look) -> Upstream | No
     before = len(look.problems)
     if not NAME.match(name):
         look.problem(at, "a name has letters, digits, dots, hyphens and underscores only")
-    values = look.fields(structs.fields(UpstreamTable), _listed(tree, ("key", "credentials", "models")), at)
+    values = look.fields(structs.fields(UpstreamTable), _listed(tree, _LISTS), at)
     if not isinstance(tree, Mapping) or any(key in tree and key not in values for key in _FIRST):
         return None  # nothing more can be said before these are right
     upstream = _Making(UpstreamTable(**values), at, look).upstream(name)
@@ -180,7 +191,7 @@ class _Making:
         simulated = table.preset == SIMULATOR
         address = "" if simulated or dialect is None else self.base_url(dialect)
         # All parts are made before any is missed: every problem shall be told at once.
-        key_header, logins, headers, settings = self.key_header(), self.logins(), self.headers(), self.translation()
+        key_header, logins, headers, settings = self.key_header(dialect), self.logins(), self.headers(), self.translation()
         proxy = self.proxy(urlsplit(address)) if address else None
         if dialect is None:
             return None
@@ -195,6 +206,7 @@ class _Making:
             key_header=key_header,
             logins=logins,
             models=table.models,
+            long_thinking=table.long_thinking,
             settings=settings,
             limits=table.limits,
             timeouts=table.timeouts,
@@ -262,10 +274,10 @@ class _Making:
             self._problem(name, "plain http would show keys and prompts to the network", hint)
         return address
 
-    def key_header(self) -> str:
+    def key_header(self, dialect: Dialect | None) -> str:
         name = self._table.key_header
         if name is None:
-            return "x-api-key" if self._table.dialect == "anthropic" else "authorization"
+            return dialect.key_header if dialect else ""
         if not _HEADER.match(name) or name.lower() in _OUR_HEADERS:
             self._problem(
                 "key_header", f"{name!r} is no header a key can stand in", "authorization, x-api-key, api-key"

@@ -241,12 +241,15 @@ def _tell(asked: Conversation, turn: Turn, world: World, dialect: Dialect) -> It
     yield Started(world.new_id(reply_prefix), asked.model, Usage(input=used))
     keys = itertools.count()
     for choice in range(max(asked.choices, 1)):
+        unsigned = capabilities.sealed_words  # where calls are sealed, the first of an answer is
         for part in parts:
             if isinstance(part, Raise):
                 yield Failed(fault(part.type, part.message))
                 return
+            signer = family if unsigned or not isinstance(part, Use) else ""
+            unsigned = unsigned and not isinstance(part, Use)
             yield from _part_events(
-                part, next(keys), choice, turn.pace.chunk, family, lambda: world.new_id(call_prefix)
+                part, next(keys), choice, turn.pace.chunk, signer, lambda: world.new_id(call_prefix)
             )
         yield Stopped(Stop(turn.stop or spoken.stop, turn.sequence or spoken.sequence), choice)
     yield UsageReported(Usage(input=used, output=said * max(asked.choices, 1)))
@@ -268,18 +271,23 @@ def _part_events(
         case Reason(text):
             yield BlockStarted(key, Reasoning("", family), choice)
             yield from (ReasoningDelta(key, text[at : at + chunk]) for at in range(0, len(text), chunk))
-            if family:
-                yield Sealed(key, Seal(family, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()))
+            yield from _signed(key, family, text)
         case Use():
             yield BlockStarted(key, ToolCall(part.id or new_call_id(), part.name), choice)
             arguments = part.arguments
             yield from (ArgumentsDelta(key, arguments[at : at + chunk]) for at in range(0, len(arguments), chunk))
+            yield from _signed(key, family, part.name + arguments)
         case Wait() | Emit():
             yield part
             return
         case Raise():
             return
     yield BlockEnded(key)
+
+
+def _signed(key: int, family: str, text: str) -> Iterator[Event]:
+    if family:
+        yield Sealed(key, Seal(family, hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()))
 
 
 def _frames(

@@ -80,7 +80,7 @@ class Received:
         return f"<{self.method} {self.path} {self.status} {self.ended or 'running'}>"
 
 
-class _Gone(Exception):
+class Gone(Exception):
     """The client left."""
 
 
@@ -137,7 +137,7 @@ class Simulator:
         try:
             while await self._exchange(reader, writer):
                 pass
-        except (ConnectionError, TimeoutError, _Gone):
+        except (ConnectionError, TimeoutError, Gone):
             pass
         except asyncio.CancelledError:  # the simulator ends; a client that reads no more must not hold it
             writer.transport.abort()
@@ -189,7 +189,7 @@ class Simulator:
             writer.write(http1.render_head(response.status, body.headers))
             await writer.drain()
             received.end(await self._write_body(response, body, received, reader, writer))
-        except (ConnectionError, _Gone):
+        except (ConnectionError, Gone):
             received.end("gone")
             raise
         finally:
@@ -207,12 +207,12 @@ class Simulator:
     ) -> Literal["whole", "cut"]:
         for piece in response.pieces:
             if isinstance(piece, Pause):
-                await _pause(piece.seconds, reader, writer)
+                await pause(piece.seconds, reader, writer)
             elif isinstance(piece, Break):
                 if piece.how == "end" and body.may_end(received.sent):
                     break
                 if piece.how == "reset":
-                    await _reset(writer)
+                    await reset(writer)
                 return "cut"
             elif piece and body.carried:
                 writer.write(body.framed(piece))
@@ -253,16 +253,16 @@ async def _go_on(writer: asyncio.StreamWriter) -> None:
     await writer.drain()
 
 
-async def _pause(seconds: float, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def pause(seconds: float, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Wait, unless the client leaves: nobody would be told otherwise while nothing is written."""
     until = asyncio.get_running_loop().time() + seconds
     while (left := until - asyncio.get_running_loop().time()) > 0:
         if reader.at_eof() or writer.is_closing():
-            raise _Gone
+            raise Gone
         await asyncio.sleep(min(left, _GLANCE))
 
 
-async def _reset(writer: asyncio.StreamWriter) -> None:
+async def reset(writer: asyncio.StreamWriter) -> None:
     """End the connection with RST instead of FIN."""
     await asyncio.sleep(_GLANCE)  # a reset overtakes what the client has not read yet
     raw = writer.get_extra_info("socket")

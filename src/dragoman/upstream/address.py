@@ -12,6 +12,12 @@ from msgspec import Struct
 from dragoman.errors import LocalMisuse
 
 _PORTS = {"http": 80, "https": 443}
+# Where clouds answer anybody on a machine with that machine's credentials, beside 169.254.169.254: AWS and Google over
+# IPv6, Alibaba, Oracle, Azure.
+_METADATA = frozenset(
+    map(ipaddress.ip_address, ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "192.0.0.192", "168.63.129.16"))
+)
+_TRANSLATED = ipaddress.ip_network("64:ff9b::/96")  # IPv4 behind NAT64
 
 
 class Address(Struct, frozen=True):
@@ -104,6 +110,28 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
+
+
+def objection(host: str, address: str) -> str:
+    """Say why a connection that was asked for by this name must not go to this address; empty if it may.
+
+    Private networks are no reason: services of one's own have names, too, and only the configuration names them.
+    """
+    found = _meant(ipaddress.ip_address(address.partition("%")[0]))
+    if found.is_link_local or found.is_multicast or found.is_unspecified or found in _METADATA:
+        return f"it leads to {found}, where no service of others is"
+    if found.is_loopback and not _is_loopback(host):
+        return f"it leads to {found}, which is this machine: name that localhost if it is meant"
+    return ""
+
+
+def _meant(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """The IPv4 address that an IPv6 one stands for, if it does."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    if address in _TRANSLATED:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or address
 
 
 def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str:

@@ -138,7 +138,7 @@ class Client:
     async def _dial(self, way: _Way, timeouts: Timeouts, began: float) -> Connection:
         self._must_be_open()
         left = max(began + timeouts.total - monotonic(), 0.0)
-        within = Timeouts(connect=min(timeouts.connect, left), tls=min(timeouts.tls, left))
+        within = Timeouts(dns=min(timeouts.dns, left), connect=min(timeouts.connect, left), tls=min(timeouts.tls, left))
         connection = await dial(
             lambda: Connection(way.lane, self._buffer), way.address, timeouts=within, tls=way.tls, proxy=way.proxy
         )

@@ -63,6 +63,11 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._transport.writelines(payload)
 
+    @property
+    def writing(self) -> bool:
+        """Whether part of the request is still here."""
+        return self._transport is not None and self._transport.get_write_buffer_size() > 0
+
     def usable(self) -> bool:
         """Whether an idle connection is still good: open, and with nothing to read, which could only be its end."""
         if self._transport is None or self._transport.is_closing():
@@ -158,6 +163,8 @@ class Connection(asyncio.BufferedProtocol):
         for name, value in headers:
             if name == "transfer-encoding" and value.lower() != "chunked":
                 self._refuse(f"sent its answer in the transfer encoding {value[:40]!r}, which was not asked for")
+            if name == "content-encoding" and value.lower() not in ("", "identity") and status < 300:
+                self._refuse(f"sent its answer compressed ({value[:40]!r}), which was not asked for")
         if reply.bodiless:
             self._end = 0
             self._keep = parser.should_keep_alive()
@@ -191,7 +198,7 @@ class Connection(asyncio.BufferedProtocol):
     def _keep_for_the_next(self) -> bool:
         transport = self._transport
         # With bytes still to write, the answer came before the request was sent: the rest of it would go first.
-        if transport is None or transport.is_closing() or transport.get_write_buffer_size():
+        if transport is None or transport.is_closing() or self.writing:
             return False
         self.resume()
         self._reused = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Generic, Literal, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import Generic, Literal, NoReturn, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from msgspec import Struct, structs
 
@@ -34,6 +34,16 @@ class Credential(Protocol):
 
     def describe(self) -> dict[str, Json]:
         """What a status page may show. No secret is in it."""
+
+    def secrets(self) -> list[Secret]:
+        """All that it holds now and nobody may see, for those who must keep it out of logs."""
+
+
+@runtime_checkable
+class Settling(Protocol):
+    """A credential that must not be dropped while it renews itself: the answer may be the only copy of a new login."""
+
+    async def aclose(self) -> None: ...
 
 
 class CredentialFault(UpstreamFault):
@@ -105,6 +115,9 @@ class StaticKey(Struct, frozen=True):
 
     def describe(self) -> dict[str, Json]:
         return {"name": self.name, "type": "key", "state": "ok" if self.key else "none", "expires_at": None}
+
+    def secrets(self) -> list[Secret]:
+        return [self.key] if self.key else []
 
 
 class SingleFlight(Generic[T]):

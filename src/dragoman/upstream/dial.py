@@ -1,4 +1,8 @@
-"""A new connection: names, TCP (addresses raced, so that a dead IPv6 costs little), a proxy's tunnel, TLS."""
+"""A new connection: names, TCP (addresses raced, so that a dead IPv6 costs little), a proxy's tunnel, TLS.
+
+A name is looked up once; what it leads to is checked, and just that is connected to: whoever answers for the name
+cannot send a request, which carries credentials, to this machine or to the metadata service of a cloud.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from itertools import chain, zip_longest
 from typing import TypeAlias
 
 from dragoman.errors import ConnectFailed, Fault
-from dragoman.upstream.address import Address, Proxy, ascii_host
+from dragoman.upstream.address import Address, Proxy, ascii_host, objection
 from dragoman.upstream.connection import HEAD_BYTES, Connection
 from dragoman.upstream.reply import Timeouts
 from dragoman.upstream.tls import Tls, context_for
@@ -36,8 +40,13 @@ async def dial(
     context = context_for(tls or Tls()) if address.scheme == "https" else None
     name = ascii_host((tls.server_name if tls else "") or address.host)
     peer = f"the proxy {proxy.host}:{proxy.port}" if proxy else address.host_and_port
+    host, port = (proxy.host, proxy.port) if proxy else (address.host, address.port)
+    async with _step(f"find the address of {peer}", timeouts.dns):
+        found = await resolve(host, port)
+    if proxy is None:  # a proxy may be anywhere: it was not looked for, it was configured
+        _check(host, found)
     async with _step(f"connect to {peer}", timeouts.connect):
-        sock = await _connect(*((proxy.host, proxy.port) if proxy else (address.host, address.port)))
+        sock = await _connect(found)
     try:
         if proxy is not None and context is not None:
             async with _step(f"reach {address.host_and_port} through {peer}", timeouts.connect):
@@ -76,9 +85,20 @@ def _words(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-async def _connect(host: str, port: int) -> socket.socket:
+async def resolve(host: str, port: int) -> Sequence[_Found]:
+    """Ask the system what a name leads to. Tests stand in for it."""
+    return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+
+def _check(host: str, found: Sequence[_Found]) -> None:
+    for each in found:
+        why = objection(host, str(each[4][0]))
+        if why:
+            raise ConnectFailed(f"could not connect to {host}: {why}")
+
+
+async def _connect(found: Sequence[_Found]) -> socket.socket:
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     tasks: list[asyncio.Task[socket.socket]] = []
     running: set[asyncio.Task[socket.socket]] = set()
     winner: asyncio.Task[socket.socket] | None = None

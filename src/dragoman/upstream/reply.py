@@ -26,12 +26,15 @@ HELD = 64 * 1024  # body bytes kept for a reader who has not come yet; past it t
 
 
 class Timeouts(Struct, frozen=True):
-    """Seconds. `connect` and `tls` are for each step of a new connection; `head` runs from the request to the whole
-    head, `idle` between two reads of the body (not while paused), `total` from the call of `open` to the body's end.
+    """Seconds. `dns`, `connect` and `tls` are for each step of a new connection; `write` is for the upstream to take
+    the request, `head` runs from the request to the whole head, `idle` between two reads of the body (not while
+    paused), `total` from the call of `open` to the body's end.
     """
 
+    dns: float = 3.0
     connect: float = 5.0
     tls: float = 5.0
+    write: float = 30.0
     head: float = 300.0
     idle: float = 120.0
     total: float = 3600.0
@@ -87,8 +90,11 @@ class Reply:
             raise
         self._raise_error()
 
-    async def read(self, limit: int) -> bytes:
-        """Give the whole body. Raises TooLarge past `limit` bytes, and what `pump` raises."""
+    async def read(self, limit: int, count: Callable[[int], None] | None = None) -> bytes:
+        """Give the whole body. Raises TooLarge past `limit` bytes, and what `pump` and `count` raise.
+
+        `count` is told the size of each piece before it is held.
+        """
         pieces: list[bytes] = []
         size = 0
 
@@ -97,6 +103,8 @@ class Reply:
             size += len(piece)
             if size > limit:
                 raise TooLarge(f"{self._lane.name} answered more than {limit} bytes")
+            if count is not None:
+                count(len(piece))
             pieces.append(piece)
 
         await self.pump(gather)
@@ -171,6 +179,8 @@ class Reply:
         elif not self.status:
             if now >= self._seen + timeouts.head:
                 self._overdue("gave no answer within", timeouts.head)
+            elif now >= self._seen + timeouts.write and self._connection is not None and self._connection.writing:
+                self._overdue("did not take the request within", timeouts.write)
         elif self.fresh or self._paused or (self._sink is None and self._held):
             self.fresh = False
             self._seen = now

@@ -70,6 +70,7 @@ class AwsKeys:
 
     def __init__(self, profile: str = "") -> None:
         self.profile = profile
+        self.used: tuple[Secret, ...] = ()  # those that last signed something
         self._found: Any = None
         self._lock = Lock()
 
@@ -83,7 +84,9 @@ class AwsKeys:
                     self._found = session.get_credentials()
                 found = self._found
             if found is not None:
-                return found.get_frozen_credentials()
+                keys = found.get_frozen_credentials()
+                self.used = tuple(Secret(each) for each in (keys.access_key, keys.secret_key, keys.token) if each)
+                return keys
         except trouble as error:
             raise CredentialFault(f"AWS credentials cannot be had: {error}{_advice(error)}") from None
         whose = f"the profile {self.profile!r} has none" if self.profile else "none were found"
@@ -131,3 +134,6 @@ class AwsCredential:
         kind = "bearer" if bearer_token() else "sigv4"
         told: dict[str, Json] = {"name": self.name, "type": kind, "region": self._region}
         return told | {"profile": self._keys.profile, "expires_at": None}
+
+    def secrets(self) -> list[Secret]:
+        return [*self._keys.used, *([token] if (token := bearer_token()) else [])]

@@ -34,5 +34,6 @@ def _context(ca_file: str, from_environment: str) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=ca_file or None)
     except OSError as error:
         raise LocalMisuse(f"the file of certificate authorities {named} cannot be read: {error}") from error
+    context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
     context.set_alpn_protocols(["http/1.1"])
     return context

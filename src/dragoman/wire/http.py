@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from email.utils import parsedate_to_datetime
+from time import time
 from typing import TypeAlias
 from urllib.parse import parse_qsl
 
@@ -49,3 +52,23 @@ class HttpResponse(Struct, frozen=True):
     def header(self, name: str, default: str = "") -> str:
         """Give the first header of that name, whatever the case of `name`."""
         return _look_up(self.headers, name, default)
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds to wait, from a number of them or from a date, which counts from the response's own."""
+        said = self.header("retry-after")
+        try:
+            seconds = float(said)
+        except ValueError:
+            until, now = _moment(said), _moment(self.header("date"))
+            if until is None:
+                return None
+            seconds = until - (time() if now is None else now)
+        return max(seconds, 0.0) if math.isfinite(seconds) else None
+
+
+def _moment(date: str) -> float | None:
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None

@@ -16,7 +16,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-__all__ = ["Json", "JsonError", "Raw", "decode", "encode", "pretty", "quote", "typed"]
+__all__ = ["Json", "JsonError", "Raw", "decode", "doubled", "encode", "pretty", "quote", "typed"]
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 T = TypeVar("T")
@@ -75,7 +75,7 @@ def encode(value: object) -> bytes:
 
 
 def pretty(value: object) -> bytes:
-    """Encode for people: two spaces a level. Raises JsonError."""
+    """Encode for people: two spaces a level, what a terminal would obey escaped. Raises JsonError."""
     return _guard(_indent, encode(value))
 
 
@@ -87,6 +87,31 @@ def quote(text: str) -> bytes:
         return json.dumps(text).encode()
 
 
+def doubled(data: bytes) -> str | None:
+    """Give a name that stands twice in one object of this text, which `decode` has read; the last of them counted."""
+    try:
+        _DOUBLES.decode(data.decode())
+    except _Doubled as found:
+        return found.name
+    except (RecursionError, ValueError):
+        pass
+    return None
+
+
+class _Doubled(Exception):
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+def _single(pairs: list[tuple[str, object]]) -> None:
+    if len(dict(pairs)) != len(pairs):
+        seen: set[str] = set()
+        raise _Doubled(next(name for name, _ in pairs if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
+
+
+_DOUBLES = json.JSONDecoder(object_pairs_hook=_single, parse_float=str, parse_int=str, strict=False)
+
 # --- what msgspec refuses although the wire has it: lone surrogates
 
 # Every escape is matched, so that the second half of `\\ud800` (an escaped backslash) is not taken for one.
@@ -95,6 +120,7 @@ _ESCAPE = re.compile(
     re.DOTALL,
 )
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_OBEYED = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # JSON may hold them plainly, but only in strings
 _NONCHARACTERS = "".join(map(chr, range(0xFDD0, 0xFDF0)))
 
 
@@ -169,7 +195,8 @@ def _indent(text: bytes) -> bytes:
     mark = _unused(plain)
     masked, _ = _mask(plain, mark) if mark else (plain, False)
     indented = msgspec.json.format(masked, indent=2)
-    return (re.sub(mark + "(....)", r"\\u\1", indented) if mark else indented).encode()
+    shown = re.sub(mark + "(....)", r"\\u\1", indented) if mark else indented
+    return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", shown).encode()
 
 
 # --- errors

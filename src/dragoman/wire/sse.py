@@ -19,7 +19,7 @@ from functools import lru_cache
 from dragoman.errors import BadFrame, LocalMisuse
 from dragoman.wire.frame import Frame
 
-MAX_FRAME = 32 * 1024 * 1024
+MAX_FRAME = 16 * 1024 * 1024
 
 _BOM = b"\xef\xbb\xbf"
 _LINE_END = re.compile(rb"\r\n|\n|\r")
@@ -120,6 +120,7 @@ class SseDecoder:
         line_end, block_end = (b"\r\n", b"\r\n\r\n") if mixed else (b"\n", b"\n\n")
         blocks = buffer.split(block_end)
         rest = blocks.pop()
+        found = frames.append
         for block in blocks:
             kind: str | None = ""
             line = block
@@ -127,7 +128,7 @@ class SseDecoder:
                 name, _, line = block[7:].partition(line_end)
                 kind = _name(name) if len(name) <= _LONGEST_CACHED_NAME else None
             if kind is not None and line.startswith(b"data: ") and b"\n" not in line and not (mixed and b"\r" in line):
-                frames.append(Frame(kind, line[6:], block + block_end))
+                found(Frame(kind, line[6:], block + block_end))
             elif mixed:
                 self._split_any(block + block_end, frames)
             elif frame := self._block(block.lstrip(b"\n") + block_end):
@@ -179,11 +180,15 @@ def encode_sse(kind: bytes, data: bytes) -> bytes:
     """Write one event, without an event line if `kind` is empty. Decoding gives `data` back, every line end as LF."""
     if b"\n" in data or b"\r" in data:
         data = b"\ndata: ".join(_LINE_END.split(data))
-    if not kind:
-        return b"data: " + data + b"\n\n"
+    return _prefix(kind) + data + b"\n\n"
+
+
+@lru_cache(256)
+def _prefix(kind: bytes) -> bytes:
+    """What stands before the data of an event; streams repeat a few names."""
     if b"\n" in kind or b"\r" in kind:
         raise LocalMisuse("an event name cannot hold a line end")
-    return b"event: " + kind + b"\ndata: " + data + b"\n\n"
+    return b"event: " + kind + b"\ndata: " if kind else b"data: "
 
 
 def comment(text: bytes) -> bytes:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +18,13 @@ from dragoman.gateway.config import ConfigError
 from dragoman.gateway.secrets import BadReference, Secret, SecretUnavailable, Surroundings, literal, reference
 
 CANARY = "sk-canary-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def private_umask() -> Iterator[None]:
+    old = os.umask(0o077)
+    yield
+    os.umask(old)
 
 
 def around(folder: Path, timeout: float = 10.0, **environ: str) -> Surroundings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from dragoman.simulator.faults import FAULTS, parse_fault
 from dragoman.simulator.script import QUIRKS, Tokens, parse
 from dragoman.simulator.turn import Pace
 
@@ -20,7 +21,7 @@ def test_its_scripts_are_scripts() -> None:
 
 
 def test_its_python_runs() -> None:
-    assert len(blocks("python")) == 2
+    assert len(blocks("python")) == 3
     for code in blocks("python"):
         exec(compile(code, "docs/simulator.md", "exec"), {})
 
@@ -28,3 +29,11 @@ def test_its_python_runs() -> None:
 def test_it_names_every_quirk_and_every_setting_of_pace_and_tokens() -> None:
     words = set(re.findall(r"\w+", PAGE))
     assert {*QUIRKS, *Pace.__struct_fields__, *Tokens.__struct_fields__} <= words
+
+
+def test_it_names_every_fault_and_its_examples_are_faults() -> None:
+    assert set(FAULTS) <= set(re.findall(r"`(\w+)`", PAGE))
+    specs = re.findall(r"--fault (\w+:[\w=,+]+)", PAGE)
+    assert len(specs) == 4
+    for spec in specs:
+        parse_fault(spec)

@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from dragoman.upstream.credentials import CredentialFault
-from dragoman.upstream.kiro.durable import lock_beside, unwritable
+from dragoman.upstream.kiro.durable import left_ahead, lock_beside, unwritable, write_ahead
 from dragoman.upstream.kiro.endpoints import region_of_arn
 from dragoman.upstream.kiro.stores import outran
 from dragoman.upstream.kiro.token import Document, Kind, Token, parse_token, pick, renewed
@@ -49,8 +49,17 @@ class CliStore:
         return max(found, key=lambda token: token.expires_at or 0)
 
     def prepare(self) -> None:
-        with self._writing():
-            pass
+        try:
+            left = left_ahead(self.path)
+            with self._writing() as database:
+                for each in left:
+                    for key in _KEYS:
+                        if each.replaces(self._text(database, key)):
+                            self._update(database, key, each.data)
+            for each in left:
+                each.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise unwritable(self.path, error) from None
 
     def save(self, token: Token, was: Token) -> Token:
         with self._writing() as database:
@@ -60,9 +69,18 @@ class CliStore:
             stored = self._token(database, token.slot, row)
             if outran(stored, was, token):
                 return stored
-            value = jsonio.encode(renewed(row, token)).decode()
-            database.execute("UPDATE auth_kv SET value = ? WHERE key = ?", (value, token.slot))
+            value = jsonio.encode(renewed(row, token))
+            ahead = self._write_ahead(self._text(database, token.slot), value)  # a commit waits for the disk, twice
+            self._update(database, token.slot, value)
+        if ahead is not None:
+            ahead.unlink(missing_ok=True)
         return token
+
+    def _write_ahead(self, old: bytes, new: bytes) -> Path | None:
+        try:
+            return write_ahead(self.path, old, new)
+        except OSError:  # the database may still be written
+            return None
 
     def _logins(
         self, database: sqlite3.Connection, rows: dict[str, Document]
@@ -86,6 +104,13 @@ class CliStore:
         return parse_token(
             known | {name: value for name, value in row.items() if value}, str(self.path), _KEYS[key], key
         )
+
+    def _text(self, database: sqlite3.Connection, key: str) -> bytes:
+        row = database.execute("SELECT value FROM auth_kv WHERE key = ?", (key,)).fetchone()
+        return row[0].encode() if row and isinstance(row[0], str) else bytes(row[0] or b"") if row else b""
+
+    def _update(self, database: sqlite3.Connection, key: str, value: bytes) -> None:
+        database.execute("UPDATE auth_kv SET value = ? WHERE key = ?", (value.decode(), key))
 
     def _row(self, database: sqlite3.Connection, table: str, key: str) -> Document:
         """A row's JSON object; empty for none, and for a table that this version of the program does not have."""
@@ -130,14 +155,33 @@ class CliStore:
             raise unwritable(self.path, str(error)) from None
 
     def _open(self) -> sqlite3.Connection:
-        database = self._connect("mode=ro")
+        try:
+            return self._readable("mode=ro")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+                raise
+        try:
+            return self._readable("mode=rw")  # what a process left half done when it was killed is taken back
+        except sqlite3.OperationalError:
+            if _journal(self.path).exists():
+                raise
+        return self._connect("immutable=1")  # a write-ahead log on a read-only mount cannot be opened otherwise
+
+    def _readable(self, mode: str) -> sqlite3.Connection:
+        database = self._connect(mode)
         try:
             database.execute("SELECT 1 FROM sqlite_master LIMIT 1")
-        except sqlite3.OperationalError:  # a write-ahead log on a read-only mount cannot be opened otherwise
+        except sqlite3.Error:
             database.close()
-            return self._connect("immutable=1")
+            raise
         return database
 
     def _connect(self, mode: str) -> sqlite3.Connection:
         uri = f"{self.path.resolve().as_uri()}?{mode}"
         return sqlite3.connect(uri, uri=True, timeout=_BUSY, isolation_level=None)
+
+
+def _journal(path: Path) -> Path:
+    """Where SQLite keeps what a write has not finished replacing."""
+    path = path.resolve()
+    return path.with_name(f"{path.name}-journal")

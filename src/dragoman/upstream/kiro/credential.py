@@ -1,15 +1,17 @@
 """The credential of a Kiro upstream: signs with the stored token and renews it, once, for all who wait.
 
 A renewal, in its order: read the store again (another program may have renewed the login) · lock it against other
-processes · read it once more · make sure that it can be written · refresh · write · only then let the others go on.
+processes · make sure that it can be written · read it once more · refresh · write · only then let the others go on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
@@ -35,6 +37,7 @@ _UNLISTED = 300.0  # seconds before profiles that could not be listed are asked 
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
+_writer = ThreadPoolExecutor(1, "kiro-token")  # a new token does not wait until other threads have time
 
 
 class _Failure(Struct, frozen=True):
@@ -152,8 +155,12 @@ class KiroCredential:
         )
 
     async def aclose(self) -> None:
-        """Let a refresh under way finish: its answer may be the only copy of a new refresh token."""
+        """Let a refresh under way finish, and write what could not be written: ours may be the only copy of a token."""
         await self._renewal.settle()
+        if self._base is not None:
+            with contextlib.suppress(CredentialFault):  # told when it failed first
+                async with locked(self._store.lock):
+                    await self._stored()
 
     def describe(self) -> dict[str, Json]:
         try:
@@ -179,6 +186,10 @@ class KiroCredential:
             "problem": self._problem,
             "unsaved": self._base is not None,
         }
+
+    def secrets(self) -> list[Secret]:
+        held = [token for token in (self._token, self._base) if token is not None]
+        return [each for token in held for each in (token.access, token.refresh, token.client_secret) if each]
 
     def _state(self, token: Token) -> str:
         if self._failure is not None and self._failure.fault.lasting:
@@ -210,14 +221,13 @@ class KiroCredential:
             raise
 
     async def _renew_locked(self) -> Token:
+        await asyncio.to_thread(self._store.prepare)
         token = await self._stored()
         if not self._stale(token):
             return self._adopt(token)
-        await asyncio.to_thread(self._store.prepare)
         fresh, was = await self._refreshed(token)
         if fresh is was:  # another program was faster after all
             return self._adopt(fresh)
-        self._adopt(fresh)
         self._renewed_at = self._now()
         _log.info("%s: the token was refreshed", self.name)
         in_store = self._base if was is token and self._base is not None else was
@@ -253,7 +263,7 @@ class KiroCredential:
 
     async def _keep(self, token: Token, was: Token) -> Token:
         """Write the token. If that fails it lives on in memory, and is written as soon as it can be."""
-        saving = asyncio.ensure_future(asyncio.to_thread(self._store.save, token, was))
+        saving = asyncio.get_running_loop().run_in_executor(_writer, self._store.save, token, was)
         try:
             kept = await asyncio.shield(saving)
         except asyncio.CancelledError:
@@ -263,7 +273,7 @@ class KiroCredential:
             self._base, self._problem = was, str(fault)
             self._write_at = self._now() + _OWED
             _log.error("%s: a refreshed token could not be written and is only in memory: %s", self.name, fault)
-            return token
+            return self._adopt(token)
         self._base = None
         return self._adopt(kept)
 

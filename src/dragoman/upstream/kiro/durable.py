@@ -1,54 +1,117 @@
-"""Files that hold secrets: replaced whole or not at all, readable by their owner only, one writer at a time."""
+"""Files that hold secrets: replaced whole or not at all, readable by their owner only, one writer at a time.
+
+A replacement is first written beside its file, under a name that tells what it replaces and what it is. A process that
+is killed after that leaves the only copy of a new token there: whoever holds the lock next sees from the name that it
+is whole and that what it replaces has not changed since, and takes the last step.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from msgspec import Struct
+
 from dragoman.upstream.credentials import CredentialFault
 
 PATIENCE = 30.0  # seconds to wait for another process; it holds the lock for one refresh, which takes 15 at most
 _GLANCE = 0.05
 _LEFTOVER = ".dragoman-tmp"
+_ROOM = 16 * 1024  # bytes that a file may grow by
 
 
 def replace_file(path: Path, data: bytes) -> None:
     """Put `data` in the file's place, 0600. A kill at any moment leaves the old content or the new. Raises OSError."""
     path = path.resolve()  # a link stays a link
-    temporary = _temporary(path)
+    ahead = write_ahead(path, _content(path), data)
     try:
-        with temporary.open("r+b") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        ahead.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        ahead.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
 
 
 def check_replaceable(path: Path) -> None:
-    """Do all of `replace_file` that can fail because of permissions. Raises OSError."""
+    """Finish what was left, and do all of `replace_file` that can fail for want of leave or room. Raises OSError."""
     path = path.resolve()
-    for leftover in path.parent.glob(f".{path.name}.*{_LEFTOVER}"):  # of a process that was killed while it wrote
-        leftover.unlink(missing_ok=True)
-    _temporary(path).unlink()
+    for left in left_ahead(path):
+        if left.replaces(_content(path)):
+            left.path.replace(path)
+            _sync_folder(path.parent)
+        left.path.unlink(missing_ok=True)
+    _write_beside(path, "", bytes(len(_content(path)) + _ROOM)).unlink()
+
+
+class Left(Struct, frozen=True):
+    """A replacement that was written whole, and not put in its place."""
+
+    path: Path
+    old: str  # the digest of what it replaces
+    data: bytes
+
+    def replaces(self, content: bytes) -> bool:
+        return self.old == _digest(content)
+
+
+def write_ahead(path: Path, old: bytes, new: bytes) -> Path:
+    """Write down beside `path` that something in it is about to be replaced. Raises OSError."""
+    return _write_beside(path.resolve(), f"{_digest(old)}-{_digest(new)}.", new)
+
+
+def left_ahead(path: Path) -> list[Left]:
+    """What killed processes wrote down beside `path`; what they did not finish to write is removed. Raises OSError."""
+    path = path.resolve()
+    found = []
+    for each in path.parent.glob(f".{path.name}.*{_LEFTOVER}"):
+        old, _, new = each.name.removeprefix(f".{path.name}.").partition(".")[0].partition("-")
+        data = _content(each)
+        if new == _digest(data):
+            found.append(Left(each, old, data))
+        else:
+            each.unlink(missing_ok=True)
+    return found
 
 
 def make_private_folder(path: Path) -> None:
+    """Make the folder, or make ours private. Raises OSError."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = path.stat()
+    if os.name == "posix" and found.st_uid == os.geteuid() and found.st_mode & 0o077:
+        path.chmod(0o700)
+    for folder in missing:
+        _sync_folder(folder.parent)
 
 
-def _temporary(path: Path) -> Path:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_LEFTOVER)  # 0600
-    os.close(handle)
+def _write_beside(path: Path, lineage: str, data: bytes) -> Path:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.{lineage}", suffix=_LEFTOVER)  # 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
     return Path(name)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def _sync_folder(folder: Path) -> None:

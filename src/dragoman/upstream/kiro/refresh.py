@@ -97,7 +97,7 @@ def read_refusal(response: HttpResponse, token: Token) -> Refusal:
     document = read_answer(response)
     named = response.header("x-amzn-errortype").partition(":")[0] or pick(document, "__type").rpartition("#")[2]
     words = pick(document, "error_description", "message", "Message") or f"status {response.status}"
-    return Refusal(response.status, pick(document, "error") or _CODES.get(named, named), token.masked(words[:300]))
+    return Refusal(response.status, pick(document, "error") or _CODES.get(named, named), token.masked(words)[:300])
 
 
 _CODES = {

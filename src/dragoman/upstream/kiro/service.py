@@ -137,7 +137,7 @@ def _answer(response: HttpResponse, token: Token) -> Document:
     if response.status == 200 and known:
         return known
     words = known.get("message") or known.get("Message") or f"status {response.status}"
-    said = token.masked(str(words)[:300])
+    said = token.masked(str(words))[:300]
     raise CredentialFault(f"Kiro refused the login: {said}", lasting=response.status in (400, 401, 403))
 
 

@@ -113,13 +113,7 @@ class OwnStore(_FileStore):
             raise unwritable(self.path, error) from None
 
     def _document(self) -> Document:
-        try:
-            mode = self.path.stat().st_mode
-        except OSError as error:
-            raise unreadable(self.path, error) from None
-        if mode & 0o077 and os.name == "posix":
-            raise CredentialFault(f"{self.path} can be read by others. Run `chmod 600 {self.path}`.")
-        return read_document(self.path)
+        return read_document(self.path, private=True)
 
 
 class IdeStore(_FileStore):
@@ -162,9 +156,12 @@ def outran(stored: Token, was: Token, token: Token) -> bool:
     return stored.access != was.access and (stored.expires_at or 0) > (token.expires_at or 0)
 
 
-def read_document(path: Path) -> Document:
+def read_document(path: Path, *, private: bool = False) -> Document:
+    """The object in a file; one that must be `private` is not read if others could."""
     try:
         with path.open("rb") as file:
+            if private and os.name == "posix" and os.fstat(file.fileno()).st_mode & 0o077:
+                raise CredentialFault(f"{path} can be read by others. Run `chmod 600 {path}`.")
             data = file.read(_LARGEST + 1)
     except OSError as error:
         raise unreadable(path, error) from None

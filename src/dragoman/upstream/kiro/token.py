@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from dragoman.upstream.credentials import CredentialFault, Secret
 from dragoman.upstream.kiro.endpoints import BUILDER_ID, DEFAULT_REGION, is_loopback, region_of_arn
+from dragoman.upstream.spellings import masked
 from dragoman.wire.jsonio import Json
 
 Kind: TypeAlias = Literal["social", "idc", "external_idp", "api_key"]
@@ -63,10 +64,7 @@ class Token(Struct, frozen=True, kw_only=True):
 
     def masked(self, words: str) -> str:
         """The words without any secret of this token, should a service ever repeat one."""
-        for secret in (self.access, self.refresh, self.client_secret):
-            if secret:
-                words = words.replace(secret.reveal(), "***")
-        return words
+        return masked(words, (each.reveal() for each in (self.access, self.refresh, self.client_secret)))
 
 
 # --- reading

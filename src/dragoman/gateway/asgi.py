@@ -1,0 +1,169 @@
+"""Exchanges under any ASGI server, so that the gateway can be mounted in somebody's application.
+
+`send` waits and does not fail when the client has left, so a writer task stands between it and those who answer, and
+another watches `receive`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+from dragoman.errors import ClientFault, Fault
+from dragoman.gateway.exchange import BODY_SECONDS, HIGH, LOW, STALL, Exchange, Gone, header_value, too_large
+from dragoman.wire.http import Headers, HttpRequest
+
+Message: TypeAlias = MutableMapping[str, Any]
+Scope: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+
+TARGET = "dragoman.target"  # where our own uvicorn protocol puts the request line's target
+_DRAINED = 2  # times the limit: so much of a body that is too long is read, since clients read only after they wrote
+_FAREWELL = 1.0  # seconds to write the last words when the server ends
+
+
+class AsgiExchange(Exchange):
+    __slots__ = ("_pending", "_receive", "_send", "_size", "_stall", "_start", "_wake", "_watcher", "_writer")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, *, stall: float | None = None) -> None:
+        request = _head(scope)
+        target = scope.get("extensions", {}).get(TARGET, {}).get("target", request.path)
+        began = asyncio.get_running_loop().time()
+        super().__init__(request, target=target, version=scope.get("http_version", "1.1"), began=began)
+        self._task = asyncio.current_task()
+        self._receive, self._send = receive, send
+        self._stall = STALL if stall is None else stall
+        self._start: Message | None = None
+        self._pending: list[bytes] = []
+        self._size = 0
+        self._wake = asyncio.Event()
+        self._writer: asyncio.Task[None] | None = None  # only where a stream needs one
+        self._watcher: asyncio.Task[None] | None = None
+
+    # --- in
+
+    async def body(self, limit: int) -> bytes:
+        said = self.request.header("content-length")
+        if said.isdecimal() and int(said[:20]) > limit * _DRAINED:
+            raise too_large(limit)
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                return await self._gathered(limit)
+        except TimeoutError:
+            message = f"the request did not come whole within {BODY_SECONDS:g} s"
+            raise ClientFault(message, fault=Fault("timeout", message, 408)) from None
+
+    async def _gathered(self, limit: int) -> bytes:
+        pieces: list[bytes] = []
+        size = 0
+        more = True
+        while more and size <= limit * _DRAINED:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self.gone = True
+                raise Gone
+            piece = message.get("body", b"")
+            size += len(piece)
+            if size <= limit:
+                if self.share is not None:
+                    self.share.take(len(piece))
+                pieces.append(piece)
+            else:
+                pieces.clear()
+            more = message.get("more_body", False)
+        if size > limit:
+            raise too_large(limit)
+        return b"".join(pieces)
+
+    # --- out
+
+    def whole(self, status: int, headers: Headers, body: bytes) -> None:
+        self.head(status, (*headers, ("content-length", str(len(body)))))
+        self.end(body)
+
+    def head(self, status: int, headers: Headers) -> None:
+        self.begun = True
+        last: Headers = (("connection", "close"),) if self.last else ()
+        lines = [
+            (name.encode("latin-1"), header_value(value).encode("latin-1", "replace"))
+            for name, value in (*headers, *self.headers, *last)
+        ]
+        self._start = {"type": "http.response.start", "status": status, "headers": lines}
+
+    def chunk(self, data: bytes) -> None:
+        self._pending.append(data)
+        self._size += len(data)
+        if self._size > HIGH:
+            self._hold()
+        self.flush()
+
+    def flush(self) -> None:
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write())
+        self._wake.set()
+
+    def end(self, data: bytes = b"") -> None:
+        self._pending.append(data)
+        self.finished = True
+        self._wake.set()
+
+    # --- the end
+
+    def watch(self) -> None:
+        self._watcher = asyncio.create_task(self._watch())
+
+    async def close(self) -> None:
+        """Wait until all is written, or nobody reads it."""
+        self._task = None
+        try:
+            if self.finished and not self.gone:
+                writing = self._writer or asyncio.create_task(self._write())
+                await asyncio.wait([writing], timeout=_FAREWELL if self.cut_off else None)
+        finally:
+            for task in (self._writer, self._watcher):
+                if task is not None:
+                    task.cancel()
+
+    async def _write(self) -> None:
+        """Write until the end, all that has gathered at a time."""
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                async with asyncio.timeout(self._stall):
+                    if await self._written():
+                        return
+                if self._size <= LOW:
+                    self._flow()
+        except (OSError, TimeoutError):  # it left, where the server tells; or it does not read
+            self.gone = True
+            self._interrupt()
+
+    async def _written(self) -> bool:
+        if self._start is not None:
+            start, self._start = self._start, None
+            await self._send(start)
+        last, data = self.finished, b"".join(self._pending)
+        self._pending.clear()
+        self._size = 0
+        if data or last:
+            await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+        return last
+
+    async def _watch(self) -> None:
+        with suppress(OSError):
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+        self.leave()
+
+
+def _head(scope: Scope) -> HttpRequest:
+    # The raw path: a model's name in it may hold an encoded slash. A server that has none gives the decoded one.
+    path = scope.get("raw_path") or scope["path"].encode()
+    headers = tuple([(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]])
+    root = scope.get("root_path", "")
+    text = path.decode("latin-1").partition("?")[0].removeprefix(root)
+    return HttpRequest(scope["method"], text or "/", scope.get("query_string", b"").decode("latin-1"), headers)

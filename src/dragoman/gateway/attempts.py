@@ -1,0 +1,259 @@
+"""Asks one question of its targets until one of them answers: every credential, every retry, every fallback is here.
+
+Until the client has seen something, a failure means another credential, another try, the next target or an HTTP error.
+After that nothing is asked twice behind its back. How an answer is delivered is the delivery's affair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec import Struct, field, structs
+
+from dragoman.dialects.base import Dialect
+from dragoman.errors import (
+    ClientFault,
+    DragomanError,
+    Fault,
+    MalformedRequest,
+    Unrepresentable,
+    UpstreamFault,
+)
+from dragoman.gateway.backend import Backend, Busy, Fleet, Refused
+from dragoman.gateway.breaker import Resting, Ticket
+from dragoman.gateway.exchange import Exchange
+from dragoman.gateway.explain import Ring, remembered
+from dragoman.gateway.memory import Memory
+from dragoman.gateway.observe import Journal, Meters, Record
+from dragoman.gateway.policy import Budget, Patience, next_step, to_tell
+from dragoman.model.conversation import Conversation
+from dragoman.model.notes import Note
+from dragoman.translate import Plan
+from dragoman.upstream.client import Reply
+from dragoman.upstream.credentials import Credential
+from dragoman.wire import jsonio
+from dragoman.wire.http import HttpRequest, HttpResponse
+
+_SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id", "session_id", "x-session-affinity")
+
+
+class Desk(Struct, frozen=True):
+    """What every request uses."""
+
+    journal: Journal
+    meters: Meters
+    ring: Ring
+    budget: Budget
+    patience: Patience
+    memory: Memory = field(default_factory=Memory)
+
+
+class Delivery(Protocol):
+    """Brings an answer to the client, whole or as a stream."""
+
+    @property
+    def seen(self) -> bool:
+        """Whether the client has seen anything."""
+
+    @property
+    def left(self) -> float:
+        """Seconds until the client will see something in any case."""
+
+    async def take(self, reply: Reply, made: Plan, begun: Callable[[], None]) -> Fault | None:
+        """Deliver this answer; gives the fault that ended it after the client had seen something. Raises others.
+
+        `begun` is called once it says something.
+        """
+
+    def drop(self) -> None:
+        """Forget what is held of an answer that failed."""
+
+
+class Attempts:
+    """One question on its way to an answer."""
+
+    def __init__(
+        self, desk: Desk, fleet: Fleet, exchange: Exchange, client: Dialect, asked: Conversation, record: Record
+    ) -> None:
+        self._desk, self._fleet = desk, fleet
+        self._exchange, self._record = exchange, record
+        self._client, self._asked = client, asked
+        self._plain_headers = exchange.headers
+        self._tries = 0  # beyond the first
+
+    async def through(self, delivery: Delivery) -> None:
+        """Ask the targets in turn. Raises what the first of them said if none has answered."""
+        told: DragomanError | None = None
+        self._desk.budget.request(time.monotonic())
+        targets = self._fleet.config.resolve(self._asked.model)
+        for target in targets:
+            backend = self._fleet.backend(target.upstream.name)
+            try:
+                await self._ask(backend, target.model, delivery, last=target is targets[-1])
+                return
+            except DragomanError as error:
+                told = to_tell(told, error)
+                if delivery.seen or next_step(error) == "tell":
+                    break
+        if told is not None:
+            raise told
+
+    async def _ask(self, backend: Backend, model: str, delivery: Delivery, *, last: bool) -> None:
+        """Ask one target, with each of its credentials if need be, and again if that may help."""
+        made = self.planned(backend, model)
+        credentials = backend.credentials(self.session(), model)
+        told: DragomanError | None = None
+        while True:
+            try:
+                await self._attempt(backend, made, credentials[0], delivery)
+                return
+            except DragomanError as error:
+                told = to_tell(told, error)
+                if not delivery.seen:
+                    delivery.drop()
+                    if next_step(error) == "key" and len(credentials) > 1:
+                        del credentials[0]
+                        continue
+                wait = None if delivery.seen else self._wait(error, last=last)
+                if wait is None or wait >= delivery.left:
+                    raise told from None
+                await asyncio.sleep(wait)
+                if delivery.seen:
+                    raise told from None
+
+    def _wait(self, error: DragomanError, *, last: bool) -> float | None:
+        """How long before the same is asked again; None if it is not."""
+        step, desk = next_step(error), self._desk
+        resting = isinstance(error, Resting)
+        # There is no other credential. One who asked for a pause is waited for, if there is nobody else either.
+        if (error.hinted and last) if isinstance(error, Resting) else error.fault.kind == "rate_limit":
+            step = "again"
+        if step != "again" or self._tries >= desk.patience.retries:
+            return None
+        wait = desk.patience.wait(error, self._tries)
+        if wait is None or not (resting or desk.budget.allows(time.monotonic())):
+            return None
+        self._tries += 1
+        return wait
+
+    async def _attempt(self, backend: Backend, made: Plan, credential: Credential, delivery: Delivery) -> None:
+        ticket = backend.enter(credential, made.sent.model)
+        try:
+            await self._asked_of(backend, made, credential, delivery, ticket)
+        except DragomanError as error:
+            if not isinstance(error, ClientFault | Busy):
+                backend.went_wrong(ticket, error)
+                self._desk.meters.retry(backend.name, error.fault.kind)
+                self._record.tried.append(f"{backend.name}: {error.fault.kind} {error.fault.status}")
+            raise
+        finally:
+            ticket.close()
+
+    async def _asked_of(
+        self, backend: Backend, made: Plan, credential: Credential, delivery: Delivery, ticket: Ticket
+    ) -> None:
+        self._record.attempts += 1
+        async with backend.gate.slot():
+            request = self._request(backend, made)
+            reply: Reply | None = None
+            try:
+                reply = await backend.open(request, credential, made.sent)
+                fault = await delivery.take(reply, made, ticket.accepted)
+            except Refused as refused:
+                await self._keep(backend, made, request, refused.response, refused.fault)
+                raise
+            except UpstreamFault as failed:
+                await self._keep_stream(backend, made, request, reply, failed.fault)
+                raise
+            finally:
+                if reply is not None:
+                    reply.close()
+            if fault is not None:
+                await self._keep_stream(backend, made, request, reply, fault)
+                backend.went_wrong(ticket, UpstreamFault("", fault=fault))
+            else:
+                backend.went_well(ticket)
+
+    # --- what is sent
+
+    def planned(self, backend: Backend, model: str) -> Plan:
+        """The question as this target can be asked it. Raises MalformedRequest, Unrepresentable."""
+        record = self._record
+        record.upstream, record.upstream_dialect, record.used_model = backend.name, backend.dialect.name, model
+        try:
+            made = self._desk.memory.plan(
+                self._exchange.request,
+                self._client,
+                backend.dialect,
+                self._asked,
+                model=model,
+                settings=backend.upstream.settings,
+            )
+        except RecursionError:
+            raise MalformedRequest("nested too deeply") from None
+        if backend.upstream.settings.losses == "refuse" and (name := jsonio.doubled(self._exchange.request.body)):
+            raise MalformedRequest(f"{name!r} stands twice in one object; losses are refused")
+        record.notes, record.verbatim = list(made.notes), made.verbatim
+        self._announce(backend)
+        return made
+
+    def _announce(self, backend: Backend) -> None:
+        own = (("dragoman-notes", str(len(self._record.notes))), ("dragoman-upstream", backend.name))
+        self._exchange.headers = (*self._plain_headers, *own)
+
+    def session(self) -> str:
+        """What ties the requests of one conversation together, so that they share a credential and its caches."""
+        request = self._exchange.request
+        found = next((value for name in _SESSION_HEADERS if (value := request.header(name))), "")
+        return found or self._asked.user
+
+    def _request(self, backend: Backend, made: Plan) -> HttpRequest:
+        try:
+            request = made.upstream.binding.wrap(made.call())
+        except RecursionError:
+            raise Unrepresentable("nested too deeply") from None
+        if not made.verbatim or made.sent.model != made.asked.model:
+            return request
+        given = self._exchange.request.body
+        if (name := _doubled(given, request.body)) is None:
+            return structs.replace(request, body=given)
+        # Whoever reads it next might take the first of the two, which nobody has looked at here.
+        note = Note("json.duplicate_keys", "dropped", "", f"{name!r} stands twice in one object; the last one counts")
+        if note not in self._record.notes:
+            self._record.notes.append(note)
+            self._announce(backend)
+        return request
+
+    # --- what is kept of a refusal
+
+    async def _keep_stream(
+        self, backend: Backend, made: Plan, request: HttpRequest, reply: Reply | None, fault: Fault
+    ) -> None:
+        """A refusal inside an answer that had begun well."""
+        if reply is not None and reply.status:
+            said = HttpResponse(reply.status, reply.headers, backend.dialect.codec.render_fault(fault))
+            await self._keep(backend, made, request, said, fault)
+
+    async def _keep(
+        self, backend: Backend, made: Plan, request: HttpRequest, response: HttpResponse, fault: Fault
+    ) -> None:
+        ring, redactor, client = self._desk.ring, self._desk.journal.redactor, self._exchange.request
+        if not ring.enabled:
+            return
+
+        way = (self._exchange.id, self._client.name, backend.name)
+        words = (client, request, response, fault)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, lambda: ring.keep(remembered(way, made, words, redactor)))
+
+
+def _doubled(given: bytes, written: bytes) -> str | None:
+    """A name that stands twice in an object of the text; `written` is the same without such. Few texts are looked at
+    closely: those that have another number of colons, or an escape that could hide one.
+    """
+    if given.count(b":") == written.count(b":") and b"\\u003" not in given:
+        return None
+    return jsonio.doubled(given)

@@ -1,0 +1,382 @@
+"""Who is left alone, and until when: one mechanism for broken upstreams and for those that asked for a pause. Pure.
+
+    asked ──5 failures in a row, or more than half of 20 within 30 s──> open ──a probe after 5, 10 … 120 s──> asked
+      └──rate limit, quota, refused credential──> cooling ──its time is over, or a probe went well──> asked
+
+Both are a `Rest` of a scope: an upstream, one of its credentials, and a family of models or all of them. A time that an
+upstream names is a hint: while it lasts, one request in five minutes goes through, and one that goes well ends it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from dragoman.errors import ClientFault, ConnectFailed, DragomanError, Fault, Kind
+from dragoman.wire.jsonio import Json
+
+MOST_SCOPES = 512  # a client names any model it likes: more are not remembered
+_LONGEST_WHY = 300
+_EARLY = 0.01  # seconds: timers ring a little early, and whoever waited as long as he was told has waited enough
+# A model and its dated versions are one family: providers limit them together.
+_VERSION = re.compile(r"(?:[-@]\d{8}|-\d{4}-\d\d-\d\d|-latest)?(?:-v\d+)?(?::\d+)?(?:\[\w+\])?\Z")
+
+
+class Tolerance(Struct, frozen=True):
+    """The numbers. Times are seconds."""
+
+    failures: int = 5  # in a row
+    share: float = 0.5  # of at least `least` requests within `window`
+    least: int = 20
+    window: float = 30.0
+    first_probe: float = 5.0  # doubling after each that fails
+    last_probe: float = 120.0
+    cooling_probe: float = 300.0
+    longest: float = 24 * 3600.0
+
+
+class Scope(NamedTuple):
+    """What rests. Without a family: all models of that credential."""
+
+    upstream: str
+    credential: str
+    family: str = ""
+
+
+class _Rule(Struct, frozen=True):
+    """What a kind of refusal means for those that come after. Without `usual`, only a named time makes a pause."""
+
+    whole: bool = False  # the credential with all its models
+    usual: float | None = None
+
+
+_COOLS: dict[Kind, _Rule] = {
+    "rate_limit": _Rule(),
+    "overloaded": _Rule(),
+    "permission": _Rule(usual=60.0),
+    "quota": _Rule(whole=True, usual=300.0),
+    "auth": _Rule(whole=True, usual=15.0),
+}
+_OF_THE_REQUEST: frozenset[Kind] = frozenset({"invalid", "context_full", "too_large", "not_found"})
+
+
+class Resting(ConnectFailed):
+    """The upstream is left alone for now: it was not asked. `hinted`: it asked for this itself."""
+
+    def __init__(self, message: str, ready: float, *, hinted: bool) -> None:
+        super().__init__(message, fault=Fault("overloaded", message, 503, retry_after=ready))
+        self.ready = ready
+        self.hinted = hinted
+
+
+class Kept(Struct, frozen=True):
+    """A cooldown as it outlives the process. Times are those of the wall."""
+
+    upstream: str
+    credential: str
+    family: str
+    kind: str
+    why: str
+    since: float
+    until: float
+
+
+class Rest:
+    """One pause. `until` is infinite for a breaker: only a probe ends it."""
+
+    __slots__ = ("kind", "probe_at", "probing", "scope", "since", "until", "wait", "why")
+
+    def __init__(self, scope: Scope, kind: str, why: str, since: float) -> None:
+        self.scope, self.kind, self.why, self.since = scope, kind, why, since
+        self.until = self.probe_at = math.inf
+        self.wait = 0.0
+        self.probing = False
+
+    @property
+    def cooling(self) -> bool:
+        return self.until != math.inf
+
+    def ready(self, now: float) -> float:
+        """Seconds until somebody may ask. While a probe is out nobody knows; it will not be long."""
+        if self.over(now):
+            return 0.0
+        left = self.probe_at - now
+        return 1.0 if self.probing else left if left > _EARLY else 0.0
+
+    def over(self, now: float) -> bool:
+        return now >= self.until - _EARLY
+
+
+class _Counts:
+    """How a scope has been doing: failures in a row, and both kinds by the second."""
+
+    __slots__ = ("_failed", "_ok", "_seconds", "row")
+
+    def __init__(self) -> None:
+        self.row = 0
+        self._ok = self._failed = 0
+        self._seconds: deque[list[int]] = deque()  # second, went well, failed
+
+    def note(self, now: float, ok: bool, window: float) -> None:
+        second, seconds = int(now), self._seconds
+        if not seconds or seconds[-1][0] != second:
+            seconds.append([second, 0, 0])
+            while seconds[0][0] <= second - window:
+                _, well, badly = seconds.popleft()
+                self._ok -= well
+                self._failed -= badly
+        if ok:
+            seconds[-1][1] += 1
+            self._ok += 1
+            self.row = 0
+        else:
+            seconds[-1][2] += 1
+            self._failed += 1
+            self.row += 1
+
+    def too_bad(self, tolerance: Tolerance) -> bool:
+        total = self._ok + self._failed
+        often = total >= tolerance.least and self._failed > tolerance.share * total
+        return often or self.row >= tolerance.failures
+
+
+class Ticket:
+    """One attempt. Say how it went, then `close`; a probe that ended without a verdict makes room for another."""
+
+    __slots__ = ("_breaker", "_probes", "_scope", "_since")
+
+    def __init__(self, breaker: Breaker | None, scope: Scope, since: float, probes: tuple[Rest, ...]) -> None:
+        self._breaker, self._scope, self._since, self._probes = breaker, scope, since, probes
+
+    def accepted(self) -> None:
+        """It has begun to answer: whatever rested because it did not, does so no longer."""
+        if self._breaker is not None:
+            self._breaker.wake(self._scope, self._since)
+
+    def succeeded(self) -> None:
+        if self._breaker is not None:
+            self._breaker.note_success(self._scope, self._since)
+
+    def failed(self, error: DragomanError) -> None:
+        if self._breaker is not None and not isinstance(error, ClientFault):
+            self._breaker.note_failure(self._scope, self._since, error)
+
+    def close(self) -> None:
+        for rest in self._probes:
+            rest.probing = False
+        self._probes = ()
+
+
+class Breaker:
+    """All rests of one process. `changed` is called when a cooldown that outlives it began or ended."""
+
+    def __init__(
+        self,
+        tolerance: Tolerance | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        words: Callable[[str], str] = str,
+    ) -> None:
+        self.tolerance = tolerance or Tolerance()
+        self.changed: Callable[[], None] = lambda: None
+        self._clock, self._wall, self._words = clock, wall, words
+        self._rests: dict[Scope, Rest] = {}
+        self._counts: dict[Scope, _Counts] = {}
+
+    # --- asking
+
+    def enter(self, upstream: str, credential: str, model: str, *, guarded: bool = True) -> Ticket:
+        """Leave to ask. Raises Resting."""
+        scope = Scope(upstream, credential, family(model))
+        if not guarded:
+            return Ticket(None, scope, 0.0, ())
+        now = self._clock()
+        rests = self._of(scope, now) if self._rests else ()
+        if not rests:
+            return Ticket(self, scope, now, ())
+        longest = max(rests, key=lambda rest: rest.ready(now))
+        if ready := longest.ready(now):
+            raise Resting(self._sentence(longest, ready), ready, hinted=longest.cooling)
+        for rest in rests:
+            rest.probing = True
+        return Ticket(self, scope, now, rests)
+
+    def ready(self, upstream: str, credential: str, model: str) -> float:
+        """Seconds until this may be asked; 0 if it may now."""
+        if not self._rests:
+            return 0.0
+        now = self._clock()
+        return max((rest.ready(now) for rest in self._of(Scope(upstream, credential, family(model)), now)), default=0.0)
+
+    def _of(self, scope: Scope, now: float) -> tuple[Rest, ...]:
+        """The rests that stand before a scope; those that are over are forgotten."""
+        found = []
+        for each in (scope, scope._replace(family="")):
+            rest = self._rests.get(each)
+            if rest is not None and rest.over(now):
+                del self._rests[each]
+                self.changed()
+            elif rest is not None:
+                found.append(rest)
+        return tuple(found)
+
+    # --- how it went
+
+    def wake(self, scope: Scope, since: float) -> None:
+        """Somebody was answered who asked after the rest had begun: it ends."""
+        if not self._rests:
+            return
+        for each in (scope, scope._replace(family="")):
+            rest = self._rests.get(each)
+            if rest is not None and rest.since < since:
+                del self._rests[each]
+                if rest.cooling:
+                    self.changed()
+
+    def note_success(self, scope: Scope, since: float) -> None:
+        self.wake(scope, since)
+        self._counted(scope).note(self._clock(), True, self.tolerance.window)
+
+    def note_failure(self, scope: Scope, since: float, error: DragomanError) -> None:
+        fault = error.fault
+        if fault.kind in _OF_THE_REQUEST:
+            return
+        rule = _COOLS.get(fault.kind)
+        if rule is not None and (seconds := rule.usual if fault.retry_after is None else fault.retry_after):
+            self._cool(scope._replace(family="") if rule.whole else scope, fault, seconds)
+            return
+        now = self._clock()
+        counts = self._counted(scope)
+        counts.note(now, False, self.tolerance.window)
+        rests = self._of(scope, now)
+        if rests:
+            self._probe_failed(rests, since, fault, now)
+        elif counts.too_bad(self.tolerance):
+            rest = self._resting(scope, fault, now)
+            rest.wait = self.tolerance.first_probe
+            rest.probe_at = now + rest.wait
+
+    def _cool(self, scope: Scope, fault: Fault, seconds: float) -> None:
+        now = self._clock()
+        rest = self._resting(scope, fault, now)
+        rest.until = now + min(seconds, self.tolerance.longest)
+        rest.probe_at = min(rest.until, now + self.tolerance.cooling_probe)
+        self.changed()
+
+    def _probe_failed(self, rests: tuple[Rest, ...], since: float, fault: Fault, now: float) -> None:
+        tolerance = self.tolerance
+        for rest in rests:
+            if since <= rest.since:
+                continue  # it was asked before the rest began, and tells nothing new
+            if rest.cooling:
+                rest.probe_at = min(rest.until, now + tolerance.cooling_probe)
+            else:
+                self._resting(rest.scope, fault, now)
+                rest.wait = min(rest.wait * 2, tolerance.last_probe)
+                rest.probe_at = now + rest.wait
+
+    def _resting(self, scope: Scope, fault: Fault, now: float) -> Rest:
+        why = self._words(" ".join(fault.message.split())[:_LONGEST_WHY])
+        rest = self._rests.get(scope)
+        if rest is None:
+            if len(self._rests) >= MOST_SCOPES:
+                del self._rests[min(self._rests.values(), key=lambda each: each.probe_at).scope]
+            rest = self._rests[scope] = Rest(scope, fault.kind, why, now)
+        rest.kind, rest.why, rest.since = fault.kind, why, now
+        return rest
+
+    def _counted(self, scope: Scope) -> _Counts:
+        found = self._counts.get(scope)
+        if found is None:
+            if len(self._counts) >= MOST_SCOPES:
+                del self._counts[next(iter(self._counts))]
+            found = self._counts[scope] = _Counts()
+        return found
+
+    # --- for people
+
+    def clear(self, upstream: str = "") -> int:
+        """Forget every rest, or those of one upstream, and what was counted; tells how many rested."""
+        gone = [scope for scope in self._rests if upstream in ("", scope.upstream)]
+        for scope in gone:
+            del self._rests[scope]
+        for scope in [scope for scope in self._counts if upstream in ("", scope.upstream)]:
+            del self._counts[scope]
+        self.changed()
+        return len(gone)
+
+    def describe(self, upstream: str = "") -> list[Json]:
+        now, offset = self._clock(), self._wall() - self._clock()
+        return [
+            {
+                "upstream": rest.scope.upstream,
+                "credential": rest.scope.credential,
+                "models": rest.scope.family or None,
+                "state": "probing" if rest.probing else "cooling" if rest.cooling else "open",
+                "kind": rest.kind,
+                "why": rest.why,
+                "since": rest.since + offset,
+                "until": rest.until + offset if rest.cooling else None,
+                "next_try": rest.probe_at + offset,
+            }
+            for rest in self._rests.values()
+            if upstream in ("", rest.scope.upstream) and not rest.over(now)
+        ]
+
+    def left(self) -> Iterator[tuple[str, str, str, str, float]]:
+        """Every rest: its scope, its state, and seconds until somebody is let through."""
+        now = self._clock()
+        for rest in self._rests.values():
+            state = "cooling" if rest.cooling else "open"
+            yield *rest.scope, state, max(rest.probe_at - now, 0.0)
+
+    def rests(self, upstream: str, credential: str) -> bool:
+        """Whether anything of this credential rests."""
+        now = self._clock()
+        return any(
+            scope.upstream == upstream and scope.credential == credential and not rest.over(now)
+            for scope, rest in self._rests.items()
+        )
+
+    def _sentence(self, rest: Rest, ready: float) -> str:
+        clock = time.strftime("%H:%M:%S", time.localtime(self._wall() + ready))
+        scope = rest.scope
+        whose = f" ({scope.credential}{f', {scope.family}' if scope.family else ''})"
+        verb = "asked for a pause" if rest.cooling and rest.kind in ("rate_limit", "overloaded") else "is left alone"
+        return f"the upstream {scope.upstream}{whose} {verb} until {clock}, because of {rest.kind}: {rest.why}"
+
+    # --- across restarts
+
+    def kept(self) -> list[Kept]:
+        """The cooldowns. A breaker is not kept: five seconds tell how an upstream is."""
+        offset = self._wall() - self._clock()
+        return [
+            Kept(*rest.scope, rest.kind, rest.why, rest.since + offset, rest.until + offset)
+            for rest in self._rests.values()
+            if rest.cooling
+        ]
+
+    def restore(self, kept: Iterable[Kept]) -> None:
+        """Take up what another process left; a wall clock that was moved makes none of it last longer than a day."""
+        now, wall = self._clock(), self._wall()
+        for each in kept:
+            left = min(each.until - wall, self.tolerance.longest)
+            if left > 0 and len(self._rests) < MOST_SCOPES:
+                scope = Scope(each.upstream, each.credential, each.family)
+                rest = self._rests[scope] = Rest(scope, each.kind, each.why[:_LONGEST_WHY], now)
+                rest.until = now + left
+                rest.probe_at = min(rest.until, now + self.tolerance.cooling_probe)
+
+
+@lru_cache(256)
+def family(model: str) -> str:
+    """The name that a model shares with its dated versions."""
+    return _VERSION.sub("", model.lower())

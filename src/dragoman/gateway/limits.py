@@ -1,0 +1,206 @@
+"""How much of anything a request may have, and how much all of them together. Pure.
+
+What it costs: a tree is walked once, level by level; the text is looked at before it is read only where it is long
+enough to hold more values than may be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from dragoman.errors import ClientFault, Fault, MalformedRequest, TooLarge
+from dragoman.model.conversation import Conversation, ToolSpec
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
+
+_SETTING = "server.limits"
+_STREAMS = 2048
+_IN_FLIGHT = 256 * 1024 * 1024
+_SCHEMA_DEPTH, _SCHEMA_NODES = 64, 20_000
+_REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//")
+_BUSY = 1.0  # seconds after which to come back
+
+
+class RequestLimits(Struct, frozen=True, kw_only=True):
+    """`[server.limits]`: what one request may have, and all of them at once."""
+
+    depth: Annotated[int, Meta(ge=8, le=500)] = 128  # of JSON in JSON
+    nodes: Annotated[int, Meta(ge=1000)] = 1_000_000  # values in it
+    messages: Annotated[int, Meta(ge=1)] = 2048
+    tools: Annotated[int, Meta(ge=0)] = 512
+    schema: Annotated[int, Meta(ge=1024)] = 256 * 1024  # bytes of one tool's
+    name: Annotated[int, Meta(ge=1)] = 256  # characters of a tool's
+    streams: Annotated[int, Meta(ge=1)] = _STREAMS  # requests at once
+    in_flight: Annotated[int, Meta(ge=1024 * 1024)] = _IN_FLIGHT  # bytes held for all of them
+
+
+class Overloaded(ClientFault):
+    """This gateway has no room for it now."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, fault=Fault("overloaded", message, 503, retry_after=_BUSY))
+
+
+# --- one request
+
+
+def check_text(body: bytes, limits: RequestLimits) -> None:
+    """Refuse text with too many values in it before it is read: each becomes an object. Raises TooLarge."""
+    if len(body) // 2 < limits.nodes:  # a value and what parts it from the next are two bytes
+        return
+    if _marks(body) <= limits.nodes:
+        return
+    unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    plain = b'"'.join(unescaped.split(b'"')[::2])  # of each string one quote
+    if _marks(plain) - plain.count(b"[]") - plain.count(b"{}") > limits.nodes:
+        raise _too_many_values(limits)
+
+
+def _marks(text: bytes) -> int:
+    """At least the number of values in it: each but the first of a container follows a comma, the first its bracket."""
+    return text.count(b",") + text.count(b"[") + text.count(b"{") + 1
+
+
+class Shape(Struct, frozen=True):
+    """What a walk through a body has shown."""
+
+    depth: int
+    nodes: int
+    refers: bool  # somewhere stands a `$ref`
+    size: int  # bytes of its text
+
+
+def check_tree(tree: Json, size: int, limits: RequestLimits) -> Shape:
+    """Refuse a value that is nested too deeply or has too many parts. Raises MalformedRequest, TooLarge."""
+    level: list[Json] = [tree]
+    depth = nodes = 0
+    refers = False
+    while level:
+        depth += 1
+        nodes += len(level)
+        if depth > limits.depth and _holds_containers(level):
+            raise MalformedRequest(f"nested more than {limits.depth} levels deep, the limit here ({_SETTING}.depth)")
+        if nodes > limits.nodes:
+            raise _too_many_values(limits)
+        inside: list[Json] = []
+        for value in level:
+            kind = value.__class__
+            if kind is dict:
+                inside += value.values()  # type: ignore[union-attr]
+                refers = refers or "$ref" in value  # type: ignore[operator]
+            elif kind is list:
+                inside += value  # type: ignore[arg-type]
+        level = inside
+    return Shape(depth, nodes, refers, size)
+
+
+def _holds_containers(level: list[Json]) -> bool:
+    return any(isinstance(value, dict | list) for value in level)
+
+
+def check_conversation(asked: Conversation, shape: Shape, limits: RequestLimits) -> None:
+    """Refuse more messages or tools than may be, and tools that are too much. Raises MalformedRequest, TooLarge."""
+    if len(asked.messages) > limits.messages:
+        raise _too_many("messages", len(asked.messages), limits.messages)
+    if len(asked.tools) > limits.tools:
+        raise _too_many("tools", len(asked.tools), limits.tools)
+    # What the whole body does not have, no schema in it has.
+    suspect = shape.refers or shape.depth > _SCHEMA_DEPTH or shape.nodes > _SCHEMA_NODES
+    for index, tool in enumerate(asked.tools):
+        if not isinstance(tool, ToolSpec):
+            continue
+        if len(tool.name) > limits.name:
+            message = f"a name of {len(tool.name)} characters; the limit here is {limits.name} ({_SETTING}.name)"
+            raise MalformedRequest(message, at=f"tools[{index}]")
+        if tool.schema and (suspect or shape.size > limits.schema):
+            _check_schema(tool.schema, f"tools[{index}]", limits)
+
+
+def _check_schema(schema: Mapping[str, Json], at: str, limits: RequestLimits) -> None:
+    level: list[Json] = [dict(schema)]
+    depth = nodes = 0
+    while level:
+        depth += 1
+        nodes += len(level)
+        if nodes > _SCHEMA_NODES or (depth > _SCHEMA_DEPTH and _holds_containers(level)):
+            message = f"a tool's schema may have {_SCHEMA_DEPTH} levels and {_SCHEMA_NODES} values"
+            raise MalformedRequest(message, at=at)
+        inside: list[Json] = []
+        for value in level:
+            if isinstance(value, dict):
+                inside += value.values()
+                _check_reference(value.get("$ref"), at)
+            elif isinstance(value, list):
+                inside += value
+        level = inside
+    if (size := len(jsonio.encode(schema))) > limits.schema:
+        raise TooLarge(f"a schema of {size} bytes; the limit here is {limits.schema} ({_SETTING}.schema)", at=at)
+
+
+def _check_reference(reference: Json, at: str) -> None:
+    if isinstance(reference, str) and _REMOTE.match(reference):
+        raise MalformedRequest("a tool's schema may refer to its own parts (#/…) only, not to another place", at=at)
+
+
+def _too_many(what: str, found: int, most: int) -> MalformedRequest:
+    return MalformedRequest(f"{found} {what}; the limit here is {most} ({_SETTING}.{what})", at=what)
+
+
+def _too_many_values(limits: RequestLimits) -> TooLarge:
+    return TooLarge(f"more than {limits.nodes} values, the limit here ({_SETTING}.nodes)")
+
+
+# --- all requests together
+
+
+class Load:
+    """What all requests of this process hold. Whoever would go past a limit is told to come back."""
+
+    def __init__(self, limits: RequestLimits) -> None:
+        self.limits = limits
+        self.requests = 0
+        self.bytes = 0
+
+    def enter(self) -> Share:
+        """One more request, and its part in all this; whoever enters must leave."""
+        self.requests += 1
+        return Share(self)
+
+    def check(self) -> None:
+        """Whether one more request fits, now that it is counted. Raises Overloaded."""
+        most = self.limits.streams
+        if self.requests > most:
+            raise Overloaded(f"{most} requests are running, the limit here ({_SETTING}.streams)")
+
+
+class Share:
+    """The bytes that are held for one request."""
+
+    __slots__ = ("_load", "held")
+
+    def __init__(self, load: Load) -> None:
+        self.held = 0
+        self._load = load
+
+    def take(self, size: int) -> None:
+        """Hold so many bytes more. Raises Overloaded."""
+        load = self._load
+        most = load.limits.in_flight
+        if load.bytes + size > most:
+            raise Overloaded(f"{most} bytes of requests and answers are held, the limit here ({_SETTING}.in_flight)")
+        self.held += size
+        load.bytes += size
+
+    def add(self, size: int) -> None:
+        """Count bytes that are held already, or with a minus, no longer."""
+        self.held += size
+        self._load.bytes += size
+
+    def leave(self) -> None:
+        """Give everything back."""
+        self.add(-self.held)
+        self._load.requests -= 1

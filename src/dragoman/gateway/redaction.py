@@ -1,0 +1,65 @@
+"""Keeps secrets out of what is written: by value in every usual spelling, by shape, by a header's name. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from urllib.parse import unquote
+
+from msgspec import structs
+
+from dragoman.errors import Fault
+from dragoman.upstream.spellings import MASK, masked
+from dragoman.wire.http import Headers
+from dragoman.wire.jsonio import Json
+
+_SECRET_NAME = re.compile(r"auth|cookie|key|token|secret|password|credential|signature", re.IGNORECASE)
+# A shape begins a word; behind an escape of JSON that cannot be seen, since \n ends in a letter.
+_SECRET_SHAPE = re.compile(
+    r"(?:\b|(?<=\\[bfnrt]))"
+    r"(?:sk-[\w-]{16,}|dgm_[\w-]{16,}|A[KS]IA[0-9A-Z]{16}|eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?|ao[ar][\w-]{16,}|ksk_[\w-]{16,})"
+)
+_SECRET_MARKS = ("sk-", "dgm_", "AKIA", "ASIA", "eyJ", "aoa", "aor", "ksk_")  # without one there is no such shape
+
+
+class Redactor:
+    """Masks secrets. `secrets` is asked each time: a secret is found when it is first needed, and may be renewed."""
+
+    def __init__(self, secrets: Callable[[], Iterable[str]] = tuple) -> None:
+        self._secrets = secrets
+
+    def text(self, text: str) -> str:
+        text = masked(text, self._secrets())
+        return _SECRET_SHAPE.sub(MASK, text) if any(mark in text for mark in _SECRET_MARKS) else text
+
+    def headers(self, headers: Headers) -> Headers:
+        return tuple(
+            (name, MASK if _SECRET_NAME.search(name) and value else self.text(value)) for name, value in headers
+        )
+
+    def query(self, query: str) -> str:
+        """What follows the question mark; some clients put keys there."""
+        pairs = (pair.partition("=") for pair in query.split("&"))
+        return "&".join(
+            f"{name}={MASK}" if value and _SECRET_NAME.search(unquote(name)) else self.text(f"{name}{equals}{value}")
+            for name, equals, value in pairs
+        )
+
+    def fault(self, fault: Fault) -> Fault:
+        """What an upstream said of a request, which it may have quoted; the same one if there is nothing to mask."""
+        message, code = self.text(fault.message), self.text(fault.code)
+        if (message, code) == (fault.message, fault.code):
+            return fault
+        return structs.replace(fault, message=message, code=code)
+
+    def tree(self, value: Json) -> Json:
+        """A document without secrets; its keys are ours."""
+        match value:
+            case str():
+                return self.text(value)
+            case dict():
+                return {name: self.tree(item) for name, item in value.items()}
+            case list():
+                return [self.tree(item) for item in value]
+            case _:
+                return value

@@ -1,0 +1,187 @@
+"""An exchange on a connection of our own: the body gathered as it comes, the answer written straight to the socket."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from dragoman.errors import ClientFault, Fault
+from dragoman.gateway.exchange import BODY_SECONDS, Exchange, header_value, too_large
+from dragoman.gateway.limits import Overloaded
+from dragoman.wire.http import Headers, HttpRequest
+
+if TYPE_CHECKING:
+    from dragoman.gateway.server.connection import Connection
+
+_UNASKED = 64 * 1024  # bytes of a body kept before anybody asks for it
+_ONE_PIECE = 64 * 1024  # bytes of a body that are copied behind the head
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
+_STATUS = {status: f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n" for status in range(200, 600)}
+_BODILESS = frozenset({204, 304})
+
+
+class HttpExchange(Exchange):
+    __slots__ = (
+        "_broken",
+        "_chunked",
+        "_connection",
+        "_head",
+        "_limit",
+        "_pieces",
+        "_size",
+        "_waiter",
+        "arrived",
+    )
+
+    def __init__(
+        self, connection: Connection, request: HttpRequest, *, target: str, version: str, began: float
+    ) -> None:
+        super().__init__(request, target=target, version=version, began=began)
+        self.arrived = False  # whole
+        self._connection = connection
+        self._chunked = version != "1.0"
+        self._head = b""  # waits for the first chunk
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._limit: int | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._broken: Fault | None = None
+
+    # --- in
+
+    async def body(self, limit: int) -> bytes:
+        if not self.arrived and self._broken is None:
+            said = self.request.header("content-length")
+            if said.isdecimal() and (len(said) > 18 or int(said) > limit):
+                raise too_large(limit)
+            self._limit = limit
+            if self._chunked and self.request.header("expect"):
+                self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._waiter = asyncio.get_running_loop().create_future()
+            self._connection.read_on()
+            if self._size <= limit:
+                await self._waiter
+            self._waiter = None
+        self._connection.read_on()  # a body that came whole before it was asked for may have stopped the reading
+        if self._broken is not None:
+            raise ClientFault(self._broken.message, fault=self._broken)
+        if self._size > limit:
+            raise too_large(limit)
+        pieces = self._pieces
+        self._pieces = []
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def task(self, task: asyncio.Task[None]) -> None:
+        """The task that answers."""
+        self._task = task
+
+    # --- for the connection
+
+    def take(self, piece: bytes) -> None:
+        """Some of the body."""
+        if self.finished:
+            return
+        self._size += len(piece)
+        if self.share is not None:
+            try:
+                self.share.take(len(piece))
+            except Overloaded as error:
+                self._pieces.clear()
+                self.spoil(error.fault)
+                return
+        if self._limit is None:
+            self._pieces.append(piece)
+            if self._size > _UNASKED:
+                self._connection.read_no_more()
+        elif self._size <= self._limit:
+            self._pieces.append(piece)
+        else:
+            self._pieces.clear()
+            self._wake()
+
+    def arrive(self) -> None:
+        """That was all of the body."""
+        self.arrived = True
+        self._wake()
+
+    def spoil(self, fault: Fault) -> None:
+        """The body will never be whole."""
+        self.last = True
+        self._broken = fault
+        self._wake()
+
+    def too_slow(self) -> None:
+        message = f"the request did not come whole within {BODY_SECONDS:g} s"
+        self.spoil(Fault("timeout", message, 408))
+
+    def drop(self) -> None:
+        """Nobody will answer it any more. Without an answer the client must at least not wait for one."""
+        if not self.finished and not self.gone:
+            self.gone = True
+            self._connection.abort()
+
+    def hold(self) -> None:
+        self._hold()
+
+    def flow(self) -> None:
+        self._flow()
+
+    # --- out
+
+    def whole(self, status: int, headers: Headers, body: bytes) -> None:
+        if self.gone or self.finished:
+            return
+        self.begun = self.finished = True
+        length = "" if status in _BODILESS else f"content-length: {len(body)}\r\n"
+        head = self._rendered(status, headers, length)
+        if status in _BODILESS or self.request.method == "HEAD":
+            body = b""
+        if len(body) <= _ONE_PIECE:
+            self._connection.write(head + body)
+        else:
+            self._connection.write_both(head, body)
+        self._connection.answered(self)
+
+    def head(self, status: int, headers: Headers) -> None:
+        self.begun = True
+        if not self._chunked:
+            self.last = True
+        self._head = self._rendered(status, headers, "transfer-encoding: chunked\r\n" if self._chunked else "")
+
+    def flush(self) -> None:
+        if self._head and not self.gone:
+            self._connection.write(self._head)
+            self._head = b""
+
+    def chunk(self, data: bytes) -> None:
+        if self.gone:
+            return
+        if self._chunked:
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        if self._head:
+            data, self._head = self._head + data, b""
+        self._connection.write(data)
+
+    def end(self, data: bytes = b"") -> None:
+        if self.gone or self.finished:
+            return
+        self.finished = True
+        if self._chunked:
+            data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
+        if self._head:
+            data, self._head = self._head + data, b""
+        if data:
+            self._connection.write(data)
+        self._connection.answered(self)
+
+    def _rendered(self, status: int, headers: Headers, length: str) -> bytes:
+        if not self.arrived:
+            self.last = True  # what is still to come of the request is not read to its end
+        lines = [f"{name}: {header_value(value)}\r\n" for name, value in (*headers, *self.headers)]
+        close = "connection: close\r\n" if self.last else ""
+        return f"{_STATUS[status]}{''.join(lines)}{length}{close}\r\n".encode("latin-1", "replace")
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,0 +1,61 @@
+"""Our own HTTP/1.1 server: its connections, and one timer that looks after all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from dragoman.gateway.exchange import Exchange
+from dragoman.gateway.server.answering import HttpExchange
+from dragoman.gateway.server.connection import Connection
+
+
+class OwnCarrier:
+    """Gives each request to `answer`, in a task of its own."""
+
+    def __init__(self, answer: Callable[[Exchange], Awaitable[None]]) -> None:
+        self.connections: set[Connection] = set()
+        self.slow: set[Connection] = set()  # whose clients do not keep up
+        self.quiet_now = False
+        self._answer = answer
+        self._loop = asyncio.get_running_loop()
+        self.time = self._loop.time
+        self.now = self._loop.time()  # as of the last sweep: near enough for deadlines of seconds
+
+    @property
+    def open(self) -> int:
+        return len(self.connections)
+
+    def protocol(self) -> asyncio.BaseProtocol:
+        return Connection(self)
+
+    def sweep(self, now: float) -> None:
+        self.now = now
+        for connection in [each for each in self.connections if each.deadline <= now]:
+            connection.overdue(now)
+        for connection in list(self.slow):
+            connection.check_progress(now)
+
+    def quiet(self) -> None:
+        self.quiet_now = True
+        for connection in list(self.connections):
+            connection.quiet()
+
+    def abort(self) -> None:
+        for connection in list(self.connections):
+            connection.abort()
+
+    # --- for connections
+
+    def begin(self, exchange: HttpExchange) -> None:
+        exchange.task(self._loop.create_task(self._see_to(exchange)))
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self.slow.discard(connection)
+
+    async def _see_to(self, exchange: HttpExchange) -> None:
+        try:
+            await self._answer(exchange)
+        finally:
+            exchange.drop()

@@ -1,0 +1,167 @@
+"""An answer as a stream: the upstream's read callback translates and writes to the client.
+
+Each attempt is a fresh answer from its plan. Output is held until something came that a second try would say again;
+after that, after `hold` seconds, and after the first ping, the stream goes on to its own end or its dialect's error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from dragoman.dialects.base import REAL_WORLD, Call, Dialect
+from dragoman.errors import DragomanError, Fault, TransportError, UpstreamFault, UpstreamViolation
+from dragoman.gateway.attempts import Attempts
+from dragoman.gateway.exchange import Exchange
+from dragoman.gateway.observe import Journal, Record
+from dragoman.gateway.outlet import Outlet
+from dragoman.gateway.passing import Passing, Telling
+from dragoman.gateway.refusing import BUG, ENDING
+from dragoman.model.conversation import Conversation
+from dragoman.model.events import Failed
+from dragoman.translate import Answer, Plan
+from dragoman.upstream.client import Reply
+from dragoman.wire.http import Headers
+
+_GRACE = 1.0  # seconds for the upstream to end its body after its answer has: then the connection can be kept
+_STREAM_HEADERS: Headers = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
+
+
+class Stream:
+    """Delivers to one client; `run` until the end."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        client: Dialect,
+        asked: Conversation,
+        record: Record,
+        journal: Journal,
+        *,
+        silence: float,
+        hold: float,
+    ) -> None:
+        self._exchange, self._record, self._journal = exchange, record, journal
+        self._client, self._asked = client, asked
+        self._answer: Telling | None = None
+        self._hold = hold
+        self._outlet = Outlet(exchange, self._headers, self._ping, silence=silence)
+
+    async def run(self, attempts: Attempts) -> None:
+        """Raises what the attempts raise as long as the client has seen nothing; then it is told in the stream."""
+        outlet = self._outlet
+        try:
+            await attempts.through(self)
+        except asyncio.CancelledError:
+            if outlet.flowing and not self._exchange.gone:
+                self._end_with(ENDING)
+            raise
+        except Exception as error:  # whatever it is: a client that reads a stream must be told its end
+            if not outlet.flowing:
+                raise
+            self._note_broken(error)
+            self._end_with(error.fault if isinstance(error, DragomanError) else BUG)
+        finally:
+            outlet.close()
+            self._note_stream()
+
+    # --- for the attempts
+
+    @property
+    def seen(self) -> bool:
+        return self._outlet.flowing
+
+    @property
+    def left(self) -> float:
+        return self._outlet.left
+
+    def drop(self) -> None:
+        self._answer = None
+        self._outlet.drop()
+
+    async def take(self, reply: Reply, made: Plan, begun: Callable[[], None]) -> Fault | None:
+        outlet = self._outlet
+        mask = self._journal.redactor.fault
+        answer = self._answer = Passing(made, mask=mask) if made.verbatim else Answer(made, mask=mask)
+        outlet.feed_from(reply)
+        grace: asyncio.TimerHandle | None = None
+        said = False
+        # What comes later than this is no refusal of the question any more, and the client has waited enough.
+        shown = asyncio.get_running_loop().call_later(self._hold, outlet.release)
+
+        def take(chunk: bytes) -> None:
+            nonlocal grace, said
+            if grace is not None:
+                return  # it has said its end
+            told = answer.feed(chunk)
+            if answer.fault is not None and not outlet.flowing:
+                raise UpstreamFault(answer.fault.message, fault=answer.fault)
+            if answer.over:
+                outlet.end(told)
+                grace = asyncio.get_running_loop().call_later(_GRACE, reply.close)
+                return
+            outlet.push(told)
+            if not said and answer.progress.begun:
+                said = True
+                begun()
+                outlet.release()
+
+        broken: DragomanError | None = None
+        try:
+            await reply.pump(take)
+        except (TransportError, UpstreamViolation) as error:
+            broken = error
+        finally:
+            shown.cancel()
+            if grace is not None:
+                grace.cancel()
+        last = b"" if answer.over else answer.close(broken.fault if broken else None)
+        if answer.fault is not None:
+            failure = broken or UpstreamFault(answer.fault.message, fault=answer.fault)
+            if not outlet.flowing:
+                raise failure
+            self._note_broken(failure)
+        outlet.end(last)
+        return answer.fault
+
+    # --- what the client hears beside the answer
+
+    def _headers(self) -> Headers:
+        self._record.status = 200
+        hints = self._asked.hints.fields if self._asked.hints else {}  # a client may choose among framings
+        said = {name: value for name, value in hints.items() if isinstance(value, str)}
+        asked = Call("generate", self._asked.model, True, {}, said)
+        kind = self._client.binding.wrap(asked).header("accept") or "application/octet-stream"
+        return (("content-type", kind), *_STREAM_HEADERS)
+
+    def _ping(self) -> bytes:
+        if self._answer is not None:
+            return self._answer.ping()
+        payload = self._client.codec.encoder(self._asked, REAL_WORLD).ping()
+        return b"" if payload is None else self._client.binding.frame(payload)
+
+    def _end_with(self, fault: Fault) -> None:
+        """End a stream that the client sees with its dialect's error, unless it has its end."""
+        outlet, answer = self._outlet, self._answer
+        fault = self._journal.redactor.fault(fault)
+        if answer is None:
+            told = self._client.codec.encoder(self._asked, REAL_WORLD).feed((Failed(fault),))
+            outlet.end(b"".join([self._client.binding.frame(payload) for payload in told]))
+        else:
+            outlet.end(b"" if answer.over else answer.close(fault))
+
+    # --- what is noted of it
+
+    def _note_stream(self) -> None:
+        record, answer, outlet = self._record, self._answer, self._outlet
+        if outlet.first_at is not None:
+            record.first_byte = outlet.first_at - self._exchange.began
+        if answer is not None:
+            record.notes += answer.notes
+            record.usage, record.stop = answer.progress.usage, answer.progress.stop
+
+    def _note_broken(self, error: Exception) -> None:
+        self._record.outcome = "broken" if isinstance(error, DragomanError) else "bug"
+        self._record.error = str(error)
+        if not isinstance(error, DragomanError):
+            self._journal.bug(self._record.id, error)

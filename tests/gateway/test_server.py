@@ -1,0 +1,443 @@
+"""The server between clients' sockets and the gateway, on a plain socket: order, framing, limits, patience, the end.
+
+Everything here holds for both servers.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.gateway import asgi, exchange
+from dragoman.gateway.exchange import Exchange
+from dragoman.gateway.server import connection, running, uvicorn_carrier
+from dragoman.simulator import Simulator, parse, running_simulator
+from tests.gateway.house import KEY, House, RawClient, house, messages, upstream, wait_until
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+
+@pytest.fixture(scope="module")
+def simulator() -> Iterator[Simulator]:
+    with running_simulator("anthropic") as running_one:
+        yield running_one
+
+
+@pytest.fixture(scope="module")
+def home(engine: str, simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    with house(upstream("one", "anthropic", simulator.url), tmp_path_factory.mktemp("state")) as running_one:
+        yield running_one
+
+
+@contextmanager
+def scripted(script: str, tmp_path: Path, **flags: Any) -> Iterator[tuple[House, Simulator]]:
+    with (
+        running_simulator("openai", script=parse(script)) as simulator,
+        house(upstream("one", "openai", simulator.url), tmp_path, **flags) as home,
+    ):
+        yield home, simulator
+
+
+class Wire:
+    """A connection that reads one answer at a time."""
+
+    def __init__(self, home: House) -> None:
+        host, _, port = home.url.removeprefix("http://").partition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=10)
+        self.file = self.socket.makefile("rb")
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+        self.socket.close()
+
+    def send(self, raw: bytes) -> None:
+        self.socket.sendall(raw)
+
+    def ask(self, text: str = "hello", *lines: str, **more: Any) -> None:
+        self.send(asked(text, *lines, **more))
+
+    def head(self) -> tuple[int, dict[str, str]]:
+        status = self.file.readline()
+        assert status.startswith(b"HTTP/1.1 "), status
+        headers: dict[str, str] = {}
+        while (line := self.file.readline().strip()) != b"":
+            name, _, value = line.decode().partition(": ")
+            headers[name] = value
+        return int(status.split()[1]), headers
+
+    def answer(self) -> tuple[int, dict[str, str], bytes]:
+        status, headers = self.head()
+        if headers.get("transfer-encoding") == "chunked":
+            body = b""
+            while size := int(self.file.readline(), 16):
+                body += self.file.read(size)
+                assert self.file.read(2) == b"\r\n"
+            assert self.file.readline() == b"\r\n"
+            return status, headers, body
+        return status, headers, self.file.read(int(headers["content-length"]))
+
+    def closed(self, within: float = 5.0) -> bool:
+        self.socket.settimeout(within)
+        try:
+            self.file.read()
+            return True
+        except ConnectionResetError:
+            return True
+
+
+def asked(text: str = "hello", *lines: str, first: str = "POST /v1/messages HTTP/1.1", **more: Any) -> bytes:
+    body = json.dumps(messages(text=text, **more))
+    head = [first, "host: localhost", f"x-api-key: {KEY}", f"content-length: {len(body)}", *lines, "", ""]
+    return ("\r\n".join(head) + body).encode()
+
+
+def spoken(body: bytes) -> str:
+    """The text of an answer, streamed or whole."""
+    if body.startswith(b"{"):
+        return str(json.loads(body)["content"][0]["text"])
+    frames = [json.loads(line[6:]) for line in body.decode().splitlines() if line.startswith("data: ")]
+    assert frames[-1]["type"] == "message_stop"
+    return "".join(frame["delta"].get("text", "") for frame in frames if frame["type"] == "content_block_delta")
+
+
+# --- many requests, one connection
+
+
+def test_many_requests_use_one_connection(home: House) -> None:
+    with Wire(home) as wire:
+        for number in range(50):
+            wire.ask(f"number {number}", stream=number % 2 == 0)
+            status, headers, body = wire.answer()
+            assert (status, spoken(body)) == (200, f"You said: number {number}")
+            assert "connection" not in headers
+
+
+def test_pipelined_requests_are_answered_in_their_order(home: House) -> None:
+    with Wire(home) as wire:
+        wire.send(b"".join(asked(f"number {number}", stream=number % 3 == 0) for number in range(10)))
+        for number in range(10):
+            assert spoken(wire.answer()[2]) == f"You said: number {number}"
+
+
+def test_a_flood_of_pipelined_requests_is_answered_so_far_and_no_further(home: House) -> None:
+    before = len(home.lines())
+    with Wire(home) as wire:
+        wire.send(b"".join(asked(f"number {number}!") for number in range(200)))
+        got = 0
+        while got < 200:
+            try:
+                body = wire.answer()[2]
+            except (AssertionError, ConnectionResetError):
+                break
+            assert f"number {got}!".encode() in body
+            got += 1
+    assert 1 <= got < 60
+    assert len(home.lines(before + got)) - before <= 60
+
+
+def test_a_request_behind_a_stream_waits_for_its_end(tmp_path: Path) -> None:
+    script = '[[turn]]\nparts = [{ text = "Begin " }, { wait = 0.3 }, { text = "end." }]\n[[turn]]\ntext = "Second."'
+    with scripted(script, tmp_path) as (home, simulator), Wire(home) as wire:
+        wire.send(asked(stream=True) + asked())
+        first = wire.answer()[2]
+        assert b"end." in first and b"message_stop" in first and b"Second" not in first
+        assert b"Second." in wire.answer()[2]
+        assert simulator.total == 2
+
+
+def test_garbage_behind_a_stream_does_not_get_into_it(tmp_path: Path) -> None:
+    script = '[[turn]]\nparts = [{ text = "Begin " }, { wait = 0.3 }, { text = "end." }]'
+    with scripted(script, tmp_path) as (home, _), Wire(home) as wire:
+        wire.send(asked(stream=True) + b"\0\0 garbage\r\n\r\n")
+        status, _, body = wire.answer()
+        assert (status, spoken(body)) == (200, "Begin end.")
+        assert wire.closed()
+
+
+def test_who_leaves_with_a_second_request_sent_has_left(tmp_path: Path) -> None:
+    with scripted('[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]', tmp_path) as (home, simulator):
+        with Wire(home) as wire:
+            wire.send(asked(stream=True) + asked())
+            wire.head()
+        assert simulator.requests[0].wait(2.0) == "gone"
+        wait_until(lambda: home.running.gateway.in_flight == 0)
+        assert simulator.total == 1
+
+
+def test_who_closes_the_sending_side_has_left(tmp_path: Path) -> None:
+    with scripted('[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]', tmp_path) as (home, simulator):
+        with Wire(home) as wire:
+            wire.ask(stream=True)
+            wire.head()
+            wire.socket.shutdown(socket.SHUT_WR)
+            assert simulator.requests[0].wait(2.0) == "gone"
+        assert home.lines()[0]["outcome"] == "gone"
+
+
+# --- framing
+
+
+def test_a_client_that_waits_for_a_word_gets_it_or_its_refusal(home: House) -> None:
+    head, _, body = asked("word", "expect: 100-continue").partition(b"\r\n\r\n")
+    with Wire(home) as wire:
+        wire.send(head + b"\r\n\r\n")
+        assert wire.head() == (100, {})
+        wire.send(body)
+        assert b"word" in wire.answer()[2]
+    with Wire(home) as wire:
+        wire.send(head.replace(KEY.encode(), b"wrong") + b"\r\n\r\n")
+        assert wire.answer()[0] == 401
+
+
+def test_a_body_in_a_million_chunks_costs_little(home: House) -> None:
+    text = "x" * 1_000_000
+    body = json.dumps(messages(text=text)).encode()
+    head = f"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nx-api-key: {KEY}\r\ntransfer-encoding: chunked\r\n\r\n"
+    raw = head.encode() + b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+    began = time.thread_time(), time.process_time()
+    with Wire(home) as wire:
+        wire.send(raw)
+        status, _, answer = wire.answer()
+    others = time.process_time() - began[1] - (time.thread_time() - began[0])
+    assert (status, text[:100].encode() in answer) == (200, True)
+    assert others < 3.0  # gateway and simulator together
+
+
+def test_a_body_of_twenty_megabytes_is_taken(home: House) -> None:
+    with Wire(home) as wire:
+        wire.ask("y" * 20_000_000, max_tokens=1)
+        assert wire.answer()[0] == 200
+
+
+def test_a_body_that_is_too_long_is_refused_before_it_has_come(home: House) -> None:
+    head = asked().partition(b"content-length")[0]
+    for framed in (
+        b"content-length: 40000000\r\n\r\n" + b"x" * 70_000_000,
+        b"transfer-encoding: chunked\r\n\r\n2160EC0\r\n",
+    ):
+        with Wire(home) as wire:
+            sender = threading.Thread(target=quietly, args=(wire.send, head + framed + b"x" * 1_000_000))
+            sender.start()
+            if framed.startswith(b"content"):
+                status, headers, _ = wire.answer()
+                assert (status, headers["connection"]) == (413, "close")
+        sender.join(10)
+
+
+def quietly(do: Callable[[bytes], None], raw: bytes) -> None:
+    with suppress(OSError):
+        do(raw)
+
+
+def test_head_has_no_body_and_http_1_0_no_chunks(home: House) -> None:
+    with Wire(home) as wire:
+        wire.send(b"HEAD /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert wire.head()[1]["content-length"] == "3"
+        wire.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        status, headers, body = wire.answer()
+        assert (status, headers["connection"], body) == (200, "close", b"ok\n")
+        assert wire.closed()
+    with Wire(home) as wire:
+        wire.ask("old", first="POST /v1/messages HTTP/1.0")
+        assert b"old" in wire.answer()[2]
+        assert wire.closed()
+
+
+def test_a_stream_for_http_1_0_ends_with_its_connection(home: House, engine: str) -> None:
+    if engine == "uvicorn":
+        pytest.skip("uvicorn sends chunks to everybody")
+    with Wire(home) as wire:
+        wire.ask("old", first="POST /v1/messages HTTP/1.0", stream=True)
+        status, headers = wire.head()
+        assert (status, headers.get("transfer-encoding"), headers["connection"]) == (200, None, "close")
+        assert wire.file.read().rstrip().endswith(b'data: {"type":"message_stop"}')
+
+
+def test_an_answer_of_many_megabytes_is_whole(tmp_path: Path) -> None:
+    script = f'then = "repeat"\n[[turn]]\ntext = "{"z" * 5_000_000}"\nchunk = 50000'
+    with scripted(script, tmp_path) as (home, _), Wire(home) as wire:
+        for stream in (False, True):
+            wire.ask(stream=stream)
+            assert spoken(wire.answer()[2]) == "z" * 5_000_000
+
+
+# --- patience
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch, name: str, seconds: float) -> None:
+    for module in (connection, uvicorn_carrier, exchange, asgi):
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, seconds)
+
+
+def test_a_head_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hurry(monkeypatch, "HEAD_SECONDS", 0.3)
+    with house("", tmp_path) as home:
+        for begun in (b"", b"POST /v1/mess", b"POST / HTTP/1.1\r\nhost: localhost\r\nx-a: b\r\n"):
+            with Wire(home) as wire:
+                wire.send(begun)
+                assert wire.head()[0] == 408 if begun else True
+                assert wire.closed()
+        with Wire(home) as wire:  # a byte now and then is no head either
+            began = time.monotonic()
+            try:
+                for byte in b"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nx-aaaaaaaaaaaa: b\r\n":
+                    wire.send(bytes((byte,)))
+                    time.sleep(0.05)
+            except OSError:
+                pass
+            assert time.monotonic() - began < 4
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hurry(monkeypatch, "BODY_SECONDS", 0.3)
+    with house("", tmp_path) as home, Wire(home) as wire:
+        wire.send(asked()[:-5])
+        status, _, body = wire.answer()
+        assert (status, json.loads(body)["type"]) == (408, "error")
+        assert wire.closed()
+        assert home.lines()[0]["status"] == 408
+
+
+def test_a_connection_that_nobody_uses_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hurry(monkeypatch, "IDLE_SECONDS", 1.0)
+    with house("", tmp_path) as home, Wire(home) as wire:
+        wire.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        wire.answer()
+        began = time.monotonic()
+        assert wire.closed()
+        assert 0.5 < time.monotonic() - began < 3
+
+
+def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hurry(monkeypatch, "STALL", 0.5)
+    script = f'[[turn]]\ntext = "{"x" * 16_000_000}"\nchunk = 16000'
+    with (
+        scripted(script, tmp_path) as (home, simulator),
+        RawClient(home, "/v1/messages", messages(stream=True), receive_buffer=65536) as client,
+    ):
+        client.read_until(b"text_delta")
+        assert simulator.requests[0].wait(5.0) == "gone"
+        assert home.lines()[0]["outcome"] == "gone"
+
+
+def test_a_client_that_reads_slowly_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hurry(monkeypatch, "STALL", 2.0)
+    with scripted(f'[[turn]]\ntext = "{"x" * 6_000_000}"\nchunk = 16000', tmp_path) as (home, _):
+        with RawClient(home, "/v1/messages", messages(stream=True), receive_buffer=262144) as client:
+            got = client.read_until(b"text_delta")
+            for _ in range(12):
+                time.sleep(0.25)
+                got += client.socket.recv(131072)
+            got += client.read_all()
+        assert got.count(b"x") >= 6_000_000 and b"message_stop" in got
+        assert home.lines()[0]["outcome"] == "ok"
+
+
+# --- limits
+
+
+@pytest.mark.parametrize(
+    ("endless", "status"),
+    [
+        (b"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nx-a: " + b"b" * 9_000_000, 431),
+        (b"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\n" + b"x-a: b\r\n" * 100_000, 431),
+        (b"POST /" + b"a" * 9_000_000, 414),
+        (b"POST" * 1_000_000, 400),
+    ],
+)
+def test_an_endless_head_is_refused_and_costs_nothing(home: House, endless: bytes, status: int) -> None:
+    before = time.process_time()
+    with Wire(home) as wire:
+        sender = threading.Thread(target=quietly, args=(wire.send, endless))
+        sender.start()
+        with suppress(ConnectionResetError):  # it may have sent too much to hear it
+            assert wire.head()[0] == status
+        assert wire.closed()
+        sender.join(10)
+    assert time.process_time() - before < 2.0
+
+
+def test_more_connections_than_fit_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(running, "_room", lambda: 3)
+    with house("", tmp_path) as home:
+        probe = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        wires = [Wire(home) for _ in range(4)]
+        for wire in wires:
+            wire.send(probe)
+        for wire in wires[:3]:
+            assert wire.answer()[0] == 200
+        wires[3].socket.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            wires[3].socket.recv(1)
+        wires[0].__exit__()
+        wires[3].socket.settimeout(5)
+        assert wires[3].socket.recv(12) == b"HTTP/1.1 200"
+        for wire in wires[1:]:
+            wire.__exit__()
+
+
+# --- the end
+
+
+def test_a_drain_says_so_at_once_and_lets_kept_connections_go(tmp_path: Path) -> None:
+    slow = '[[turn]]\nparts = [{ text = "Begin " }, { wait = 1.2 }, { text = "end." }]\n[[turn]]\ntext = "Second."'
+    with scripted(slow, tmp_path, server__drain=10) as (home, simulator), Wire(home) as kept, Wire(home) as streaming:
+        kept.send(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert kept.answer()[0] == 200
+        streaming.ask(stream=True)
+        streaming.head()
+        home.running.stop(linger=0.6)
+        with Wire(home) as new:  # still listening, for balancers that are slow to notice
+            new.send(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            status, headers, _ = new.answer()
+            assert (status, headers["connection"]) == (503, "close")
+        kept.ask()
+        status, headers, body = kept.answer()
+        assert (status, headers["connection"], b"Second." in body) == (200, "close", True)
+        assert kept.closed()
+        time.sleep(0.8)
+        with pytest.raises(OSError):
+            Wire(home)
+        rest = streaming.file.read()
+        assert b"end." in rest and rest.endswith(b"0\r\n\r\n") and b"message_stop" in rest
+        assert simulator.total == 2
+
+
+def test_a_drain_does_not_wait_for_idle_connections(tmp_path: Path) -> None:
+    with house("", tmp_path, server__drain=20) as home, Wire(home) as kept, Wire(home):
+        kept.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        kept.answer()
+        began = time.monotonic()
+        home.running.stop()
+        assert kept.closed()
+        assert time.monotonic() - began < 2
+
+
+def test_nothing_is_kept_of_a_stream_that_has_ended(tmp_path: Path) -> None:
+    with scripted('then = "repeat"\n[[turn]]\ntext = "one two three"', tmp_path) as (home, _):
+        for _ in range(3):
+            with Wire(home) as wire:
+                wire.ask(stream=True)
+                wire.answer()
+        with RawClient(home, "/v1/messages", messages(stream=True)) as leaver:
+            leaver.read_until(b"200 OK")
+        home.lines(4)
+
+        def left() -> int:
+            gc.collect()
+            return sum(isinstance(each, Exchange | connection.Connection) for each in gc.get_objects())
+
+        wait_until(lambda: left() == 0)
