@@ -1,0 +1,67 @@
+"""`python -m tests.faults`: every probe of every fault, and the table of how it went. Status 1 if anything was not right.
+
+Arguments go to pytest, as in `-k 28-`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+os.environ["DRAGOMAN_FAULTS"] = "all"
+
+KINDS = ("lost", "wrong", "hung")
+
+
+class Tally:
+    """Counts what the cases report of themselves, from whichever process they ran in."""
+
+    def __init__(self) -> None:
+        self.cases: Counter[int] = Counter()
+        self.troubles: dict[int, Counter[str]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        told = dict(report.user_properties)
+        if report.when != "call" or "fault" not in told:
+            return
+        number = int(str(told["fault"]))
+        self.cases[number] += int(str(told["probes"]))
+        kinds = self.troubles.setdefault(number, Counter())
+        found = told["troubles"]
+        kinds.update(found if isinstance(found, list) else ())
+        if report.failed and not found:  # it broke in a way that nobody foresaw
+            kinds["wrong"] += 1
+
+    def table(self, names: dict[int, str]) -> str:
+        width = max(len(name) for name in names.values())
+        lines = [f"{'fault':<{width + 4}}{'cases':>8}{'lost':>6}{'wrong':>7}{'hung':>6}"]
+        for number in sorted(self.cases):
+            kinds = self.troubles[number]
+            counts = f"{self.cases[number]:>8}{kinds['lost']:>6}{kinds['wrong']:>7}{kinds['hung']:>6}"
+            lines.append(f"{number:>2}  {names[number]:<{width}}{counts}")
+        total = sum(self.troubles.values(), Counter())
+        counts = f"{sum(self.cases.values()):>8}{total['lost']:>6}{total['wrong']:>7}{total['hung']:>6}"
+        return "\n".join([*lines, f"{'all':<{width + 4}}{counts}"])
+
+
+def main() -> int:
+    from tests.faults.rows import ROWS  # after the environment says how many
+
+    tally, began = Tally(), time.monotonic()
+    jobs = [] if any(each.startswith("-n") for each in sys.argv) else ["-n", "2"]
+    arguments = [str(Path(__file__).parent), "-q", "--no-header", "-p", "no:cacheprovider", *jobs, *sys.argv[1:]]
+    status = pytest.main(arguments, plugins=[tally])
+    if not tally.cases:
+        return int(status) or 1
+    print(f"\n{tally.table({row.number: row.name for row in ROWS.values()})}\n\n{time.monotonic() - began:.0f} s")
+    bad = any(kinds[kind] for kinds in tally.troubles.values() for kind in KINDS)
+    return 1 if bad or status else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,309 @@
+"""Faults 55, 62, 68, 69 and 71: the gateway as a process of its own, with its memory, files, signals and log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from dragoman.simulator import Simulator, parse
+from tests.faults.judging import Probe, judge
+from tests.faults.leaving import eventually, leave
+from tests.faults.listening import Hung, Lost, Told, Wrong, ask, connect, listen, written
+from tests.faults.sizing import big
+from tests.faults.stage import Case, Lag, configuration, covering, nothing_left, question, running, settled, tasks_of
+from tests.faults.table import Row
+from tests.gateway.house import KEY, configured, house
+
+SLOW = 'then = "last"\n[pace]\nchunk = 4\ndelay = 0.05\n[[turn]]\ntext = "{}"\n'
+LONG = "word " * 24  # 1.5 s of it
+
+
+class Process:
+    """`dragoman serve`."""
+
+    def __init__(
+        self, folder: Path, text: str, port: int, stderr: int | IO[bytes], most_files: int | None = None
+    ) -> None:
+        self.folder = folder
+        self.file = folder / "config.toml"
+        self.file.write_text(f'allow_literal_secrets = true\n[server]\nkey = "{KEY}"\nport = {port}\n{text}')
+        self.file.chmod(0o600)
+        self.url = f"http://127.0.0.1:{port}"
+        places = {
+            name: str(folder)
+            for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME")
+        }
+        environ = {name: value for name, value in os.environ.items() if name in ("PATH", "PYTHONPATH", "LANG")} | places
+
+        command = [sys.executable, "-m", "dragoman", "serve", "--config", str(self.file), "--quiet"]
+        if most_files is not None:
+            limit = f"resource.setrlimit(resource.RLIMIT_NOFILE, ({most_files}, {most_files}))"
+            lower = f"import os, resource, sys; {limit}; os.execv(sys.argv[1], sys.argv[1:])"
+            command = [sys.executable, "-c", lower, *command]
+        self.process = subprocess.Popen(command, env=environ, cwd=folder, stdout=subprocess.DEVNULL, stderr=stderr)
+
+    def ready(self) -> Process:
+        def is_ready() -> bool:
+            if self.process.poll() is not None:
+                raise Lost(f"it did not start: {self.process.returncode}")
+            try:
+                with connect(self.url, 1) as sock:
+                    sock.sendall(f"GET /readyz HTTP/1.1\r\nhost: {self.url[7:]}\r\nconnection: close\r\n\r\n".encode())
+                    return sock.recv(100).startswith(b"HTTP/1.1 200")
+            except OSError:
+                return False
+
+        eventually(is_ready, 20, "it is not ready")
+        return self
+
+    def memory(self) -> int:
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def cpu(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def files(self) -> int:
+        return sum(1 for _ in Path(f"/proc/{self.process.pid}/fd").iterdir())
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+@contextmanager
+def served(
+    folder: Path, text: str, *, port: int = 0, most_files: int | None = None, log: bool = True
+) -> Iterator[Process]:
+    """A gateway in a process; its log is the file `log` in the folder."""
+    with (folder / "log").open("ab") as stderr:
+        process = Process(folder, text, port or free_port(), stderr if log else subprocess.PIPE, most_files)
+    try:
+        yield process.ready()
+    finally:
+        if process.process.poll() is None:
+            process.process.kill()
+        process.process.wait(10)
+        if process.process.stderr is not None:
+            process.process.stderr.close()
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """The request lines of a log. Raises Wrong for half a line."""
+    found = []
+    for line in (folder / "log").read_text().splitlines():
+        try:
+            told = json.loads(line)
+        except ValueError:
+            raise Wrong(f"half a line in the log: {line[:200]!r}") from None
+        if told["event"] == "request":
+            found.append(told)
+    return found
+
+
+def exchange(url: str, client: str, within: float = 15.0, model: str = "m0", text: str = "hello") -> Told:
+    return ask(url, question(client, model, text), KEY, within)
+
+
+# --- 55
+
+
+def slow_readers(case: Case) -> None:
+    """1 KiB/s for 60 s, scaled: 1 KiB every 20 ms for 2 s, by sixteen clients, of 4 MB each."""
+    count = 16
+    simulator = Simulator(case.pair.upstream, script=big("x" * 4_000_000, chunk=8000))
+    with case.probe(f"{count} at once"), nothing_left(), running([simulator]):
+        text = configuration([(case.pair.upstream, simulator.url)])
+        with served(case.folder, text) as process, ExitStack() as stack:
+            raw = written(process.url, question(case.pair.client), KEY)
+
+            def begin() -> socket.socket:
+                sock = stack.enter_context(connect(process.url, 10, 4096))
+                sock.sendall(raw)
+                return sock
+
+            leave(begin(), reset=False)
+            exchange(process.url, case.pair.client, 20)  # warm
+            files, before = process.files(), process.memory()
+            socks = [begin() for _ in range(count)]
+            most, until = 0, time.monotonic() + 2.0
+            while time.monotonic() < until:
+                for sock in socks:
+                    if not sock.recv(1024):
+                        raise Lost("a slow reader was cut off")
+                most = max(most, process.memory() - before)
+                time.sleep(0.02)
+            for sock in socks:
+                leave(sock, reset=True)
+            if most / count > 1 << 20:
+                raise Wrong(f"{most / count / 1024:.0f} KiB more memory for each stream")
+            eventually(lambda: process.files() <= files + 1, 3, "files stay open in the gateway")
+
+
+# --- 62
+
+
+def terminated(case: Case) -> None:
+    count = 100 if case.whole else 20
+    simulator = Simulator(case.pair.upstream, script=parse(SLOW.format(LONG)))
+    with running([simulator]):
+        text = configuration([(case.pair.upstream, simulator.url)], "limits.concurrency = 256")
+        port = free_port()
+        with case.probe(f"SIGTERM with {count} streams"), served(case.folder, text, port=port) as process:
+            socks = [connect(process.url, 20) for _ in range(count)]
+            try:
+                raw = written(process.url, question(case.pair.client), KEY, connection="close")
+                for sock in socks:
+                    sock.sendall(raw)
+                eventually(lambda: simulator.total == count, 10, "not all have begun")
+                process.process.send_signal(signal.SIGTERM)
+                for sock in socks:
+                    told = listen(sock, time.monotonic(), 20)
+                    judge(case.pair.client, Probe("it"), told, LONG, ())
+            finally:
+                for sock in socks:
+                    sock.close()
+            if (status := process.process.wait(10)) != 0:
+                raise Wrong(f"exit status {status}")
+            case.probes += count
+        with case.probe("one line for each"):
+            outcomes = [line["outcome"] for line in lines(case.folder)]
+            if outcomes != ["ok"] * count:
+                raise Wrong(f"{len(outcomes)} lines: {set(outcomes)}")
+        with case.probe("SIGKILL, and again"):
+            with served(case.folder, text, port=port) as process, connect(process.url, 10) as sock:
+                sock.sendall(written(process.url, question(case.pair.client), KEY))
+                sock.recv(100)
+                process.process.kill()
+                process.process.wait(10)
+            with served(case.folder, text, port=port) as process:
+                judge(case.pair.client, Probe("it"), exchange(process.url, case.pair.client), LONG, ())
+            lines(case.folder)
+            eventually(lambda: all(each.wait(0.1) for each in simulator.requests), 5, "an upstream was never let go")
+
+
+# --- 68
+
+
+def out_of_files(case: Case) -> None:
+    """64 files for the gateway and 150 clients: it waits without spinning, and goes on when there are files again."""
+    simulator = Simulator(case.pair.upstream, script=parse('then = "last"\n[[turn]]\ntext = "fine"\n'))
+    with case.probe("EMFILE"), nothing_left(), running([simulator]):
+        text = configuration([(case.pair.upstream, simulator.url)])
+        with served(case.folder, text, most_files=64) as process, ExitStack() as stack:
+            judge(case.pair.client, Probe("it"), exchange(process.url, case.pair.client), "fine", ())
+            idle = [stack.enter_context(connect(process.url, 5)) for _ in range(150)]
+            time.sleep(0.3)
+            before = process.cpu()
+            time.sleep(1.5)
+            spent = process.cpu() - before
+            if spent > 0.3:
+                raise Wrong(f"{spent:.2f} s of CPU in 1.5 s of waiting: it spins")
+            if process.process.poll() is not None:
+                raise Lost("it died")
+            for sock in idle:
+                sock.close()
+            judge(case.pair.client, Probe("it"), exchange(process.url, case.pair.client, 10), "fine", ())
+
+
+# --- 69
+
+
+def _told(folder: Path, event: str, before: int = 0) -> int:
+    """How many lines of this event there are, beyond those before."""
+    return (folder / "log").read_text().count(f'"event":"{event}"') - before
+
+
+def reloaded(case: Case) -> None:
+    simulator = Simulator(case.pair.upstream, script=parse(SLOW.format("one two three")))
+    with case.probe("under load"), nothing_left(), running([simulator]):
+        text = configuration([(case.pair.upstream, simulator.url)])
+        with house(text, case.folder_for("load")) as home, ThreadPoolExecutor(8) as pool:
+            tasks, count = tasks_of(home), 40 if case.whole else 10
+            answers = [pool.submit(exchange, home.url, case.pair.client) for _ in range(count)]
+            loop, gateway = home.running.loop, home.running.gateway
+            assert loop is not None
+            while not all(answer.done() for answer in answers):
+                asyncio.run_coroutine_threadsafe(gateway.reload(configured(text)), loop).result(5)
+                time.sleep(0.03)
+            for answer in answers:
+                judge(case.pair.client, Probe("it"), answer.result(), "one two three", ())
+            case.probes += count
+            settled(home, tasks, count)
+    with case.probe("a bad file"), nothing_left(), running([simulator]):
+        text = configuration([(case.pair.upstream, simulator.url)])
+        with served(case.folder, text) as process:
+            good = process.file.read_text()
+            for content, event in (
+                ("no = TOML [", "reload_refused"),
+                (good, "reloaded"),
+                ("[server]\nprot = 1", "reload_refused"),
+            ):
+                before = _told(case.folder, event)
+                process.file.write_text(content)
+                process.process.send_signal(signal.SIGHUP)
+                eventually(partial(_told, case.folder, event, before), 5, f"no line {event}")
+                judge(case.pair.client, Probe("it"), exchange(process.url, case.pair.client), "one two three", ())
+
+
+# --- 71
+
+_PIPE = 64 * 1024  # what the kernel keeps of one
+
+
+def blocked_log(case: Case) -> None:
+    """Standard error is a pipe that nobody reads: requests go on."""
+    simulator = Simulator(case.pair.upstream, script=parse('then = "last"\n[[turn]]\ntext = "fine"\n'))
+    with case.probe("a pipe that nobody reads"), nothing_left(), running([simulator]):
+        text = configuration([(case.pair.upstream, simulator.url)])
+        with served(case.folder, text, log=False) as process, Lag() as lag:
+            count = 300  # lines of some 500 bytes
+            for _ in range(count):
+                told = exchange(process.url, case.pair.client, 5)
+                judge(case.pair.client, Probe("it"), told, "fine", ())
+                if told.seconds > 1 + lag.worst:
+                    raise Hung(f"a request took {told.seconds:.1f} s")
+            case.probes += count
+            stderr = process.process.stderr
+            assert stderr is not None
+            os.set_blocking(stderr.fileno(), False)
+            if len(stderr.read() or b"") < _PIPE // 2:
+                raise Wrong("the pipe was never full: nothing was tried")
+
+
+ROWS = [
+    Row(
+        55,
+        "the client reads 1 KiB/s (scaled)",
+        "less than 1 MiB for each stream",
+        slow_readers,
+        covering()[::2],
+        quick=0,
+    ),
+    Row(
+        62,
+        "SIGTERM with 100 streams; SIGKILL",
+        "none cut, exit 0; no half line, starts again",
+        terminated,
+        covering()[:2],
+    ),
+    Row(
+        68, "no file descriptors left", "it waits without spinning, then goes on", out_of_files, covering()[:1], quick=0
+    ),
+    Row(69, "reload under load; a bad file", "no request notices; the old one stays", reloaded, covering()[:2]),
+    Row(71, "the log is blocked", "requests go on", blocked_log, covering()[:2], quick=0),
+]
