@@ -81,6 +81,13 @@ faults: $(INSTALLED) ## cause every fault of the catalogue in every way; the tab
 laws-long: $(INSTALLED) ## run the laws with the hypothesis profile `long`
 	$(BIN)/python -m pytest tests/laws tests/unit/raw_tools -n $(JOBS) --hypothesis-profile=long
 
+.PHONY: load soak
+load: $(INSTALLED) ## 256 streams of mixed dialects for two minutes, each answer checked, and a table; LOAD="--streams 64 --seconds 20"
+	$(BIN)/python -m tests.load $(LOAD)
+
+soak: $(INSTALLED) ## ten minutes of load with clients that leave and dawdle; SOAK="--seconds 7200"
+	$(BIN)/python -m tests.load --soak $(SOAK)
+
 bench: $(INSTALLED) ## Dragoman and the peers that are installed, side by side; BENCH="--only A,B --rounds 3"
 	$(BIN)/python -m bench $(BENCH)
 

@@ -2,7 +2,7 @@
 
 Each cell runs in a process of its own, against a server in another; rounds are interleaved and the median is shown,
 with the least and the most. CPU is user and system time of the client's process alone; `f` are page faults per unit,
-since a client that asks for a large buffer at every read pays for it there. Run: python -m bench.client [rounds]
+since a client that asks for a large buffer at every read pays for it there. Run: python -m bench.codecs.client [rounds]
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ async def asking(client: str, url: str, ca: str):  # type: ignore[no-untyped-def
         yield ask
         await ours.aclose()
     elif client == "aiohttp":
-        import aiohttp  # noqa: PLC0415
+        import aiohttp  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415
 
         context = ssl.create_default_context(cafile=ca) if ca else True
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=256, ssl=context)) as session:
@@ -155,8 +155,9 @@ async def measure(client: str, scenario: str, url: str, ca: str) -> dict[str, fl
 
 
 def cell(client: str, loop: str, scenario: str, url: str, ca: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "bench.client", "--cell", client, loop, scenario, url, ca]
-    return json.loads(subprocess.run(pinned(0, command), check=True, capture_output=True).stdout)
+    command = [sys.executable, "-m", "bench.codecs.client", "--cell", client, loop, scenario, url, ca]
+    seen: dict[str, float] = json.loads(subprocess.run(pinned(0, command), check=True, capture_output=True).stdout)
+    return seen
 
 
 def pinned(core: int, command: list[str]) -> list[str]:
@@ -219,7 +220,7 @@ def main(arguments: list[str]) -> None:
             for title, cert, authority in (("plain TCP", "", ""), ("TLS", chain, ca)):
                 if title == "TLS" and not cert:
                     continue
-                command = pinned(1, [sys.executable, "-m", "bench.client", "--serve", cert])
+                command = pinned(1, [sys.executable, "-m", "bench.codecs.client", "--serve", cert])
                 with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
                     assert server.stdout is not None
                     port = int(server.stdout.readline())

@@ -62,7 +62,7 @@ def _streams() -> dict[tuple[str, str], list[bytes]]:
     }
 
 
-_MESSAGE = {
+_MESSAGE: dict[str, Any] = {
     "id": "m",
     "type": "message",
     "role": "assistant",

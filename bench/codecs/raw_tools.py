@@ -1,7 +1,7 @@
 """What recovering raw tool calls costs: microseconds a delta of five characters, and the bars it must stay under.
 
 The bar of 2 µs is for a quiet machine of the project's class. A busy one is judged by the ratio to a loop that only
-decodes and re-encodes the same frames, measured in the same run. Run: python -m bench.raw_tools
+decodes and re-encodes the same frames, measured in the same run. Run: python -m bench.codecs.raw_tools
 """
 
 from __future__ import annotations

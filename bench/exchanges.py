@@ -1,0 +1,65 @@
+"""One exchange of a scenario without any I/O: the translation alone, question and answer, as the gateway does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import dragoman.dialects as registry
+from bench.answers import answer
+from bench.questions import question
+from bench.scenarios import BY_NAME
+from dragoman.dialects.base import REAL_WORLD, Dialect
+from dragoman.gateway.passing import Passing
+from dragoman.translate import Answer, Plan, Settings, plan, reply_whole
+from dragoman.wire.http import HttpRequest
+
+READ = 64 * 1024  # bytes a read, as a socket gives them when the upstream is in a hurry
+_PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
+_UPSTREAMS = {"kiro": "kiro", "bedrock": "bedrock", "anthropic": "anthropic"}
+
+
+@dataclass(frozen=True)
+class Exchange:
+    ask: Callable[[], Plan]
+    tell: Callable[[Plan], list[bytes]]  # what the client gets
+
+
+def exchange(name: str) -> Exchange:
+    """The exchange of this scenario. A paced one comes an event a read."""
+    scenario = BY_NAME[name]
+    client, upstream = registry.get(scenario.client), registry.get(_UPSTREAMS.get(scenario.upstream, "openai"))
+    body = question(scenario.client, scenario.question, "bench", stream=scenario.stream)
+    headers = (("content-type", "application/json"), ("anthropic-version", "2023-06-01"))
+    request = HttpRequest("POST", _PATHS[scenario.client], headers=headers, body=body)
+    settings = Settings(repair=scenario.reads, raw_tools="auto" if scenario.upstream == "kimi" else None)
+    said = answer(scenario.upstream)
+    whole = b"".join(said.events)
+    reads = said.events if scenario.paced else [whole[at : at + READ] for at in range(0, len(whole), READ)]
+
+    def ask() -> Plan:
+        return _asked(client, upstream, request, settings)
+
+    def tell(made: Plan) -> list[bytes]:
+        if not scenario.stream:
+            told, _ = reply_whole(made, whole)
+            return [made.client.codec.render_reply(told, made.asked, REAL_WORLD)]
+        way = Passing(made) if made.verbatim else Answer(made)
+        pieces = [way.feed(read) for read in reads]
+        return pieces if way.over else [*pieces, way.close()]
+
+    return Exchange(ask, tell)
+
+
+def translated(name: str) -> bytes:
+    """The whole answer of a scenario, as its client gets it."""
+    made = exchange(name)
+    return b"".join(made.tell(made.ask()))
+
+
+def _asked(client: Dialect, upstream: Dialect, request: HttpRequest, settings: Settings) -> Plan:
+    call = client.binding.match(request)
+    assert call is not None
+    made = plan(client, upstream, client.codec.parse_request(call), settings=settings)
+    upstream.binding.wrap(made.call())
+    return made

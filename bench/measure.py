@@ -1,0 +1,138 @@
+"""Cells: one scenario asked of one lane for a moment, and what that cost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bench import load
+from bench.lanes import Direct, Lane, raw_of
+from bench.load import Tally
+from bench.scenarios import BY_NAME, Scenario
+
+SECONDS, PACED_SECONDS = 1.2, 2.2
+PROBE, WARM = 0.25, 0.2
+SETTLED = 0.3  # of paced streams, before they count
+
+
+class BadCell(Exception):
+    """A cell with a mistake in it counts for nothing."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one cell gave. CPU in seconds; times in ms, of a lone caller."""
+
+    requests: float
+    events: float
+    cpu: float
+    rate: float  # a second: requests, or events of paced streams
+    times: Sequence[float] = ()
+    firsts: Sequence[float] = ()
+
+    @property
+    def ms_a_request(self) -> float:
+        return self.cpu / self.requests * 1e3 if self.requests else float("nan")
+
+    @property
+    def us_an_event(self) -> float:
+        return self.cpu / self.events * 1e6 if self.events else float("nan")
+
+    def figure(self, per: str) -> float:
+        return self.us_an_event if per == "event" else self.ms_a_request
+
+
+@dataclass
+class Results:
+    """Cells by scenario and lane, one per round; other figures by name and lane; what went wrong."""
+
+    cells: dict[str, dict[str, list[Cell]]] = field(default_factory=dict)
+    figures: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    troubles: dict[str, str] = field(default_factory=dict)  # "lane" or "lane, scenario": why it is not judged
+
+    def series(self, figure: str, lane: str) -> list[float]:
+        """The figure that bars judge, round by round."""
+        if figure in BY_NAME:
+            return [cell.figure(BY_NAME[figure].per) for cell in self.cells.get(figure, {}).get(lane, [])]
+        return self.figures.get(figure, {}).get(lane, [])
+
+
+async def cell(lane: Lane, scenario: Scenario, least_size: int, seconds: float | None = None) -> Cell:
+    """Raises BadCell."""
+    raw = raw_of(lane, scenario)
+    port = lane.target(scenario)[0]
+    if scenario.paced:
+        return await _paced(lane, scenario, port, raw, seconds or PACED_SECONDS)
+    probe = _good(await load.closed(port, raw, 1, PROBE), least_size)
+    times, firsts = [time * 1e3 for time in probe.times], [time * 1e3 for time in probe.firsts]
+    if isinstance(lane, Direct) and lane.name == "direct":
+        return Cell(0, 0, 0, 0, times, firsts)
+    _good(await load.closed(port, raw, scenario.callers, WARM), least_size)
+    before = lane.cpu()
+    tally = _good(await load.closed(port, raw, scenario.callers, seconds or SECONDS), least_size)
+    cpu = lane.cpu() - before
+    requests = tally.requests
+    return Cell(requests, requests * scenario.events, cpu, requests / tally.seconds, times, firsts)
+
+
+async def _paced(lane: Lane, scenario: Scenario, port: int, raw: bytes, seconds: float) -> Cell:
+    running = await load.flowing(port, raw, scenario.callers)
+    await asyncio.sleep(SETTLED)
+    tally, loop = running.tally, asyncio.get_running_loop()
+    events, cpu, began = tally.events, lane.cpu(), loop.time()
+    await asyncio.sleep(seconds)
+    events, cpu, took = tally.events - events, lane.cpu() - cpu, loop.time() - began
+    if tally.requests:
+        raise BadCell("streams ended while they were measured")
+    _good(tally, 0)
+    running.abort()
+    await asyncio.sleep(SETTLED)
+    return Cell(0, events, cpu, events / took)
+
+
+def _good(tally: Tally, least_size: int) -> Tally:
+    if tally.errors:
+        raise BadCell(f"{len(tally.errors)} errors, the first: {tally.errors[0]}")
+    if tally.sizes and min(tally.sizes) < least_size * 0.98:
+        raise BadCell(f"an answer of {min(tally.sizes)} bytes where {least_size} were read before")
+    return tally
+
+
+async def rounds(
+    scenario: Scenario,
+    lanes: Mapping[str, tuple[Lane, Scenario, int]],
+    count: int,
+    results: Results,
+    tell: Callable[[str], None],
+) -> None:
+    """Every lane in every round, in another order each time, so that compared cells are neighbours."""
+    found = results.cells.setdefault(scenario.name, {})
+    for number in range(count):
+        order = [name for name in lanes if f"{name}, {scenario.name}" not in results.troubles]
+        random.shuffle(order)
+        for name in order:
+            lane, asked, least_size = lanes[name]
+            try:
+                found.setdefault(name, []).append(await cell(lane, asked, least_size))
+            except (BadCell, OSError) as error:
+                results.troubles[f"{name}, {scenario.name}"] = str(error)
+                found.pop(name, None)
+        tell(f"{scenario.name} {number + 1}/{count}")
+
+
+def middle(values: Sequence[float]) -> float:
+    return statistics.median(values) if values else float("nan")
+
+
+def spread(values: Sequence[float]) -> float:
+    """How far apart the rounds are: half of the range, in parts of the median."""
+    return (max(values) - min(values)) / 2 / middle(values) if len(values) > 1 and middle(values) else 0.0
+
+
+def part(values: Sequence[float], share: float) -> float:
+    """The value below which this share of them lies."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else float("nan")

@@ -1,0 +1,111 @@
+"""Processes under test: pinned, started with a log of their own, and what /proc says they cost."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+GATEWAY, LOAD = 0, 1
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_TICK = 1 / os.sysconf("SC_CLK_TCK")
+_CORES = sorted(os.sched_getaffinity(0))
+
+
+def core(number: int) -> set[int]:
+    """This core, or all there are where there is only one."""
+    return {_CORES[number]} if len(_CORES) > number else set(_CORES)
+
+
+def cores(number: int) -> set[int]:
+    return set(_CORES[:number])
+
+
+class Process:
+    """A program and all that it starts, in a process group of its own."""
+
+    def __init__(self, command: list[str], folder: Path, env: dict[str, str], on: set[int]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.log = folder / "log"
+        with self.log.open("wb") as log:
+            self._running = subprocess.Popen(
+                command,
+                cwd=folder,
+                env={**_clean(), **env},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=partial(_settle, on),  # noqa: PLW1509  one thread only, here
+            )
+
+    @property
+    def alive(self) -> bool:
+        return self._running.poll() is None
+
+    @property
+    def pids(self) -> list[int]:
+        """The process and its descendants."""
+        parents: dict[int, list[int]] = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                with suppress(OSError, IndexError):
+                    parents.setdefault(int(_stat(int(entry.name))[1]), []).append(int(entry.name))
+        found = [self._running.pid]
+        for pid in found:
+            found += parents.get(pid, [])
+        return found
+
+    def cpu(self) -> float:
+        """Seconds of user and system time, of it and its descendants, those that ended included."""
+        return sum(self.cpus().values())
+
+    def cpus(self) -> dict[int, float]:
+        spent = {}
+        for pid in self.pids:
+            with suppress(OSError, IndexError):
+                spent[pid] = sum(map(int, _stat(pid)[11:15])) * _TICK
+        return spent
+
+    def memory(self) -> float:
+        """MB that are its own, shared pages in parts (PSS)."""
+        total = 0
+        for pid in self.pids:
+            with suppress(OSError):
+                for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+                    total += int(line.split()[1]) if line.startswith("Pss:") else 0
+        return total / 1024
+
+    def last_words(self) -> str:
+        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        return " | ".join(lines[-3:])[-300:]
+
+    def stop(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._running.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self._running.wait(3)
+        with suppress(ProcessLookupError):
+            os.killpg(self._running.pid, signal.SIGKILL)
+        self._running.wait()
+
+
+def _settle(on: set[int]) -> None:
+    """Keep to these cores, and end with whoever started us."""
+    os.sched_setaffinity(0, on)
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; the name before it may hold anything."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def _clean() -> dict[str, str]:
+    """An environment in which nobody's proxy, key or tracing changes what is measured."""
+    kept = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "SSL_CERT_FILE")
+    return {name: os.environ[name] for name in kept if name in os.environ}

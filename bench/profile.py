@@ -1,0 +1,96 @@
+"""Where one scenario's time goes: `python -m bench.profile C [SECONDS]`, with py-spy on the PATH or in PY_SPY.
+
+Prints the functions that py-spy saw most, by themselves and with what they call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from bench import gateways, load, processes
+from bench.lanes import Gateway, Upstream, checked, raw_of
+from bench.scenarios import BY_NAME, OURS
+
+ROWS = 30
+
+
+def main(name: str, seconds: float, source: str) -> int:
+    spy = os.environ.get("PY_SPY") or shutil.which("py-spy")
+    if spy is None:
+        print("py-spy was not found; PY_SPY names it", file=sys.stderr)
+        return 1
+    os.sched_setaffinity(0, processes.core(processes.LOAD))
+    scenario, upstream = BY_NAME[name], Upstream()
+    with tempfile.TemporaryDirectory(prefix="dragoman-profile-") as folder:
+        launch = gateways.dragoman(Path(folder), upstream.ports)
+        gateway = Gateway(OURS, launch, Path(folder), BY_NAME["A"], Path(source) if source else None)
+        raw = Path(folder) / "raw"
+        try:
+            checked(gateway, scenario)
+            pid = str(gateway.process.pids[0])
+            command = [
+                spy,
+                "record",
+                "-p",
+                pid,
+                "-d",
+                str(int(seconds)),
+                "-r",
+                "500",
+                "--nonblocking",
+                "-f",
+                "raw",
+                "-o",
+                str(raw),
+            ]
+            spying = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            port = gateway.target(scenario)[0]
+            more = seconds + 1
+            asyncio.run(_load(port, raw_of(gateway, scenario), scenario.callers, more, paced=scenario.paced))
+            if spying.wait():
+                assert spying.stderr is not None
+                print(spying.stderr.read().decode(), file=sys.stderr)
+                return 1
+            show(raw.read_text().splitlines())
+        finally:
+            gateway.stop()
+            upstream.stop()
+    return 0
+
+
+async def _load(port: int, raw: bytes, callers: int, seconds: float, *, paced: bool) -> None:
+    tally = await load.closed(port, raw, callers, seconds, callers)
+    if tally.errors:
+        print(tally.errors[0], file=sys.stderr)
+    print(f"{tally.requests} requests{' paced' if paced else ''}")
+
+
+def show(lines: list[str]) -> None:
+    own: Counter[str] = Counter()
+    whole: Counter[str] = Counter()
+    for line in lines:
+        stack, _, seen = line.rpartition(" ")
+        if "_worker (concurrent/futures" in stack.rpartition(";")[2]:
+            continue  # a thread that waits for work
+        frames = [frame.rpartition(":")[0] for frame in stack.split(";")]
+        own[frames[-1]] += int(seen)
+        for frame in set(frames):
+            whole[frame] += int(seen)
+    total = sum(own.values())
+    print(f"{total} samples\n{'own':>6} {'with':>6}")
+    for frame, count in own.most_common(ROWS):
+        print(f"{count / total:6.1%} {whole[frame] / total:6.1%}  {frame}")
+    print("\nwith what they call")
+    for frame, count in whole.most_common(ROWS + 15):
+        print(f"{own[frame] / total:6.1%} {count / total:6.1%}  {frame}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 5.0, os.environ.get("DRAGOMAN_SOURCE", "")))

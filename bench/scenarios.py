@@ -1,0 +1,125 @@
+"""What is measured, as data: the scenarios, who takes part in each, and the bars."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bench import answers
+from bench.questions import SIZE
+
+OURS = "dragoman"
+TENSORZERO, ROUTER, LITELLM = "tensorzero", "claude-code-router", "litellm"
+FLOOR = "relay"  # bytes from socket to socket: what the kernel takes
+
+
+@dataclass(frozen=True)
+class Scenario:
+    name: str
+    title: str
+    client: str  # the dialect that the client speaks
+    question: str
+    stream: bool
+    upstream: str  # the answer, which is also the model that is asked for
+    rivals: tuple[str, ...] = ()
+    callers: int = 16
+    paced: bool = False
+    per: str = "request"  # what the bar counts; events are told for every stream
+    reads: bool = False  # through the model even where bytes could pass
+    size: int = SIZE  # characters of each message of a long question
+
+    @property
+    def model(self) -> str:
+        return f"{self.upstream}-read" if self.reads else self.upstream
+
+    @property
+    def events(self) -> int:
+        """Events of one answer, as the upstream sends them; 0 for a whole one."""
+        return len(answers.answer(self.upstream).events) if self.stream else 0
+
+
+SCENARIOS = (
+    Scenario("A", "OpenAI→OpenAI, whole", "openai", "small", False, "whole", (TENSORZERO, LITELLM, FLOOR)),
+    Scenario("B", "OpenAI→OpenAI, 300 chunks", "openai", "small", True, "stream", (TENSORZERO, LITELLM, FLOOR)),
+    Scenario("BM", "B through the model", "openai", "small", True, "stream", (TENSORZERO,), reads=True),
+    Scenario("C", "Anthropic→OpenAI, 300 chunks, a call", "anthropic", "tools", True, "call", (ROUTER, LITELLM)),
+    Scenario("D", "Anthropic→Kiro, the same", "anthropic", "tools", True, "kiro", (f"{LITELLM}:C",)),
+    Scenario("E", "OpenAI→OpenAI, 507 KB", "openai", "long", False, "whole", (TENSORZERO, LITELLM, FLOOR)),
+    Scenario("E2", "E with tool pairs, Anthropic→Kiro", "anthropic", "pairs", True, "kiro", (f"{OURS}:E",)),
+    Scenario("F", "OpenAI→raw Kimi, 20,000 deltas", "openai", "tools", True, "kimi", callers=4),
+    Scenario("G", "OpenAI→Anthropic, 300 events, a call", "openai", "tools", True, "anthropic"),
+    Scenario("H", "Anthropic→Bedrock, the same", "anthropic", "tools", True, "bedrock"),
+    Scenario(
+        "P",
+        "64 streams, 100 events/s each",
+        "openai",
+        "small",
+        True,
+        "paced",
+        (TENSORZERO, FLOOR),
+        callers=64,
+        paced=True,
+        per="event",
+    ),
+    Scenario(
+        "PC",
+        "P, Anthropic→OpenAI",
+        "anthropic",
+        "small",
+        True,
+        "paced",
+        (ROUTER, FLOOR),
+        callers=64,
+        paced=True,
+        per="event",
+    ),
+)
+BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Ours to somebody else's, measured in the same run: the median of the rounds' ratios must not be above `most`."""
+
+    figure: str  # a scenario, or "cold start", "idle memory"
+    rival: str
+    most: float
+    aim: float | None = None
+    shown: str = ""
+
+    @property
+    def limit(self) -> str:
+        return self.shown or f"{self.most:g}"
+
+
+BARS = (
+    Bar("A", TENSORZERO, 0.5),
+    Bar("B", TENSORZERO, 0.1),
+    Bar("BM", TENSORZERO, 0.25),
+    Bar("C", ROUTER, 0.15),
+    Bar("D", f"{LITELLM}:C", 1 / 60, shown="1/60"),
+    Bar("E", TENSORZERO, 0.6),
+    Bar("E2", f"{OURS}:E", 3.0),
+    Bar("P", TENSORZERO, 0.6, aim=0.5),
+    Bar("PC", ROUTER, 0.4),
+    Bar("cold start", LITELLM, 1 / 30, shown="1/30"),
+    Bar("idle memory", LITELLM, 1 / 8, shown="1/8"),
+)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A bar that is ours alone: a figure of the growth tests that must not be above `most`."""
+
+    figure: str
+    title: str
+    most: float
+
+
+LIMITS = (
+    Limit("flat", "µs an event, 80,000 events to 5,000, Anthropic→OpenAI", 1.25),
+    Limit("flat, passed", "the same, passed through", 1.25),
+    Limit("flat, raw Kimi", "the same, raw Kimi", 1.25),
+    Limit("linear", "ms a MB, 20 MB body to 0.5 MB", 1.25),
+    Limit("stream memory", "KB an open stream, 1,000 held", 20.0),
+    Limit("kept memory", "KB a stream that has ended", 0.5),
+)
