@@ -33,7 +33,7 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
-from dragoman.model.filter import Filter, MakeBack
+from dragoman.model.filter import Back, Filter, MakeBack
 from dragoman.model.notes import Note, Notes
 
 
@@ -46,7 +46,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         None  # tool calls written as raw tokens: auto, off, a table's name; None: as the dialect has it
     )
     raw_tools_mode: Literal["live", "buffered"] = "live"  # buffered: each such call comes whole
-    repair: bool = False  # never pass bytes on unread, whatever the pair (D51)
+    repair: bool = False  # never pass bytes on as they came, whatever the pair (D51)
 
     @property
     def reads_answers(self) -> bool:
@@ -108,11 +108,18 @@ class Plan(Struct, frozen=True):
     notes: tuple[Note, ...]
     makers: tuple[MakeBack, ...]
     settings: Settings
+    changed: bool = False  # by anything but a filter that `only_asks`
 
     @property
     def verbatim(self) -> bool:
         """Whether an answer may pass byte for byte: one language, one framing, nothing changed, nothing asked for."""
-        return self.same_wire and not self.notes and not self.settings.reads_answers
+        return self.passes and not self.notes
+
+    @property
+    def passes(self) -> bool:
+        """Whether an answer may pass frame by frame: as `verbatim`, but something was asked for that the client did not
+        ask; the frames that tell it are left out."""
+        return self.same_wire and not self.changed and not self.settings.reads_answers
 
     @property
     def same_wire(self) -> bool:
@@ -137,8 +144,11 @@ def plan(
     notes = Notes(refuse=settings.losses == "refuse")
     sent = asked if model is None else structs.replace(asked, model=model)
     makers: list[MakeBack] = []
+    altered = False
     for each in _filters(client, upstream, sent.model, settings):
+        noted = len(notes)
         changed, maker = each.forward(sent, notes)
+        altered |= len(notes) > noted and not getattr(each, "only_asks", False)
         if changed.messages is not sent.messages or changed.system is not sent.system:
             changed = canonical(changed)  # what a filter leaves may be less than a text
         sent = changed
@@ -146,7 +156,7 @@ def plan(
             makers.append(maker)
     if (asked.messages or asked.system) and not (sent.messages or sent.system):
         raise Unrepresentable("there is nothing in it to be answered", at="messages")
-    return Plan(client, upstream, asked, sent, tuple(notes), tuple(makers), settings)
+    return Plan(client, upstream, asked, sent, tuple(notes), tuple(makers), settings, altered)
 
 
 def _filters(client: Dialect, upstream: Dialect, model: str, settings: Settings) -> Sequence[Filter]:
@@ -181,25 +191,21 @@ def _placed(shared: Sequence[Filter], quirks: Sequence[Filter]) -> Iterator[Filt
     yield from (quirk for quirk in quirks if getattr(quirk, "before", "") not in names)
 
 
-_Route: TypeAlias = list[tuple[int, Callable[[Events], Events]]]
-
-
 class WaysBack:
     """All ways back of a plan as one, last change first."""
+
+    __slots__ = ("_backs", "_routes", "notes")
 
     def __init__(self, plan: Plan) -> None:
         self.notes = Notes(refuse=False)
         self._backs = [make(self.notes) for make in reversed(plan.makers)]
-        self._routes: dict[type[Event], _Route] = {}
+        self._routes = _routes(tuple(map(type, self._backs)))
 
     def feed(self, events: Events) -> Events:
         if len(events) != 1:
             return self._all(events, 0)
-        route = self._routes.get(type(events[0]))
-        if route is None:
-            route = self._route(type(events[0]))
-        for position, feed in route:
-            told = feed(events)
+        for position in self._routes[type(events[0])]:
+            told = self._backs[position].feed(events)
             if told is not events:
                 return self._all(told, position + 1)
         return events
@@ -209,17 +215,27 @@ class WaysBack:
             events = back.feed(events)
         return events
 
-    def _route(self, kind: type[Event]) -> _Route:
-        """The ways back that a lone event of this kind concerns: of the usual ones, hardly any."""
-        concerned: _Route = [
-            (at, back.feed) for at, back in enumerate(self._backs) if kind in getattr(back, "reads", {kind})
-        ]
-        self._routes[kind] = concerned
+
+class _Routes(dict[type[Event], tuple[int, ...]]):
+    """Which ways back a lone event concerns, by its kind: of the usual ones, hardly any."""
+
+    def __init__(self, backs: tuple[type[Back], ...]) -> None:
+        super().__init__()
+        self._backs = backs
+
+    def __missing__(self, kind: type[Event]) -> tuple[int, ...]:
+        concerned = tuple([at for at, back in enumerate(self._backs) if kind in getattr(back, "reads", {kind})])
+        self[kind] = concerned
         return concerned
+
+
+_routes = lru_cache(maxsize=256)(_Routes)  # the same for all answers of a pair
 
 
 class Progress:
     """How far an answer has come: whether it has begun to say something, and its counts and stop so far."""
+
+    __slots__ = ("begun", "stop", "usage")
 
     def __init__(self) -> None:
         self.begun = False  # something came that a second try would say again
@@ -255,7 +271,7 @@ class Answer:
         self._ways = WaysBack(plan)
         self._encoder = client.codec.encoder(plan.asked, world)
         self._frame = client.binding.frame
-        self._keeps_frames = plan.same_wire
+        self._keeps_frames = plan.same_wire and not plan.settings.repair
         self.progress = Progress()
         self.over = False
         self.fault: Fault | None = None

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dragoman.dialects as registry
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import REAL_WORLD, Call
 from dragoman.gateway.passing import Passing
 from dragoman.simulator import parse, running_simulator
 from dragoman.translate import Plan, plan
+from dragoman.wire.frame import Payload
 from tests.gateway.house import house, messages, upstream
 
 HELLO: Any = {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
@@ -163,3 +164,88 @@ def _direct(url: str, path: str, body: bytes) -> tuple[int, dict[str, str], byte
         return response.status, dict(response.getheaders()), response.read()
     finally:
         connection.close()
+
+
+# --- what only we asked for
+
+CHAT = [
+    b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":'
+    b'{"role":"assistant","content":""},"finish_reason":null}]}\n\n',
+    *(
+        b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":'
+        b'{"content":"w%d data: {\\"delta\\":{\\"content\\":\\"x"},"finish_reason":null}]}\n\n' % n
+        for n in range(6)
+    ),
+    b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{},'
+    b'"finish_reason":"stop"}]}\n\n',
+    b'data: {"id":"c","object":"chat.completion.chunk","created":1,"model":"m","choices":[],'
+    b'"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5}}\n\n',
+    b"data: [DONE]\n\n",
+]
+USAGE = CHAT[-2]
+
+
+def asking(**options: Any) -> Plan:
+    chat = registry.get("openai")
+    body = {"messages": HELLO["messages"], **options}
+    return plan(chat, chat, chat.codec.parse_request(Call("generate", "m", True, body)))
+
+
+@given(st.lists(st.integers(0, sum(map(len, CHAT))), max_size=8))
+def test_usage_that_only_we_asked_for_is_noted_and_not_told(cuts: list[int]) -> None:
+    made = asking()
+    assert made.passes and not made.verbatim
+    answer, stream = Passing(made), b"".join(CHAT)
+    out = b"".join(answer.feed(stream[a:b]) for a, b in pairwise([0, *sorted(cuts), len(stream)])) + answer.close()
+    assert out == stream.replace(USAGE, b"")
+    assert answer.progress.usage is not None and answer.progress.usage.output == 2
+    assert answer.over and answer.fault is None
+
+
+def test_usage_that_the_client_asked_for_passes() -> None:
+    made = asking(stream_options={"include_usage": True})
+    assert made.verbatim
+    answer = Passing(made)
+    assert answer.feed(b"".join(CHAT)) + answer.close() == b"".join(CHAT)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "odd"),
+    [
+        ("openai", b'data: {"choices":[{"index":0,"delta":{"content":"a","tool_calls":[]},"finish_reason":null}]}\n\n'),
+        ("openai", b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}],"usage":{}}\n\n'),
+        ("openai", b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'),
+        ("openai", b'data: {"error":{"message":"no"}}\n\n'),
+        ("openai", b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n'),
+        ("openai", b": ping\n\n"),
+        ("anthropic", b'event: message_stop\ndata: {"type":"message_stop"}\n\n'),
+        ("anthropic", b'data: {"type":"content_block_delta","index":0}\n\n'),
+        ("anthropic", b'event: content_block_delta\ndata: {"type":"content_block_delta","in'),
+    ],
+)
+def test_what_says_more_than_text_is_not_skimmed(dialect: str, odd: bytes) -> None:
+    spoken = registry.get(dialect)
+    decoder: Any = spoken.codec.decoder(verbatim(dialect).sent, REAL_WORLD)
+    plain = {
+        "openai": b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n',
+        "anthropic": b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":{}}\n\n',
+    }[dialect]
+    assert decoder.skims(plain * 3)
+    assert not decoder.skims(plain + odd)
+    assert not decoder.skims(odd + plain)
+
+
+def test_a_chat_that_ends_without_its_end_mark_gets_one() -> None:
+    answer = Passing(asking(stream_options={"include_usage": True}))
+    assert answer.feed(b"".join(CHAT[:-1])) + answer.close() == b"".join(CHAT)
+
+
+def test_bytes_that_are_no_frames_end_the_stream_with_the_dialects_error() -> None:
+    bedrock = registry.get("bedrock")
+    body: Any = {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}
+    made = plan(bedrock, bedrock, bedrock.codec.parse_request(Call("generate", "m", True, body)))
+    frame = bedrock.binding.frame(Payload(b"messageStart", b'{"role":"assistant"}'))
+    answer = Passing(made)
+    out = answer.feed(frame + b"<html>" * 20)
+    assert out.startswith(frame) and b"<html>" not in out and b"exception" in out
+    assert answer.fault is not None and answer.over

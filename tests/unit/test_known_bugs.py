@@ -216,9 +216,10 @@ def test_row_15_a_second_finish_changes_nothing() -> None:
     assert translated(once) == translated(twice)
 
 
-def test_row_16_no_finish_reason_is_settled_with_done_and_an_error_without() -> None:
-    assert stop_of(translated(chat(tool(0, "{}", id="a", name="f")))) == "tool_use"
-    frames = translated(chat({"content": "x"}, done=False))
+@pytest.mark.parametrize("done", [True, False])
+@pytest.mark.parametrize("said", [{"content": "x"}, tool(0, "{}", id="a", name="f")])
+def test_row_16_no_finish_reason_is_an_error_with_or_without_done(said: Any, done: bool) -> None:
+    frames = translated(chat(said, done=done))
     assert kinds(frames)[-1] == "error"
     assert "message_stop" not in kinds(frames)
 

@@ -28,7 +28,7 @@ _PLAIN: dict[Any, dict[str, Json]] = {
     set: {"type": "array", "uniqueItems": True},
     dict: {"type": "object"},
 }
-_SPHINX = re.compile(r"^\s*:param\s+(?:\w+\s+)?(\w+):\s*(.+)$", re.MULTILINE)
+_SPHINX = re.compile(r"^[ \t]*:param\s+(?:\w+\s+)?(\w+):\s*(.+)$", re.MULTILINE)
 _SECTION = re.compile(r"^\s*(?:args|arguments|parameters):\s*$", re.IGNORECASE)
 _ITEM = re.compile(r"^(\s+)\*{0,2}(\w+)(?:\s*\([^)]*\))?:\s*(.*)$")
 

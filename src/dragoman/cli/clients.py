@@ -41,7 +41,8 @@ def shell_key(config: Config, environ: Mapping[str, str]) -> str:
         case "file" if not rest.startswith("~"):
             return f'"$(cat {shlex.quote(rest)})"'
         case "file":
-            return f'"$(cat {rest})"'
+            home, _, path = rest.partition("/")  # the shell knows who ~ is as long as it stands bare
+            return f'"$(cat {home}/{shlex.quote(path)})"'
         case _:
             return ""
 

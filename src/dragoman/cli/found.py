@@ -66,7 +66,7 @@ def _kiro(environ: Mapping[str, str]) -> Iterator[Find]:
 def _keys(environ: Mapping[str, str]) -> Iterator[Find]:
     for preset in PRESETS:
         variable = key_variable(preset)
-        value = environ.get(variable, "")
+        value = environ.get(variable, "").strip()
         if value and not value.startswith(KEY_PREFIX):  # a key of ours leads back to a gateway
             yield Find(preset, f"{variable} is set", {"key": f"env:{variable}"})
 
@@ -161,11 +161,8 @@ def what_to_set() -> list[str]:
 
 
 def upstream_variables(config: Config) -> set[str]:
-    """The variables that hold keys of upstreams, or settings of ours: no child needs them."""
-    secrets = [
-        secret for upstream in config.upstreams.values() for secret in upstream.secrets() if secret != upstream.proxy
-    ]
-    secrets += [config.server.key] if config.server.key else []
-    named = {secret.shown.removeprefix("env:") for secret in secrets if secret.shown.startswith("env:")}
+    """The variables that hold keys of upstreams, or settings of ours: no child needs them. HTTPS_PROXY it may need."""
+    named = {secret.shown.removeprefix("env:") for secret in config.secrets() if secret.shown.startswith("env:")}
+    named = {name for name in named if not name.lower().endswith("_proxy")}
     known = {name for name in map(key_variable, PRESETS) if name}
     return named | known | {_BEARER} | {name for name in os.environ if name.startswith("DRAGOMAN_")}

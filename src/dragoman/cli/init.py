@@ -62,7 +62,7 @@ def run(arguments: Namespace) -> int:
     if arguments.only_print:
         print(text, end="")
         return 0
-    if path.exists() and not arguments.force:
+    if (path.exists() or path.is_symlink()) and not arguments.force:  # a link to nowhere is somebody's too
         return complain(f"{path} is there already and stays as it is. --force replaces it, --print only shows.", 1)
     if not arguments.yes and not _agreed(path):
         return complain("nothing was written.", 1)

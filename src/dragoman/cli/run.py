@@ -95,6 +95,8 @@ def _run(arguments: Namespace) -> int:
     if arguments.print_env:
         return _print_env(arguments, recipe)
     program = shutil.which(arguments.client)
+    if program is None and os.sep in arguments.client and Path(arguments.client).exists():
+        raise _Stop(f"{arguments.client} is no program that may be run.", _CANNOT_RUN)
     if program is None:
         hint = f" To install it: {recipe.install}" if recipe.install else ""
         raise _Stop(f"there is no program {arguments.client!r} here.{hint}", _NO_PROGRAM)
@@ -253,7 +255,7 @@ def _print_env(arguments: Namespace, recipe: Recipe) -> int:
     for line in exports(made, reach.words or shlex.quote(reach.key)):
         print(line)
     if made.args:
-        print(f"# then: {shlex.join([arguments.client, *made.args])}")
+        print(then(arguments.client, made.args))
     if not reach.words:
         print("dragoman: these lines hold the gateway's key, which is a secret.", file=sys.stderr)
     return 0
@@ -262,3 +264,8 @@ def _print_env(arguments: Namespace, recipe: Recipe) -> int:
 def exports(made: Prepared, key: str) -> list[str]:
     """The lines that a shell evaluates."""
     return [*(f"unset {name}" for name in made.unset), *(f"export {each}" for each in assignments(made, key, _KEY))]
+
+
+def then(client: str, args: Sequence[str]) -> str:
+    """How to start the client, for people: a shell that evaluates it sees comments only."""
+    return "# then: " + "\n# ".join(shlex.join([client, *args]).splitlines())

@@ -55,7 +55,9 @@ REAL_WORLD = World(new_id=lambda prefix: prefix + secrets.token_hex(12), now=lam
 class Decoder(Protocol):
     """Frames to events; sees whole frames only; may raise UpstreamViolation or UpstreamFault.
 
-    It obeys model/grammar.py: the events of all frames and of `close` are one whole stream.
+    It obeys model/grammar.py: the events of all frames and of `close` are one whole stream. It may have a method
+    `skims(chunk: bytes) -> bool`: whether these bytes are whole frames that only go on with what has begun, so that
+    somebody who only listens (gateway/passing.py) may let them by unread.
     """
 
     def feed(self, frame: Frame) -> Events | None:
@@ -66,6 +68,8 @@ class Decoder(Protocol):
 
 
 class Encoder(Protocol):
+    """Events to payloads. One that numbers its frames has `renumber(number: int)`, for when others' went out before."""
+
     def feed(self, events: Events) -> Iterable[Payload]: ...
 
     def passes(self, events: Events) -> bool:
@@ -152,6 +156,8 @@ class Dialect(Struct, frozen=True):
 
 class Reader:
     """Bytes to steps, cut anywhere. A violation becomes Failed, so the frames before a bad one are not lost."""
+
+    __slots__ = ("_decoder", "_frames", "over")
 
     def __init__(self, frames: FrameDecoder, decoder: Decoder) -> None:
         self._frames = frames

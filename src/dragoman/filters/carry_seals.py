@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable
+from functools import partial
 
 from msgspec import Struct, structs
 
@@ -81,9 +82,8 @@ class CarrySeals:
     name = "carry_seals"
 
     def __init__(self, client: Capabilities, client_family: str, upstream: Capabilities) -> None:
-        self._client = client
-        self._family = client_family
-        self._rides = upstream.sealed_words and not client.sealed_words
+        rides = upstream.sealed_words and not client.sealed_words
+        self._back = partial(_Riding if rides else _Marks, client, client_family)
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
         home = _Home(notes)
@@ -91,8 +91,7 @@ class CarrySeals:
         home.end()
         if any(one is not other for one, other in zip(messages, conversation.messages, strict=True)):
             conversation = structs.replace(conversation, messages=messages)
-        make = _Riding if self._rides else _Marks
-        return conversation, lambda notes: make(self._client, self._family, notes)
+        return conversation, self._back
 
 
 class _Home:
@@ -142,13 +141,14 @@ class _Home:
 
 class _Marks:
     reads: frozenset[type[Event]] = frozenset({BlockStarted, Sealed, BlockEnded})
+    __slots__ = ("_client", "_family", "_notes", "_thoughts", "_unsealed")
 
     def __init__(self, client: Capabilities, family: str, notes: Notes) -> None:
         self._client = client
         self._family = family
         self._notes = notes
         self._unsealed: dict[int, str] = {}  # open foreign reasoning without a seal yet -> its family
-        self._thoughts: set[int] = set()
+        self._thoughts: dict[int, bool] = {}  # a set of keys, small while it is empty
 
     def feed(self, events: Events) -> Events:
         marked = tuple(out for event in events for out in self._mark(event))
@@ -157,7 +157,7 @@ class _Marks:
     def _mark(self, event: Event) -> Iterable[Event]:
         match event:
             case BlockStarted(key, Reasoning(family=family)):
-                self._thoughts.add(key)
+                self._thoughts[key] = True
                 if self._foreign(family):
                     self._unsealed[key] = family
                 yield event
@@ -207,6 +207,7 @@ class _Riding(_Marks):
     """
 
     reads = _Marks.reads | {TextDelta, ArgumentsDelta, Cited, Stopped}
+    __slots__ = ("_held", "_riders", "_texts", "_waiting")
 
     def __init__(self, client: Capabilities, family: str, notes: Notes) -> None:
         super().__init__(client, family, notes)

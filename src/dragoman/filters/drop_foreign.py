@@ -7,6 +7,7 @@ so that no old image bricks a conversation.
 from __future__ import annotations
 
 import base64
+from functools import partial
 from typing import TypeVar
 
 from msgspec import Struct, structs
@@ -40,15 +41,13 @@ class DropForeign:
     name = "drop_foreign"
 
     def __init__(self, client: Capabilities, client_family: str, upstream: Capabilities, upstream_family: str) -> None:
-        self._client = client
-        self._client_family = client_family
         self._upstream = upstream
         self._family = upstream_family
+        self._back = partial(_Answer, client, client_family)
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
         fitted = _Request(self._upstream, self._family, notes).fit(conversation)
-        back: MakeBack = lambda notes: _Answer(self._client, self._client_family, notes)  # noqa: E731
-        return (conversation if fitted == conversation else fitted), back
+        return (conversation if fitted == conversation else fitted), self._back
 
 
 def _place(at: str, name: str) -> str:
@@ -70,7 +69,12 @@ class _Request:
 
     def fit(self, conversation: Conversation) -> Conversation:
         last = max((i for i, message in enumerate(conversation.messages) if message.role == "user"), default=-1)
-        messages = tuple(self._message(message, index == last) for index, message in enumerate(conversation.messages))
+        fitted = [self._message(message, index == last) for index, message in enumerate(conversation.messages)]
+        messages = tuple(
+            one
+            for one, was in zip(fitted, conversation.messages, strict=True)
+            if one.blocks or not was.blocks or one.role != "system"  # between turns nobody misses an empty one
+        )
         tools = tuple(tool for tool in map(self._tool, conversation.tools) if tool is not None)
         return structs.replace(
             conversation,
@@ -221,13 +225,14 @@ class _Answer:
     reads = frozenset(
         {BlockStarted, ReasoningDelta, Sealed, BlockEnded, Started, Stopped, UsageReported, Cited, OpaqueEvent}
     )
+    __slots__ = ("_client", "_dropped", "_family", "_notes", "_said")
 
     def __init__(self, client: Capabilities, family: str, notes: Notes) -> None:
         self._client = client
         self._family = family
         self._notes = notes
-        self._dropped: set[int] = set()
-        self._said: set[tuple[str, str]] = set()
+        self._dropped: dict[int, bool] = {}  # sets, small while they are empty
+        self._said: dict[tuple[str, str], bool] = {}
 
     def feed(self, events: Events) -> Events:
         if not self._dropped and all(type(event) in _PLAIN for event in events):
@@ -242,7 +247,7 @@ class _Answer:
             case TextDelta(key) | ReasoningDelta(key) | Sealed(key):
                 return None if key in self._dropped else event
             case BlockEnded(key) if key in self._dropped:
-                self._dropped.discard(key)
+                del self._dropped[key]
                 return None
             case Started():
                 return self._bare(event)
@@ -273,7 +278,7 @@ class _Answer:
         else:
             foreign, kind = isinstance(block, Reasoning) and not self._client.reasoning, "reasoning"
         if foreign:
-            self._dropped.add(event.key)
+            self._dropped[event.key] = True
             self._notes.dropped(
                 "foreign.block", "", f"a block of the answer ({kind}) has no place in the client's dialect"
             )
@@ -292,7 +297,7 @@ class _Answer:
 
     def _say(self, rule: str, what: str, detail: str) -> None:
         if (rule, what) not in self._said:
-            self._said.add((rule, what))
+            self._said[rule, what] = True
             self._notes.dropped(rule, "", detail)
 
 

@@ -1,7 +1,8 @@
 """object_arguments: where a dialect needs an object, tool arguments are one (D3).
 
-Empty stays empty (every codec spells it `{}`); a JSON string that holds an object is unwrapped; anything else becomes
-`{"raw_arguments": "<text>"}`. In a stream, arguments that begin with `{` pass live; others are held and sent as one.
+Empty stays empty (every codec spells it `{}`); a JSON string that holds an object is unwrapped; anything else, such as
+free text that nobody asked for, becomes `{"raw_arguments": "<text>"}`. In a stream, arguments that begin with `{` pass
+live; others are held and sent as one.
 Where a client's streams have whole calls only, each call is held until its end, and one that was cut off is left out.
 """
 
@@ -81,8 +82,9 @@ def _settle_message(message: Message, notes: Notes) -> Message:
 
 
 def _settle(block: Block, notes: Notes) -> Block:
-    if not isinstance(block, ToolCall) or block.form != "json":
+    if not isinstance(block, ToolCall):
         return block
+    block = _as_json(block)
     arguments = as_object(block.arguments)
     if arguments == block.arguments:
         return block
@@ -93,6 +95,10 @@ def _settle(block: Block, notes: Notes) -> Block:
             f"the arguments of {block.name} were no JSON object; now they are in one",
         )
     return structs.replace(block, arguments=arguments)
+
+
+def _as_json(call: ToolCall) -> ToolCall:
+    return call if call.form == "json" else structs.replace(call, form="json")
 
 
 def settle_reply(reply: Reply, notes: Notes) -> Reply:
@@ -115,6 +121,7 @@ class _Arguments:
 
 class _Objects:
     reads = frozenset({ArgumentsDelta, BlockStarted, BlockEnded, Finished, Failed})
+    __slots__ = ("_calls", "_failed", "_notes")
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
@@ -145,9 +152,9 @@ class _Objects:
         match event:
             case ArgumentsDelta(key, text) if (call := self._calls.get(key)) is not None:
                 yield from self._grow(key, text, call)
-            case BlockStarted(key, ToolCall(form="json")):
+            case BlockStarted(key, ToolCall() as block):
                 self._calls[key] = _Arguments()
-                yield event
+                yield structs.replace(event, block=_as_json(block))
             case BlockEnded(key) if (call := self._calls.pop(key, None)) is not None:
                 yield from self._end(key, call)
                 yield event
@@ -208,6 +215,7 @@ class _WholeCalls:
     """Every call in one piece. One that is no object waits for the stop, which tells whether the length cut it (D7)."""
 
     reads = frozenset({ArgumentsDelta, BlockStarted, BlockEnded, Sealed, Stopped, Failed})
+    __slots__ = ("_calls", "_failed", "_notes", "_odd")
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
@@ -223,8 +231,8 @@ class _WholeCalls:
         if self._failed:
             return
         match event:
-            case BlockStarted(key, ToolCall(form="json")):
-                self._calls[key] = _Gathered(event)
+            case BlockStarted(key, ToolCall() as block):
+                self._calls[key] = _Gathered(structs.replace(event, block=_as_json(block)))
             case ArgumentsDelta(key, text) if (call := self._calls.get(key)) is not None:
                 call.pieces.append(text)
                 call.size += len(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache, partial
 from hashlib import sha256
 
@@ -71,8 +71,8 @@ class _Aliases:
         self._aliases: dict[str, str] = {}
 
     @property
-    def seen(self) -> frozenset[str]:
-        return frozenset(self._aliases)
+    def seen(self) -> Collection[str]:
+        return self._aliases.keys()
 
     def of(self, text: str, at: str) -> str:
         alias = self._aliases.get(text)
@@ -122,13 +122,14 @@ class _Back:
     """
 
     reads = frozenset({Started, BlockStarted})
+    __slots__ = ("_calls", "_given", "_names", "_notes", "_seed", "_taken")
 
-    def __init__(self, names: Mapping[str, str], taken: frozenset[str], turns: int, notes: Notes) -> None:
+    def __init__(self, names: Mapping[str, str], taken: Collection[str], turns: int, notes: Notes) -> None:
         self._names = names
         self._taken = taken
         self._notes = notes
         self._seed = str(turns)
-        self._given: set[tuple[int, str]] = set()
+        self._given: dict[tuple[int, str], bool] = {}  # a set, small while it is empty
         self._calls = 0
 
     def feed(self, events: Events) -> Events:
@@ -157,5 +158,5 @@ class _Back:
             else:
                 self._notes.added("ids.minted", "", f"the call of {name} came without an id; it is {id_!r}")
         self._calls += 1
-        self._given.add((choice, id_))
+        self._given[choice, id_] = True
         return call if (id_, name) == (call.id, call.name) else structs.replace(call, id=id_, name=name)

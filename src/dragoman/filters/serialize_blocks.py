@@ -33,7 +33,7 @@ class SerializeBlocks:
     name = "serialize_blocks"
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        return conversation, lambda _notes: _Queue()
+        return conversation, _Queue
 
 
 class _Waiting:
@@ -47,11 +47,13 @@ class _Waiting:
 class _Queue:
     """The block at the head is out and streams; `_waiting` holds the others in the order they began."""
 
-    def __init__(self) -> None:
+    __slots__ = ("_closed_early", "_failed", "_head", "_held", "_scanner", "_stops", "_waiting")
+
+    def __init__(self, _notes: Notes) -> None:
         self._head: int | None = None
         self._scanner: ObjectScanner | None = None  # follows the head's arguments if it is a JSON call
         self._waiting: dict[int, _Waiting] = {}
-        self._closed_early: set[int] = set()
+        self._closed_early: dict[int, bool] = {}  # a set of keys, small while it is empty
         self._stops: list[Event] = []  # what must come after all blocks
         self._held = 0
         self._failed = False
@@ -143,7 +145,7 @@ class _Queue:
     def _give_way(self, out: list[Event]) -> None:
         """End the head, whose JSON is complete, before its end was said."""
         if self._head is not None:
-            self._closed_early.add(self._head)
+            self._closed_early[self._head] = True
             out.append(BlockEnded(self._head))
         self._head = self._scanner = None
         self._advance(out)
@@ -165,7 +167,7 @@ class _Queue:
             if waiting.ended:
                 self._head = self._scanner = None
             elif self._scanner is not None and self._scanner.complete and self._waiting:
-                self._closed_early.add(key)
+                self._closed_early[key] = True
                 out.append(BlockEnded(key))
                 self._head = self._scanner = None
         if self._head is None:

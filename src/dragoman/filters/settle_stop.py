@@ -1,4 +1,7 @@
-"""settle_stop: the stop reason follows the content (D6): a completed tool call means TOOL, none means it cannot be."""
+"""settle_stop: the stop reason follows the content (D6): a completed tool call means TOOL, none means it cannot be.
+
+A call whose end never came means that the answer was cut, whatever it says of itself (D7).
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ class _Settle:
         self._notes = notes
         self._open: dict[int, int] = {}  # key of an open call -> its choice
         self._called: set[int] = set()  # choices with a completed call
+        self._cut: set[int] = set()  # choices with a call whose end never came
 
     def feed(self, events: Events) -> Events:
         settled: list[Event] | None = None
@@ -36,8 +40,8 @@ class _Settle:
                     self._open[key] = choice
                 case BlockEnded(key, complete):
                     choice_ended = self._open.pop(key, None)
-                    if complete and choice_ended is not None:
-                        self._called.add(choice_ended)
+                    if choice_ended is not None:
+                        (self._called if complete else self._cut).add(choice_ended)
                 case Stopped(stop, choice):
                     right = self._settle(stop, choice)
                     if right is not stop:
@@ -50,11 +54,16 @@ class _Settle:
     def _settle(self, stop: Stop, choice: int) -> Stop:
         if stop.why not in _FOLLOWS:
             return stop
+        if choice in self._cut:
+            return self._right(stop, Why.LENGTH, "a tool call never came to its end")
         called = choice in self._called
         if called == (stop.why is Why.TOOL) or (stop.why is not Why.TOOL and not called):
             return stop
-        why = Why.TOOL if called else Why.END
-        because = "it made a tool call" if called else "it made no tool call"
+        if called:
+            return self._right(stop, Why.TOOL, "it made a tool call")
+        return self._right(stop, Why.END, "it made no tool call")
+
+    def _right(self, stop: Stop, why: Why, because: str) -> Stop:
         self._notes.changed(
             "stop.settled", "", f"the answer said it stopped by {stop.why.value}, but {because}: {why.value}"
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import sys
 import time
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
@@ -41,7 +42,7 @@ from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.refusing import BUG, ENDING, refusal_of
 from dragoman.gateway.relay import Relay
 from dragoman.gateway.router import Matched, Router, Unreadable
-from dragoman.upstream.client import Client
+from dragoman.upstream.client import Client, PoolLimits
 from dragoman.wire.http import Headers, HttpRequest
 from dragoman.wire.jsonio import Json
 
@@ -49,6 +50,7 @@ _PROBES = ("/healthz", "/readyz")
 _TEXT = (("content-type", "text/plain; charset=utf-8"),)
 _ID_HEADERS = ("x-request-id", "request-id", "x-amzn-requestid")  # as the clients of each family read it
 _ONE_MODEL = "/v1/models/"
+_CAPS = PoolLimits(connections=sys.maxsize)  # how many at once is counted by the gate of each upstream
 _UNREAD = frozenset({408, 413})  # the body was not read to its end, so nothing can follow it
 
 
@@ -113,7 +115,7 @@ class Gateway:
     async def start(self) -> None:
         async with self._starting:
             if self._fleet is None:
-                self._client = Client()
+                self._client = Client(caps=_CAPS)
                 _learn(self._config)
                 self._cooldowns.load()
                 fleet = Fleet(self._config, self._client, self.breaker)
@@ -325,8 +327,10 @@ class Gateway:
             fleet = self._fleet
             assert fleet is not None
             exchange.watch()
-            with fleet.used():
-                await Relay(self._desk, fleet, exchange, matched, record).run()
+            relay = Relay(self._desk, fleet, exchange, matched, record)
+            matched = None  # the body in it is the relay's to let go of
+            with fleet:
+                await relay.run()
         except Unreadable as unreadable:
             record.outcome = "refused"
             self._refuse(exchange, record, unreadable.dialect, unreadable.error.fault)

@@ -75,6 +75,8 @@ class Delivery(Protocol):
 class Attempts:
     """One question on its way to an answer."""
 
+    __slots__ = ("_asked", "_client", "_desk", "_exchange", "_fleet", "_plain_headers", "_record", "_tries")
+
     def __init__(
         self, desk: Desk, fleet: Fleet, exchange: Exchange, client: Dialect, asked: Conversation, record: Record
     ) -> None:
@@ -156,23 +158,22 @@ class Attempts:
         self, backend: Backend, made: Plan, credential: Credential, delivery: Delivery, ticket: Ticket
     ) -> None:
         self._record.attempts += 1
-        async with backend.gate.slot():
-            request = self._request(backend, made)
+        async with backend.gate:
             reply: Reply | None = None
             try:
-                reply = await backend.open(request, credential, made.sent)
+                reply = await backend.open(self._request(backend, made), credential, made.sent)
                 fault = await delivery.take(reply, made, ticket.accepted)
             except Refused as refused:
-                await self._keep(backend, made, request, refused.response, refused.fault)
+                await self._keep(backend, made, refused.response, refused.fault)
                 raise
             except UpstreamFault as failed:
-                await self._keep_stream(backend, made, request, reply, failed.fault)
+                await self._keep_stream(backend, made, reply, failed.fault)
                 raise
             finally:
                 if reply is not None:
                     reply.close()
             if fault is not None:
-                await self._keep_stream(backend, made, request, reply, fault)
+                await self._keep_stream(backend, made, reply, fault)
                 backend.went_wrong(ticket, UpstreamFault("", fault=fault))
             else:
                 backend.went_well(ticket)
@@ -229,21 +230,17 @@ class Attempts:
 
     # --- what is kept of a refusal
 
-    async def _keep_stream(
-        self, backend: Backend, made: Plan, request: HttpRequest, reply: Reply | None, fault: Fault
-    ) -> None:
+    async def _keep_stream(self, backend: Backend, made: Plan, reply: Reply | None, fault: Fault) -> None:
         """A refusal inside an answer that had begun well."""
         if reply is not None and reply.status:
             said = HttpResponse(reply.status, reply.headers, backend.dialect.codec.render_fault(fault))
-            await self._keep(backend, made, request, said, fault)
+            await self._keep(backend, made, said, fault)
 
-    async def _keep(
-        self, backend: Backend, made: Plan, request: HttpRequest, response: HttpResponse, fault: Fault
-    ) -> None:
+    async def _keep(self, backend: Backend, made: Plan, response: HttpResponse, fault: Fault) -> None:
         ring, redactor, client = self._desk.ring, self._desk.journal.redactor, self._exchange.request
         if not ring.enabled:
             return
-
+        request = self._request(backend, made)  # rendered again: nobody holds it while an answer comes
         way = (self._exchange.id, self._client.name, backend.name)
         words = (client, request, response, fault)
         loop = asyncio.get_running_loop()

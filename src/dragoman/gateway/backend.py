@@ -9,8 +9,8 @@ import asyncio
 import hashlib
 import itertools
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
 
 from msgspec import structs
 
@@ -39,7 +39,7 @@ class Busy(ConnectFailed):
 
 
 class Gate:
-    """So many at once, so many waiting, so long. Whoever finds the queue full is told when to come back."""
+    """So many inside at once, so many waiting, so long. Whoever finds the queue full is told when to come back."""
 
     def __init__(self, name: str, limits: Limits) -> None:
         self._name = name
@@ -47,16 +47,14 @@ class Gate:
         self._slots = asyncio.Semaphore(limits.concurrency)
         self.active = self.waiting = 0
 
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
+    async def __aenter__(self) -> None:
         """Raises Busy."""
         await self._enter()
         self.active += 1
-        try:
-            yield
-        finally:
-            self.active -= 1
-            self._slots.release()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.active -= 1
+        self._slots.release()
 
     async def _enter(self) -> None:
         limits = self._limits
@@ -284,16 +282,14 @@ class Fleet:
     def backends(self) -> Sequence[Backend]:
         return tuple(self._backends.values())
 
-    @contextmanager
-    def used(self) -> Iterator[None]:
-        """While this lasts, the fleet is not put away."""
+    def __enter__(self) -> None:
+        """Whoever is inside uses the fleet, and it is not put away."""
         self._users += 1
-        try:
-            yield
-        finally:
-            self._users -= 1
-            if not self._users:
-                self._idle.set()
+
+    def __exit__(self, *_: object) -> None:
+        self._users -= 1
+        if not self._users:
+            self._idle.set()
 
     async def retire(self) -> None:
         """Wait until nobody uses it, then end what it runs."""

@@ -57,7 +57,7 @@ __all__ = [
 
 _PORT = Meta(ge=0, le=65535)
 _DEEPEST = 20
-_SYNTAX = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)\Z")
+_SYNTAX = re.compile(r" ?\(at (?:line (\d+), column (\d+)|end of document)\)\Z")
 
 
 class Server(Struct, frozen=True, kw_only=True):

@@ -11,19 +11,22 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import Dialect, Encoder, World
 from dragoman.errors import ClientFault, DragomanError, Fault
 from dragoman.model.assemble import fold
+from dragoman.model.blocks import Node, Where
 from dragoman.model.conversation import Conversation, Message, Reply
 from dragoman.model.events import Event, Events, Failed, Finished
 from dragoman.translate import Plan, Settings, plan
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 from dragoman.wire.http import HttpRequest
+
+N = TypeVar("N", bound=Node)
 
 MOST = 1000  # answers
 MOST_BYTES = 64 * 1024 * 1024
@@ -128,6 +131,8 @@ class Memory:
             elif not at_home:
                 raise _unknown(previous)
         made = plan(client, upstream, asked, model=model, settings=settings)
+        if previous is not None:  # an answer tells it again
+            made = structs.replace(made, asked=structs.replace(asked, previous=previous))
         if (at_home and not settings.repair) or not codec.keeps(asked):
             return made
         heard = _Heard(codec, lambda answer_id, reply: self.keep(owner, answer_id, _said(asked, reply)))
@@ -153,7 +158,13 @@ def _said(asked: Conversation, reply: Reply) -> Conversation:
     """All that was said: the question and the answer, without what only says how to answer."""
     blocks = reply.choices[0].blocks if reply.choices else ()
     messages = (*asked.messages, Message("assistant", blocks)) if blocks else asked.messages
-    return Conversation(asked.model, messages, asked.system)
+    return Conversation(asked.model, tuple(map(_earlier, messages)), tuple(map(_earlier, asked.system)))
+
+
+def _earlier(node: N) -> N:
+    """The same as a later request has it, which says no more of it than an id."""
+    inside = {name: tuple(map(_earlier, nodes)) for name in ("blocks", "content") if (nodes := getattr(node, name, ()))}
+    return structs.replace(node, at=Where(_WHERE, bare=node.at.bare), **inside)
 
 
 class _Heard:

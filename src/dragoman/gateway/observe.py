@@ -48,6 +48,32 @@ _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 2
 class Record:
     """One request as it went, written down when it is over."""
 
+    __slots__ = (
+        "_clock",
+        "at",
+        "attempts",
+        "dialect",
+        "error",
+        "first_byte",
+        "id",
+        "method",
+        "model",
+        "notes",
+        "operation",
+        "outcome",
+        "path",
+        "status",
+        "stop",
+        "streamed",
+        "total",
+        "tried",
+        "upstream",
+        "upstream_dialect",
+        "usage",
+        "used_model",
+        "verbatim",
+    )
+
     def __init__(self, identity: str, method: str, path: str) -> None:
         self.id = identity
         self.method, self.path = method, path

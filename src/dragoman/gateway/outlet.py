@@ -91,6 +91,7 @@ class Outlet:
     def close(self) -> None:
         """It is over, whether it was ended or not."""
         self._timer.cancel()
+        self._headers, self._ping = tuple, bytes  # who holds us need not be held by us until the next collection
 
     # --- for the attempts
 

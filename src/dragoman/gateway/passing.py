@@ -1,17 +1,20 @@
 """An answer that passes as it came: one language, nothing to change. A reader taps it; its complaints stay here. Pure.
 
-Only whole frames go out, so that an error or a ping can always be put behind the last one. When the tap loses its way
-it is taken off, and the rest passes unread.
+Frames that tell what only we asked for are cut out. Only whole frames go out, so that an error or a ping can always be
+put behind the last one. Bytes that only go on with what has begun need not be read (`skims`). When the tap loses its
+way it is taken off, and the rest passes unread; but bytes that are no frames at all end the stream, since no client
+could read them either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Protocol
 
 from dragoman.dialects.base import REAL_WORLD, Reader, World
-from dragoman.errors import Fault
-from dragoman.model.events import Failed
+from dragoman.errors import DragomanError, Fault
+from dragoman.model.events import FINISHED, Events, Failed
 from dragoman.model.notes import Note
 from dragoman.translate import Mask, Plan, Progress
 from dragoman.wire.frame import Frame, FrameDecoder
@@ -43,28 +46,36 @@ class Passing:
         self.over = False
         self.fault: Fault | None = None
         self.notes: list[Note] = []
+        decoder = dialect.codec.decoder(plan.sent, world)
         self._frames = _LastSeen(dialect.binding.frames())
-        self._reader = Reader(self._frames, dialect.codec.decoder(plan.sent, world))
+        self._reader = Reader(self._frames, decoder)
+        self._skims: Callable[[bytes], bool] | None = getattr(decoder, "skims", None)
         self._encoder = plan.client.codec.encoder(plan.asked, world)
         self._frame = plan.client.binding.frame
         self._held: list[bytes] = []
+        self._unasked: list[bytes] = []  # frames that tell what only we asked for
+        self._asked_more = bool(plan.notes)
         self._tapped = True
 
     def feed(self, chunk: bytes) -> bytes:
         if not self._tapped:
+            return chunk
+        if self._skims is not None and not self._held and self.progress.begun and self._skims(chunk):
             return chunk
         self._held.append(chunk)
         self._frames.last = b""
         for step in self._reader.feed(chunk):
             last = step.events[-1] if step.events else None
             if isinstance(last, Failed):
-                if not step.raw:  # a complaint of ours, not a word of the upstream's
+                if not step.raw and self._frames.broken is None:  # a complaint of ours, not a word of the upstream's
                     self._tapped, self.progress.begun = False, True
                     break
-                if (masked := self._masked(last.fault)) is not last.fault:
-                    return self._ended_with(masked)
+                masked = self._masked(last.fault)
+                if not step.raw or masked is not last.fault:
+                    return self._ended_with(masked, told=bool(step.raw))
                 self.fault = last.fault
-            self.progress.see(step.events)
+            if not self._see(step.events) and self._asked_more:
+                self._unasked.append(step.raw)
         self.over = self._reader.over and self._tapped
         if self._reader.over:
             self._tapped = False
@@ -75,63 +86,98 @@ class Passing:
         """The bytes are over. What is no end in this dialect gets one: the in-stream error."""
         if self.over or (broken is None and not self._tapped):
             return self._rest()
+        end: Events = ()
+        count = self._frames.count
         if broken is None:
             for step in self._reader.close():
-                self.progress.see(step.events)
+                if step.events == (FINISHED,) and not step.raw:
+                    end = step.events  # it had said why it stopped, and not that it did
+                    continue
+                if not self._see(step.events) and self._asked_more:
+                    self._held = []
                 if step.events and isinstance(last := step.events[-1], Failed):
                     broken = last.fault
         self.over = True
         if broken is None:
             rest = self._rest()  # its last frame may lack the line end without which clients do not read it
-            return self._frames.last if self._frames.last.startswith(rest) else rest
-        self.fault = broken
-        return self._failure(self._masked(broken))
-
-    def _ended_with(self, fault: Fault) -> bytes:
-        """The last frame told what the client must not read: it is told again, without that."""
-        self.over, self._tapped, self.fault = True, False, fault
-        held = self._rest()
-        return held[: held.rfind(self._frames.last)] + self._failure(fault)
-
-    def _failure(self, fault: Fault) -> bytes:
-        return b"".join([self._frame(payload) for payload in self._encoder.feed((Failed(fault),))])
-
-    def _masked(self, fault: Fault) -> Fault:
-        return fault if self._mask is None else self._mask(fault)
+            rest = self._frames.last if rest and self._frames.last.startswith(rest) else rest
+            return rest + self._written(end)
+        self.fault, self._frames.count = broken, count  # half a frame does not go out
+        return self._written((Failed(self._masked(broken)),))
 
     def ping(self) -> bytes:
         payload = None if self.over else self._encoder.ping()
         return b"" if payload is None else self._frame(payload)
 
+    def _see(self, events: Events) -> bool:
+        """Note how far it has come, and let the encoder count: an end or error of ours must have the right number.
+
+        Gives whether the client is told anything by these events.
+        """
+        self.progress.see(events)
+        with suppress(DragomanError):
+            return self._encoder.passes(events) or bool(list(self._encoder.feed(events))) or not events
+        return True
+
+    def _ended_with(self, fault: Fault, *, told: bool) -> bytes:
+        """The upstream failed in bytes that nobody can read, or in words that the client must not: in ours, then."""
+        self.over, self._tapped, self.fault = True, False, fault
+        held, last = b"".join(self._held), self._frames.last
+        whole = held.rfind(last) + (0 if told else len(last)) if last else 0
+        self._held = []
+        return self._asked_for(held[:whole]) + self._written((Failed(fault),))
+
+    def _written(self, events: Events) -> bytes:
+        if renumber := getattr(self._encoder, "renumber", None):
+            renumber(self._frames.count)
+        return b"".join([self._frame(payload) for payload in self._encoder.feed(events)])
+
+    def _masked(self, fault: Fault) -> Fault:
+        return fault if self._mask is None else self._mask(fault)
+
     def _whole_frames(self) -> bytes:
-        if not self._frames.last:
+        last = self._frames.last
+        if not last:
             return b""
-        held = self._rest()
-        end = held.rfind(self._frames.last) + len(self._frames.last)
-        if end < len(held):
-            self._held = [held[end:]]
-        return held[:end]
+        held = b"".join(self._held)
+        end = held.rfind(last) + len(last)
+        self._held = [held[end:]] if end < len(held) else []
+        return self._asked_for(held[:end])
 
     def _rest(self) -> bytes:
         rest = b"".join(self._held)
         self._held = []
-        return rest
+        return self._asked_for(rest)
+
+    def _asked_for(self, data: bytes) -> bytes:
+        for raw in self._unasked:
+            data = data.replace(raw, b"", 1)
+        self._unasked = []
+        return data
 
 
 class _LastSeen:
-    """A frame decoder that remembers the bytes of the last frame it gave."""
+    """A frame decoder that remembers the bytes of the last frame it gave, and what it could not read."""
 
     def __init__(self, frames: FrameDecoder) -> None:
         self.last = b""
+        self.count = 0
+        self.broken: DragomanError | None = None
         self._frames = frames
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
-        for frame in self._frames.feed(chunk):
-            self.last = frame.raw
-            yield frame
+        return self._seen(self._frames.feed(chunk))
 
     def close(self) -> Iterator[Frame]:
         self.last = b""
-        for frame in self._frames.close():
-            self.last = frame.raw
-            yield frame
+        return self._seen(self._frames.close())
+
+    def _seen(self, frames: Iterator[Frame]) -> Iterator[Frame]:
+        try:
+            for frame in frames:
+                self.last = frame.raw
+                self.count += 1
+                yield frame
+        except DragomanError as error:
+            self.broken = error
+            raise

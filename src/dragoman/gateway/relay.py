@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
 
 from msgspec import structs
 
@@ -31,6 +30,7 @@ from dragoman.gateway.streaming import Stream
 from dragoman.model.conversation import Conversation
 from dragoman.translate import Plan, reply_whole
 from dragoman.upstream.client import Reply
+from dragoman.wire import jsonio
 from dragoman.wire.http import Headers, HttpResponse
 
 _WHOLE_BYTES = 64 * 1024 * 1024
@@ -39,6 +39,8 @@ _JSON = ("content-type", "application/json")
 
 class Relay:
     """One question. Whoever runs it refuses what it raises, unless the exchange has begun by then."""
+
+    __slots__ = ("_call", "_client", "_desk", "_exchange", "_fleet", "_record")
 
     def __init__(self, desk: Desk, fleet: Fleet, exchange: Exchange, matched: Matched, record: Record) -> None:
         self._desk, self._fleet = desk, fleet
@@ -65,6 +67,7 @@ class Relay:
         except RecursionError:
             raise MalformedRequest("nested too deeply") from None
         check_conversation(asked, shape, limits)
+        self._call = structs.replace(self._call, body=None)  # a stream may last, and the tree is large
         return asked
 
     async def _generate(self, asked: Conversation) -> None:
@@ -113,7 +116,7 @@ class Relay:
             credential = backend.credentials(attempts.session(), target.model)[0]
             if backend.rests(credential, target.model):
                 return None
-            async with backend.gate.slot():
+            async with backend.gate:
                 reply = await backend.open(backend.dialect.binding.wrap(call), credential, made.sent)
                 return counts.parse_count((await backend.read(reply)).body)
         except Refused as refused:
@@ -123,6 +126,11 @@ class Relay:
         if fault.kind in ("invalid", "context_full", "too_large") and fault.status in (400, 413, 422):
             raise UpstreamFault(fault.message, fault=fault)
         return None
+
+
+def _is_error(body: bytes) -> bool:
+    said = jsonio.decode(body)
+    return isinstance(said, dict) and "error" in said
 
 
 class Whole:
@@ -170,8 +178,12 @@ class Whole:
         return None
 
     def _tap(self, made: Plan, body: bytes) -> None:
-        """Read along, for the record only."""
-        with suppress(DragomanError, RecursionError):
+        """Read along, for the record. Raises BadFrame for what nobody can read: half an answer, somebody's web page."""
+        try:
             told = made.upstream.codec.parse_reply(body, made.sent)
-            self._record.usage = told.usage
-            self._record.stop = told.choices[0].stop if told.choices else None
+        except (DragomanError, RecursionError) as error:
+            if isinstance(error, BadFrame | UpstreamFault) or _is_error(body):
+                raise
+            return
+        self._record.usage = told.usage
+        self._record.stop = told.choices[0].stop if told.choices else None

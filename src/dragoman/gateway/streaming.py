@@ -30,6 +30,8 @@ _STREAM_HEADERS: Headers = (("cache-control", "no-cache"), ("x-accel-buffering",
 class Stream:
     """Delivers to one client; `run` until the end."""
 
+    __slots__ = ("_answer", "_asked", "_client", "_exchange", "_hold", "_journal", "_outlet", "_record")
+
     def __init__(
         self,
         exchange: Exchange,
@@ -82,7 +84,7 @@ class Stream:
     async def take(self, reply: Reply, made: Plan, begun: Callable[[], None]) -> Fault | None:
         outlet = self._outlet
         mask = self._journal.redactor.fault
-        answer = self._answer = Passing(made, mask=mask) if made.verbatim else Answer(made, mask=mask)
+        answer = self._answer = Passing(made, mask=mask) if made.passes else Answer(made, mask=mask)
         outlet.feed_from(reply)
         grace: asyncio.TimerHandle | None = None
         said = False
@@ -103,6 +105,7 @@ class Stream:
             outlet.push(told)
             if not said and answer.progress.begun:
                 said = True
+                shown.cancel()
                 begun()
                 outlet.release()
 

@@ -29,7 +29,7 @@ _REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d\Z")  # a region becomes part of a h
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]*\Z")
 _SECRET_WORD = re.compile(
-    r"(?:^|[-_])(?:auth|authorization|cookie|\w*(?:key|token|secret|password))(?:$|[-_])", re.IGNORECASE
+    r"(?:(?:^|[-_])(?:auth|authorization|cookie)|key|token|secret|password)(?:$|[-_])", re.IGNORECASE
 )
 _OUR_HEADERS = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "te", "upgrade", "trailer", "keep-alive", "expect"}

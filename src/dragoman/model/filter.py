@@ -14,7 +14,8 @@ class Back(Protocol):
     """The answer half of a filter: stateful, one per answer. Returns the same tuple if nothing changes.
 
     Every stream ends with Finished or Failed, so a filter that holds something lets go of it there. One that looks at
-    some kinds of events only may name them in `reads`, a set of types: a lone event of another kind is not shown to it.
+    some kinds of events only may name them in `reads`, a set of types, of its class: a lone event of another kind is not
+    shown to it.
     """
 
     def feed(self, events: Events) -> Events: ...

@@ -28,6 +28,8 @@ class Note(Struct, frozen=True):
 class Notes:
     """A growing list of notes. With `refuse`, the first loss is an error instead (D9, `losses = "refuse"`)."""
 
+    __slots__ = ("_notes", "_refuse")
+
     def __init__(self, *, refuse: bool = False) -> None:
         self._notes: list[Note] = []
         self._refuse = refuse

@@ -29,6 +29,27 @@ STALE_SECONDS = 1.0  # that a kept connection is closed shows within a round tri
 class Connection(asyncio.BufferedProtocol):
     """Reads into a buffer that all connections of a client share: the loop fills it and hands it over in one step."""
 
+    __slots__ = (
+        "_barren",
+        "_buffer",
+        "_chunks",
+        "_end",
+        "_fields",
+        "_informal",
+        "_keep",
+        "_lane",
+        "_parser",
+        "_paused",
+        "_poll",
+        "_refusal",
+        "_reply",
+        "_reused",
+        "_sent_at",
+        "_transport",
+        "idle_since",
+        "on_body",
+    )
+
     def __init__(self, lane: Lane, buffer: memoryview) -> None:
         self.idle_since = 0.0
         self._chunks: list[bytes] = []
@@ -160,6 +181,7 @@ class Connection(asyncio.BufferedProtocol):
         if len(fields) > HEAD_FIELDS:
             self._refuse(f"sent a head of more than {HEAD_FIELDS} fields")
         headers = tuple([(name.decode("latin-1").lower(), value.decode("latin-1").rstrip()) for name, value in fields])
+        self._fields = []
         for name, value in headers:
             if name == "transfer-encoding" and value.lower() != "chunked":
                 self._refuse(f"sent its answer in the transfer encoding {value[:40]!r}, which was not asked for")

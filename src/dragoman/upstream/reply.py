@@ -47,6 +47,25 @@ class Stale(Reset):
 class Reply:
     """An answer whose head is here. Take the body by `pump` or `read`, once; `close` what you do not finish."""
 
+    __slots__ = (
+        "_connection",
+        "_end_by",
+        "_ended",
+        "_error",
+        "_held",
+        "_lane",
+        "_paused",
+        "_read",
+        "_seen",
+        "_sink",
+        "_timeouts",
+        "_waiter",
+        "bodiless",
+        "fresh",
+        "headers",
+        "status",
+    )
+
     def __init__(self, lane: Lane, timeouts: Timeouts, began: float, *, bodiless: bool) -> None:
         self.status = 0
         self.headers: Headers = ()
@@ -88,6 +107,8 @@ class Reply:
         except BaseException:
             self.close()
             raise
+        finally:
+            self._sink = None  # it knows us, and all that was asked
         self._raise_error()
 
     async def read(self, limit: int, count: Callable[[int], None] | None = None) -> bytes:

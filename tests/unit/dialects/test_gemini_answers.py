@@ -389,3 +389,19 @@ def test_when_to_come_back_stands_in_the_details() -> None:
 )
 def test_what_a_bad_request_was_about(body: bytes, kind: str) -> None:
     assert CODEC.parse_fault(HttpResponse(400, (), body)).kind == kind
+
+
+def test_an_empty_thought_says_nothing_whole_or_streamed() -> None:
+    answer = candidate({"text": "", "thought": True}, {"text": "ok"})
+    assert parsed(whole(answer)).choices[0].blocks == (Text("ok"),)
+    assert fold(events_of(sse({"candidates": [answer]}))).choices[0].blocks == (Text("ok"),)
+
+
+def test_the_prompt_of_server_tools_is_input_everywhere_and_no_loss() -> None:
+    counts = {"promptTokenCount": 10, "candidatesTokenCount": 1, "toolUsePromptTokenCount": 5, "totalTokenCount": 16}
+    made = plan(registry.get("openai"), DIALECT, Conversation("m", ()))
+    raw, notes = answer_whole(made, whole(candidate({"text": "ok"}), usageMetadata=counts), still_world())
+    assert json.loads(raw)["usage"]["prompt_tokens"] == 15
+    assert notes == []
+    again, _ = answer_whole(plan(DIALECT, DIALECT, NOBODY), whole(candidate({"text": "ok"}), usageMetadata=counts))
+    assert json.loads(again)["usageMetadata"] == counts

@@ -457,3 +457,35 @@ def test_each_family_is_shown_its_own_list_of_models(path: str, headers: Any, di
     request = HttpRequest("GET", path, headers=headers)
     matched = [name for name in registry.names() if registry.get(name).binding.match(request) is not None]
     assert matched[0] == dialect
+
+
+def test_an_id_that_we_make_is_never_one_that_a_call_has() -> None:
+    calls = model({"functionCall": {"id": "call_gemini_1", "name": "f"}}, {"functionCall": {"name": "g"}})
+    answers = user(
+        {"functionResponse": {"name": "g", "response": {"output": "of g"}}},
+        {"functionResponse": {"id": "call_gemini_1", "name": "f", "response": {"output": "of f"}}},
+    )
+    read = parsed({"contents": [user({"text": "go"}), calls, answers]})
+    made = {block.id: block.name for block in read.messages[1].blocks if isinstance(block, ToolCall)}
+    said = {made[block.call_id]: block.content for block in read.messages[2].blocks if isinstance(block, ToolResult)}
+    assert said == {"g": (Text("of g"),), "f": (Text("of f"),)}
+
+
+def test_a_result_that_a_filter_made_has_no_id_where_its_call_has_none() -> None:
+    contents = [user({"text": "go"}), model({"functionCall": {"name": "f", "args": {}}}), user({"text": "on"})]
+    made = plan(DIALECT, DIALECT, parsed({"contents": contents}))
+    body: Any = made.call().body
+    assert body["contents"][2]["parts"][0]["functionResponse"].keys() == {"name", "response"}
+
+
+@pytest.mark.parametrize(
+    ("body", "at"),
+    [
+        ({"generationConfig": {"maxOutputTokens": -1}}, "generationConfig.maxOutputTokens"),
+        ({"contents": [user({"inlineData": {"data": "aGk="}})]}, "contents[0].parts[0].inlineData.mimeType"),
+    ],
+)
+def test_what_the_service_could_not_take_is_refused_by_its_place(body: dict[str, Any], at: str) -> None:
+    with pytest.raises(MalformedRequest) as caught:
+        parsed({"contents": "go", **body})
+    assert caught.value.at == at

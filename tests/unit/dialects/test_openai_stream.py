@@ -403,10 +403,8 @@ def test_usage_anywhere_each_replaces_the_last() -> None:
     ).usage == Usage(2, 2)
 
 
-def test_done_ends_what_is_open() -> None:
-    assert told(chunk({"content": "a"})) == [
-        BlockStarted(0, Text("")), TextDelta(0, "a"), BlockEnded(0), Stopped(Stop(Why.END)), FINISHED
-    ]  # fmt: skip
+def test_done_before_any_reason_to_stop_is_no_end() -> None:
+    assert failure(chunk({"content": "a"}), DONE).status == 502
 
 
 def test_a_clean_end_after_the_finish_needs_no_done() -> None:
@@ -436,7 +434,7 @@ def test_half_a_last_frame_is_a_failure() -> None:
 def test_a_broken_connection_is_told_as_it_broke() -> None:
     fault = Fault("timeout", "too slow", 504)
     assert read(wire(chunk({"content": "a"})), broken=fault)[-1] == Failed(fault)
-    assert read(wire(chunk({"content": "a"}), DONE), broken=fault)[-1] == FINISHED
+    assert read(wire(chunk({"content": "a"}, "stop"), DONE), broken=fault)[-1] == FINISHED
 
 
 @pytest.mark.parametrize(

@@ -493,3 +493,74 @@ def test_a_tool_in_an_item_that_is_none_is_named() -> None:
     with pytest.raises(MalformedRequest) as caught:
         read([{"type": "additional_tools", "tools": [{"type": "function", "name": 1}]}])
     assert caught.value.at == "input[0].tools[0].name"
+
+
+# --- names that meet
+
+APART = [
+    {"type": "function", "name": "a__b", "parameters": {"type": "object"}},
+    {
+        "type": "namespace",
+        "name": "a",
+        "description": "of a",
+        "tools": [{"type": "function", "name": "b", "parameters": {}}, {"type": "custom", "name": "_b"}],
+    },
+]
+MET = [
+    {"type": "message", "role": "user", "content": "go"},
+    {"type": "function_call", "call_id": "c1", "name": "b", "arguments": "{}", "namespace": "a"},
+    {"type": "function_call", "call_id": "c2", "name": "a__b", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c1", "output": "1"},
+    {"type": "function_call_output", "call_id": "c2", "output": "2"},
+]
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_a_tool_whose_name_looks_like_that_of_another_in_its_namespace_is_not_mistaken_for_it(name: str) -> None:
+    asked = read(MET, tools=APART)
+    made = plan(RESPONSES, registry.get(name), asked)
+    offered = [tool.name for tool in made.sent.tools if isinstance(tool, ToolSpec)]
+    assert len(set(offered)) == 3
+    called = [block.name for message in made.sent.messages for block in message.blocks if isinstance(block, ToolCall)]
+    assert called == [offered[1], "a__b"]
+    if name == "responses":
+        assert home(MET, tools=APART)["tools"] == APART and home(MET, tools=APART)["input"] == MET
+    told: list[tuple[str, str | None]] = []
+    for whole in offered:
+        answer = (BlockStarted(0, ToolCall("c9", whole)), ArgumentsDelta(0, "{}"), BlockEnded(0))
+        events = WaysBack(made).feed((Started("x", "m"), *answer, Stopped(Stop(Why.TOOL)), FINISHED))
+        reply: Any = jsonio.decode(RESPONSES.codec.render_reply(fold(events), asked, still_world()))
+        told.append((reply["output"][0]["name"], reply["output"][0].get("namespace")))
+    assert told == [("a__b", None), ("b", "a"), ("_b", "a")]
+
+
+def test_a_choice_among_names_that_meet_is_of_the_one_it_names() -> None:
+    chosen = {"type": "function", "name": "b", "namespace": "a"}
+    asked = read(MET, tools=APART, tool_choice=chosen)
+    assert asked.tool_choice.names != ("a__b",)
+    assert written(asked)["tool_choice"] == chosen
+
+
+def test_an_added_tool_in_a_namespace_is_not_taken_for_one_that_only_looks_like_it() -> None:
+    added = {"type": "additional_tools", "tools": APART[1:]}
+    asked = read([added, {"role": "user", "content": "go"}], tools=APART[:1])
+    assert len([tool for tool in asked.tools if isinstance(tool, ToolSpec)]) == 3
+
+
+@pytest.mark.parametrize("field", ["foo.bar", ".", "textual.x"])
+def test_a_field_with_a_dot_in_its_name_stays_as_it_is(field: str) -> None:
+    assert home(**{field: 1})[field] == 1
+
+
+@pytest.mark.parametrize("about", [{"id": "o", "call_id": "c"}, {"call_id": "c"}, {"id": "c"}])
+def test_an_output_of_local_shell_names_its_call_as_it_did(about: dict[str, str]) -> None:
+    call = {"type": "local_shell_call", "id": "l", "call_id": "c", "action": {"type": "exec", "command": ["ls"]}}
+    items = [{"type": "message", "role": "user", "content": "go"}, call]
+    items.append({"type": "local_shell_call_output", **about, "output": "ok"})
+    assert home(items)["input"] == items
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_an_item_that_only_brings_tools_leaves_no_empty_turn_behind(name: str) -> None:
+    asked = read([{"role": "user", "content": "go"}, ADDED, {"role": "user", "content": "on"}])
+    assert all(message.blocks for message in plan(RESPONSES, registry.get(name), asked).sent.messages)

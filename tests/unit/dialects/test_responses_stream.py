@@ -28,7 +28,7 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
-from dragoman.translate import Answer, plan
+from dragoman.translate import Answer, answer_whole, plan
 from dragoman.wire.frame import Frame
 from dragoman.wire.sse import SseDecoder
 
@@ -402,3 +402,59 @@ def test_frames_that_say_nothing_do_not_travel() -> None:
     out = answer.feed(data) + answer.close()
     assert b"null\n\n" not in out and b"[DONE]" not in out
     assert isinstance(read_back(RESPONSES, data)[-1], Finished)
+
+
+def test_a_call_told_by_deltas_alone_is_whole_once_the_response_is_completed_and_cut_if_it_is_not() -> None:
+    ended = events_of(ADDED, delta(ARGS), completed(status="completed"))
+    assert [event.complete for event in ended if isinstance(event, BlockEnded)] == [True]
+    assert [event.stop.why for event in ended if isinstance(event, Stopped)] == [Why.TOOL]
+    short = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+    cut = events_of(ADDED, delta(ARGS[:4]), {**completed(**short), "type": "response.incomplete"})
+    assert [event.complete for event in cut if isinstance(event, BlockEnded)] == [False]
+
+
+def test_at_home_log_probabilities_go_through() -> None:
+    message = {"type": "message", "id": "m", "role": "assistant", "status": "in_progress", "content": []}
+    place = {"output_index": 0, "item_id": "m", "content_index": 0}
+    part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+    known = [{"token": "hi", "logprob": -0.5, "top_logprobs": []}]
+    whole = {**message, "status": "completed", "content": [{**part, "text": "hi", "logprobs": known}]}
+    data = stream(
+        {"type": "response.output_item.added", "output_index": 0, "item": message},
+        {"type": "response.content_part.added", **place, "part": part},
+        {"type": "response.output_text.delta", **place, "delta": "hi", "logprobs": known},
+        {"type": "response.output_item.done", "output_index": 0, "item": whole},
+        completed(whole, status="completed"),
+    )
+    answer = Answer(plan(RESPONSES, RESPONSES, NOBODY))
+    assert answer.feed(data) + answer.close() == data
+
+
+@pytest.mark.parametrize("name", [name for name in registry.names() if name not in ("openai", "responses")])
+def test_free_text_for_a_client_that_has_no_such_tools_is_an_object_whole_or_streamed(name: str) -> None:
+    client = registry.get(name)
+    item = {"type": "custom_tool_call", "id": "i", "call_id": "c", "name": "p", "input": "free"}
+    added = {"type": "response.output_item.added", "output_index": 0, "item": {**item, "input": ""}}
+    given = {"type": "response.custom_tool_call_input.delta", "output_index": 0, "item_id": "i", "delta": "free"}
+    ended = {"type": "response.output_item.done", "output_index": 0, "item": item}
+    end = completed(item, status="completed")
+    made = plan(client, RESPONSES, NOBODY)
+    answer = Answer(made, still_world())
+    events = read_back(client, answer.feed(stream(added, given, ended, end)) + answer.close())
+    if name != "kiro":  # it has no whole replies
+        reply = client.codec.parse_reply(answer_whole(made, json.dumps(end["response"]).encode())[0], NOBODY)
+        assert [json.loads(block.arguments) for block in reply.choices[0].blocks if isinstance(block, ToolCall)] == [
+            {"raw_arguments": "free"}
+        ]
+    [call] = [block for block in fold(events).choices[0].blocks if isinstance(block, ToolCall)]
+    assert json.loads(call.arguments) == {"raw_arguments": "free"}
+    assert [note.rule for note in answer.notes if note.rule.startswith("arguments")] == ["arguments.wrapped"]
+
+
+def test_at_home_a_call_that_was_never_done_is_done_before_the_end() -> None:
+    """Codex runs what an output_item.done tells, and nothing else."""
+    item = {**CALL, "arguments": ARGS, "status": "completed"}
+    answer = Answer(plan(RESPONSES, RESPONSES, NOBODY), still_world())
+    said = told(answer.feed(stream(ADDED, delta(ARGS), completed(item, status="completed"))) + answer.close())
+    assert [each["item"]["arguments"] for each in said if each["type"] == "response.output_item.done"] == [ARGS]
+    assert said[-1]["response"]["output"][0]["call_id"] == "c"

@@ -153,7 +153,7 @@ def test_what_is_held_is_bounded_and_past_it_the_stream_fails(monkeypatch: pytes
         ([], Why.TOOL, Why.END),
         ([], Why.PAUSE, Why.PAUSE),
         ([], Why.SEQUENCE, Why.SEQUENCE),
-        ([BlockStarted(0, ToolCall("a", "f")), BlockEnded(0, complete=False)], Why.TOOL, Why.END),
+        ([BlockStarted(0, ToolCall("a", "f")), BlockEnded(0, complete=False)], Why.TOOL, Why.LENGTH),
     ],
 )
 def test_the_stop_reason_follows_the_content(blocks: list[Event], said: Why, right: Why) -> None:

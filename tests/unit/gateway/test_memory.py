@@ -111,3 +111,23 @@ def test_a_dialect_without_previous_answers_costs_nothing() -> None:
     made = memory.plan(KEY, CHAT, CHAT, said("x"), model="m", settings=Settings())
     assert made.client is CHAT
     assert len(memory) == 0
+
+
+def test_an_answer_says_what_it_goes_on_from_and_notes_say_where_the_client_said_it() -> None:
+    memory = Memory()
+    image: dict[str, jsonio.Json] = {
+        "type": "input_file",
+        "file_data": "data:application/pdf;base64,aGk=",
+        "filename": "a.pdf",
+        "odd": 1,
+    }
+    asked = RESPONSES.codec.parse_request(
+        RESPONSES.binding.unwrap({"model": "m", "input": [{"role": "user", "content": [image]}]})
+    )
+    answer_id = answered(memory, KEY, asked)
+    now = read("two", previous_response_id=answer_id)
+    made = memory.plan(KEY, RESPONSES, CHAT, now, model="m", settings=Settings())
+    assert made.notes and {note.at.partition(".")[0] for note in made.notes} == {"previous_response_id"}
+    answer = Answer(made, still_world())
+    data = answer.feed(encoded(CHAT, STREAMS["text"])) + answer.close()
+    assert data.count(b'"previous_response_id":"%b"' % answer_id.encode()) == 3

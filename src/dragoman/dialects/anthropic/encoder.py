@@ -72,11 +72,13 @@ _PASSING: frozenset[tuple[type, ...]] = frozenset(
 class AnthropicEncoder:
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
+    __slots__ = ("_held", "_index", "_model", "_reasoning", "_stop", "_told", "_usage", "_world")
+
     def __init__(self, asked: Conversation, world: World) -> None:
-        self._asked = asked
+        self._model = asked.model  # no more of it: a stream may last
         self._world = world
         self._index: dict[int, int] = {}
-        self._reasoning: set[int] = set()
+        self._reasoning: dict[int, bool] = {}  # a set of keys, small while it is empty
         self._held: dict[int, Reasoning] = {}  # reasoning whose start has not gone out
         self._usage: Usage | None = None
         self._stop: Stop | None = None
@@ -125,7 +127,7 @@ class AnthropicEncoder:
             return False
         self._index[event.key] = event.key
         if isinstance(event.block, Reasoning):
-            self._reasoning.add(event.key)
+            self._reasoning[event.key] = True
         return True
 
     def ping(self) -> Payload:
@@ -164,7 +166,7 @@ class AnthropicEncoder:
 
     def _started(self, event: Started) -> Payload:
         self._usage = event.usage
-        message = render_envelope(event.id or self._world.new_id("msg_"), event.model or self._asked.model)
+        message = render_envelope(event.id or self._world.new_id("msg_"), event.model or self._model)
         message["usage"] = render_usage(event.usage or Usage())
         body: Json = {"type": "message_start", "message": with_extra(message, event.extra)}
         return Payload(b"message_start", jsonio.encode(body))
@@ -175,7 +177,7 @@ class AnthropicEncoder:
         self._index[key] = len(self._index)
         match event.block:
             case Reasoning() as block:
-                self._reasoning.add(key)
+                self._reasoning[key] = True
                 self._held[key] = block
             case Text() as block:
                 yield self._start(key, with_extra({"type": "text", "text": ""}, block.extra))

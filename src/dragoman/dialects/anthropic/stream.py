@@ -87,7 +87,7 @@ class _Open:
         self.pieces: list[str] = []  # of an unknown block's input
 
 
-_Handler: TypeAlias = Callable[[Fields], Events]
+_Handler: TypeAlias = Callable[["AnthropicDecoder", Fields], Events]
 
 
 class AnthropicDecoder:
@@ -103,16 +103,16 @@ class AnthropicDecoder:
         self._sealed: set[int] = set()
         self._begun = False
         self._over = False
-        self._handlers: dict[str, _Handler] = {
-            "message_start": self._message_start,
-            "content_block_start": self._block_start,
-            "content_block_delta": self._block_delta,
-            "content_block_stop": self._block_stop,
-            "message_delta": self._message_delta,
-            "message_stop": self._message_stop,
-            "ping": lambda _: (),
-            "error": self._error,
-        }
+
+    def skims(self, chunk: bytes) -> bool:
+        """Whether these are whole frames that all go on with a block, in the service's own spelling."""
+        frames = chunk.count(b"event: ")
+        return (
+            frames == chunk.count(b'event: content_block_delta\ndata: {"type":"content_block_delta"')
+            and chunk.startswith(b"event: ")
+            and chunk.endswith(b"}\n\n")
+            and frames == chunk.count(b"\n\n")
+        )
 
     def feed(self, frame: Frame) -> Events | None:
         if frame.kind == "content_block_delta" and self._signed is None:
@@ -130,9 +130,9 @@ class AnthropicDecoder:
             raise OutOfOrder("the stream is over", at=kind)
         if not self._begun and kind not in ("message_start", "ping", "error"):
             raise OutOfOrder("message_start has not come", at=kind)
-        handler = self._handlers.get(kind)
+        handler = _HANDLERS.get(kind)
         signed, self._signed = self._signed, None
-        events = handler(fields) if handler else (OpaqueEvent(FAMILY, kind, {"type": kind, **fields.rest()}),)
+        events = handler(self, fields) if handler else (OpaqueEvent(FAMILY, kind, {"type": kind, **fields.rest()}),)
         return self._after(signed, events) if signed else events
 
     def _after(self, signed: Sealed, events: Events) -> Events:
@@ -316,6 +316,19 @@ class AnthropicDecoder:
         if key in self._sealed:
             raise OutOfOrder(f"block {key} is signed already", at="content_block_delta")
         self._signed = Sealed(key, Seal(FAMILY, signature)) if signature else None
+
+
+# Of the class: bound methods would keep their decoder, and the question in it, until the next collection.
+_HANDLERS: dict[str, _Handler] = {
+    "message_start": AnthropicDecoder._message_start,
+    "content_block_start": AnthropicDecoder._block_start,
+    "content_block_delta": AnthropicDecoder._block_delta,
+    "content_block_stop": AnthropicDecoder._block_stop,
+    "message_delta": AnthropicDecoder._message_delta,
+    "message_stop": AnthropicDecoder._message_stop,
+    "ping": lambda _, __: (),
+    "error": AnthropicDecoder._error,
+}
 
 
 def _begin_text(key: int, text: Text) -> tuple[_Open, Events]:

@@ -86,7 +86,7 @@ class _Open:
         self.redacted: list[str] = []
 
 
-_Handler: TypeAlias = Callable[[Fields], Events]
+_Handler: TypeAlias = Callable[["BedrockDecoder", Fields], Events]
 _TEXT, _REASONING = Text(""), Reasoning("", FAMILY)
 
 
@@ -99,14 +99,6 @@ class BedrockDecoder:
         self._used: set[int] = set()
         self._usable = False  # something was said that is worth an answer
         self._begun = self._stopped = self._counted = self._over = False
-        self._handlers: dict[str, _Handler] = {
-            "messageStart": self._message_start,
-            "contentBlockStart": self._block_start,
-            "contentBlockDelta": self._block_delta,
-            "contentBlockStop": self._block_stop,
-            "messageStop": self._message_stop,
-            "metadata": self._metadata,
-        }
 
     def feed(self, frame: Frame) -> Events | None:
         if frame.kind == "contentBlockDelta" and not frame.error:
@@ -125,8 +117,8 @@ class BedrockDecoder:
         fields.any(_PADDING)
         if not self._begun and frame.kind != "messageStart":
             raise OutOfOrder("messageStart has not come", at=frame.kind)
-        handler = self._handlers.get(frame.kind)
-        return handler(fields) if handler else (OpaqueEvent(FAMILY, frame.kind, fields.rest()),)
+        handler = _HANDLERS.get(frame.kind)
+        return handler(self, fields) if handler else (OpaqueEvent(FAMILY, frame.kind, fields.rest()),)
 
     def close(self, broken: Fault | None) -> Events:
         if self._over:
@@ -302,6 +294,17 @@ class BedrockDecoder:
         elif grown.signature:
             events.append(Sealed(key, Seal(FAMILY, "".join(grown.signature))))
         return (*events, BlockEnded(key, complete))
+
+
+# Of the class: bound methods would keep their decoder, and the question in it, until the next collection.
+_HANDLERS: dict[str, _Handler] = {
+    "messageStart": BedrockDecoder._message_start,
+    "contentBlockStart": BedrockDecoder._block_start,
+    "contentBlockDelta": BedrockDecoder._block_delta,
+    "contentBlockStop": BedrockDecoder._block_stop,
+    "messageStop": BedrockDecoder._message_stop,
+    "metadata": BedrockDecoder._metadata,
+}
 
 
 _KINDS = ("text", "toolUse", "reasoningContent", "citation")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from msgspec import structs
+
 from dragoman.errors import Fault, Kind
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpResponse
@@ -72,10 +74,7 @@ def parse_fault(response: HttpResponse) -> Fault:
         page = not text or text.startswith("<")
         what = f"the upstream refused with status {response.status}" + ("" if page else f": {text}")
         fault = Fault(_by_status(response.status), what, response.status)
-    wait = response.header("retry-after")
-    if fault.retry_after is None and wait.isascii() and wait.isdigit() and len(wait) < 10:
-        return Fault(fault.kind, fault.message, fault.status, float(wait), fault.at, fault.code)
-    return fault
+    return structs.replace(fault, retry_after=fault.retry_after or response.retry_after)
 
 
 def fault_of(body: dict[str, Json], status: int | None = None) -> Fault:

@@ -24,6 +24,8 @@ def parse_media(fields: Fields, name: str) -> Media:
     assert data is not None
     mime, title = data.text("mimeType", ""), data.text("displayName", "")
     how: Literal["base64", "url"] = "base64" if name == "inlineData" else "url"
+    if how == "base64" and not mime:
+        data.fail("mimeType", "expected the type of the data")
     content = _base64(data) if how == "base64" else identifier(data, "fileUri")
     rest = fields.rest()
     if unknown := data.rest():

@@ -13,6 +13,7 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 FAMILY = "gemini"
+MINTED = "~minted"  # on a call: the id is ours, the client gave none
 Names: TypeAlias = Mapping[str, str]
 _HUMP = re.compile(r"(?<!^)(?=[A-Z])")
 

@@ -41,4 +41,6 @@ class Pairs:
 
     def _make(self) -> str:
         self._made += 1
-        return _MADE.format(self._made)
+        while (made := _MADE.format(self._made)) in self._names:  # somebody else's
+            self._made += 1
+        return made

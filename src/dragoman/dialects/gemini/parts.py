@@ -7,6 +7,7 @@ from typing import assert_never
 from dragoman.dialects.gemini.media import parse_media, render_media
 from dragoman.dialects.gemini.nodes import (
     FAMILY,
+    MINTED,
     extra,
     extra_of,
     identifier,
@@ -38,8 +39,6 @@ _PART = names(
     "partMetadata",
     "mediaResolution",
 )
-MINTED = "~minted"  # the id is ours: the client gave none
-
 # --- reading
 
 
@@ -94,8 +93,10 @@ def _response(fields: Fields, pairs: Pairs | None) -> ToolResult:
 # --- rendering
 
 
-def render_part(block: Block, blame: type[DragomanError] = Unrepresentable, called: str = "") -> dict[str, Json]:
-    """One part; `called` is the name of the tool that a result answers. `blame` is raised for what has no place."""
+def render_part(
+    block: Block, blame: type[DragomanError] = Unrepresentable, called: ToolCall | None = None
+) -> dict[str, Json]:
+    """One part; `called` is the call that a result answers. `blame` is raised for what has no place."""
     if isinstance(block, ToolResult):
         return render_result(block, called, blame)
     return with_extra(_bare(block, blame), block.extra)

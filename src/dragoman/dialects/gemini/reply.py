@@ -12,7 +12,7 @@ from dragoman.dialects.gemini.nodes import extra_of, names, own_fields, read, wi
 from dragoman.dialects.gemini.parts import parse_part, render_part
 from dragoman.dialects.gemini.usage import parse_usage, render_usage
 from dragoman.errors import BadFrame, Fault, LocalMisuse, MissingField, UpstreamFault
-from dragoman.model.blocks import Block, Text, ToolCall
+from dragoman.model.blocks import Block, Reasoning, Text, ToolCall
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Why
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -126,7 +126,7 @@ def parse_block_reason(fields: Fields) -> Stop | None:
 
 
 def _choice(candidate: Candidate, arguments: Arguments) -> Choice:
-    blocks = [block for block in parse_parts(candidate, arguments) if not _says_nothing(block)]
+    blocks = [block for block in parse_parts(candidate, arguments) if not says_nothing(block)]
     fault = malformed(candidate)
     if fault is not None and not blocks:
         raise UpstreamFault(fault.message, fault=fault)
@@ -134,8 +134,8 @@ def _choice(candidate: Candidate, arguments: Arguments) -> Choice:
     return Choice(tuple(blocks), parse_stop(candidate.reason, candidate.rest, called=called))
 
 
-def _says_nothing(block: Block) -> bool:
-    return isinstance(block, Text) and not (block.text or block.seal or block.extra)
+def says_nothing(block: Block) -> bool:
+    return isinstance(block, Text | Reasoning) and not (block.text or block.seal or block.extra)
 
 
 def parse_parts(candidate: Candidate, arguments: Arguments) -> list[Block]:

@@ -189,13 +189,13 @@ def _render_system(text: Text) -> Json:
 
 def _render_contents(messages: Sequence[Message]) -> list[Json]:
     contents: list[Json] = []
-    called: dict[str, str] = {}
+    called: dict[str, ToolCall] = {}
     for message in messages:
         if message.role == "system":
             raise Unrepresentable("a system prompt stands before the first turn only", at=message.at.path)
-        called |= {block.id: block.name for block in message.blocks if isinstance(block, ToolCall)}
+        called |= {block.id: block for block in message.blocks if isinstance(block, ToolCall)}
         parts: list[Json] = [
-            render_part(block, called=called.get(block.call_id, "") if isinstance(block, ToolResult) else "")
+            render_part(block, called=called.get(block.call_id) if isinstance(block, ToolResult) else None)
             for block in message.blocks
         ]
         role = "model" if message.role == "assistant" else "user"

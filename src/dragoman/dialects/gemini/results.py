@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from dragoman.dialects.gemini.media import parse_media, render_media
 from dragoman.dialects.gemini.nodes import (
+    MINTED,
     extra_of,
     identifier,
     json_text,
@@ -18,7 +19,7 @@ from dragoman.dialects.gemini.nodes import (
 )
 from dragoman.dialects.gemini.pairs import Pairs
 from dragoman.errors import DragomanError
-from dragoman.model.blocks import Media, Opaque, Text, ToolResult, Where
+from dragoman.model.blocks import Media, Opaque, Text, ToolCall, ToolResult, Where
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -80,16 +81,17 @@ def _usual(text: str, is_error: bool) -> dict[str, Json]:
     return {"error" if is_error else "output": text}
 
 
-def render_result(result: ToolResult, called: str, blame: type[DragomanError]) -> dict[str, Json]:
+def render_result(result: ToolResult, called: ToolCall | None, blame: type[DragomanError]) -> dict[str, Json]:
     kept = own_fields(result.extra)
     texts = [part.text for part in result.content if isinstance(part, Text)]
     if len(texts) > 1 or (texts and not isinstance(result.content[0], Text)):
         raise blame("a result has one text here, and it comes first", at=result.at.path)
     text = texts[0] if texts else ""
-    name = str(kept.get(_NAME, called))
+    name = str(kept.get(_NAME, called.name if called else ""))
     if not name:
         raise blame("a result without its call has no name", at=result.at.path)
-    call_id = kept.get(_ID, result.call_id)
+    minted = called is not None and MINTED in own_fields(called.extra)
+    call_id = kept.get(_ID, "" if minted else result.call_id)
     body: dict[str, Json] = {"id": call_id} if call_id else {}
     body["name"] = name
     body["response"] = _as_it_came(kept, text, result.is_error)

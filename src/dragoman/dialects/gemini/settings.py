@@ -42,6 +42,8 @@ class Settings:
         values = {name: config.number(said, None) for name, said in KNOBS.items()}
         self.knobs: dict[str, float] = {name: value for name, value in values.items() if value is not None}
         self.max_tokens = config.integer("maxOutputTokens", None)
+        if self.max_tokens is not None and self.max_tokens < 0:
+            config.fail("maxOutputTokens", "expected a count of tokens")
         self.stop = config.strings("stopSequences", ())
         self.choices = config.integer("candidateCount", 1)
         if self.choices < 1:

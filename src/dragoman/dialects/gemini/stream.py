@@ -22,6 +22,7 @@ from dragoman.dialects.gemini.reply import (
     parse_parts,
     parse_stop,
     raw_arguments,
+    says_nothing,
 )
 from dragoman.dialects.gemini.usage import parse_usage
 from dragoman.errors import BadFrame, Fault, OutOfOrder, Truncated, UpstreamFault
@@ -126,7 +127,7 @@ class GeminiDecoder:
 
     def _candidate(self, choice: _Choice, candidate: Candidate, blocks: list[Block], events: list[Event]) -> None:
         for block in blocks:
-            if isinstance(block, Text | Reasoning) and not (block.text or block.seal or block.extra):
+            if says_nothing(block):
                 continue
             if choice.stopped:
                 raise OutOfOrder("content after its finishReason", at=candidate.at)

@@ -8,6 +8,7 @@ from dragoman.model.conversation import Usage
 from dragoman.wire.jsonio import Json
 
 _TOOLS = "toolUsePromptTokenCount"
+_COUNTED = frozenset({_TOOLS})  # kept apart for home; everywhere else it is among the input
 _COUNTS = names(
     "promptTokenCount",
     "candidatesTokenCount",
@@ -27,7 +28,8 @@ def parse_usage(value: Json, at: str = "usageMetadata") -> Usage:
     rest = fields.rest()
     if tools:
         rest[_TOOLS] = tools
-    return Usage(max(prompt - cached, 0) + tools, answer + thoughts, cached, 0, thoughts, extra=extra_of(rest))
+    extra = extra_of(rest, _COUNTED)
+    return Usage(max(prompt - cached, 0) + tools, answer + thoughts, cached, 0, thoughts, extra=extra)
 
 
 def render_usage(usage: Usage) -> dict[str, Json]:

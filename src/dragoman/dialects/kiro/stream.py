@@ -86,7 +86,7 @@ class _Use:
         self.grown = False
 
 
-_Handler: TypeAlias = Callable[[Fields], Events]
+_Handler: TypeAlias = Callable[["KiroDecoder", Fields], Events]
 
 
 class KiroDecoder:
@@ -114,17 +114,6 @@ class KiroDecoder:
         self._metering: dict[str, Json] = {}
         self._output = Counter()
         self._reasoning = Counter()
-        self._handlers: dict[str, _Handler] = {
-            "assistantResponseEvent": self._content,
-            "codeEvent": self._content,
-            "reasoningContentEvent": self._reasoned,
-            "toolUseEvent": self._tool_use,
-            "contextUsageEvent": self._context_usage,
-            "metadataEvent": self._metadata,
-            "messageStopEvent": self._metadata,
-            "messageMetadataEvent": self._message_metadata,
-            "meteringEvent": self._meter,
-        }
 
     def feed(self, frame: Frame) -> Events | None:
         if frame.kind == "assistantResponseEvent" and self._text is not None and not frame.error:
@@ -135,7 +124,7 @@ class KiroDecoder:
             raise OutOfOrder("the stream is over", at=frame.kind)
         if frame.error:
             return self._exception(frame.kind, _object(frame))
-        handler = self._handlers.get(frame.kind)
+        handler = _HANDLERS.get(frame.kind)
         if handler is None:
             return self._unknown(frame)
         body = _object(frame)
@@ -144,7 +133,7 @@ class KiroDecoder:
             body = inner  # some wrap the payload in its own name
         if _is_error(body):
             return self._exception("", body)
-        return handler(Fields(body, frame.kind, MissingField))
+        return handler(self, Fields(body, frame.kind, MissingField))
 
     def close(self, broken: Fault | None) -> Events:
         if self._over:
@@ -261,8 +250,8 @@ class KiroDecoder:
                 return self._exception("", body)
             name = next(iter(body), "")
             inner = body.get(name)
-            if not frame.kind and name in self._handlers and isinstance(inner, dict):
-                return self._handlers[name](Fields(inner, name, MissingField))
+            if not frame.kind and name in _HANDLERS and isinstance(inner, dict):
+                return _HANDLERS[name](self, Fields(inner, name, MissingField))
         return (*self._start(), OpaqueEvent(FAMILY, frame.kind, body))
 
     # --- text and thoughts
@@ -367,6 +356,20 @@ class KiroDecoder:
         arguments = jsonio.encode(use.given or {}).decode()  # no input at all is how a call without arguments is told
         self._output.add(arguments)
         return (ArgumentsDelta(use.key, arguments), BlockEnded(use.key))
+
+
+# Of the class: bound methods would keep their decoder, and the question in it, until the next collection.
+_HANDLERS: dict[str, _Handler] = {
+    "assistantResponseEvent": KiroDecoder._content,
+    "codeEvent": KiroDecoder._content,
+    "reasoningContentEvent": KiroDecoder._reasoned,
+    "toolUseEvent": KiroDecoder._tool_use,
+    "contextUsageEvent": KiroDecoder._context_usage,
+    "metadataEvent": KiroDecoder._metadata,
+    "messageStopEvent": KiroDecoder._metadata,
+    "messageMetadataEvent": KiroDecoder._message_metadata,
+    "meteringEvent": KiroDecoder._meter,
+}
 
 
 def _object(frame: Frame) -> dict[str, Json]:

@@ -45,7 +45,7 @@ class ChoiceReader:
     def __init__(self, index: int, next_key: Callable[[], int], asked: Conversation) -> None:
         self._index = index
         self._next_key = next_key
-        self._asked = asked
+        self._sequences = asked.stop  # no more of it: we outlive the stream until the next collection
         self._text = -1  # the key of the open text block
         self._refusing = False  # it is a refusal
         self._refused = False
@@ -229,7 +229,7 @@ class ChoiceReader:
         if self.stopped:
             return
         self.close(events)
-        self.end(parse_stop(word, rest, self._asked, refused=self._refused), events)
+        self.end(parse_stop(word, rest, self._sequences, refused=self._refused), events)
 
     def end(self, stop: Stop, events: list[Event]) -> None:
         self.stopped = True

@@ -68,7 +68,7 @@ _TOLD: dict[Kind, tuple[int, str, str | None]] = {
     "server": (500, "server_error", None),
 }
 _FULL = re.compile(r"maximum context length|context[ _]length|context window|prompt is too long|too many tokens", re.I)
-_TAG = re.compile(r"<(style|script|head)\b.*?</\1>|<[^>]*>", re.DOTALL | re.I)
+_TAG = re.compile(r"<(style|script|head)\b(?:(?!<\1\b).)*?</\1>|<[^<>]*>", re.DOTALL | re.I)
 _LONGEST_MESSAGE = 500
 
 

@@ -21,6 +21,7 @@ class AskUsage:
     gives the chunk on only if the client itself asked."""
 
     name = "openai.ask_usage"
+    only_asks = True
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
         if not conversation.stream or own_fields(conversation.extra).get("stream_options") is not None:
@@ -53,7 +54,7 @@ class KeepSpecialTokens:
 
 
 def _with_field(conversation: Conversation, name: str, value: Json) -> Conversation:
-    spelling = conversation.extra.spelling if conversation.extra is not None else frozenset[str]()
+    spelling = conversation.extra.spelling if conversation.extra is not None else _NO_SPELLING
     fields = {**own_fields(conversation.extra), name: value}
     return structs.replace(conversation, extra=Extra(FAMILY, fields, spelling))
 
@@ -98,5 +99,6 @@ class NameOutput:
         return structs.replace(conversation, output=structs.replace(output, name=name)), None
 
 
+_NO_SPELLING = frozenset[str]()
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec import structs
 
@@ -111,7 +111,7 @@ def _choice(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Ch
     if word == "error":
         fault = stopped_by_error(fields.rest())
         raise UpstreamFault(fault.message, fault=fault)
-    stop = parse_stop(word or "stop", fields.rest(), asked, refused=refused)
+    stop = parse_stop(word or "stop", fields.rest(), asked.stop, refused=refused)
     return Choice(tuple(block for block in blocks if not (isinstance(block, Text) and not block.text)), stop)
 
 
@@ -122,7 +122,7 @@ def parse_images(images: Json, at: str) -> list[Block]:
     return parse_content(plain, at)
 
 
-def parse_stop(word: str, rest: JsonObject, asked: Conversation, *, refused: bool = False) -> Stop:
+def parse_stop(word: str, rest: JsonObject, sequences: Collection[str], *, refused: bool = False) -> Stop:
     """Why it stopped. `rest` is the other fields of the choice; two upstreams name the stop sequence among them."""
     why = _WHYS.get(word, Why.END)
     extra: JsonObject = {} if word in _WHYS else {"finish_reason": word}
@@ -133,7 +133,7 @@ def parse_stop(word: str, rest: JsonObject, asked: Conversation, *, refused: boo
     if why is Why.END and not extra:
         if isinstance(kept.get("stop_reason"), str):  # vLLM
             why, sequence = Why.SEQUENCE, str(kept.pop("stop_reason"))
-        elif isinstance(matched := kept.get("matched_stop"), str) and matched in asked.stop:  # SGLang
+        elif isinstance(matched := kept.get("matched_stop"), str) and matched in sequences:  # SGLang
             why, sequence = Why.SEQUENCE, matched
         elif refused:
             why, extra = Why.REFUSAL, {"finish_reason": word}

@@ -20,7 +20,7 @@ from dragoman.dialects.openai.reply import envelope_rest
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.dialects.openai.usage import parse_usage
 from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, UpstreamFault
-from dragoman.model.conversation import Conversation, Stop, Why
+from dragoman.model.conversation import Conversation
 from dragoman.model.events import FINISHED, Event, Events, Failed, OpaqueEvent, Started, TextDelta, UsageReported
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
@@ -69,14 +69,28 @@ class OpenaiDecoder:
             self._speaker = self._choices.get(0)
         return tuple(events)
 
+    def skims(self, chunk: bytes) -> bool:
+        """Whether these are whole frames that all say some text and nothing else, in the spelling most servers have.
+
+        A quote inside a text is escaped, so that no text can look like this.
+        """
+        frames = chunk.count(b"data: {")
+        return (
+            frames == chunk.count(b'"delta":{"content":"')
+            and frames == chunk.count(b'"finish_reason":null}]')
+            and frames == chunk.count(b"\n\n")
+            and chunk.startswith(b"data: {")
+            and chunk.endswith(b"}\n\n")
+            and b'"usage":{' not in chunk
+            and b'"tool_calls"' not in chunk
+        )
+
     def close(self, broken: Fault | None) -> Events:
         if self._over:
             return ()
         if broken is not None:
             return self._failed(broken)
-        if self._choices and all(choice.stopped for choice in self._choices.values()):
-            return self._done()
-        return self._failed(Truncated("the stream ended before its end").fault)
+        return self._done()
 
     def _failed(self, fault: Fault) -> Events:
         self._over = True
@@ -88,15 +102,11 @@ class OpenaiDecoder:
         return UpstreamFault(fault.message, fault=fault)
 
     def _done(self) -> Events:
+        """The end, if every choice has said why it stopped: `[DONE]` alone is also what cut streams are closed with."""
         self._over = True
-        if not self._choices:
-            return (Failed(Truncated("the stream ended before it said anything").fault),)
-        events: list[Event] = []
-        for choice in self._choices.values():
-            if not choice.stopped:
-                choice.close(events)
-                choice.end(Stop(Why.END), events)
-        return (*events, FINISHED)
+        if self._choices and all(choice.stopped for choice in self._choices.values()):
+            return (FINISHED,)
+        return (Failed(Truncated("the stream ended before it said why").fault),)
 
     def _start(self, chunk: Chunk, data: bytes, events: list[Event]) -> bool:
         """Begin with the first chunk that is one; Azure sends a frame with nothing but its filters before."""

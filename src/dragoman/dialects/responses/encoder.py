@@ -47,12 +47,12 @@ _DELTA = b'{"type":"%b","sequence_number":%d,%b"delta":%b%b}'
 _SUMMARY = ("response.reasoning_summary_part", "response.reasoning_summary_text", "summary_index", "summary_text")
 _CONTENT = ("response.content_part", "response.reasoning_text", "content_index", "reasoning_text")
 
-# What one frame of our own decoder may mean and still be let through: none of it comes late or by other ways.
-_LONE = frozenset({Started, BlockStarted, TextDelta, ArgumentsDelta, Cited, OpaqueEvent, Failed})
+# What one frame of our own decoder may mean beside another thing and still be let through: none of it comes late.
 _TOGETHER = (
+    frozenset({TextDelta, OpaqueEvent}),
     frozenset({ReasoningDelta, BlockStarted}),
     frozenset({BlockStarted, Sealed, BlockEnded}),
-    frozenset({BlockEnded, UsageReported, Stopped, Finished}),
+    frozenset({UsageReported, Stopped, Finished}),
 )
 
 
@@ -96,6 +96,10 @@ class ResponsesEncoder:
 
     def ping(self) -> Payload:
         return _PING
+
+    def renumber(self, number: int) -> None:
+        """The next event is that one of the stream: others went out that were not ours."""
+        self._number = number
 
     def feed(self, events: Events) -> Iterable[Payload]:
         self._rewritten = True

@@ -99,8 +99,8 @@ class Item:
                 self._whole = [block]
                 return (BlockStarted(self._key, block), BlockEnded(self._key))
 
-    def close(self) -> Events:
-        """The response is over: what is still open was cut."""
+    def close(self, *, cut: bool) -> Events:
+        """The response is over: a call that is still open was cut if the response was, and nobody told it whole."""
         if self.done:
             return ()
         self.done = True
@@ -108,7 +108,7 @@ class Item:
         for part, grown in self._grown.items():
             if not grown.ended:
                 events += self._late(part, grown)
-                events.append(self._end(part, complete=self.kind not in CALLS or bool(grown.told)))
+                events.append(self._end(part, complete=not cut or self.kind not in CALLS or bool(grown.told)))
         return tuple(events)
 
     def _late(self, part: int, grown: _Grown) -> Events:

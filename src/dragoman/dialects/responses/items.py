@@ -24,7 +24,7 @@ from dragoman.dialects.responses.nodes import (
 )
 from dragoman.dialects.responses.parts import PART, PLACING, parse_content, parse_output, render_content
 from dragoman.dialects.responses.thoughts import parse_reasoning, render_reasoning
-from dragoman.dialects.responses.tools import ADDING, NAMESPACE, joined, parted
+from dragoman.dialects.responses.tools import ADDING, both_names, joined, parted
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Message, Role
 from dragoman.wire import jsonio
@@ -35,6 +35,7 @@ from dragoman.wire.jsonio import Json
 Turn: TypeAlias = tuple[Role, Sequence[Block], Where]
 
 INSTRUCTIONS = "~instructions"
+_NAMED = "~named"  # on a result of local_shell, which has its call's id as its own: this one has a call_id
 _TYPE = "~type"  # of a call or a result that is neither a function's nor a custom tool's
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 # Calls with a shape of their own that the client runs: the tool's name, and the field that says what to do.
@@ -130,6 +131,8 @@ class ItemParser:
         rest = about_item(fields)
         if self._kinds.get(call_id, "function_call") != _OUTPUTS[kind]:
             rest[_TYPE] = kind
+        if kind == "local_shell_call_output" and named == "call_id":
+            rest[_NAMED] = named
         at = Where(fields.at, bare=given is None)
         return "user", [ToolResult(call_id, content, extra=extra_of(rest), at=at)], at
 
@@ -160,9 +163,7 @@ def parse_call(fields: Fields) -> ToolCall:
     custom = fields.text("type") == "custom_tool_call"
     call_id, name, namespace = required(fields, "call_id"), required(fields, "name"), fields.text("namespace", "")
     arguments = arguments_text(fields.any("input" if custom else "arguments"))
-    rest = about_item(fields)
-    if namespace:
-        rest[NAMESPACE] = namespace
+    rest = about_item(fields) | both_names(namespace, name)
     form = "text" if custom else "json"
     return ToolCall(call_id, joined(namespace, name), arguments, form, extra=extra_of(rest), at=Where(fields.at))  # type: ignore[arg-type]
 
@@ -276,7 +277,7 @@ def render_call(call: ToolCall) -> JsonObject:
     if kind in _CLIENT_CALLS:
         action: JsonObject = {_CLIENT_CALLS[kind][1]: _decoded(call)}
         return {"type": kind, **_about(own), "call_id": call.id, **action, **wire_fields(call.extra)}
-    namespace, name = parted(text_of(own.get(NAMESPACE)), call.name)
+    namespace, name = parted(call.extra, call.name)
     kind, words = ("custom_tool_call", "input") if call.form == "text" else ("function_call", "arguments")
     given = call.arguments if call.form == "text" else call.arguments or "{}"  # clients and services parse it
     item: JsonObject = {"type": kind, **_about(own), "call_id": call.id, "name": name, words: given}
@@ -303,5 +304,5 @@ def _render_result(result: ToolResult, kinds: dict[str, str]) -> Json:
     own = own_fields(result.extra)
     kind = text_of(own.get(_TYPE)) or f"{kinds.get(result.call_id, 'function_call')}_output"
     head: JsonObject = {"type": kind, **_about(own)}
-    head["id" if kind == "local_shell_call_output" else "call_id"] = result.call_id
+    head["id" if kind == "local_shell_call_output" and _NAMED not in own else "call_id"] = result.call_id
     return {**head, "output": render_content(result.content, "input_text"), **wire_fields(result.extra)}

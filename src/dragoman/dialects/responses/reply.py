@@ -21,7 +21,7 @@ from dragoman.dialects.responses.nodes import (
 from dragoman.dialects.responses.parts import is_refusal, parse_content, render_part
 from dragoman.dialects.responses.request import render_settings
 from dragoman.dialects.responses.thoughts import parse_reasoning, render_thought
-from dragoman.dialects.responses.tools import NAMESPACE, namespaces, render_choice, render_tools
+from dragoman.dialects.responses.tools import both_names, namespaces, render_choice, render_tools
 from dragoman.dialects.responses.usage import parse_usage, render_usage
 from dragoman.errors import BadFrame, DragomanError, MalformedRequest, MissingField, UpstreamFault
 from dragoman.model.blocks import Block, Extra, Opaque, Reasoning, Text, ToolCall, Where
@@ -231,7 +231,7 @@ class ItemWriter:
         """The call, its namespace told apart from its name again."""
         own = own_fields(call.extra)
         if call.name in self._namespaces:
-            own[NAMESPACE] = self._namespaces[call.name][0]
+            own |= both_names(*self._namespaces[call.name])
         own["~id"] = self.id_for(call, "custom_tool_call" if call.form == "text" else "function_call")
         return render_call(structs.replace(call, seal=None, cache=None, extra=extra_of(own)))
 

@@ -15,6 +15,7 @@ from dragoman.dialects.responses.tools import (
     parse_tools,
     render_choice,
     render_tools,
+    told_apart,
     with_added,
 )
 from dragoman.errors import Unrepresentable
@@ -27,6 +28,7 @@ from dragoman.wire.jsonio import Json
 KNOBS = ("temperature", "top_p")
 _USER_FIELDS = ("user", "safety_identifier")
 _MAX = "max_output_tokens"
+_NESTED = ("text.", "reasoning.")  # paths of what was kept out of inner objects
 
 
 def parse_request(call: Call) -> Conversation:
@@ -35,12 +37,12 @@ def parse_request(call: Call) -> Conversation:
     kept: JsonObject = {}
     instructions = fields.text("instructions", "")
     turns = ItemParser().parse(fields.any("input", []))
-    tools = with_added(parse_tools(fields), turns)
+    tools, messages = told_apart(with_added(parse_tools(fields), turns), turns)
     choice, odd = parse_choice(fields, tools)
     kept |= odd
     conversation = Conversation(
         model=call.model,
-        messages=tuple(turns),
+        messages=messages,
         tools=tools,
         tool_choice=choice,
         output=_output(fields, kept),
@@ -152,7 +154,8 @@ def continued(earlier: Conversation, now: Conversation) -> Conversation:
     between = (Message("system", system),) if system else ()
     messages = (*earlier.messages, *between, *now.messages)
     # The earlier system texts stand before the first turn again, each in the message it came in.
-    tools = with_added([tool for tool in now.tools if not is_added(tool)], messages)
+    offered = with_added([tool for tool in now.tools if not is_added(tool)], messages)
+    tools, messages = told_apart(offered, messages)
     joined = canonical(structs.replace(now, system=said, messages=messages, tools=tools, previous=None))
     return structs.replace(joined, system=(*instructions, *joined.system))
 
@@ -179,7 +182,8 @@ def render_request(conversation: Conversation) -> Call:
     body |= render_settings(conversation)
     if conversation.previous is not None:
         body[str(own_fields(conversation.extra).get("~previous", "previous_response_id"))] = conversation.previous
-    flat = {name: value for name, value in wire_fields(conversation.extra).items() if "." not in name}
+    kept = wire_fields(conversation.extra)
+    flat = {name: value for name, value in kept.items() if not name.startswith(_NESTED)}
     return Call("generate", conversation.model, conversation.stream, {**flat, **body})
 
 

@@ -183,8 +183,9 @@ class ResponsesDecoder:
             known = self._place(told, index)
             if known not in self._items or not self._items[known].done:
                 events += self._item(known, told).finish(told)
+        cut = response.peek("status") == "incomplete" or response.peek("incomplete_details") is not None
         for item in self._items.values():
-            events += item.close()
+            events += item.close(cut=cut)
         usage = response.maybe_child("usage")
         if usage is not None:
             events.append(UsageReported(parse_usage(usage)))

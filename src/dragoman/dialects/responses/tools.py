@@ -2,11 +2,13 @@
 
 A namespace holds tools whose names mean something inside it only. Nobody else has such a thing, so a tool in one is
 known everywhere by both names joined; which two they were is remembered as its spelling and found again in answers.
+Where another tool has the joined name, the joint grows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from msgspec import structs
 
@@ -21,13 +23,16 @@ from dragoman.dialects.responses.nodes import (
     wire_fields,
 )
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import Opaque, Where
+from dragoman.model.blocks import Extra, Node, Opaque, ToolCall, Where
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
+N = TypeVar("N", bound=Node)
+
 ADDING = "additional_tools"  # an item
 NAMESPACE = "~namespace"  # on a tool or a call: the namespace it belongs to
+_INNER = "~inner"  # its name in there
 _ADDED = "~added"  # on a tool that came in an item of the input, which still says it
 _ABOUT = "namespace"  # on the first tool of a namespace: what else the namespace says
 _NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
@@ -40,21 +45,50 @@ def joined(namespace: str, name: str) -> str:
     return f"{namespace}{name}" if not namespace or namespace.endswith("_") else f"{namespace}__{name}"
 
 
-def parted(namespace: str, name: str) -> tuple[str, str]:
-    """Both names of a tool; the namespace is empty if the name does not begin with it any more."""
-    prefix = joined(namespace, "")
-    if namespace and name.startswith(prefix) and len(name) > len(prefix):
-        return namespace, name[len(prefix) :]
-    return "", name
+def both_names(namespace: str, name: str) -> JsonObject:
+    """What a tool or a call remembers of the two names that were joined."""
+    return {NAMESPACE: namespace, _INNER: name} if namespace else {}
+
+
+def parted(extra: Extra | None, whole: str) -> tuple[str, str]:
+    """Both names of a tool; the namespace is empty if it is in none, or was renamed and is known by its one name."""
+    own = own_fields(extra)
+    namespace, name = text_of(own.get(NAMESPACE)), text_of(own.get(_INNER))
+    joint = whole.removeprefix(namespace).removesuffix(name)
+    if namespace and len(namespace + joint + name) == len(whole) and not joint.strip("_"):
+        return namespace, name
+    return "", whole
 
 
 def namespaces(tools: Iterable[ToolSpec | Opaque]) -> Mapping[str, tuple[str, str]]:
     """By the joined name: namespace and name of every tool that is in one."""
-    found: dict[str, tuple[str, str]] = {}
-    for tool in tools:
-        if isinstance(tool, ToolSpec) and (namespace := text_of(own_fields(tool.extra).get(NAMESPACE))):
-            found[tool.name] = parted(namespace, tool.name)
-    return found
+    found = {tool.name: parted(tool.extra, tool.name) for tool in tools if isinstance(tool, ToolSpec)}
+    return {whole: parts for whole, parts in found.items() if parts[0]}
+
+
+def told_apart(
+    tools: Sequence[ToolSpec | Opaque], messages: Sequence[Message]
+) -> tuple[tuple[ToolSpec | Opaque, ...], tuple[Message, ...]]:
+    """The same with a longer joint in each joined name that another tool has: `a__b` is not the `b` in `a`."""
+    specs = [tool for tool in tools if isinstance(tool, ToolSpec)]
+    wholes = {parted(tool.extra, tool.name): tool.name for tool in specs}
+    if len(wholes) == len({tool.name for tool in specs}):
+        return tuple(tools), tuple(messages)
+    taken = {whole for (namespace, _), whole in wholes.items() if not namespace}
+    for (namespace, name), whole in wholes.items():
+        free = whole
+        while namespace and free in taken:
+            free = f"{free.removesuffix(name)}_{name}"
+        taken.add(free)
+        wholes[namespace, name] = free
+
+    def named(node: N) -> N:
+        if not isinstance(node, ToolSpec | ToolCall):
+            return node
+        return structs.replace(node, name=wholes.get(parted(node.extra, node.name), node.name))
+
+    turns = [structs.replace(message, blocks=tuple(map(named, message.blocks))) for message in messages]
+    return tuple(map(named, tools)), tuple(turns)
 
 
 # --- specs
@@ -72,14 +106,15 @@ def parse_tools(fields: Fields) -> tuple[ToolSpec | Opaque, ...]:
 
 def with_added(tools: Sequence[ToolSpec | Opaque], messages: Iterable[Message]) -> tuple[ToolSpec | Opaque, ...]:
     """These tools, and those that items of the input bring: Codex's own model gets all of its tools so."""
-    added: dict[str, ToolSpec | Opaque] = {}
+    added: dict[tuple[str, str], ToolSpec | Opaque] = {}
     for message in messages:
         for block in message.blocks:
             if isinstance(block, Opaque) and block.kind == ADDING and block.family == FAMILY:
                 for tool in parse_tools(Fields(block.data, block.at.path)):
                     marked = structs.replace(tool, extra=extra_of({**own_fields(tool.extra), _ADDED: True}))
-                    added[tool.name if isinstance(tool, ToolSpec) else f"{len(added)} {tool.kind}"] = marked
-    named = {tool.name for tool in tools if isinstance(tool, ToolSpec)}
+                    name = tool.name if isinstance(tool, ToolSpec) else f"{len(added)} {tool.kind}"
+                    added[parted(tool.extra, name)] = marked
+    named = {parted(tool.extra, tool.name) for tool in tools if isinstance(tool, ToolSpec)}
     return (*tools, *(tool for name, tool in added.items() if name not in named))
 
 
@@ -99,17 +134,18 @@ def _namespace(fields: Fields) -> Iterable[ToolSpec | Opaque]:
 
 def _tool(fields: Fields, namespace: str, about: JsonObject | None = None) -> ToolSpec | Opaque:
     kind = fields.peek("type")
-    placing: JsonObject = {NAMESPACE: namespace} if namespace else {}
-    placing |= {_ABOUT: about} if about else {}
+    placed: JsonObject = {_ABOUT: about} if about else {}
     if kind not in ("function", "custom") and not (kind is None and fields.has("name")):
         if not isinstance(kind, str):
             fields.fail("type", f"expected a string, got {describe(kind)}")
-        return Opaque(FAMILY, fields.rest(), kind, extra=extra_of(placing), at=Where(fields.at))
+        placed |= {NAMESPACE: namespace} if namespace else {}
+        return Opaque(FAMILY, fields.rest(), kind, extra=extra_of(placed), at=Where(fields.at))
     fields.any("type")
     name, description = required(fields, "name"), fields.text("description", "")
+    placed |= both_names(namespace, name)
     name, strict = joined(namespace, name), fields.flag("strict", None)
     if kind == "custom":
-        extra = extra_of({**placing, **_said(fields)})
+        extra = extra_of({**placed, **_said(fields)})
         return ToolSpec(name, description, strict=strict, extra=extra, at=Where(fields.at))
     parameters = fields.any("parameters")
     rest = _said(fields)
@@ -117,7 +153,7 @@ def _tool(fields: Fields, namespace: str, about: JsonObject | None = None) -> To
         if parameters is not None:
             rest["parameters"] = parameters  # no schema, but what was said
         parameters = dict(_NO_PARAMETERS)
-    extra = extra_of({**placing, **rest})
+    extra = extra_of({**placed, **rest})
     return ToolSpec(name, description, parameters, strict=strict, extra=extra, at=Where(fields.at))
 
 
@@ -134,20 +170,20 @@ def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
         if is_added(tool):
             continue
         namespace, about = text_of(own.get(NAMESPACE)), own.get(_ABOUT)
-        if isinstance(tool, ToolSpec) and namespace and not parted(namespace, tool.name)[0]:
-            namespace = ""  # it was renamed, and is known by its one name from now on
+        if isinstance(tool, ToolSpec):
+            namespace = parted(tool.extra, tool.name)[0]
         if not namespace:
-            rendered.append(_render_tool(tool, ""))
+            rendered.append(_render_tool(tool))
         else:
             if namespace != current or about:
                 inside = []
                 rendered.append({"type": "namespace", "name": namespace, **object_of(about), "tools": inside})
-            inside.append(_render_tool(tool, namespace))
+            inside.append(_render_tool(tool))
         current = namespace
     return rendered
 
 
-def _render_tool(tool: ToolSpec | Opaque, namespace: str) -> Json:
+def _render_tool(tool: ToolSpec | Opaque) -> Json:
     if tool.cache is not None:
         raise Unrepresentable("Responses has no cache breakpoints", at=tool.at.path)
     if isinstance(tool, Opaque):
@@ -156,7 +192,7 @@ def _render_tool(tool: ToolSpec | Opaque, namespace: str) -> Json:
         return tool.data
     body: JsonObject = {
         "type": "custom" if tool.schema is None else "function",
-        "name": parted(namespace, tool.name)[1],
+        "name": parted(tool.extra, tool.name)[1],
     }
     if tool.description:
         body["description"] = tool.description
@@ -201,11 +237,12 @@ def _chosen(fields: Fields, tools: Sequence[ToolSpec | Opaque]) -> str:
     """The name of a chosen tool; one that stands in a namespace may be named without it."""
     inner = fields.maybe_child(str(fields.peek("type"))) or fields  # Chat's form
     name, namespace = required(inner, "name"), inner.text("namespace", "")
+    inside = namespaces(tools)
     if namespace:
-        return joined(namespace, name)
+        return next((whole for whole, parts in inside.items() if parts == (namespace, name)), joined(namespace, name))
     if any(isinstance(tool, ToolSpec) and tool.name == name for tool in tools):
         return name
-    return next((whole for whole, parts in namespaces(tools).items() if parts[1] == name), name)
+    return next((whole for whole, parts in inside.items() if parts[1] == name), name)
 
 
 def _allowed(fields: Fields, tools: Sequence[ToolSpec | Opaque]) -> ToolChoice | None:

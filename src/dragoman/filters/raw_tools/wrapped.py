@@ -11,7 +11,6 @@ from dragoman.filters.raw_tools.scan import JsonScanner
 from dragoman.wire import jsonio
 
 _STRING = re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
-_BRACES = re.compile(r"[}\s]*\Z")
 _ARGUMENTS = ("arguments", "parameters")
 
 
@@ -177,7 +176,9 @@ class WrappedJson:
         """Arguments that are no JSON: all up to the end tag, but for the wrapper's own brace."""
         start, literal = self._ends.find(text, at, False)
         text = self._tail + text[at:start]
-        split = _BRACES.search(text).start()  # type: ignore[union-attr]  # it matches the empty text, too
+        split = len(text)
+        while split and (text[split - 1] == "}" or text[split - 1].isspace()):
+            split -= 1
         while len(text) - split > LIMIT:
             split += LIMIT
         body, self._tail = text[:split], text[split:]

@@ -49,7 +49,7 @@ _HEADER = re.compile(
 _LONGEST_HEADER = 200  # characters in which a call must have named its tool
 _BRACKET = re.compile(r"\s*\[Called ([\w.:-]+) with args: (?=\{)")
 _INVOKE = re.compile(rf'\s*<{_NAMESPACE}invoke name="([^"]+)">(.*?)</{_NAMESPACE}invoke>', re.DOTALL)
-_PARAMETER = re.compile(rf'\s*<{_NAMESPACE}parameter name="([^"]+)">(.*?)</{_NAMESPACE}parameter>', re.DOTALL)
+_PARAMETER = re.compile(rf'<{_NAMESPACE}parameter name="([^"]+)">(.*?)</{_NAMESPACE}parameter>', re.DOTALL)
 _AROUND = re.compile(rf"\s*</?{_NAMESPACE}function_calls>")
 
 

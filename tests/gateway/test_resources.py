@@ -1,0 +1,419 @@
+"""What is meant to exhaust a gateway: answered or refused clearly, at a cost that is measured from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.faults.hearing import EARS
+from tests.gateway.house import ENGINES, KEY, messages
+from tests.load.gateway import Gateway, configuration, serving
+from tests.load.payload import Said
+from tests.load.upstream import DIALECTS, framed
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+MIB = 1 << 20
+MILLION = 1_000_000
+DEEP = 100_000
+PATHS = {
+    "anthropic": "/v1/messages",
+    "openai": "/v1/chat/completions",
+    "responses": "/v1/responses",
+    "gemini": "/v1beta/models/to-{}:streamGenerateContent?alt=sse",
+    "bedrock": "/model/to-{}/converse-stream",
+}
+EVENT_STREAMS = {"kiro": "assistantResponseEvent", "bedrock": "contentBlockDelta"}
+# So that a slow client need not be waited for.
+HURRY = """
+import dragoman.gateway.asgi, dragoman.gateway.server.connection, dragoman.gateway.server.uvicorn_carrier
+for module in (dragoman.gateway.server.connection, dragoman.gateway.server.uvicorn_carrier, dragoman.gateway.asgi):
+    for name, seconds in (("HEAD_SECONDS", 1.5), ("BODY_SECONDS", 5.0)):
+        if hasattr(module, name):
+            setattr(module, name, seconds)
+"""
+
+
+class Canned:
+    """An upstream that answers everything with the same bytes, and remembers what it was sent."""
+
+    def __init__(self) -> None:
+        self.answer: Callable[[], Iterator[bytes]] = lambda: iter(())
+        self.digests: list[str] = []
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            head, _, body = _until(client, b"\r\n\r\n").partition(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length:")[2].split()[0])
+            digest = hashlib.sha256(body)
+            left = length - len(body)
+            while left > 0:
+                piece = client.recv(min(left, MIB))
+                digest.update(piece)
+                left -= len(piece)
+            self.digests.append(digest.hexdigest())
+            for piece in self.answer():
+                client.sendall(piece)
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+def _until(client: socket.socket, mark: bytes) -> bytes:
+    got = b""
+    while mark not in got:
+        piece = client.recv(65536)
+        if not piece:
+            raise ConnectionError("it ended")
+        got += piece
+    return got
+
+
+def streamed(events: list[bytes], kind: str = "text/event-stream", size: int = 0) -> Iterator[bytes]:
+    """An answer in chunks: one for each event, or all of one size."""
+    yield f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+    if size == 1:
+        raw = b"".join(events)
+        for at in range(0, len(raw), 65536):
+            yield b"".join(b"1\r\n%c\r\n" % byte for byte in raw[at : at + 65536])
+    else:
+        for event in events:
+            yield b"%x\r\n%b\r\n" % (len(event), event)
+    yield b"0\r\n\r\n"
+
+
+def kind_of(dialect: str) -> str:
+    return "application/vnd.amazon.eventstream" if dialect in EVENT_STREAMS else "text/event-stream"
+
+
+def simply(dialect: str, text: str = "fine") -> list[bytes]:
+    return list(DIALECTS[dialect]("name", Said((text,), ())))
+
+
+@dataclass
+class Cost:
+    cpu: float = 0.0
+    memory: int = 0  # at the worst moment, above what it was
+
+
+class Stand:
+    """A gateway as a process, with canned upstreams behind it."""
+
+    def __init__(self, gateway: Gateway, upstreams: dict[str, Canned]) -> None:
+        self.gateway, self.upstreams = gateway, upstreams
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.gateway.port), timeout=60)
+
+    def head(self, path: str, more: str) -> bytes:
+        host = self.gateway.url.removeprefix("http://")
+        lines = f"host: {host}\r\nx-api-key: {KEY}\r\nconnection: close\r\n"
+        return f"POST {path} HTTP/1.1\r\n{lines}{more}\r\n\r\n".encode()
+
+    def ask(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """One request that is sent whole. What is refused early may not be taken whole."""
+        with self.connect() as client:
+            with contextlib.suppress(ConnectionError):
+                client.sendall(self.head(path, f"content-length: {len(body)}") + body)
+            return read(client)
+
+    @contextlib.contextmanager
+    def costs(self, cpu: float, memory: float) -> Iterator[Cost]:
+        """At most so many seconds of CPU, and so many MiB more at any moment."""
+        gateway, cost = self.gateway, Cost()
+        gateway.forget_peak()
+        before, spent = gateway.memory(), gateway.cpu()
+        yield cost
+        cost.cpu, cost.memory = gateway.cpu() - spent, gateway.peak() - before
+        print(f"{cost.cpu:.2f} s, {cost.memory / MIB:.1f} MiB")
+        assert cost.cpu <= cpu and cost.memory <= memory * MIB, cost
+        assert gateway.process.poll() is None
+        assert '"outcome":"bug"' not in gateway.log
+
+    def serves(self) -> None:
+        self.upstreams["openai"].answer = lambda: streamed(simply("openai"))
+        status, body = self.ask("/v1/messages", json.dumps(messages("to-openai", stream=True)).encode())
+        assert (status, EARS["anthropic"](body).text) == (200, "fine")
+
+
+def read(client: socket.socket) -> tuple[int, bytes]:
+    """A response to the connection's end: its status, and its body without chunks."""
+    raw = bytearray()
+    with contextlib.suppress(ConnectionResetError):
+        while piece := client.recv(MIB):
+            raw += piece
+    head, _, body = bytes(raw).partition(b"\r\n\r\n")
+    if not head:
+        return 0, b""
+    status = int(head.split(b" ", 2)[1])
+    if b"transfer-encoding: chunked" not in head.lower():
+        return status, body
+    pieces, at = list[bytes](), 0
+    while True:
+        end = body.index(b"\r\n", at)
+        size = int(body[at:end], 16)
+        if not size:
+            return status, b"".join(pieces)
+        pieces.append(body[end + 2 : end + 2 + size])
+        at = end + 4 + size
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def stand(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    upstreams = {dialect: Canned() for dialect in DIALECTS}
+    ports = {dialect: upstream.port for dialect, upstream in upstreams.items()}
+    text = configuration(ports, "ping = 60", request.param, "limits.breaker = false")
+    with serving(tmp_path_factory.mktemp("gateway"), text, HURRY) as gateway:
+        made = Stand(gateway, upstreams)
+        made.serves()
+        yield made
+    for upstream in upstreams.values():
+        upstream.close()
+
+
+def long_question(size: int) -> bytes:
+    body = json.dumps(messages("to-anthropic", "@", stream=True)).encode()
+    return body.replace(b"@", b"x" * (size - len(body) + 1))
+
+
+# --- many small pieces
+
+
+def test_a_body_of_a_million_one_byte_chunks_is_read_cheaply(stand: Stand) -> None:
+    upstream = stand.upstreams["anthropic"]
+    upstream.answer = lambda: streamed(simply("anthropic"))
+    body = long_question(MILLION)
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+    stand.ask("/v1/messages", body)
+    with stand.costs(cpu=5, memory=64), stand.connect() as client:
+        client.sendall(stand.head("/v1/messages", "transfer-encoding: chunked") + chunks)
+        status, _ = read(client)
+    assert status == 200
+    assert upstream.digests[-1] == upstream.digests[-2]  # the same as if it had come in one piece
+
+
+def test_a_body_that_comes_byte_by_byte_is_read_cheaply(stand: Stand) -> None:
+    upstream = stand.upstreams["anthropic"]
+    upstream.answer = lambda: streamed(simply("anthropic"))
+    body = long_question(10_000)
+    raw = stand.head("/v1/messages", f"content-length: {len(body)}") + body
+    with stand.costs(cpu=4, memory=16), stand.connect() as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in raw:
+            client.send(bytes([byte]))
+        assert read(client)[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("dialect", "client"), [("openai", "anthropic"), ("kiro", "openai"), ("anthropic", "anthropic")]
+)
+def test_an_answer_of_a_million_one_byte_chunks_is_read_cheaply(stand: Stand, dialect: str, client: str) -> None:
+    pieces = tuple(f"{number:05d} {'y' * 994}" for number in range(MILLION // 1000))
+    events = list(DIALECTS[dialect]("name", Said(pieces, ())))
+    stand.upstreams[dialect].answer = lambda: streamed(events, kind_of(dialect), size=1)
+    asked = messages(f"to-{dialect}", stream=True)
+    with stand.costs(cpu=8, memory=48):
+        status, body = stand.ask(PATHS[client], json.dumps(asked).encode())
+    assert (status, EARS[client](body).text) == (200, "".join(pieces))
+
+
+# --- depth
+
+DEEP_TEXTS = {"open": "[" * DEEP, "closed": "[" * DEEP + "]" * DEEP, "objects": '{"a":' * DEEP + "1" + "}" * DEEP}
+
+
+@pytest.mark.parametrize("deep", DEEP_TEXTS)
+@pytest.mark.parametrize("client", PATHS)
+def test_a_request_of_a_hundred_thousand_levels_is_a_400(stand: Stand, client: str, deep: str) -> None:
+    path, text = PATHS[client].format("openai"), DEEP_TEXTS[deep]
+    body = json.dumps({"model": "to-openai", "messages": "@", "input": "@", "contents": "@"}).replace('"@"', text)
+    with stand.costs(cpu=1, memory=48):
+        status, said = stand.ask(path, body.encode())
+    assert status == 400, said
+    json.loads(said)
+
+
+@pytest.mark.parametrize("upstream", DIALECTS)
+def test_arguments_of_a_hundred_thousand_levels_in_a_request_are_carried_or_refused(
+    stand: Stand, upstream: str
+) -> None:
+    """Arguments are text: no depth of the request's own JSON."""
+    stand.upstreams[upstream].answer = lambda: streamed(simply(upstream), kind_of(upstream))
+    function = {"name": "f", "arguments": '{"a":' + "[" * DEEP + "]" * DEEP + "}"}
+    call = {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": function}]}
+    result = {"role": "tool", "tool_call_id": "call_1", "content": "done"}
+    talk = [{"role": "user", "content": "go"}, call, result]
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+    asked = {"model": f"to-{upstream}", "messages": talk, "tools": tools, "stream": True}
+    with stand.costs(cpu=2, memory=64):
+        status, said = stand.ask(PATHS["openai"], json.dumps(asked).encode())
+    assert status in (200, 400, 413, 422), (status, said[:300])
+
+
+@pytest.mark.parametrize("client", PATHS)
+@pytest.mark.parametrize("upstream", DIALECTS)
+def test_an_answer_of_a_hundred_thousand_levels_is_an_error_of_the_dialect(
+    stand: Stand, upstream: str, client: str
+) -> None:
+    deep = DEEP_TEXTS["closed"].encode()
+    if upstream in EVENT_STREAMS:
+        bad = framed(EVENT_STREAMS[upstream], b'{"contentBlockIndex":0,"delta":' + deep + b',"content":' + deep + b"}")
+    else:
+        bad = b'data: {"type":' + deep + b',"choices":' + deep + b',"candidates":' + deep + b"}\n\n"
+    events = simply(upstream)
+    events.insert(1, bad)
+    stand.upstreams[upstream].answer = lambda: streamed(events, kind_of(upstream))
+    with stand.costs(cpu=2, memory=48):
+        status, said = stand.ask(PATHS[client].format(upstream), question_of(client, upstream))
+    if client == upstream and said == b"".join(events):
+        return  # between equals it may be passed on as it came
+    heard = EARS[client](said) if status == 200 else None
+    assert status >= 500 or (heard is not None and heard.error and not heard.ended), (status, said[:300])
+
+
+def question_of(client: str, upstream: str, *, stream: bool = True) -> bytes:
+    name, said = f"to-{upstream}", "hello"
+    bodies: dict[str, Any] = {
+        "anthropic": messages(name, said, stream=stream),
+        "openai": {"model": name, "messages": [{"role": "user", "content": said}], "stream": stream},
+        "responses": {"model": name, "input": said, "stream": stream},
+        "gemini": {"contents": [{"role": "user", "parts": [{"text": said}]}]},
+        "bedrock": {"messages": [{"role": "user", "content": [{"text": said}]}]},
+    }
+    return json.dumps(bodies[client]).encode()
+
+
+@pytest.mark.parametrize("client", PATHS)
+def test_streamed_arguments_of_a_hundred_thousand_levels_arrive_or_are_an_error(stand: Stand, client: str) -> None:
+    pieces = ('{"a":', "[" * DEEP, "]" * DEEP, "}")
+    events = list(DIALECTS["openai"]("name", Said(("so",), (pieces,))))
+    stand.upstreams["openai"].answer = lambda: streamed(events)
+    with stand.costs(cpu=2, memory=64):
+        status, said = stand.ask(PATHS[client].format("openai"), question_of(client, "openai"))
+    if status != 200:
+        assert status >= 500
+        return
+    heard, whole = EARS[client](said), "".join(pieces)
+    wrapped = json.dumps({"raw_arguments": whole})  # where arguments are objects and these cannot be one
+    carried = heard.ended and [call["arguments"] for call in heard.calls] in ([whole], [wrapped])
+    assert carried or heard.error, (heard.finish, heard.odd)
+
+
+# --- size
+
+
+def test_twenty_megabytes_go_through_both_ways(stand: Stand) -> None:
+    upstream, size = stand.upstreams["anthropic"], 20 * MIB
+    events = list(DIALECTS["anthropic"]("name", Said(tuple(["z" * 4096] * (size // 4096)), ())))
+    upstream.answer = lambda: streamed(events)
+    body = long_question(size)
+    with stand.costs(cpu=3, memory=120):
+        status, said = stand.ask("/v1/messages", body)
+    assert status == 200 and said == b"".join(events)
+
+
+def test_twenty_megabytes_are_translated_both_ways(stand: Stand) -> None:
+    upstream, size = stand.upstreams["openai"], 20 * MIB
+    events = list(DIALECTS["openai"]("name", Said(tuple(["z" * 4096] * (size // 4096)), ())))
+    upstream.answer = lambda: streamed(events)
+    body = long_question(size).replace(b"to-anthropic", b"to-openai")
+    with stand.costs(cpu=4, memory=120):
+        status, said = stand.ask("/v1/messages", body)
+    assert status == 200 and said.count(b"z" * 4096) == size // 4096 and b"message_stop" in said[-100:]
+
+
+@pytest.mark.parametrize("upstream", [name for name in DIALECTS if name != "kiro"])  # which takes nothing so long
+def test_a_stream_that_has_ended_holds_nothing_of_its_question(stand: Stand, upstream: str) -> None:
+    """Not even until the next collection, which may be hundreds of streams away."""
+    stand.upstreams[upstream].answer = lambda: streamed(simply(upstream), kind_of(upstream))
+    body = long_question(5 * MIB).replace(b"to-anthropic", f"to-{upstream}".encode())
+    for _ in range(2):
+        assert stand.ask("/v1/messages", body)[0] == 200
+    level = stand.gateway.memory()
+    for _ in range(12):  # 60 MiB of questions, and as much again of what was made of them
+        assert stand.ask("/v1/messages", body)[0] == 200
+    assert stand.gateway.memory() <= level + 36 * MIB
+
+
+@pytest.mark.parametrize("framing", ["length", "chunks"])
+def test_a_body_that_is_too_long_is_refused_and_not_kept(stand: Stand, framing: str) -> None:
+    with stand.costs(cpu=3, memory=80), stand.connect() as client:
+        more = "content-length: 100000000" if framing == "length" else "transfer-encoding: chunked"
+        client.sendall(stand.head("/v1/messages", more))
+        piece = b"x" * MIB if framing == "length" else b"100000\r\n" + b"x" * MIB + b"\r\n"
+        with contextlib.suppress(OSError):
+            for _ in range(60):
+                client.sendall(piece)
+        assert read(client)[0] in (413, 0)  # 0: it was answered, and did not stop
+    stand.serves()
+
+
+# --- heads, and those who take their time
+
+
+@pytest.mark.parametrize(
+    ("flood", "statuses"),
+    [
+        ("".join(f"x-{number}: 1\r\n" for number in range(2000)), {431}),
+        (f"x-long: {'a' * 100 * 1024}\r\n", {431}),
+        ("x: " + "a" * 30 * MIB, {431}),
+        ("".join(f"x-{number}: 1\r\n" for number in range(200_000)), {431}),
+    ],
+    ids=["2000 headers", "100 KiB in one", "30 MiB in one", "200000 headers"],
+)
+def test_a_flood_of_headers_is_refused_cheaply(stand: Stand, flood: str, statuses: set[int]) -> None:
+    with stand.costs(cpu=1, memory=16), stand.connect() as client:
+        with contextlib.suppress(OSError):
+            client.sendall(stand.head("/v1/messages", flood))
+        status, _ = read(client)
+        assert status in statuses | {0}
+    stand.serves()
+
+
+@pytest.mark.parametrize("what", ["nothing", "half a head", "half a body"])
+def test_two_hundred_who_never_finish_are_ended_and_the_others_served(stand: Stand, what: str) -> None:
+    stand.serves()
+    files = stand.gateway.at_rest((), 0, 0, 0.3).files
+    body = stand.head("/v1/messages", "content-length: 1000") + b'{"model": '
+    begun = {"nothing": b"", "half a head": b"POST /v1/messages HTTP/1.1\r\nhost: l", "half a body": body}[what]
+    with stand.costs(cpu=3, memory=24), contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(stand.connect()) for _ in range(200)]
+        for client in slow:
+            client.sendall(begun)
+        until, ended = time.monotonic() + 20, 0
+        stand.serves()
+        while ended < len(slow) and time.monotonic() < until:
+            for client in [each for each in slow if each.fileno() >= 0]:
+                client.settimeout(0.0005)
+                try:
+                    if begun and not client.recv(4096):
+                        raise ConnectionError
+                    client.send(b"x")  # one byte now and then keeps nobody
+                except TimeoutError:
+                    pass
+                except OSError:
+                    client.close()
+                    ended += 1
+        assert ended == len(slow)
+        stand.serves()
+    assert stand.gateway.at_rest((), files, 0, 3.0).files <= files + 2

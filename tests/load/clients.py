@@ -1,0 +1,236 @@
+"""Clients at work: so many streams at once, each checked against what was said; some leave, some read slowly."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import itertools
+import json
+import random
+import socket
+import time
+from dataclasses import dataclass, field
+from functools import cache
+
+import dragoman.dialects as registry
+from dragoman.model.blocks import Text
+from dragoman.model.conversation import Conversation, Message, ToolSpec
+from dragoman.translate import plan
+from dragoman.wire.jsonio import Json
+from tests.faults.hearing import EARS, Heard
+from tests.gateway.house import KEY
+from tests.load.payload import PLACE, TOOL, answer, question
+from tests.load.upstream import DIALECTS
+
+CLIENTS = tuple(EARS)
+PAIRS = tuple(itertools.product(CLIENTS, DIALECTS))
+_FIELDS: Json = {"city": {"type": "string"}, "note": {"type": "string"}}
+_TOOL = ToolSpec(TOOL, "Tell the weather.", {"type": "object", "properties": _FIELDS, "required": ["city"]})
+_FINISHES = {"tool_use", "tool_calls", "end_turn", "stop", "STOP", "completed"}
+_REUSED = 4  # requests on one connection
+_PATIENCE = 120.0  # seconds for one answer
+
+
+@dataclass
+class Tally:
+    """What came of all streams. `lost`: no whole answer; `wrong`: another than was said."""
+
+    asked: int = 0
+    right: int = 0
+    left: int = 0  # by a client that had enough
+    lost: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    pairs: collections.Counter[tuple[str, str]] = field(default_factory=collections.Counter)
+    open: int = 0
+    most: int = 0  # at once
+    bytes: int = 0
+
+    @property
+    def good(self) -> bool:
+        return not self.lost and not self.wrong and self.right > 0
+
+
+class Leave(Exception):
+    """This client has had enough."""
+
+
+class Lost(Exception):
+    """Not a whole answer."""
+
+
+@cache
+def _template(url: str, client: str, upstream: str) -> tuple[bytes, bytes]:
+    """The head, but for the body's length, and the body of a question."""
+    said = (Message("user", (Text(PLACE),)),)
+    asked = Conversation(f"to-{upstream}", said, max_tokens=1000, tools=(_TOOL,), stream=True)
+    dialect = registry.get(client)
+    request = dialect.binding.wrap(plan(dialect, dialect, asked).call())
+    target = f"{request.path}?{request.query}" if request.query else request.path
+    given = dict(request.headers) | {"host": url.removeprefix("http://"), "x-api-key": KEY}
+    lines = [f"POST {target} HTTP/1.1", *(f"{name}: {value}" for name, value in given.items())]
+    return "\r\n".join(lines).encode(), request.body
+
+
+def _request(url: str, client: str, upstream: str, name: str) -> bytes:
+    head, body = _template(url, client, upstream)
+    body = body.replace(PLACE.encode(), question(name).encode())
+    return head + b"\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+
+
+class Crowd:
+    """Streams that begin anew when they end, as long as `until` has not come."""
+
+    def __init__(self, url: str, seed: int = 0) -> None:
+        self.tally = Tally()
+        self._url = url
+        self._chance = random.Random(seed)
+        self._turn = itertools.count(seed * 7)
+        self._live: set[_Stream] = set()
+
+    async def run(self, streams: int, seconds: float, *, chaos: bool = False, slow: float = 0.0) -> Tally:
+        """`chaos`: each second a tenth of the clients leaves; `slow`: the part of clients that reads slowly."""
+        until = time.monotonic() + seconds
+        leaving = asyncio.create_task(self._chaos(until)) if chaos else None
+        await asyncio.gather(*(self._client(until, index, slow) for index in range(streams)))
+        if leaving is not None:
+            await leaving
+        return self.tally
+
+    async def _chaos(self, until: float) -> None:
+        while time.monotonic() < until:
+            await asyncio.sleep(1.0)
+            for stream in self._chance.sample(sorted(self._live, key=id), len(self._live) // 10):
+                stream.leave(reset=self._chance.random() < 0.5)
+
+    async def _client(self, until: float, index: int, slow: float) -> None:
+        await asyncio.sleep(self._chance.random() * 0.5)  # not all in one moment
+        while time.monotonic() < until:
+            stream = _Stream(self._url, slow=self._chance.random() < slow)
+            self._live.add(stream)
+            try:
+                await self._connection(stream, until)
+            finally:
+                self._live.discard(stream)
+                await stream.close()
+
+    async def _connection(self, stream: _Stream, until: float) -> None:
+        for _ in range(_REUSED):
+            client, upstream = PAIRS[next(self._turn) % len(PAIRS)]
+            name = f"{self._chance.getrandbits(64):016x}"
+            tally = self.tally
+            tally.asked += 1
+            tally.open += 1
+            tally.most = max(tally.most, tally.open)
+            where = f"{client} → {upstream} {name}"
+            try:
+                async with asyncio.timeout(_PATIENCE):
+                    status, body = await stream.ask(_request(self._url, client, upstream, name))
+                tally.bytes += len(body)
+                trouble = _trouble(client, name, status, body)
+                if trouble:
+                    tally.wrong.append(f"{where}: {trouble}")
+                else:
+                    tally.right += 1
+                    tally.pairs[client, upstream] += 1
+            except Leave:
+                tally.left += 1
+                return
+            except (Lost, OSError, asyncio.IncompleteReadError, TimeoutError, ValueError) as error:
+                tally.lost.append(f"{where}: {error!r}")
+                return
+            finally:
+                tally.open -= 1
+            if time.monotonic() >= until:
+                return
+
+
+class _Stream:
+    """One connection."""
+
+    def __init__(self, url: str, *, slow: bool) -> None:
+        host, _, port = url.removeprefix("http://").partition(":")
+        self._address = host, int(port)
+        self._slow = slow
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._left = False
+
+    async def ask(self, raw: bytes) -> tuple[int, bytes]:
+        """Raises Leave, Lost and what the network does."""
+        try:
+            return await self._ask(raw)
+        except (OSError, asyncio.IncompleteReadError, Lost):
+            if self._left:
+                raise Leave from None
+            raise
+
+    async def _ask(self, raw: bytes) -> tuple[int, bytes]:
+        if self._writer is None or self._reader is None:
+            sock = socket.socket()
+            sock.setblocking(False)
+            if self._slow:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            try:
+                await asyncio.get_running_loop().sock_connect(sock, self._address)
+                self._reader, self._writer = await asyncio.open_connection(
+                    sock=sock, limit=4096 if self._slow else 1 << 16
+                )
+            except BaseException:
+                sock.close()
+                raise
+        self._writer.write(raw)
+        await self._writer.drain()
+        return await self._read(self._reader)
+
+    async def _read(self, reader: asyncio.StreamReader) -> tuple[int, bytes]:
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        status = int(head.split(b" ", 2)[1])
+        if b"transfer-encoding: chunked" not in head:
+            length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
+            return status, await reader.readexactly(length)
+        pieces = []
+        while size := int(await reader.readuntil(b"\r\n"), 16):
+            pieces.append((await reader.readexactly(size + 2))[:-2])
+            if self._slow:
+                await asyncio.sleep(0.05)
+        if await reader.readexactly(2) != b"\r\n":
+            raise Lost("no end of chunks")
+        return status, b"".join(pieces)
+
+    def leave(self, *, reset: bool) -> None:
+        self._left = True
+        if self._writer is not None:
+            if reset:
+                self._writer.transport.abort()
+            else:
+                self._writer.close()
+
+    async def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            with contextlib.suppress(OSError):
+                await self._writer.wait_closed()
+
+
+def _trouble(client: str, name: str, status: int, body: bytes) -> str:
+    """What is not as it was said; nothing if all is."""
+    if status != 200:
+        return f"{status}: {body[:200]!r}"
+    try:
+        heard = EARS[client](body)
+        arguments = heard.arguments()
+    except (ValueError, KeyError, TypeError) as error:
+        return f"it cannot be read: {error!r}"
+    said = answer(name)
+    if heard.error is not None or not heard.ended or heard.odd or heard.finish not in _FINISHES:
+        return f"no clean end: {heard.error}, {heard.finish}, {heard.odd}"
+    return _difference(heard, arguments, said.whole(), said.arguments())
+
+
+def _difference(heard: Heard, arguments: list[object], text: str, calls: list[object]) -> str:
+    if heard.text != text:
+        return f"text {heard.text[:80]!r}, not {text[:80]!r}"
+    if arguments != calls or any(call["name"] != TOOL or not call["whole"] for call in heard.calls):
+        return f"calls {json.dumps(arguments)[:160]}, not {json.dumps(calls)[:160]}"
+    return ""

@@ -1,0 +1,152 @@
+"""The gateway as a process of its own, and what the system says about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.gateway.house import KEY
+
+ROOT = Path(__file__).parents[2]
+# `dragoman serve`, which on SIGUSR2 also writes down how many tasks its loop has.
+_LAUNCH = """
+import asyncio, pathlib, signal, sys
+told = pathlib.Path(sys.argv.pop(1))
+def tell(*_):
+    part = told.with_suffix(".part")
+    part.write_text(str(len(asyncio.all_tasks())))
+    part.replace(told)
+signal.signal(signal.SIGUSR2, tell)
+exec(sys.argv.pop(1))
+from dragoman.cli import main
+sys.exit(main())
+"""
+
+
+@dataclass(frozen=True)
+class Measured:
+    memory: int  # bytes in RAM
+    cpu: float  # seconds
+    files: int
+    tasks: int
+
+
+class Gateway:
+    def __init__(self, process: subprocess.Popen[str], port: int, folder: Path) -> None:
+        self.process, self.port, self.folder = process, port, folder
+        self.url = f"http://127.0.0.1:{port}"
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def memory(self) -> int:
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def peak(self) -> int:
+        """The most memory since `forget_peak`."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+    def forget_peak(self) -> None:
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
+    def cpu(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def files(self) -> int:
+        return sum(1 for _ in Path(f"/proc/{self.process.pid}/fd").iterdir())
+
+    def pooled(self, ports: Collection[int]) -> int:
+        """How many of its files are connections to upstreams."""
+        table = Path(f"/proc/{self.process.pid}/net/tcp").read_text().splitlines()[1:]
+        remote = [int(line.split()[2].partition(":")[2], 16) for line in table if line.split()[3] == "01"]
+        return sum(1 for port in remote if port in ports)
+
+    def tasks(self) -> int:
+        told = self.folder / "tasks"
+        told.unlink(missing_ok=True)
+        self.process.send_signal(signal.SIGUSR2)
+        until = time.monotonic() + 10
+        while not told.exists():
+            assert time.monotonic() < until, "the gateway's loop is stuck"
+            time.sleep(0.005)
+        return int(told.read_text())
+
+    def measure(self, ports: Collection[int] = ()) -> Measured:
+        """`files` without the connections to these ports, which are kept for a while."""
+        return Measured(self.memory(), self.cpu(), self.files() - self.pooled(ports), self.tasks())
+
+    def at_rest(self, ports: Collection[int], files: int, tasks: int, seconds: float) -> Measured:
+        """What is measured as soon as no more files and tasks are there than these; at last after so many seconds."""
+        until = time.monotonic() + seconds
+        while True:
+            found = self.measure(ports)
+            if (found.files <= files and found.tasks <= tasks) or time.monotonic() > until:
+                return found
+            time.sleep(0.25)
+
+
+def configuration(ports: Mapping[str, int], settings: str = "", engine: str = "own", more: str = "") -> str:
+    """An upstream for each dialect; the model that has its name goes there."""
+    text = f'allow_literal_secrets = true\n[server]\nkey = "{KEY}"\nport = 0\nengine = "{engine}"\n{settings}\n'
+    for dialect, port in ports.items():
+        text += f"""
+[upstreams.{dialect}]
+dialect = "{dialect}"
+base_url = "http://127.0.0.1:{port}"
+key = "the-upstream-secret"
+limits.concurrency = 1024
+{more}
+[[routes]]
+match = "to-{dialect}"
+upstream = "{dialect}"
+model = "claude-sonnet-4.5"
+"""
+    return text
+
+
+@contextmanager
+def serving(folder: Path, text: str, first: str = "") -> Iterator[Gateway]:
+    """A gateway with this configuration; its log is the file `log` in the folder. `first`: Python it begins with."""
+    config = folder / "config.toml"
+    config.write_text(text)
+    config.chmod(0o600)
+    places = ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME")
+    surroundings = {"PATH": os.environ.get("PATH", ""), **dict.fromkeys(places, str(folder))}
+    launched = [sys.executable, "-c", _LAUNCH, str(folder / "tasks"), first]
+    command = [*launched, "serve", "--config", str(config), "--quiet"]
+    with (
+        (folder / "log").open("wb") as log,
+        subprocess.Popen(command, env=surroundings, stdout=subprocess.PIPE, stderr=log, text=True) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            assert url, (folder / "log").read_text()
+            yield Gateway(process, int(url.rpartition(":")[2]), folder)
+        finally:
+            process.kill()
+
+
+@contextmanager
+def upstreams(seconds: float) -> Iterator[dict[str, int]]:
+    """The cheap upstream, in a process of its own: the port of each dialect."""
+    command = [sys.executable, "-m", "tests.load.upstream", str(seconds)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            ports: dict[str, int] = json.loads(process.stdout.readline())
+            yield ports
+        finally:
+            process.kill()

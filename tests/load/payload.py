@@ -1,0 +1,63 @@
+"""What one exchange says: all of it follows from a name, so that whoever knows the name knows what must arrive."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+from dataclasses import dataclass
+
+TOOL = "get_weather"
+PLACE = "@@load@@"  # in a template of a request
+_WORDS = ("alpha", "ßtraße", "“quoted”", "🦜", "back\\slash", 'a "b" c', "tab\tend", "line\nbreak", "漢字", "{}[]", "é")
+_MARK = re.compile(rb"load:([0-9a-f]{16}):([0-9a-f]+):([0-9a-f]{32}):end")
+_QUESTION_BYTES = 2000
+
+
+@dataclass(frozen=True)
+class Said:
+    """An answer: pieces of text, then calls, each in pieces of arguments."""
+
+    text: tuple[str, ...]
+    calls: tuple[tuple[str, ...], ...]
+
+    def whole(self) -> str:
+        return "".join(self.text)
+
+    def arguments(self) -> list[object]:
+        return [json.loads("".join(pieces)) for pieces in self.calls]
+
+
+def question(name: str) -> str:
+    """Text of a request that nobody else sends: the name, bytes of its own, and their digest."""
+    filler = random.Random(f"question {name}").randbytes(_QUESTION_BYTES // 2).hex()
+    return f"load:{name}:{filler}:{_digest(name, filler)}:end"
+
+
+def named_in(body: bytes) -> str | None:
+    """The name in a request; None unless exactly one is there, with all that belongs to it."""
+    found = _MARK.findall(body)
+    if len(found) != 1:
+        return None
+    name, filler, digest = (part.decode() for part in found[0])
+    return name if _digest(name, filler) == digest and len(filler) == _QUESTION_BYTES // 2 * 2 else None
+
+
+def _digest(name: str, filler: str) -> str:
+    return hashlib.sha256(f"{name} {filler}".encode()).hexdigest()[:32]
+
+
+def answer(name: str, pieces: int = 16) -> Said:
+    """Text and up to two calls, in about so many pieces."""
+    chance = random.Random(f"answer {name}")
+    text = tuple(f"{chance.choice(_WORDS)} {chance.getrandbits(32):08x} " for _ in range(pieces))
+    calls = tuple(_call(chance, name, index) for index in range(chance.randrange(3)))
+    return Said(text, calls)
+
+
+def _call(chance: random.Random, name: str, index: int) -> tuple[str, ...]:
+    note = " ".join(chance.choice(_WORDS) for _ in range(8))
+    raw = json.dumps({"city": f"{name} {index}", "note": note}, ensure_ascii=chance.random() < 0.5)
+    cuts = sorted(chance.sample(range(1, len(raw)), 5))
+    return tuple(raw[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(raw)], strict=True))

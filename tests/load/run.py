@@ -1,0 +1,118 @@
+"""One run: a level is measured after a warm-up, then comes the load, then everything must be back at that level."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.load.clients import PAIRS, Crowd, Tally
+from tests.load.gateway import Gateway, Measured, configuration, serving, upstreams
+
+MIB = 1 << 20
+GROWTH = 1.10  # of memory, from the level
+_SETTLED = 10.0  # seconds in which files and tasks go away
+_SAMPLED = 1.0  # seconds between two looks
+
+
+@dataclass(frozen=True)
+class Plan:
+    streams: int
+    seconds: float
+    answer: float  # seconds that one takes
+    warm: float
+    chaos: bool = False
+    slow: float = 0.0
+    engine: str = "own"
+
+
+@dataclass
+class Sample:
+    at: float
+    memory: int
+    files: int
+    tally: tuple[int, int, int, int, int]  # asked, right, left, lost, wrong
+
+
+@dataclass
+class Report:
+    start: Measured
+    level: Measured
+    end: Measured
+    tally: Tally
+    seconds: float
+    samples: list[Sample] = field(default_factory=list)
+
+    @property
+    def peak(self) -> int:
+        return max(sample.memory for sample in self.samples)
+
+    def slope(self) -> float:
+        """Bytes a second, by least squares, without the first fifth."""
+        kept = self.samples[len(self.samples) // 5 :]
+        middle = sum(each.at for each in kept) / len(kept)
+        mean = sum(each.memory for each in kept) / len(kept)
+        spread = sum((each.at - middle) ** 2 for each in kept)
+        return sum((each.at - middle) * (each.memory - mean) for each in kept) / spread if spread else 0.0
+
+    def troubles(self) -> list[str]:
+        tally, found = self.tally, []
+        if tally.lost:
+            found.append(f"{len(tally.lost)} lost, as {tally.lost[0]}")
+        if tally.wrong:
+            found.append(f"{len(tally.wrong)} wrong, as {tally.wrong[0]}")
+        if missing := set(PAIRS) - set(tally.pairs):
+            found.append(f"{len(missing)} pairs of dialects had no answer")
+        if self.end.memory > self.level.memory * GROWTH:
+            found.append(f"memory is at {self.end.memory / self.level.memory:.2f} of its level")
+        if self.end.files > self.start.files:
+            found.append(f"{self.end.files - self.start.files} files are left open")
+        if self.end.tasks > self.start.tasks:
+            found.append(f"{self.end.tasks - self.start.tasks} tasks are left over")
+        return found
+
+
+def run(plan: Plan, folder: Path, watch: Callable[[Sample], None] | None = None) -> Report:
+    with upstreams(plan.answer) as named, serving(folder, configuration(named, engine=plan.engine)) as gateway:
+        ports = set(named.values())
+        start = gateway.at_rest(ports, 0, 0, 1.0)
+        asyncio.run(Crowd(gateway.url, 1).run(plan.streams, plan.warm, chaos=plan.chaos, slow=plan.slow))
+        level = gateway.at_rest(ports, start.files, start.tasks, _SETTLED)
+        crowd, samples = Crowd(gateway.url, 2), list[Sample]()
+        began = time.monotonic()
+        with _sampled(gateway, crowd, samples, watch):
+            tally = asyncio.run(crowd.run(plan.streams, plan.seconds, chaos=plan.chaos, slow=plan.slow))
+        seconds = time.monotonic() - began
+        end = gateway.at_rest(ports, start.files, start.tasks, _SETTLED)
+        return Report(start, level, end, tally, seconds, samples)
+
+
+@contextmanager
+def _sampled(
+    gateway: Gateway, crowd: Crowd, samples: list[Sample], watch: Callable[[Sample], None] | None
+) -> Iterator[None]:
+    began, over = time.monotonic(), threading.Event()
+
+    def look() -> None:
+        tally = crowd.tally
+        counts = (tally.asked, tally.right, tally.left, len(tally.lost), len(tally.wrong))
+        samples.append(Sample(time.monotonic() - began, gateway.memory(), gateway.files(), counts))
+        if watch is not None:
+            watch(samples[-1])
+
+    def run() -> None:
+        while not over.wait(_SAMPLED):
+            look()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        look()

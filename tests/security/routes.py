@@ -1,0 +1,94 @@
+"""Every path that is answered, written down: whoever adds one changes this file, and thinks about who may ask it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SAID = [{"role": "user", "content": "hello"}]
+CLAUDE: dict[str, Any] = {"model": "m", "max_tokens": 9, "messages": SAID}
+CHAT: dict[str, Any] = {"model": "m", "messages": SAID}
+RESPONSES: dict[str, Any] = {"model": "m", "input": "hello"}
+GEMINI: dict[str, Any] = {"contents": [{"role": "user", "parts": [{"text": "hello"}]}]}
+BEDROCK: dict[str, Any] = {"messages": [{"role": "user", "content": [{"text": "hello"}]}]}
+INVOKE: dict[str, Any] = {"anthropic_version": "bedrock-2023-05-31", "max_tokens": 9, "messages": SAID}
+KIRO: dict[str, Any] = {
+    "conversationState": {
+        "conversationId": "c",
+        "chatTriggerType": "MANUAL",
+        "currentMessage": {"userInputMessage": {"content": "hello", "modelId": "m", "origin": "AI_EDITOR"}},
+    }
+}
+# What the data plane answers to somebody with the key: method, path, a body that is right.
+OPEN = [("GET", "/healthz"), ("HEAD", "/healthz"), ("GET", "/readyz"), ("HEAD", "/readyz")]  # without one
+DATA: list[tuple[str, str, dict[str, Any] | None]] = [
+    ("POST", "/v1/messages", CLAUDE),
+    ("POST", "/v1/messages/count_tokens", CLAUDE),
+    ("POST", "/v1/chat/completions", CHAT),
+    ("POST", "/v1/responses", RESPONSES),
+    ("POST", "/v1/responses/input_tokens", RESPONSES),
+    ("POST", "/v1beta/models/m:generateContent", GEMINI),
+    ("POST", "/v1beta/models/m:streamGenerateContent", GEMINI),
+    ("POST", "/v1beta/models/m:countTokens", GEMINI),
+    ("POST", "/model/m/converse", BEDROCK),
+    ("POST", "/model/m/converse-stream", BEDROCK),
+    ("POST", "/model/m/count-tokens", {"input": {"converse": BEDROCK}}),
+    ("POST", "/model/m/invoke", INVOKE),
+    ("POST", "/model/m/invoke-with-response-stream", INVOKE),
+    ("POST", "/generateAssistantResponse", KIRO),
+    ("GET", "/v1/models", None),
+    ("GET", "/v1/models/m", None),
+    ("GET", "/v1beta/models", None),
+    ("GET", "/v1beta/models/m", None),
+    ("GET", "/ListAvailableModels", None),
+]
+# The admin plane: its own Unix socket, or a loopback port where nothing can be changed.
+ADMIN = {
+    ("GET", "/status"),
+    ("GET", "/metrics"),
+    ("GET", "/cooldowns"),
+    ("GET", "/healthz"),
+    ("POST", "/cooldowns/clear"),
+}
+# What other gateways have, and were broken by: keys, tests of connections, templates, documentation, files, panels.
+ABSENT = [
+    "/",
+    "/admin",
+    "/status",
+    "/metrics",
+    "/cooldowns",
+    "/cooldowns/clear",
+    "/config",
+    "/config/update",
+    "/key/generate",
+    "/key/info",
+    "/user/new",
+    "/prompts/test",
+    "/mcp-rest/test/connection",
+    "/mcp-rest/test/tools/list",
+    "/mcp",
+    "/test",
+    "/health/test_connection",
+    "/guardrails/apply_guardrail",
+    "/openapi.json",
+    "/docs",
+    "/ui",
+    "/debug",
+    "/debug/pprof",
+    "/explain",
+    "/reload",
+    "/shutdown",
+    "/proxy",
+    "/fetch",
+    "/pass-through/x",
+    "/v1/files",
+    "/v1/batches",
+    "/v1/assistants",
+    "/v1/images/generations",
+    "/v1/audio/transcriptions",
+    "/v1/embeddings",
+    "/v1/fine_tuning/jobs",
+    "/.env",
+    "/..%2f..%2fetc/passwd",
+    "/static/../../etc/passwd",
+]
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")

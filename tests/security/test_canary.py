@@ -1,0 +1,351 @@
+"""The canary test (points 15 and 18): secrets in every slot, then every place that anything is written to is searched."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import shutil
+import tempfile
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.cli import main
+from dragoman.gateway import admin
+from dragoman.gateway.config import Config, assemble
+from dragoman.gateway.observe import Journal
+from dragoman.gateway.private import write_private
+from dragoman.gateway.redaction import Redactor
+from dragoman.gateway.serve import running_gateway
+from dragoman.upstream.credentials import Secret, StaticKey
+from dragoman.upstream.spellings import spellings
+from dragoman.wire.http import HttpRequest
+from tests.gateway.house import QUICK, House, chat, messages
+from tests.security.parrot import Parrot, forms, parrot
+
+# No shape that is known: only their values give them away. Some have characters that JSON, URLs and base64 spell anew.
+SLOTS = {
+    "client": "cAnArY-of-the-client/0001+=",
+    "bearer": "cAnArY-in-the-environment/0002+=",
+    "x-api-key": 'cAnArY-with-a-"quote"-and-\\-0003',
+    "api-key": "cAnArY-of-a-file/0004+=",
+    "x-goog-api-key": "cAnArY-of-gemini/0005+=",
+    "team": "cAnArY-of-a-header/0006+=",
+    "proxy": "cAnArY-of-the-proxy-0007",
+    "bedrock": "cAnArY-of-bedrock/0008+=",
+    "aws-id": "AKIACANARY0000000009",
+    "aws-secret": "cAnArYsEcReTaCcEsSkEyOfAwS0000/000+0010=",
+    "aws-session": "cAnArY-session-token/0011+==",
+    "kiro-access": "cAnArY-access-token/0012+=",
+    "kiro-refresh": "cAnArY-refresh-token/0013+=",
+    "kiro-client": "cAnArY-client-secret/0014+=",
+    "kiro-key": "cAnArY-kiro-api-key/0015+=",
+    "literal": "cAnArY-written-in-clear-0016",
+}
+# What a client may send beside its key: nobody knows these, but names and shapes tell.
+STRAYS = {
+    "header": "cAnArY-stray-in-a-header-0017",
+    "cookie": "cAnArY-stray-in-a-cookie-0018",
+    "query": "cAnArY-stray-in-the-query-0019",
+    "shape": "sk-ant-cAnArY-stray-in-a-body-0020",
+}
+ALL = {**SLOTS, **STRAYS}
+UPSTREAMS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
+def found(sink: str | bytes) -> list[str]:
+    """The slots whose secrets are in there, in any form."""
+    text = sink.decode("utf-8", "replace") if isinstance(sink, bytes) else sink
+    pair = base64.b64encode(f"us er:{SLOTS['proxy']}".encode()).decode()
+    return [name for name, secret in ALL.items() if any(form in text for form in forms(secret))] + (
+        ["basic"] if pair in text else []
+    )
+
+
+def config_text(url: str, key_file: Path) -> str:
+    def upstream(name: str, dialect: str, rest: str) -> str:
+        return f'[upstreams.{name}]\ndialect = "{dialect}"\nbase_url = "{url}"\nmodels = ["m-{name}"]\nlimits.breaker = false\n{rest}\n'
+
+    return "".join(
+        (
+            "allow_literal_secrets = true\n[server]\nkey = 'env:CLIENT_KEY'\nport = 0\n",
+            upstream("one", "anthropic", "key = 'env:ANTHROPIC'"),
+            upstream("two", "openai", f"key = ['env:BEARER', '{SLOTS['literal']}']"),
+            upstream("three", "responses", f"key_header = 'api-key'\nkey = 'file:{key_file}'"),
+            upstream("four", "gemini", "key = 'env:GEMINI'"),
+            upstream("five", "bedrock", "region = 'us-east-1'\ncredentials = 'aws'"),
+            upstream("six", "bedrock", "region = 'us-east-1'\nkey = 'env:BEDROCK'"),
+            upstream("seven", "kiro", "credentials = 'store'"),
+            upstream("eight", "kiro", "key = 'env:KIRO_KEY'"),
+            upstream("nine", "openai", f"proxy = 'http://us%20er:{SLOTS['proxy']}@{url.removeprefix('http://')}'"),
+            f"[upstreams.nine.headers]\nx-team-token = '{SLOTS['team']}'\n",
+        )
+    )
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Parrot, Path]]:
+    """An environment, a home and an upstream with a secret in every slot; gives the configuration file, too."""
+    for name in list(os.environ):
+        if name.startswith(("XDG_", "AWS_", "DRAGOMAN_")) or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    environ = {
+        "HOME": str(tmp_path),
+        "CLIENT_KEY": SLOTS["client"],
+        "ANTHROPIC": SLOTS["x-api-key"],
+        "BEARER": SLOTS["bearer"],
+        "GEMINI": SLOTS["x-goog-api-key"],
+        "BEDROCK": SLOTS["bedrock"],
+        "KIRO_KEY": SLOTS["kiro-key"],
+        "AWS_ACCESS_KEY_ID": SLOTS["aws-id"],
+        "AWS_SECRET_ACCESS_KEY": SLOTS["aws-secret"],
+        "AWS_SESSION_TOKEN": SLOTS["aws-session"],
+    }
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    key_file = tmp_path / "api-key"
+    write_private(key_file, SLOTS["api-key"].encode())
+    with parrot() as bird:
+        store = tmp_path / ".local/share/dragoman/credentials/kiro"
+        store.mkdir(parents=True, mode=0o700)
+        login = {
+            "type": "kiro",
+            "auth_method": "idc",
+            "access_token": SLOTS["kiro-access"],
+            "refresh_token": SLOTS["kiro-refresh"],
+            "client_id": "a-client",
+            "client_secret": SLOTS["kiro-client"],
+            "expires_at": "2090-01-01T00:00:00Z",
+            "profile_arn": "arn:aws:codewhisperer:us-east-1:123456789012:profile/ABCDEFGHIJKL",
+            "endpoint": bird.url,
+        }
+        write_private(store / "default.json", json.dumps(login).encode())
+        file = tmp_path / ".config/dragoman/config.toml"
+        file.parent.mkdir(parents=True)
+        file.write_text(config_text(bird.url, key_file))
+        yield bird, file
+
+
+def loaded(file: Path, **flags: Any) -> Config:
+    return assemble(file.read_text(), file, os.environ, {"server.drain": 1, **flags}).config
+
+
+def provoke(home: House, bird: Parrot) -> list[bytes]:
+    """Everything that can go wrong with keys in it; what the client was told."""
+    told: list[bytes] = []
+    text = f"my keys are {SLOTS['client']}, {SLOTS['bearer']} and:\n{STRAYS['shape']}"
+    strays = {
+        "x-api-key": STRAYS["header"],
+        "cookie": f"session={STRAYS['cookie']}",
+        "authorization": f"Bearer {home.key}",
+    }
+
+    def ask(path: str, body: Any, **headers: str) -> None:
+        status, given, answer = home.ask(path, body, key=None, **{**strays, **headers})
+        told.append(json.dumps([status, given]).encode() + answer)
+
+    query = f"?key={STRAYS['query']}"
+    bird.mode = "refuse"
+    for name in UPSTREAMS:
+        ask(f"/v1/messages{query}", messages(f"m-{name}", text))
+        ask(f"/v1/chat/completions{query}", chat(f"m-{name}", text, stream=True))
+    bird.mode = "stream"
+    for name in ("one", "two"):
+        ask("/v1/messages", messages(f"m-{name}", text, stream=True))
+        ask("/v1/chat/completions", chat(f"m-{name}", text, stream=True))
+        ask("/model/m-one/converse-stream", {"messages": [{"role": "user", "content": [{"text": text}]}]})
+    ask(f"/v1/messages{query}", messages(SLOTS["bearer"], text))
+    ask(f"/v1/models/{SLOTS['bearer'].rstrip('+=')}", b"")
+    ask("/v1/messages", b'{"model": "' + SLOTS["literal"].encode() + b'", "messages": 5}')
+    ask("/v1/messages", messages("m-one"), authorization=f"Bearer {SLOTS['x-api-key']}")
+    ask("/v1/messages", messages("m-one"), authorization=f"Basic {SLOTS['client']}")
+    return told
+
+
+def test_point_18_what_the_parrot_says_does_hold_every_secret(planted: tuple[Parrot, Path]) -> None:
+    """The test of the test: the upstream was given every secret, and repeated it."""
+    bird, file = planted
+    with running_gateway(loaded(file), journal=quiet(io.StringIO()), patience=QUICK) as running:
+        provoke(House(running, io.StringIO(), file.parent), bird)
+    bird.mode = "refuse"
+    said = "".join(str(bird.answer(path, headers, body)) for _, path, headers, body in bird.requests)
+    sent = "".join(f"{headers}{body!r}" for _, _, headers, body in bird.requests)
+    never_sent = {"aws-secret", "client", "header", "cookie", "query"}
+    assert set(ALL) - set(found(said + sent)) <= never_sent
+    assert {"client", "shape"} <= set(found(sent))  # in what people wrote, which is theirs to send
+    assert {"header", "cookie", "query", "aws-secret"}.isdisjoint(found(sent))
+
+
+def quiet(stream: io.StringIO, form: Any = "json", level: Any = "debug") -> Journal:
+    return Journal(Redactor(), stream=stream, form=form, level=level)
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+@pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
+def test_point_18_no_log_metric_status_answer_or_file_holds_a_secret(
+    planted: tuple[Parrot, Path], tmp_path: Path, form: str, level: str
+) -> None:
+    bird, file = planted
+    log, state = io.StringIO(), tmp_path / "state"
+    with running_gateway(loaded(file), state=state, journal=quiet(log, form, level), patience=QUICK) as running:
+        home = House(running, log, state)
+        told = provoke(home, bird)
+        gateway = running.gateway
+        sinks: dict[str, str | bytes] = {
+            "answers": b"\n".join(told),
+            "metrics": gateway.metrics(),
+            "status": json.dumps(gateway.status()) + repr(gateway.status()),
+            "cooldowns": json.dumps(gateway.cooldowns()),
+        }
+    sinks["log"] = log.getvalue()
+    sinks |= {f"file {path.name}": path.read_bytes() for path in state.rglob("*") if path.is_file()}
+    assert {name: found(sink) for name, sink in sinks.items() if found(sink)} == {}
+    assert sum(name.startswith("file req_") for name in sinks) >= 10  # refusals were kept, and looked at
+    assert b"***" in sinks["answers"]  # type: ignore[operator]
+    assert log.getvalue() or level == "error"
+
+
+def test_point_15_a_bug_is_told_without_the_secrets_in_it(planted: tuple[Parrot, Path]) -> None:
+    _, file = planted
+    log = io.StringIO()
+    config = loaded(file)
+    with running_gateway(config, journal=quiet(log)) as running:
+        [secret.reveal() for secret in config.secrets()]
+        for secret in (SLOTS["client"], SLOTS["bearer"], SLOTS["x-api-key"], SLOTS["api-key"]):
+            try:
+                raise RuntimeError(f"while sending {secret} and {base64.b64encode(secret.encode()).decode()}")
+            except RuntimeError as error:
+                running.gateway._journal.bug("req_1", error)
+    assert "while sending" in log.getvalue()
+    assert found(log.getvalue()) == []
+
+
+def test_point_15_no_value_shows_its_secret(planted: tuple[Parrot, Path]) -> None:
+    bird, file = planted
+    config = loaded(file)
+    [secret.reveal() for secret in config.secrets()]
+    with running_gateway(config, journal=quiet(io.StringIO()), patience=QUICK) as running:
+        provoke(House(running, io.StringIO(), file.parent), bird)
+        gateway = running.gateway
+        fleet = gateway.fleet
+        assert fleet is not None
+        values = [config, config.upstreams, gateway, running, fleet, gateway._keeper, *config.secrets()]
+        for backend in fleet.backends:
+            values += [backend, backend.upstream, *backend._credentials]
+            values += [vars(each) for each in backend._credentials if hasattr(each, "__dict__")]
+        shown = [f"{value!r}{value}" for value in values]
+    held = StaticKey("a", Secret(SLOTS["bearer"]))
+    shown += [repr(held), str(held.key), f"{held.key}", format(held.key)]
+    assert [text[:200] for text in shown if found(text)] == []
+
+
+def test_point_15_no_exception_on_the_way_shows_a_secret(planted: tuple[Parrot, Path]) -> None:
+    """What a mistake in a setting says, in each slot."""
+    _, file = planted
+    wrong = {
+        "key": f"key = '{SLOTS['bearer']}'",
+        "url": f"base_url = 'https://user:{SLOTS['proxy']}@host'",
+        "proxy": f"proxy = 'socks5://user:{SLOTS['proxy']}@host:1'",
+        "header": f"[upstreams.a.headers]\nx-token = '{SLOTS['team']}'",
+    }
+    for name, line in wrong.items():
+        address = "" if name == "url" else "base_url = 'https://host'"
+        text = f"[upstreams.a]\ndialect = 'openai'\n{address}\n{line}\n"
+        with pytest.raises(Exception) as raised:
+            assemble(text, file, os.environ, {})
+        said = "".join(traceback.format_exception(raised.value)) + repr(raised.value) + str(vars(raised.value))
+        assert found(said) == [], name
+
+
+COMMANDS = [
+    ("status",),
+    ("status", "--json"),
+    ("doctor",),
+    ("doctor", "--json"),
+    ("doctor", "--share"),
+    ("doctor", "--share", "--json"),
+    ("config", "show"),
+    ("config", "show", "--origin"),
+    ("config", "show", "--json"),
+    ("config", "check"),
+    ("config", "check", "--json"),
+    ("explain",),
+    ("explain", "--json"),
+    ("explain", "last"),
+    ("explain", "last", "--json"),
+    ("models",),
+    ("models", "--json"),
+    ("cooldown", "list"),
+    ("cooldown", "list", "--json"),
+    ("cooldown", "clear"),
+    ("auth", "list"),
+    ("auth", "list", "--json"),
+    ("auth", "list", "--usage"),
+    ("auth", "refresh", "kiro"),
+    ("init", "--print"),
+    ("run", "--print-env", "claude"),
+]
+
+
+def test_point_18_no_command_prints_a_secret(
+    planted: tuple[Parrot, Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bird, file = planted
+    short = tempfile.mkdtemp(prefix="dgm")  # the name of a Unix socket must be
+    monkeypatch.setenv("DRAGOMAN_SERVER__ADMIN_SOCKET", f"{short}/a")
+    socket = loaded(file).server.admin_socket
+    said: dict[str, list[str]] = {}
+    with running_gateway(loaded(file), journal=quiet(io.StringIO()), patience=QUICK, admin_socket=True) as running:
+        provoke(House(running, io.StringIO(), file.parent), bird)
+        bird.mode = "refuse"
+        for what in ("/status", "/metrics", "/cooldowns"):
+            said[what] = found(admin.ask(socket, what))
+        for words in COMMANDS:
+            main([*words])
+            out, err = capfd.readouterr()
+            assert "Traceback" not in err, err
+            said[" ".join(words)] = found(out + err)
+    shutil.rmtree(short)
+    assert {name: slots for name, slots in said.items() if slots} == {}
+
+
+def test_point_15_no_secret_is_an_argument_or_in_a_url(planted: tuple[Parrot, Path]) -> None:
+    bird, file = planted
+    with running_gateway(loaded(file), journal=quiet(io.StringIO()), patience=QUICK) as running:
+        provoke(House(running, io.StringIO(), file.parent), bird)
+    assert found("".join(path for _, path, _, _ in bird.requests)) == []
+    assert found(Path("/proc/self/cmdline").read_bytes()) == []
+
+
+def test_point_18_every_spelling_of_a_secret_is_masked() -> None:
+    for secret in ALL.values():
+        redactor = Redactor(lambda secret=secret: [secret])  # type: ignore[misc]
+        for before in ("", "a", "ab", "abc", "user:"):
+            text = base64.b64encode(f"{before}{secret} and more".encode()).decode()
+            core = max((each for each in spellings(secret) if each in text), key=len)
+            assert len(core) >= len(secret)
+            assert core not in redactor.text(text)
+        for form in forms(secret):
+            assert form not in redactor.text(f"it is {form}!")
+    assert Redactor(lambda: ["short"]).text("a short word") == "a short word"
+    shapes = (
+        "sk-ant-0123456789abcdef01",
+        "AKIA0123456789ABCDEF",
+        "eyJhbGciOiJI.eyJzdWIiOiIx.sig",
+        "aoa0123456789abcdefgh",
+    )
+    for shape in shapes:
+        assert shape not in Redactor().text(json.dumps(f"one\n{shape}\ttwo"))
+
+
+def test_point_18_secret_headers_are_masked_by_their_names() -> None:
+    names = ("authorization", "x-api-key", "api-key", "cookie", "set-cookie", "x-amz-security-token", "x-goog-api-key")
+    others = ("proxy-authorization", "x-auth-token", "ocp-apim-subscription-key", "x-team-secret", "x-amz-signature")
+    request = HttpRequest("GET", "/", headers=tuple((name, "anything") for name in (*names, *others)))
+    assert {value for _, value in Redactor().headers(request.headers)} == {"***"}
+    assert Redactor().query("key=abc&a=b&access_token=c") == "key=***&a=b&access_token=***"

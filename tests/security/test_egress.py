@@ -1,0 +1,327 @@
+"""Points 21 to 24: where requests go, whom they find there, and what comes back of the answer's head."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dragoman
+from dragoman.errors import ConnectFailed, DragomanError, LocalMisuse
+from dragoman.gateway.config import ConfigError
+from dragoman.gateway.exchange import header_value
+from dragoman.upstream import dial
+from dragoman.upstream.address import objection
+from dragoman.upstream.client import Client, Tls
+from dragoman.upstream.tls import context_for
+from dragoman.wire.http import HttpRequest
+from tests.gateway.house import House, chat, configured, messages
+from tests.security.parrot import HOSTILE, Parrot, parrot
+from tests.security.routes import DATA
+
+SOURCE = Path(dragoman.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def trap() -> Iterator[Parrot]:
+    with parrot() as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://api.example.com",
+        "http://10.0.0.1",
+        "http://169.254.169.254",
+        "ftp://a.test",
+        "file:///etc/passwd",
+        "gopher://a",
+        "https://",
+        "https://user:password@a.test",
+        "//a.test",
+        "javascript:1",
+    ],
+)
+def test_point_21_an_upstream_is_https_unless_it_is_this_machine(url: str) -> None:
+    with pytest.raises(ConfigError):
+        configured(f"[upstreams.a]\ndialect = 'openai'\nbase_url = '{url}'\n")
+    configured("[upstreams.a]\ndialect = 'openai'\nbase_url = 'http://127.0.0.1:8000'\n")
+
+
+def everywhere(url: str) -> Iterator[tuple[dict[str, Any], dict[str, str], str]]:
+    """Fields, headers and queries that name an address, as other gateways have taken them."""
+    names = (
+        "api_base",
+        "base_url",
+        "api_url",
+        "endpoint",
+        "url",
+        "host",
+        "proxy",
+        "callback_url",
+        "webhook",
+        "custom_llm_provider_base",
+        "azure_endpoint",
+        "vertex_location",
+        "aws_bedrock_runtime_endpoint",
+        "server_url",
+    )
+    for name in names:
+        yield {name: url}, {}, ""
+        yield {"metadata": {"user_id": "u", name: url}}, {}, ""
+        yield {"extra_body": {name: url}, "litellm_params": {name: url}}, {}, ""
+        yield {}, {}, f"?{name}={url}"
+    for name in (
+        "x-api-base",
+        "x-base-url",
+        "x-forwarded-host",
+        "x-upstream-host",
+        "x-portkey-custom-host",
+        "x-litellm-api-base",
+        "x-target-url",
+        "x-helicone-target-url",
+        "openai-base-url",
+        "x-original-host",
+        "x-proxy",
+        "referer",
+        "destination",
+        "x-amz-endpoint",
+    ):
+        yield {}, {name: url}, ""
+
+
+def test_point_21_no_request_names_where_it_goes(home: House, bird: Parrot, trap: Parrot) -> None:
+    """CVE-2024-6587: a field of the body sent the call, key and all, to another host."""
+    before = len(bird.requests)
+    asked = 0
+    for fields, headers, query in everywhere(trap.url):
+        for path, body in (("/v1/messages", messages(**fields)), ("/v1/chat/completions", chat(**fields))):
+            status = home.ask(f"{path}{query}", body, **headers)[0]
+            assert status in (200, 400), (fields, headers)
+            asked += status == 200
+    sent = bird.requests[before:]
+    assert trap.requests == []
+    assert asked and len(sent) == asked
+    assert {(method, path) for method, path, _, _ in sent} == {("POST", "/v1/messages")}
+    assert {headers["host"] for _, _, headers, _ in sent} == {bird.url.removeprefix("http://")}
+
+
+def test_point_21_nothing_is_fetched_that_a_request_names(home: House, trap: Parrot) -> None:
+    image = {"type": "image", "source": {"type": "url", "url": f"{trap.url}/image.png"}}
+    document = {"type": "document", "source": {"type": "url", "url": f"{trap.url}/a.pdf"}}
+    content = [image, document, {"type": "text", "text": f"read {trap.url}/page and ![]({trap.url}/image)"}]
+    tool = {"name": "t", "input_schema": {"type": "object", "$schema": f"{trap.url}/schema", "$id": f"{trap.url}/id"}}
+    for more in (
+        {},
+        {"tools": [tool]},
+        {"mcp_servers": [{"type": "url", "url": trap.url, "name": "x"}]},
+        {"container": trap.url},
+    ):
+        home.ask("/v1/messages", {**messages(**more), "messages": [{"role": "user", "content": content}]})
+    for parts in (
+        [{"type": "image_url", "image_url": {"url": f"{trap.url}/i"}}],
+        [{"type": "file", "file": {"file_id": trap.url}}],
+    ):
+        home.ask("/v1/chat/completions", {**chat(), "messages": [{"role": "user", "content": parts}]})
+    for name in (f"{trap.url}/m", f"http:{trap.url}", "../../x"):
+        for method, path, body in DATA:
+            home.ask(path, {**body, "model": name} if body and "model" in body else body, method=method)
+    assert trap.requests == []
+
+
+METADATA = [
+    "169.254.169.254",
+    "169.254.170.2",
+    "fe80::1",
+    "fd00:ec2::254",
+    "fd20:ce::254",
+    "100.100.100.200",
+    "192.0.0.192",
+    "168.63.129.16",
+    "::ffff:169.254.169.254",
+    "64:ff9b::a9fe:a9fe",
+    "2002:a9fe:a9fe::1",
+    "224.0.0.1",
+    "ff02::1",
+    "0.0.0.0",
+    "::",
+    "127.0.0.1",
+    "::1",
+    "::ffff:127.0.0.1",
+]
+
+
+@pytest.mark.parametrize("address", METADATA)
+def test_point_22_a_name_that_leads_to_metadata_or_to_this_machine_is_not_connected_to(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    connected: list[object] = []
+
+    async def resolve(host: str, port: int) -> Any:
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("93.184.216.34", port)),
+            (family, socket.SOCK_STREAM, 6, "", (address, port)),
+        ]
+
+    async def attempt(found: Any) -> socket.socket:
+        connected.append(found)
+        raise OSError("not in a test")
+
+    monkeypatch.setattr(dial, "resolve", resolve)
+    monkeypatch.setattr(dial, "_attempt", attempt)
+    with pytest.raises(ConnectFailed):
+        fetched("https://api.example.com")
+    assert connected == []
+    assert objection("api.example.com", address)
+
+
+def fetched(url: str) -> int:
+    async def fetch() -> int:
+        client = Client()
+        try:
+            reply = await client.open(url, HttpRequest("GET", "/x"))
+            reply.close()
+            return reply.status
+        finally:
+            await client.aclose()
+
+    return asyncio.run(fetch())
+
+
+def test_point_22_what_was_checked_is_what_is_connected_to(monkeypatch: pytest.MonkeyPatch, bird: Parrot) -> None:
+    """A name that leads elsewhere when it is asked a second time is not asked a second time."""
+    asked: list[str] = []
+    port = int(bird.url.rpartition(":")[2])
+
+    async def resolve(host: str, _: int) -> Any:
+        asked.append(host)
+        address = "127.0.0.1" if len(asked) == 1 else "169.254.169.254"
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
+
+    monkeypatch.setattr(dial, "resolve", resolve)
+    assert fetched(f"http://localhost:{port}") == 200
+    assert asked == ["localhost"]
+
+
+def test_point_22_private_networks_only_over_tls_or_by_a_word() -> None:
+    private = "[upstreams.a]\ndialect = 'openai'\nbase_url = 'http://10.0.0.1'\n"
+    with pytest.raises(ConfigError, match="plain http"):
+        configured(private)
+    configured(f"{private}insecure_http = true\n")
+    configured(private.replace("http:", "https:"))
+
+
+def test_point_23_tls_is_verified_always_and_1_2_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    for tls in (Tls(), Tls(server_name="other.test")):
+        context = context_for(tls)
+        assert context.verify_mode is ssl.CERT_REQUIRED
+        assert context.check_hostname
+        assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
+    with pytest.raises(LocalMisuse, match="SSL_CERT_FILE"):
+        context_for(Tls())
+
+
+def test_point_23_there_is_no_switch() -> None:
+    off = re.compile(
+        r"CERT_NONE|CERT_OPTIONAL|check_hostname\s*=|_create_unverified|verify\s*=\s*False|PYTHONHTTPSVERIFY"
+    )
+    assert [str(path) for path in SOURCE.rglob("*.py") if off.search(path.read_text())] == []
+    for name in ("verify", "insecure", "tls_verify", "skip_verify", "ssl_verify"):
+        with pytest.raises(ConfigError):
+            configured(f"[upstreams.a]\ndialect = 'openai'\nbase_url = 'https://a.test'\n{name} = false\n")
+
+
+ALLOWED = {
+    "content-type",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "date",
+    "cache-control",
+    "x-accel-buffering",
+    "retry-after",
+    "allow",
+    "x-request-id",
+    "request-id",
+    "x-amzn-requestid",
+    "x-amzn-errortype",
+    "dragoman-notes",
+    "dragoman-upstream",
+    "dragoman-estimate",
+}
+
+
+@pytest.mark.parametrize("mode", ["good", "refuse", "stream", "redirect"])
+def test_point_24_of_an_upstreams_headers_none_reaches_the_client(home: House, bird: Parrot, mode: str) -> None:
+    bird.mode = mode
+    try:
+        for stream in (False, True):
+            for path, body in (
+                ("/v1/messages", messages(stream=stream)),
+                ("/v1/chat/completions", chat(stream=stream)),
+            ):
+                _, headers, _ = home.ask(path, body)
+                assert set(headers) <= ALLOWED
+                assert not set(headers) & set(HOSTILE)
+    finally:
+        bird.mode = "good"
+
+
+def test_point_24_hop_by_hop_headers_of_a_client_do_not_travel(home: House, bird: Parrot) -> None:
+    before = len(bird.requests)
+    hops = {
+        "keep-alive": "timeout=5",
+        "te": "trailers",
+        "trailer": "x",
+        "proxy-connection": "close",
+        "connection": "x-secret-hop",
+        "x-secret-hop": "1",
+    }
+    assert home.ask("/v1/messages", messages(), **hops)[0] == 200
+    assert not set(bird.requests[before][2]) & set(hops)
+
+
+@given(
+    st.text(max_size=50),
+    st.sampled_from(["\r", "\n", "\0", "\r\n", "\r\nx: y", "\u2028", "\x85"]),
+    st.text(max_size=50),
+)
+def test_point_24_no_value_breaks_out_of_its_header(before: str, odd: str, after: str) -> None:
+    told = header_value(before + odd + after).encode("latin-1", "replace")
+    assert not set(told) & set(b"\r\n\0")
+
+
+@pytest.mark.parametrize("odd", ["\r", "\n", "\0", "\r\nx: y"])
+@pytest.mark.parametrize("where", ["value", "name", "path", "query", "method"])
+def test_point_24_nor_does_one_that_we_send(bird: Parrot, odd: str, where: str) -> None:
+    before = len(bird.requests)
+    text = f"a{odd}b"
+    request = HttpRequest(
+        text if where == "method" else "GET",
+        f"/{text}" if where == "path" else "/",
+        text if where == "query" else "",
+        ((text if where == "name" else "x-a", text if where == "value" else "v"),),
+    )
+
+    async def send() -> None:
+        client = Client()
+        try:
+            await client.open(bird.url, request)
+        finally:
+            await client.aclose()
+
+    with pytest.raises(DragomanError):
+        asyncio.run(send())
+    assert len(bird.requests) == before

@@ -1,0 +1,183 @@
+"""Points 16, 19 and 20: what lies on the disk, what a crash would leave, what a child is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli.found import upstream_variables
+from dragoman.cli.recipes import CLIENTS, prepare
+from dragoman.cli.run import child_environment
+from dragoman.gateway.config import ConfigError
+from dragoman.gateway.explain import Ring
+from dragoman.gateway.private import make_private_folder, minted_key, read_private, write_private
+from dragoman.gateway.secrets import SecretUnavailable, Surroundings, reference
+from dragoman.upstream.credentials import CredentialFault, Secret
+from dragoman.upstream.kiro import OwnStore, Token
+from tests.gateway.house import configured
+from tests.gateway.test_explain import refusal
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes and links are those of Unix")
+
+
+@pytest.fixture(autouse=True)
+def open_umask() -> Iterator[None]:
+    old = os.umask(0)
+    yield
+    os.umask(old)
+
+
+def token() -> Token:
+    return Token(kind="social", access=Secret("an-access-token"), refresh=Secret("a-refresh-token"))
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "key": lambda folder: minted_key(folder / "file"),
+    "login": lambda folder: OwnStore(folder / "file").create(token()),
+    "refusal": lambda folder: Ring(folder).keep(refusal("file")),
+}
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_point_16_files_are_0600_in_folders_of_0700_whatever_the_umask(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "a"
+    WRITERS[name](folder)
+    assert {mode(path) for path in folder.iterdir()} == {0o600}
+    assert mode(folder) == 0o700
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_point_16_a_loose_folder_of_ours_is_made_private(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir(mode=0o777)
+    WRITERS[name](folder)
+    assert mode(folder) == 0o700
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_point_16_a_file_is_made_new_beside_its_place_and_no_link_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    opened: list[tuple[str, int, int]] = []
+    real = os.open
+
+    def watching(path: str, flags: int, mode: int = 0o777, **more: int) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            opened.append((os.fspath(path), flags, mode))
+        return real(path, flags, mode, **more)
+
+    monkeypatch.setattr(os, "open", watching)
+    WRITERS[name](tmp_path / "a")
+    written = [each for each in opened if "lock" not in each[0]]
+    assert written
+    for path, flags, given in written:
+        assert flags & os.O_EXCL and flags & os.O_CREAT and flags & os.O_NOFOLLOW, path
+        assert given == 0o600
+        assert Path(path).name not in ("file", "file.json")  # it is renamed into its place, whole
+
+
+def test_point_16_a_link_in_the_place_of_a_key_is_neither_read_nor_written(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("another-file-of-the-user-0123456789")
+    victim.chmod(0o600)
+    for target in (victim, tmp_path / "nowhere"):
+        link = tmp_path / "key"
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        with pytest.raises(ConfigError):
+            minted_key(link)
+        with pytest.raises(OSError):
+            read_private(link)
+    assert victim.read_text() == "another-file-of-the-user-0123456789"
+    assert not (tmp_path / "nowhere").exists()
+    write_private(tmp_path / "key", b"new")  # replaces the link itself
+    assert victim.read_text() == "another-file-of-the-user-0123456789"
+    assert not (tmp_path / "key").is_symlink()
+
+
+@pytest.mark.parametrize("loose", [0o640, 0o604, 0o620, 0o602, 0o660, 0o666, 0o644])
+def test_point_16_secrets_that_others_can_read_are_refused(tmp_path: Path, loose: int) -> None:
+    minted_key(tmp_path / "key")
+    (tmp_path / "key").chmod(loose)
+    with pytest.raises(ConfigError, match="others may read"):
+        minted_key(tmp_path / "key")
+    store = OwnStore(tmp_path / "login.json")
+    store.create(token())
+    (tmp_path / "login.json").chmod(loose)
+    if loose & 0o077:
+        with pytest.raises(CredentialFault, match="chmod 600"):
+            store.load()
+    named = reference("file:key", Surroundings({}, tmp_path, tmp_path))
+    assert named is not None
+    with pytest.raises(SecretUnavailable, match="others can read"):
+        named.reveal()
+    (tmp_path / "key").chmod(0o600)
+    assert named.reveal().startswith("dgm_")
+
+
+def test_point_16_a_folder_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    with pytest.raises(ConfigError, match="another user"):
+        make_private_folder(tmp_path)
+    path = tmp_path / "file"
+    path.touch(0o600)
+    with pytest.raises(ConfigError, match="another user"):
+        read_private(path)
+
+
+def test_point_16_a_file_that_its_group_was_given_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As services are given secrets: root's, readable by the service's group. Never by the world."""
+    path = tmp_path / "key"
+    path.write_text("a-secret-of-a-service")
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    for given, good in ((0o640, True), (0o440, True), (0o644, False), (0o660, False)):
+        path.chmod(given)
+        named = reference("file:key", Surroundings({}, tmp_path, tmp_path))
+        assert named is not None
+        if good:
+            assert named.reveal() == "a-secret-of-a-service"
+        else:
+            with pytest.raises(SecretUnavailable):
+                named.reveal()
+
+
+def test_point_19_a_crash_leaves_no_core() -> None:
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_CORE, (resource.getrlimit(resource.RLIMIT_CORE)[1],) * 2);"
+        "from dragoman.cli import main; main(['dialects', '--json']);"
+        "import sys; print(resource.getrlimit(resource.RLIMIT_CORE)[0], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr.strip() == "0"
+
+
+def test_point_20_a_client_that_is_started_sees_no_key_of_an_upstream() -> None:
+    text = """
+[upstreams.a]
+preset = "anthropic"
+[upstreams.b]
+dialect = "openai"
+base_url = "https://b.test"
+key = ["env:B_KEY", "env:B_SECOND"]
+headers.x-team-token = "env:TEAM"
+proxy = "env:PROXY_OF_B"
+"""
+    names = ("ANTHROPIC_API_KEY", "B_KEY", "B_SECOND", "TEAM", "PROXY_OF_B")
+    environ = {name: f"secret-of-{name}" for name in names}
+    hidden = upstream_variables(configured(text))
+    for recipe in CLIENTS:
+        made = prepare(recipe, url="http://u", key="k", model="m", asked="", answers=lambda _: True, listed=[])
+        child = child_environment({**environ, "PATH": "/bin"}, made, hidden)
+        assert "secret-of" not in json.dumps(child)
+        assert child["PATH"] == "/bin"

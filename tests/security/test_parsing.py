@@ -1,0 +1,360 @@
+"""Points 25 to 31: what is read costs what it weighs, and nobody's text becomes anything but text."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import dragoman
+import dragoman.dialects as registry
+from dragoman.conformance.laws import encoded
+from dragoman.errors import Fault
+from dragoman.gateway.routes import fits
+from dragoman.model.blocks import Reasoning, Text, ToolCall
+from dragoman.model.conversation import Stop, Usage, Why
+from dragoman.model.events import (
+    FINISHED,
+    ArgumentsDelta,
+    BlockEnded,
+    BlockStarted,
+    Events,
+    Failed,
+    ReasoningDelta,
+    Started,
+    Stopped,
+    TextDelta,
+)
+from dragoman.wire import jsonio
+from tests.gateway.house import House, chat, house, messages, upstream
+from tests.security.parrot import Parrot
+
+SIZE = 100_000
+SSE = ("anthropic", "openai", "responses", "gemini")
+
+
+# --- 25 to 28, 30: requests
+
+
+def tool(schema: dict[str, Any], name: str = "t") -> dict[str, Any]:
+    return {"name": name, "input_schema": {"type": "object", **schema}}
+
+
+def deep(levels: int) -> Any:
+    value: Any = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+TOO_MUCH = {
+    "messages": messages() | {"messages": [{"role": "user", "content": "x"}] * 2049},
+    "tools": messages(tools=[tool({}, f"t{number}") for number in range(513)]),
+    "depth": messages(metadata=deep(140)),
+    "name": messages(tools=[tool({}, "n" * 257)]),
+    "schema": messages(tools=[tool({"description": "d" * 263_000})]),
+    "levels of a schema": messages(tools=[tool({"properties": deep(70)})]),
+    "values of a schema": messages(tools=[tool({"enum": list(range(20_001))})]),
+    "remote reference": messages(tools=[tool({"properties": {"a": {"$ref": "https://evil.test/schema.json"}}})]),
+    "reference to a file": messages(tools=[tool({"properties": {"a": {"$ref": "file:///etc/passwd"}}})]),
+    "reference without a scheme": messages(tools=[tool({"properties": {"a": {"$ref": "//evil.test/a"}}})]),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in TOO_MUCH if "schema" not in name and "reference" not in name])
+def test_point_25_more_than_the_limits_is_refused(home: House, bird: Parrot, name: str) -> None:
+    before = len(bird.requests)
+    status, _, body = home.ask("/v1/messages", TOO_MUCH[name])
+    assert status in (400, 413) and b"limit" in body
+    assert len(bird.requests) == before
+
+
+@pytest.mark.parametrize("name", [name for name in TOO_MUCH if "schema" in name or "reference" in name])
+def test_point_30_a_schema_is_small_shallow_and_refers_to_itself(home: House, bird: Parrot, name: str) -> None:
+    before = len(bird.requests)
+    assert home.ask("/v1/messages", TOO_MUCH[name])[0] in (400, 413)
+    assert len(bird.requests) == before
+    own = tool({"$defs": {"a": {"type": "string"}}, "properties": {"b": {"$ref": "#/$defs/a"}}})
+    assert home.ask("/v1/messages", messages(tools=[own]))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * SIZE, '{"a":' * SIZE, "[" * SIZE + "]" * SIZE, '{"a":' * SIZE + "1" + "}" * SIZE]
+)
+def test_point_26_a_hundred_thousand_levels_are_a_400(home: House, text: str) -> None:
+    for path, body in (
+        ("/v1/messages", f'{{"model": "m", "max_tokens": 1, "messages": {text}}}'),
+        ("/v1/chat/completions", text),
+        ("/v1/responses", f'{{"model": "m", "input": {text}}}'),
+        ("/v1beta/models/m:generateContent", f'{{"contents": {text}}}'),
+        ("/model/m/converse", f'{{"messages": {text}}}'),
+    ):
+        began = time.process_time()
+        status, _, answer = home.ask(path, body.encode())
+        assert status == 400 and json.loads(answer)
+        assert time.process_time() - began < 2
+    assert not [line for line in home.lines() if line["outcome"] == "bug"]
+
+
+def test_point_27_nothing_is_decompressed(home: House, bird: Parrot) -> None:
+    """A bomb is not defused but not taken: neither a client's nor an upstream's, who was asked for plain bytes."""
+    before = len(bird.requests)
+    for encoding in ("gzip", "deflate", "br", "zstd", "identity, gzip"):
+        assert home.ask("/v1/messages", b"\x1f\x8b", content_encoding=encoding)[0] == 415
+    assert len(bird.requests) == before
+    bird.mode = "gzip"
+    try:
+        status, headers, _ = home.ask("/v1/messages", messages())
+    finally:
+        bird.mode = "good"
+    assert status == 502 and "content-encoding" not in headers
+    assert bird.requests[-1][2]["accept-encoding"] == "identity"
+
+
+DOUBLED = b'{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"first","content":"last"}]%b}'
+
+
+@pytest.mark.parametrize("more", [b"", b',"stream" : true', b',"metadata":{"user_id":"\\u003a"}', b',"model":"m"'])
+def test_point_28_of_two_equal_names_the_last_counts_and_the_other_is_not_sent(
+    home: House, bird: Parrot, more: bytes
+) -> None:
+    """Bytes that pass as they are: whoever reads them next must not find what was never looked at."""
+    before = len(bird.requests)
+    status, headers, _ = home.ask("/v1/messages", DOUBLED % more)
+    assert (status, headers["dragoman-notes"]) == (200, "1")
+    sent = bird.requests[before][3]
+    assert b"last" in sent and b"first" not in sent
+    assert home.lines(len(bird.requests))[-1]["rules"] == ["json.duplicate_keys"]
+
+
+def test_point_28_what_has_none_passes_byte_by_byte(home: House, bird: Parrot) -> None:
+    for body in (
+        b'{ "model" : "m", "max_tokens":9,\n"messages":[{"role":"user","content":"a: \\":\\" b"}]}',
+        b'{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"\\u003a"}],"stream":false}',
+    ):
+        before = len(bird.requests)
+        assert home.ask("/v1/messages", body)[1]["dragoman-notes"] == "0"
+        assert bird.requests[before][3] == body
+
+
+def test_point_28_where_losses_are_refused_so_is_this(bird: Parrot, tmp_path: Path) -> None:
+    strict = upstream("one", "anthropic", bird.url, 'translation.losses = "refuse"')
+    with house(strict, tmp_path) as home:
+        before = len(bird.requests)
+        status, _, body = home.ask("/v1/messages", DOUBLED % b"")
+        assert status == 400 and b"content" in body and b"twice" in body
+        status, _, body = home.ask("/v1/chat/completions", DOUBLED % b"")
+        assert status == 400 and b"twice" in body
+        assert len(bird.requests) == before
+        assert home.ask("/v1/messages", messages())[0] == 200
+
+
+@given(
+    st.recursive(
+        st.integers() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
+    )
+)
+def test_point_28_only_what_is_doubled_is_found(tree: Any) -> None:
+    text = json.dumps(tree).encode()
+    assert jsonio.doubled(text) is None
+    assert jsonio.doubled(b'{"a":%b,"b":[{"x":1,"y":%b,"x":2}]}' % (text, text)) == "x"
+
+
+# --- 29: regular expressions
+
+
+class Expression:
+    """A compiled expression, and how the code uses it: one that is only matched need not be quick to search."""
+
+    def __init__(self, pattern: re.Pattern[Any]) -> None:
+        self.pattern = pattern
+        self.methods: set[str] = set()
+
+
+def expressions() -> dict[str, Expression]:
+    """Every compiled expression that a module of ours holds by a name."""
+    found: dict[str, Expression] = {}
+    for module in pkgutil.walk_packages(dragoman.__path__, "dragoman."):
+        if module.name.endswith("__main__"):
+            continue
+        loaded = importlib.import_module(module.name)
+        source = Path(str(loaded.__file__)).read_text()
+        for name, value in vars(loaded).items():
+            for pattern in value if isinstance(value, tuple) else (value,):
+                if isinstance(pattern, re.Pattern):
+                    used = re.findall(rf"\b{name}\.(match|fullmatch|search|sub|finditer|findall|split)\b", source)
+                    kept = found.setdefault(repr(pattern.pattern), Expression(pattern))
+                    kept.methods |= {each if "match" in each else "search" for each in used or ("match", "search")}
+    return found
+
+
+def letters(pattern: str) -> list[str]:
+    """Characters that the expression is likely to be about: its own, and one of each common kind."""
+    own = dict.fromkeys(char for char in pattern if char.isprintable() and char not in "()?+*|\\")
+    return [*list(own)[:10], "a", "0", " ", "\n", '"', "\\", "-", "/", "<"]
+
+
+def attacks(pattern: re.Pattern[Any]) -> Iterator[Any]:
+    is_bytes = isinstance(pattern.pattern, bytes)
+    source = pattern.pattern.decode("latin-1") if is_bytes else pattern.pattern
+    words = [*dict.fromkeys(letters(source)), *re.findall(r"[A-Za-z0-9<_:/-]{2,}", source)[:4]]
+    for word in [*words, *(one + other for one, other in pairwise(words[:8])), words[0] + words[-1]]:
+        text = words[0] + word * (SIZE // len(word)) + "\x00"
+        yield text.encode() if is_bytes else text
+
+
+EXPRESSIONS = expressions()
+
+
+def test_point_29_there_are_expressions_to_try() -> None:
+    assert len(EXPRESSIONS) > 60
+    in_functions = re.compile(r"^\s+(?:return )?re\.compile|= re\.compile\(f", re.MULTILINE)
+    made = [path.name for path in Path(dragoman.__path__[0]).rglob("*.py") if in_functions.search(path.read_text())]
+    assert set(made) <= MADE_LATER, "an expression that is made when it is needed is not tried here"
+
+
+# Routes are tried below; the others look for fixed words.
+MADE_LATER = {"routes.py", "jsonio.py"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs an alarm")
+def test_point_29_no_expression_takes_long_for_a_hundred_kilobytes() -> None:
+    running = ""
+
+    def alarm(*_: object) -> None:
+        raise AssertionError(f"it still runs: {running}")
+
+    old = signal.signal(signal.SIGALRM, alarm)
+    slow: dict[str, float] = {}
+    try:
+        for name, expression in EXPRESSIONS.items():
+            running = name
+            signal.alarm(60)
+            for method in expression.methods:
+                work = getattr(expression.pattern, method)
+                for text in attacks(expression.pattern):
+                    began = time.thread_time()
+                    work(text)
+                    slow[name] = max(slow.get(name, 0.0), time.thread_time() - began)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, old)
+    assert {name: seconds for name, seconds in slow.items() if seconds > 0.5} == {}
+
+
+@pytest.mark.parametrize("pattern", ["*a*a*a*a*a*a*a*b", "*-*-*-*-*", "?*?*?*?", "claude-*-*-*[1m]", "*" * 50 + "x"])
+def test_point_29_nor_does_a_pattern_of_the_configuration(pattern: str) -> None:
+    for name in ("a" * SIZE, "-" * SIZE, "claude-" * 10_000, "x" * SIZE + "!"):
+        began = time.thread_time()
+        fits(pattern, name)
+        assert time.thread_time() - began < 0.5
+
+
+# --- 31: server-sent events
+
+
+def answer(text: str) -> Events:
+    """An answer with this text in every place that a model, or an upstream, can put text into."""
+    return (
+        Started(text, text, Usage()),
+        BlockStarted(1, Reasoning("")),
+        ReasoningDelta(1, text),
+        BlockEnded(1),
+        BlockStarted(2, Text("")),
+        TextDelta(2, text),
+        TextDelta(2, text),
+        BlockEnded(2),
+        BlockStarted(3, ToolCall(text, text, "")),
+        ArgumentsDelta(3, jsonio.encode({"a": text}).decode()),
+        BlockEnded(3),
+        Stopped(Stop(Why.TOOL)),
+        FINISHED,
+    )
+
+
+def frames(stream: bytes) -> list[list[str]]:
+    """The fields of each event, read as the specification of server-sent events says, and by nothing of ours."""
+    blocks = re.split(r"(?:\r\n|\n|\r){2,}", stream.decode("utf-8").rstrip("\r\n"))
+    return [[line.partition(":")[0] for line in re.split(r"\r\n|\n|\r", block)] for block in blocks]
+
+
+HOSTILE = [
+    "\n\ndata: {}\n\n",
+    "\r\rdata: [DONE]\r\r",
+    "\r\n\r\nevent: error\r\ndata: {}\r\n\r\n",
+    "data: [DONE]",
+    "\n",
+    "\r",
+    "\u2028data: x\u2029",
+    "\x85",
+    "\x00",
+    ": comment\n",
+    "id: 1\n",
+    "retry: 1\n\n",
+    "\x0b\x0c\x1c\x1d\x1e",
+    "\ufeff",
+    "\ud800",
+]
+
+
+@pytest.mark.parametrize("name", SSE)
+@settings(max_examples=60)
+@given(
+    text=st.text(max_size=40)
+    | st.sampled_from(HOSTILE)
+    | st.lists(st.sampled_from(HOSTILE), min_size=1, max_size=4).map("".join)
+)
+@example(text="\n\ndata: [DONE]\n\n")
+@example(text="\u2028")
+def test_point_31_no_text_begins_an_event(name: str, text: str) -> None:
+    dialect = registry.get(name)
+    expected = frames(encoded(dialect, answer("plain")))
+    got = frames(encoded(dialect, answer(f"a{text}b")))
+    assert got == expected
+    for line in encoded(dialect, answer(f"a{text}b")).split(b"\n"):
+        assert line.partition(b":")[0] in (b"event", b"data", b"")
+
+
+@pytest.mark.parametrize("name", SSE)
+@given(text=st.text(max_size=40) | st.sampled_from(HOSTILE))
+def test_point_31_nor_does_an_upstreams_complaint(name: str, text: str) -> None:
+    dialect = registry.get(name)
+
+    def told(words: str) -> list[list[str]]:
+        fault = Fault("server", words, 500, code=words)
+        return frames(encoded(dialect, (*answer("plain")[:6], Failed(fault))))
+
+    shapes = [[field.partition("{")[0] for field in block] for block in told(f"a{text}b")]
+    assert shapes == [[field.partition("{")[0] for field in block] for block in told("a plain complaint")]
+
+
+def test_point_31_through_the_gateway(bird: Parrot, tmp_path: Path) -> None:
+    """The same, in one stream of the real thing: a text that would end it for a client of another dialect."""
+    from dragoman.simulator import parse, running_simulator
+
+    words = "one\n\ndata: [DONE]\n\nevent: message_stop\ndata: {}\n\ntwo"
+    script = parse(f'then = "repeat"\n[[turn]]\ntext = {json.dumps(words)}\nchunk = 7\n')
+    with (
+        running_simulator("kiro", script=script) as simulator,
+        house(upstream("one", "kiro", simulator.url), tmp_path) as home,
+    ):
+        _, _, openai = home.ask("/v1/chat/completions", chat("claude-sonnet-4.5", stream=True))
+        _, _, claude = home.ask("/v1/messages", messages("claude-sonnet-4.5", stream=True))
+    told = [json.loads(line[6:]) for line in openai.split(b"\n") if line.startswith(b"data: {")]
+    assert "".join(each["choices"][0]["delta"].get("content") or "" for each in told if each["choices"]) == words
+    told = [json.loads(line[6:]) for line in claude.split(b"\n") if line.startswith(b"data: ")]
+    assert "".join(each["delta"]["text"] for each in told if each.get("delta", {}).get("type") == "text_delta") == words
+    assert claude.count(b"\nevent: message_stop\n") == 1 and openai.count(b"\ndata: [DONE]\n") == 1
