@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dragoman.dialects as registry
-from dragoman.dialects.base import REAL_WORLD, Call
+from dragoman.dialects.base import Call
 from dragoman.gateway.passing import Passing
 from dragoman.simulator import parse, running_simulator
 from dragoman.translate import Plan, plan
@@ -209,30 +209,44 @@ def test_usage_that_the_client_asked_for_passes() -> None:
     assert answer.feed(b"".join(CHAT)) + answer.close() == b"".join(CHAT)
 
 
+PLAIN = CHAT[2]
+
+
 @pytest.mark.parametrize(
-    ("dialect", "odd"),
+    "odd",
     [
-        ("openai", b'data: {"choices":[{"index":0,"delta":{"content":"a","tool_calls":[]},"finish_reason":null}]}\n\n'),
-        ("openai", b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}],"usage":{}}\n\n'),
-        ("openai", b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n'),
-        ("openai", b'data: {"error":{"message":"no"}}\n\n'),
-        ("openai", b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n'),
-        ("openai", b": ping\n\n"),
-        ("anthropic", b'event: message_stop\ndata: {"type":"message_stop"}\n\n'),
-        ("anthropic", b'data: {"type":"content_block_delta","index":0}\n\n'),
-        ("anthropic", b'event: content_block_delta\ndata: {"type":"content_block_delta","in'),
+        PLAIN.replace(b'"finish_reason":null', b'"finish_reason":"length"'),
+        PLAIN.replace(b'"finish_reason":null}]', b'"finish_reason":null}],"usage":{"completion_tokens":7}'),
+        PLAIN.replace(b'{"content":"w1', b'{"tool_calls":[],"content":"w1'),
+        PLAIN.replace(b'x"}', b'x","tool_calls":[]}'),
+        PLAIN.replace(b'"index":0', b'"index":1'),
+        b'data: {"error":{"message":"no"}}\n\n',
+        PLAIN[:-1],
+        PLAIN.replace(b"w1", b"w1\n"),
+        b": ping\n\n",
     ],
 )
-def test_what_says_more_than_text_is_not_skimmed(dialect: str, odd: bytes) -> None:
-    spoken = registry.get(dialect)
-    decoder: Any = spoken.codec.decoder(verbatim(dialect).sent, REAL_WORLD)
-    plain = {
-        "openai": b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]}\n\n',
-        "anthropic": b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":{}}\n\n',
-    }[dialect]
-    assert decoder.skims(plain * 3)
-    assert not decoder.skims(plain + odd)
-    assert not decoder.skims(odd + plain)
+def test_only_frames_that_go_on_with_the_text_pass_unread(odd: bytes) -> None:
+    answer = Passing(asking())
+    answer.feed(CHAT[0] + CHAT[1])
+    answer._read = Read(answer._read)  # type: ignore[method-assign]
+    answer.feed(PLAIN * 3 + odd)
+    assert answer._read.chunks and PLAIN not in answer._read.chunks
+    answer = Passing(asking())
+    answer.feed(CHAT[0] + CHAT[1])
+    answer._read = Read(answer._read)  # type: ignore[method-assign]
+    answer.feed(PLAIN + PLAIN.replace(b"w1", b"\\u00e9 \\\\"))
+    assert not answer._read.chunks
+
+
+class Read:
+    def __init__(self, read: Any) -> None:
+        self.read = read
+        self.chunks: list[bytes] = []
+
+    def __call__(self, chunk: bytes) -> Any:
+        self.chunks.append(chunk)
+        return self.read(chunk)
 
 
 def test_a_chat_that_ends_without_its_end_mark_gets_one() -> None:

@@ -364,6 +364,7 @@ def test_a_body_that_is_too_long_is_refused_and_not_kept(stand: Stand, framing: 
         with contextlib.suppress(OSError):
             for _ in range(60):
                 client.sendall(piece)
+            client.sendall(b"0\r\n\r\n" if framing == "chunks" else b"")
         assert read(client)[0] in (413, 0)  # 0: it was answered, and did not stop
     stand.serves()
 

@@ -12,6 +12,7 @@ from tests.load.run import MIB, Plan, Report, Sample, run
 from tests.load.upstream import DIALECTS
 
 _LINE = 30.0  # seconds between two lines of a soak
+_FILLING = 7000  # a sixth of them is remembered, a thousand at most (`gateway/memory.py`)
 _STEADY = 0.05  # of the level that memory may grow by in a soak, by its slope
 
 
@@ -29,6 +30,7 @@ def main() -> int:
         seconds,
         asked.answer,
         warm=max(asked.answer * 2, seconds / 10),
+        filling=_FILLING,
         chaos=asked.soak,
         slow=0.1 if asked.soak else 0.0,
         engine=asked.engine,

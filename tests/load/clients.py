@@ -20,7 +20,7 @@ from dragoman.translate import plan
 from dragoman.wire.jsonio import Json
 from tests.faults.hearing import EARS, Heard
 from tests.gateway.house import KEY
-from tests.load.payload import PLACE, TOOL, answer, question
+from tests.load.payload import HASTY, PLACE, TOOL, answer, question
 from tests.load.upstream import DIALECTS
 
 CLIENTS = tuple(EARS)
@@ -81,16 +81,21 @@ def _request(url: str, client: str, upstream: str, name: str) -> bytes:
 class Crowd:
     """Streams that begin anew when they end, as long as `until` has not come."""
 
-    def __init__(self, url: str, seed: int = 0) -> None:
+    def __init__(self, url: str, seed: int = 0, *, hasty: bool = False) -> None:
         self.tally = Tally()
+        self._prefix = HASTY if hasty else "ff"
         self._url = url
         self._chance = random.Random(seed)
         self._turn = itertools.count(seed * 7)
         self._live: set[_Stream] = set()
+        self._most = 0
 
-    async def run(self, streams: int, seconds: float, *, chaos: bool = False, slow: float = 0.0) -> Tally:
-        """`chaos`: each second a tenth of the clients leaves; `slow`: the part of clients that reads slowly."""
-        until = time.monotonic() + seconds
+    async def run(
+        self, streams: int, seconds: float, *, most: int = 0, chaos: bool = False, slow: float = 0.0
+    ) -> Tally:
+        """`most`: so many streams are enough; `chaos`: each second a tenth of the clients leaves; `slow`: the part of
+        the clients that reads slowly."""
+        until, self._most = time.monotonic() + seconds, most
         leaving = asyncio.create_task(self._chaos(until)) if chaos else None
         await asyncio.gather(*(self._client(until, index, slow) for index in range(streams)))
         if leaving is not None:
@@ -105,7 +110,7 @@ class Crowd:
 
     async def _client(self, until: float, index: int, slow: float) -> None:
         await asyncio.sleep(self._chance.random() * 0.5)  # not all in one moment
-        while time.monotonic() < until:
+        while time.monotonic() < until and not self._enough():
             stream = _Stream(self._url, slow=self._chance.random() < slow)
             self._live.add(stream)
             try:
@@ -114,10 +119,13 @@ class Crowd:
                 self._live.discard(stream)
                 await stream.close()
 
+    def _enough(self) -> bool:
+        return 0 < self._most <= self.tally.asked
+
     async def _connection(self, stream: _Stream, until: float) -> None:
         for _ in range(_REUSED):
             client, upstream = PAIRS[next(self._turn) % len(PAIRS)]
-            name = f"{self._chance.getrandbits(64):016x}"
+            name = f"{self._prefix}{self._chance.getrandbits(56):014x}"
             tally = self.tally
             tally.asked += 1
             tally.open += 1

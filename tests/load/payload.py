@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 TOOL = "get_weather"
+HASTY = "00"  # a name that begins so wants its answer at once
 PLACE = "@@load@@"  # in a template of a request
 _WORDS = ("alpha", "ßtraße", "“quoted”", "🦜", "back\\slash", 'a "b" c', "tab\tend", "line\nbreak", "漢字", "{}[]", "é")
 _MARK = re.compile(rb"load:([0-9a-f]{16}):([0-9a-f]+):([0-9a-f]{32}):end")

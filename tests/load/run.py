@@ -25,6 +25,7 @@ class Plan:
     seconds: float
     answer: float  # seconds that one takes
     warm: float
+    filling: int = 0  # streams before the level is taken: what is remembered of answers is limited, and then full
     chaos: bool = False
     slow: float = 0.0
     engine: str = "own"
@@ -80,6 +81,8 @@ def run(plan: Plan, folder: Path, watch: Callable[[Sample], None] | None = None)
     with upstreams(plan.answer) as named, serving(folder, configuration(named, engine=plan.engine)) as gateway:
         ports = set(named.values())
         start = gateway.at_rest(ports, 0, 0, 1.0)
+        if plan.filling:
+            asyncio.run(Crowd(gateway.url, 3, hasty=True).run(plan.streams, 300.0, most=plan.filling))
         asyncio.run(Crowd(gateway.url, 1).run(plan.streams, plan.warm, chaos=plan.chaos, slow=plan.slow))
         level = gateway.at_rest(ports, start.files, start.tasks, _SETTLED)
         crowd, samples = Crowd(gateway.url, 2), list[Sample]()

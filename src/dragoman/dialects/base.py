@@ -55,9 +55,7 @@ REAL_WORLD = World(new_id=lambda prefix: prefix + secrets.token_hex(12), now=lam
 class Decoder(Protocol):
     """Frames to events; sees whole frames only; may raise UpstreamViolation or UpstreamFault.
 
-    It obeys model/grammar.py: the events of all frames and of `close` are one whole stream. It may have a method
-    `skims(chunk: bytes) -> bool`: whether these bytes are whole frames that only go on with what has begun, so that
-    somebody who only listens (gateway/passing.py) may let them by unread.
+    It obeys model/grammar.py: the events of all frames and of `close` are one whole stream.
     """
 
     def feed(self, frame: Frame) -> Events | None:

@@ -39,7 +39,7 @@ _LEVEL_OF: dict[Outcome, Level] = {
     "cut": "warning",
     "bug": "error",
 }
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _TOLD_AFTER = 10.0  # seconds
 _MOST_MODELS = 100  # different values of a label
 _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 300.0)

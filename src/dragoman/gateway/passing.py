@@ -1,22 +1,23 @@
 """An answer that passes as it came: one language, nothing to change. A reader taps it; its complaints stay here. Pure.
 
 Frames that tell what only we asked for are cut out. Only whole frames go out, so that an error or a ping can always be
-put behind the last one. Bytes that only go on with what has begun need not be read (`skims`). When the tap loses its
+put behind the last one. Frames that only go on with a text need not be read (`_More`). When the tap loses its
 way it is taken off, and the rest passes unread; but bytes that are no frames at all end the stream, since no client
 could read them either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Protocol
 
 from dragoman.dialects.base import REAL_WORLD, Reader, World
 from dragoman.errors import DragomanError, Fault
-from dragoman.model.events import FINISHED, Events, Failed
+from dragoman.model.events import FINISHED, ArgumentsDelta, Events, Failed, ReasoningDelta, Step, TextDelta
 from dragoman.model.notes import Note
 from dragoman.translate import Mask, Plan, Progress
+from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame, FrameDecoder
 
 
@@ -46,10 +47,9 @@ class Passing:
         self.over = False
         self.fault: Fault | None = None
         self.notes: list[Note] = []
-        decoder = dialect.codec.decoder(plan.sent, world)
         self._frames = _LastSeen(dialect.binding.frames())
-        self._reader = Reader(self._frames, decoder)
-        self._skims: Callable[[bytes], bool] | None = getattr(decoder, "skims", None)
+        self._reader = Reader(self._frames, dialect.codec.decoder(plan.sent, world))
+        self._more = _More()
         self._encoder = plan.client.codec.encoder(plan.asked, world)
         self._frame = plan.client.binding.frame
         self._held: list[bytes] = []
@@ -58,10 +58,21 @@ class Passing:
         self._tapped = True
 
     def feed(self, chunk: bytes) -> bytes:
-        if not self._tapped:
-            return chunk
-        if self._skims is not None and not self._held and self.progress.begun and self._skims(chunk):
-            return chunk
+        out: list[bytes] = []
+        while chunk and self._tapped:
+            end = 0 if self._held else self._more.of(chunk)
+            if end:
+                out.append(chunk[:end])
+            else:
+                end = chunk.find(b"\n\n") + 2
+                end = end if end > 1 else len(chunk)
+                out.append(self._read(chunk[:end]))
+            chunk = chunk[end:]
+        if chunk and not self.over:
+            out.append(chunk)
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    def _read(self, chunk: bytes) -> bytes:
         self._held.append(chunk)
         self._frames.last = b""
         for step in self._reader.feed(chunk):
@@ -76,6 +87,7 @@ class Passing:
                 self.fault = last.fault
             if not self._see(step.events) and self._asked_more:
                 self._unasked.append(step.raw)
+            self._more.learn(step)
         self.over = self._reader.over and self._tapped
         if self._reader.over:
             self._tapped = False
@@ -154,6 +166,46 @@ class Passing:
             data = data.replace(raw, b"", 1)
         self._unasked = []
         return data
+
+
+class _More:
+    """Tells frames that only go on with a text, by what stands around the text in the frame that was read last.
+
+    In JSON a quote within a text is escaped: what stands between the same bytes without one is a text, no more.
+    """
+
+    def __init__(self) -> None:
+        self._before = self._after = b""
+        self._quotes = self._lines = 0
+
+    def learn(self, step: Step) -> None:
+        self._before = b""
+        event = step.events[-1] if step.events else None
+        if not isinstance(event, TextDelta | ReasoningDelta | ArgumentsDelta):
+            return
+        before, text, after = step.raw.partition(jsonio.quote(event.text))
+        if text and after.endswith(b"\n\n"):
+            self._before, self._after = before + b'"', b'"' + after[:-2]
+            self._quotes, self._lines = step.raw.count(b'"') - text.count(b'"') + 2, step.raw.count(b"\n")
+
+    def of(self, chunk: bytes) -> int:
+        """How many of these bytes are such frames, whole ones."""
+        before, after = self._before, self._after
+        if not before or not chunk.startswith(before):
+            return 0
+        frames = chunk.split(b"\n\n")
+        frames.pop()  # is not whole
+        least = len(before) + len(after)
+        if others := [f for f in frames if not (f.startswith(before) and f.endswith(after) and len(f) >= least)]:
+            del frames[frames.index(others[0]) :]
+        end = sum(map(len, frames)) + 2 * len(frames)
+        if chunk.count(b"\n", 0, end) != len(frames) * self._lines:
+            return 0
+        if chunk.count(b'"', 0, end) != len(frames) * self._quotes:  # with quotes in a text it takes a closer look
+            texts = b"\n".join([frame[len(before) : len(frame) - len(after)] for frame in frames])
+            if b'"' in texts.replace(b"\\\\", b"").replace(b'\\"', b""):
+                return 0
+        return end
 
 
 class _LastSeen:

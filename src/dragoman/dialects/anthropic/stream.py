@@ -104,16 +104,6 @@ class AnthropicDecoder:
         self._begun = False
         self._over = False
 
-    def skims(self, chunk: bytes) -> bool:
-        """Whether these are whole frames that all go on with a block, in the service's own spelling."""
-        frames = chunk.count(b"event: ")
-        return (
-            frames == chunk.count(b'event: content_block_delta\ndata: {"type":"content_block_delta"')
-            and chunk.startswith(b"event: ")
-            and chunk.endswith(b"}\n\n")
-            and frames == chunk.count(b"\n\n")
-        )
-
     def feed(self, frame: Frame) -> Events | None:
         if frame.kind == "content_block_delta" and self._signed is None:
             events = self._hot(frame.data)

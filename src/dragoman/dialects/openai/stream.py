@@ -69,22 +69,6 @@ class OpenaiDecoder:
             self._speaker = self._choices.get(0)
         return tuple(events)
 
-    def skims(self, chunk: bytes) -> bool:
-        """Whether these are whole frames that all say some text and nothing else, in the spelling most servers have.
-
-        A quote inside a text is escaped, so that no text can look like this.
-        """
-        frames = chunk.count(b"data: {")
-        return (
-            frames == chunk.count(b'"delta":{"content":"')
-            and frames == chunk.count(b'"finish_reason":null}]')
-            and frames == chunk.count(b"\n\n")
-            and chunk.startswith(b"data: {")
-            and chunk.endswith(b"}\n\n")
-            and b'"usage":{' not in chunk
-            and b'"tool_calls"' not in chunk
-        )
-
     def close(self, broken: Fault | None) -> Events:
         if self._over:
             return ()

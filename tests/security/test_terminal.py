@@ -1,0 +1,154 @@
+"""Point 34, as far as there is a terminal: nothing that a model, a client or an upstream said can drive it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from dragoman.cli import auth, main, status
+from dragoman.cli.doctor import _print
+from dragoman.cli.scene import Check
+from dragoman.cli.sim import _told
+from dragoman.cli.terminal import Paint, one_line, plain
+from dragoman.gateway.explain import Ring
+from dragoman.gateway.observe import Journal, Record
+from dragoman.gateway.places import places
+from dragoman.gateway.redaction import Redactor
+from dragoman.gateway.show import toml
+from dragoman.simulator import Received, parse, running_simulator
+from dragoman.wire.http import HttpRequest
+from tests.gateway.test_explain import refusal
+
+DRIVES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\x1b]52;c;cm0gLXJm\x07\x9b31m\x90\u202eevil\u2066\r\x08\x7f end"
+JSON = json.dumps(HOSTILE)
+
+
+def harmless(text: str) -> bool:
+    assert "owned" in text or "evil" in text or "end" in text, "it was not shown at all"
+    return DRIVES.search(text) is None
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "DRAGOMAN_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def said(capfd: pytest.CaptureFixture[str], *words: str) -> str:
+    main([*words])
+    out, err = capfd.readouterr()
+    return out + err
+
+
+def test_point_34_what_a_model_says_to_agent(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DRAGOMAN_KEY", "a-key")
+    with running_simulator("openai", script=parse(f'then = "repeat"\n[[turn]]\ntext = {JSON}')) as simulator:
+        for form in ((), ("--no-stream",), ("--json", "--quiet")):
+            words = ("agent", "hello", "--upstream", "openai", "--url", simulator.url, "--model", "m", *form)
+            assert harmless(said(capfd, *words))
+
+
+def test_point_34_what_an_upstream_says_to_agent(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DRAGOMAN_KEY", "a-key")
+    with running_simulator(
+        "openai", script=parse(f'then = "repeat"\n[[turn]]\nstatus = 400\nmessage = {JSON}')
+    ) as simulator:
+        assert harmless(said(capfd, "agent", "hello", "--upstream", "openai", "--url", simulator.url, "--model", "m"))
+
+
+def test_point_34_what_explain_shows(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    kept = refusal("req_1", json.dumps({"text": HOSTILE}))
+    kept = structs.replace(kept, fault=HOSTILE, model="m", upstream="u")
+    assert Ring(places(os.environ).state / "refusals").keep(kept)
+    for words in (("explain",), ("explain", "last"), ("explain", "--json"), ("explain", "last", "--json")):
+        assert harmless(said(capfd, *words))
+
+
+def test_point_34_what_status_and_cooldown_show() -> None:
+    row = {"credential": HOSTILE, "models": HOSTILE, "state": "open", "kind": "server", "why": HOSTILE, "until": 5.0}
+    assert harmless(status.cooldown(dict(row), 0.0))
+    upstream = {
+        "name": "u",
+        "health": "failing",
+        "dialect": "openai",
+        "base_url": HOSTILE,
+        "last_error": HOSTILE,
+        "last_error_at": 1.0,
+        "cooldowns": [row],
+        "credentials": [{"name": "k", "source": HOSTILE, "problem": HOSTILE}],
+    }
+    found = {"state": "ready", "reload_refused": HOSTILE, "upstreams": [upstream]}
+    assert harmless("\n".join(status.page(found, 2.0, Paint(None))))  # type: ignore[arg-type]
+
+
+def test_point_34_what_check_and_translate_complain_of(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "request.json"
+    body = {
+        "model": HOSTILE,
+        "max_tokens": HOSTILE,
+        HOSTILE: 1,
+        "messages": [{"role": HOSTILE, "content": [{"type": HOSTILE}]}],
+    }
+    file.write_text(json.dumps(body))
+    for form in ((), ("--json",)):
+        assert not DRIVES.search(said(capfd, "check", "--dialect", "anthropic", *form, str(file)))
+        assert harmless(
+            said(capfd, "translate", "--from", "anthropic", "--to", "openai", "--explain", *form, str(file))
+        )
+    body |= {
+        "max_tokens": 5,
+        "messages": [{"role": "user", "content": HOSTILE}],
+        "tools": [{"name": HOSTILE, "input_schema": {"type": "object"}}],
+    }
+    file.write_text(json.dumps(body))
+    for form in ((), ("--json",)):
+        assert harmless(said(capfd, "translate", "--from", "anthropic", "--to", "kiro", "--explain", *form, str(file)))
+
+
+def test_point_34_a_configuration_with_odd_text(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = home / "config.toml"
+    file.write_text(f"[upstreams.a]\ndialect = {JSON}\n")
+    for command in ("check", "show"):
+        for form in ((), ("--json",)):
+            assert harmless(said(capfd, "config", command, "--config", str(file), *form))
+    for words in (("serve",), ("models",), ("doctor", "--offline"), ("doctor", "--offline", "--json")):
+        assert harmless(said(capfd, *words, "--config", str(file)))
+    assert harmless(toml(HOSTILE))
+
+
+def test_point_34_the_log_and_the_rest(capfd: pytest.CaptureFixture[str]) -> None:
+    for form in ("text", "json"):
+        stream = io.StringIO()
+        journal = Journal(Redactor(), stream=stream, form=form, level="debug")  # type: ignore[arg-type]
+        record = Record("req_1", "POST", "/v1/messages")
+        record.outcome, record.error, record.model = "failed", HOSTILE, HOSTILE
+        journal.request(record)
+        journal.event("error", "bug", error=HOSTILE)
+        lines = stream.getvalue()
+        if form == "text":
+            assert harmless(lines)
+        assert "\x1b" not in lines and len(lines.splitlines()) == 2
+    _print([Check("a", "fail", HOSTILE, HOSTILE)])
+    auth._say(HOSTILE)
+    _told(Received(HttpRequest("GET", f"/{HOSTILE}")))
+    out, err = capfd.readouterr()
+    assert harmless(out) and harmless(err)
+
+
+def test_point_34_what_people_write_stays() -> None:
+    text = "می‌خواهم 👩‍👩‍👧 ümlaut\n\ttabs and lines"
+    assert plain(text) == text
+    assert "\n" not in one_line(text)
