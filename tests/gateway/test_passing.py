@@ -227,16 +227,14 @@ PLAIN = CHAT[2]
     ],
 )
 def test_only_frames_that_go_on_with_the_text_pass_unread(odd: bytes) -> None:
-    answer = Passing(asking())
-    answer.feed(CHAT[0] + CHAT[1])
-    answer._read = Read(answer._read)  # type: ignore[method-assign]
-    answer.feed(PLAIN * 3 + odd)
-    assert answer._read.chunks and PLAIN not in answer._read.chunks
-    answer = Passing(asking())
-    answer.feed(CHAT[0] + CHAT[1])
-    answer._read = Read(answer._read)  # type: ignore[method-assign]
-    answer.feed(PLAIN + PLAIN.replace(b"w1", b"\\u00e9 \\\\"))
-    assert not answer._read.chunks
+    for together in (False, True):
+        answer = Passing(asking())
+        answer.feed(CHAT[0] + CHAT[1])
+        answer._read = read = Read(answer._read)  # type: ignore[method-assign]
+        answer.feed(PLAIN + PLAIN.replace(b"w1", b"\\u00e9 \\\\"))
+        assert not read.chunks
+        answer.feed(PLAIN * 3 + odd if together else odd)
+        assert odd in b"".join(read.chunks)
 
 
 class Read:
