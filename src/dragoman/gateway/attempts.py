@@ -29,7 +29,7 @@ from dragoman.gateway.explain import Ring, remembered
 from dragoman.gateway.memory import Memory
 from dragoman.gateway.observe import Journal, Meters, Record
 from dragoman.gateway.policy import Budget, Patience, next_step, to_tell
-from dragoman.model.conversation import Conversation
+from dragoman.model.conversation import Conversation, bare
 from dragoman.model.notes import Note
 from dragoman.translate import Plan
 from dragoman.upstream.client import Reply
@@ -75,7 +75,18 @@ class Delivery(Protocol):
 class Attempts:
     """One question on its way to an answer."""
 
-    __slots__ = ("_asked", "_client", "_desk", "_exchange", "_fleet", "_plain_headers", "_record", "_tries")
+    __slots__ = (
+        "_asked",
+        "_client",
+        "_desk",
+        "_exchange",
+        "_fleet",
+        "_made",
+        "_plain_headers",
+        "_record",
+        "_ticket",
+        "_tries",
+    )
 
     def __init__(
         self, desk: Desk, fleet: Fleet, exchange: Exchange, client: Dialect, asked: Conversation, record: Record
@@ -85,6 +96,8 @@ class Attempts:
         self._client, self._asked = client, asked
         self._plain_headers = exchange.headers
         self._tries = 0  # beyond the first
+        self._made: Plan | None = None  # until the answer has begun
+        self._ticket: Ticket | None = None
 
     async def through(self, delivery: Delivery) -> None:
         """Ask the targets in turn. Raises what the first of them said if none has answered."""
@@ -105,12 +118,12 @@ class Attempts:
 
     async def _ask(self, backend: Backend, model: str, delivery: Delivery, *, last: bool) -> None:
         """Ask one target, with each of its credentials if need be, and again if that may help."""
-        made = self.planned(backend, model)
+        self._made = self.planned(backend, model)
         credentials = backend.credentials(self.session(), model)
         told: DragomanError | None = None
         while True:
             try:
-                await self._attempt(backend, made, credentials[0], delivery)
+                await self._attempt(backend, credentials[0], delivery)
                 return
             except DragomanError as error:
                 told = to_tell(told, error)
@@ -141,10 +154,10 @@ class Attempts:
         self._tries += 1
         return wait
 
-    async def _attempt(self, backend: Backend, made: Plan, credential: Credential, delivery: Delivery) -> None:
-        ticket = backend.enter(credential, made.sent.model)
+    async def _attempt(self, backend: Backend, credential: Credential, delivery: Delivery) -> None:
+        ticket = self._ticket = backend.enter(credential, self._plan(backend).sent.model)
         try:
-            await self._asked_of(backend, made, credential, delivery, ticket)
+            await self._asked_of(backend, credential, delivery, ticket)
         except DragomanError as error:
             if not isinstance(error, ClientFault | Busy):
                 backend.went_wrong(ticket, error)
@@ -154,31 +167,52 @@ class Attempts:
         finally:
             ticket.close()
 
-    async def _asked_of(
-        self, backend: Backend, made: Plan, credential: Credential, delivery: Delivery, ticket: Ticket
-    ) -> None:
+    async def _asked_of(self, backend: Backend, credential: Credential, delivery: Delivery, ticket: Ticket) -> None:
         self._record.attempts += 1
         async with backend.gate:
             reply: Reply | None = None
             try:
-                reply = await backend.open(self._request(backend, made), credential, made.sent)
-                fault = await delivery.take(reply, made, ticket.accepted)
+                reply = await self._opened(backend, credential)
+                fault = await delivery.take(reply, self._plan(backend), self._begun)
             except Refused as refused:
-                await self._keep(backend, made, refused.response, refused.fault)
+                await self._keep(backend, refused.response, refused.fault)
                 raise
             except UpstreamFault as failed:
-                await self._keep_stream(backend, made, reply, failed.fault)
+                await self._keep_stream(backend, reply, failed.fault)
                 raise
             finally:
                 if reply is not None:
                     reply.close()
             if fault is not None:
-                await self._keep_stream(backend, made, reply, fault)
+                await self._keep_stream(backend, reply, fault)
                 backend.went_wrong(ticket, UpstreamFault("", fault=fault))
             else:
                 backend.went_well(ticket)
 
+    async def _opened(self, backend: Backend, credential: Credential) -> Reply:
+        made = self._plan(backend)
+        return await backend.open(self._request(backend, made), credential, made.sent)
+
+    def _begun(self) -> None:
+        """The answer says something, so nothing is asked again. A stream may last: the question is let go of, and only
+        the client's own bytes are kept where `explain` may want to know what was asked.
+        """
+        if self._ticket is not None:
+            self._ticket.accepted()
+        self._made, self._asked = None, bare(self._asked)
+        if not self._desk.ring.enabled:
+            self._exchange.forget_body()
+
     # --- what is sent
+
+    def _plan(self, backend: Backend) -> Plan:
+        """The plan in force, made again if it was let go of."""
+        if self._made is None:
+            call = self._client.binding.match(self._exchange.request)
+            assert call is not None  # it was matched before
+            self._asked = self._client.codec.parse_request(call)
+            self._made = self.planned(backend, self._record.used_model)
+        return self._made
 
     def planned(self, backend: Backend, model: str) -> Plan:
         """The question as this target can be asked it. Raises MalformedRequest, Unrepresentable."""
@@ -230,17 +264,21 @@ class Attempts:
 
     # --- what is kept of a refusal
 
-    async def _keep_stream(self, backend: Backend, made: Plan, reply: Reply | None, fault: Fault) -> None:
+    async def _keep_stream(self, backend: Backend, reply: Reply | None, fault: Fault) -> None:
         """A refusal inside an answer that had begun well."""
         if reply is not None and reply.status:
             said = HttpResponse(reply.status, reply.headers, backend.dialect.codec.render_fault(fault))
-            await self._keep(backend, made, said, fault)
+            await self._keep(backend, said, fault)
 
-    async def _keep(self, backend: Backend, made: Plan, response: HttpResponse, fault: Fault) -> None:
+    async def _keep(self, backend: Backend, response: HttpResponse, fault: Fault) -> None:
         ring, redactor, client = self._desk.ring, self._desk.journal.redactor, self._exchange.request
         if not ring.enabled:
             return
-        request = self._request(backend, made)  # rendered again: nobody holds it while an answer comes
+        try:
+            made = self._plan(backend)
+            request = self._request(backend, made)  # rendered again: nobody holds it while an answer comes
+        except DragomanError:  # what the client went on from is not known any more
+            return
         way = (self._exchange.id, self._client.name, backend.name)
         words = (client, request, response, fault)
         loop = asyncio.get_running_loop()

@@ -14,6 +14,8 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
+from msgspec import structs
+
 from dragoman.errors import TooLarge
 from dragoman.gateway.limits import Share
 from dragoman.wire.http import Headers, HttpRequest
@@ -99,6 +101,12 @@ class Exchange(ABC):
     @abstractmethod
     def end(self, data: bytes = b"") -> None:
         """Send the last piece of a stream."""
+
+    def forget_body(self) -> None:
+        """Nobody will read the body again."""
+        if self.share is not None:
+            self.share.add(-len(self.request.body))
+        self.request = structs.replace(self.request, body=b"")
 
     def feed_from(self, source: Source | None) -> None:
         """Whom to pause when the client does not keep up."""

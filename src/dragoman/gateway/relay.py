@@ -74,14 +74,19 @@ class Relay:
         self._record.streamed = asked.stream
         attempts = self._attempts(asked)
         if asked.stream:
-            server = self._fleet.config.server
-            told = (self._exchange, self._client, asked, self._record, self._desk.journal)
-            await Stream(*told, silence=server.ping, hold=server.hold).run(attempts)
+            stream = self._stream(asked)
+            del asked  # the attempts let go of it when the answer has begun
+            await stream.run(attempts)
             return
         whole = Whole(self._record, self._exchange.share)
         await attempts.through(whole)
         if whole.response is not None:
             self._send(whole.response)
+
+    def _stream(self, asked: Conversation) -> Stream:
+        server, journal = self._fleet.config.server, self._desk.journal
+        told = (self._exchange, self._client, asked, self._record, journal)
+        return Stream(*told, silence=server.ping, hold=server.hold)
 
     def _attempts(self, asked: Conversation) -> Attempts:
         return Attempts(self._desk, self._fleet, self._exchange, self._client, asked, self._record)

@@ -17,7 +17,7 @@ from dragoman.gateway.observe import Journal, Record
 from dragoman.gateway.outlet import Outlet
 from dragoman.gateway.passing import Passing, Telling
 from dragoman.gateway.refusing import BUG, ENDING
-from dragoman.model.conversation import Conversation
+from dragoman.model.conversation import Conversation, bare
 from dragoman.model.events import Failed
 from dragoman.translate import Answer, Plan
 from dragoman.upstream.client import Reply
@@ -30,7 +30,20 @@ _STREAM_HEADERS: Headers = (("cache-control", "no-cache"), ("x-accel-buffering",
 class Stream:
     """Delivers to one client; `run` until the end."""
 
-    __slots__ = ("_answer", "_asked", "_client", "_exchange", "_hold", "_journal", "_outlet", "_record")
+    __slots__ = (
+        "_answer",
+        "_asked",
+        "_begun",
+        "_client",
+        "_exchange",
+        "_grace",
+        "_hold",
+        "_journal",
+        "_outlet",
+        "_record",
+        "_reply",
+        "_shown",
+    )
 
     def __init__(
         self,
@@ -44,9 +57,13 @@ class Stream:
         hold: float,
     ) -> None:
         self._exchange, self._record, self._journal = exchange, record, journal
-        self._client, self._asked = client, asked
+        self._client, self._asked = client, bare(asked)
         self._answer: Telling | None = None
+        self._reply: Reply | None = None
+        self._begun: Callable[[], None] | None = None  # to be told when the answer says something
         self._hold = hold
+        self._shown: asyncio.TimerHandle | None = None
+        self._grace: asyncio.TimerHandle | None = None
         self._outlet = Outlet(exchange, self._headers, self._ping, silence=silence)
 
     async def run(self, attempts: Attempts) -> None:
@@ -85,39 +102,18 @@ class Stream:
         outlet = self._outlet
         mask = self._journal.redactor.fault
         answer = self._answer = Passing(made, mask=mask) if made.passes else Answer(made, mask=mask)
+        del made  # the attempts let go of it when the answer has begun
+        self._reply, self._begun = reply, begun
         outlet.feed_from(reply)
-        grace: asyncio.TimerHandle | None = None
-        said = False
         # What comes later than this is no refusal of the question any more, and the client has waited enough.
-        shown = asyncio.get_running_loop().call_later(self._hold, outlet.release)
-
-        def take(chunk: bytes) -> None:
-            nonlocal grace, said
-            if grace is not None:
-                return  # it has said its end
-            told = answer.feed(chunk)
-            if answer.fault is not None and not outlet.flowing:
-                raise UpstreamFault(answer.fault.message, fault=answer.fault)
-            if answer.over:
-                outlet.end(told)
-                grace = asyncio.get_running_loop().call_later(_GRACE, reply.close)
-                return
-            outlet.push(told)
-            if not said and answer.progress.begun:
-                said = True
-                shown.cancel()
-                begun()
-                outlet.release()
-
+        self._shown = asyncio.get_running_loop().call_later(self._hold, outlet.release)
         broken: DragomanError | None = None
         try:
-            await reply.pump(take)
+            await reply.pump(self._hear)
         except (TransportError, UpstreamViolation) as error:
             broken = error
         finally:
-            shown.cancel()
-            if grace is not None:
-                grace.cancel()
+            self._rest()
         last = b"" if answer.over else answer.close(broken.fault if broken else None)
         if answer.fault is not None:
             failure = broken or UpstreamFault(answer.fault.message, fault=answer.fault)
@@ -126,6 +122,33 @@ class Stream:
             self._note_broken(failure)
         outlet.end(last)
         return answer.fault
+
+    def _hear(self, chunk: bytes) -> None:
+        """The read callback."""
+        if self._grace is not None:
+            return  # it has said its end
+        answer, outlet = self._answer, self._outlet
+        assert answer is not None and self._reply is not None
+        told = answer.feed(chunk)
+        if answer.fault is not None and not outlet.flowing:
+            raise UpstreamFault(answer.fault.message, fault=answer.fault)
+        if answer.over:
+            outlet.end(told)
+            self._grace = asyncio.get_running_loop().call_later(_GRACE, self._reply.close)
+            return
+        outlet.push(told)
+        if self._begun is not None and answer.progress.begun:
+            begun, self._begun = self._begun, None
+            begun()
+            outlet.release()
+            self._rest()
+
+    def _rest(self) -> None:
+        """Wait for nothing any more."""
+        for timer in (self._shown, self._grace):
+            if timer is not None:
+                timer.cancel()
+        self._shown = self._grace = None
 
     # --- what the client hears beside the answer
 

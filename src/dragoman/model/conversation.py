@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from dragoman.model.blocks import Block, Cache, Extra, Node, Opaque, Text
 from dragoman.wire.jsonio import Json
@@ -75,6 +75,11 @@ class Conversation(Node, frozen=True):
     previous: str | None = None
     user: str = ""  # who asks, for the upstream's abuse checks
     hints: Extra | None = None  # request headers that matter to one family
+
+
+def bare(conversation: Conversation) -> Conversation:
+    """How an answer is wanted, without what is asked: for those who remember it while the answer comes."""
+    return structs.replace(conversation, messages=(), system=(), tools=())
 
 
 class Why(Enum):
