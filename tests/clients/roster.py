@@ -166,7 +166,6 @@ _PROGRAMS = (
         arguments={"input": f"text(await tools.exec_command({{cmd: {json.dumps(SHELL)}}}))"},
         files={".codex/config.toml": _CODEX.format(wire_api="responses")},
         environ={"DRAGOMAN_KEY": "$key"},
-        upstreams=tuple(name for name in UPSTREAMS if name != "responses"),  # there the same text would be raw
         sets=("ci",),
     ),
     Client(

@@ -7,6 +7,8 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
+from msgspec import structs
+
 from dragoman.dialects.base import Call, Dialect, World
 from dragoman.errors import DragomanError, Fault
 from dragoman.model.assemble import fold
@@ -240,6 +242,7 @@ def _tell(asked: Conversation, turn: Turn, world: World, dialect: Dialect) -> It
     reply_prefix, call_prefix = _PREFIXES.get(dialect.codec.family, ("sim-", "call_"))
     yield Started(world.new_id(reply_prefix), asked.model, Usage(input=used))
     keys = itertools.count()
+    free = {tool.name for tool in asked.tools if isinstance(tool, ToolSpec) and tool.schema is None}
     for choice in range(max(asked.choices, 1)):
         unsigned = capabilities.sealed_words  # where calls are sealed, the first of an answer is
         for part in parts:
@@ -248,12 +251,24 @@ def _tell(asked: Conversation, turn: Turn, world: World, dialect: Dialect) -> It
                 return
             signer = family if unsigned or not isinstance(part, Use) else ""
             unsigned = unsigned and not isinstance(part, Use)
+            if isinstance(part, Use) and part.name in free:
+                part = structs.replace(part, arguments=_only_text(part.arguments), form="text")  # noqa: PLW2901
             yield from _part_events(
                 part, next(keys), choice, turn.pace.chunk, signer, lambda: world.new_id(call_prefix)
             )
         yield Stopped(Stop(turn.stop or spoken.stop, turn.sequence or spoken.sequence), choice)
     yield UsageReported(Usage(input=used, output=said * max(asked.choices, 1)))
     yield FINISHED
+
+
+def _only_text(arguments: str) -> str:
+    """What a script's arguments say to a tool that takes free text: the one string of an object is that text."""
+    try:
+        said = jsonio.decode(arguments)
+    except jsonio.JsonError:
+        return arguments
+    texts = list(said.values()) if isinstance(said, dict) else []
+    return texts[0] if len(texts) == 1 and isinstance(texts[0], str) else arguments
 
 
 def _scripted(turn: Turn) -> Spoken:
@@ -273,7 +288,7 @@ def _part_events(
             yield from (ReasoningDelta(key, text[at : at + chunk]) for at in range(0, len(text), chunk))
             yield from _signed(key, family, text)
         case Use():
-            yield BlockStarted(key, ToolCall(part.id or new_call_id(), part.name), choice)
+            yield BlockStarted(key, ToolCall(part.id or new_call_id(), part.name, form=part.form), choice)
             arguments = part.arguments
             yield from (ArgumentsDelta(key, arguments[at : at + chunk]) for at in range(0, len(arguments), chunk))
             yield from _signed(key, family, part.name + arguments)

@@ -26,6 +26,7 @@ class Use(Struct, frozen=True):
     name: str
     arguments: str
     id: str = ""
+    form: Literal["json", "text"] = "json"
 
 
 class Wait(Struct, frozen=True):
