@@ -66,7 +66,8 @@ class Nursery:
 
 @contextmanager
 def nursery(folder: Path) -> Iterator[Nursery]:
-    surroundings = {"PATH": os.environ.get("PATH", ""), "HOME": str(folder)}
+    # A bytecode file that is written with no room would be half a file, in everybody's cache.
+    surroundings = {"PATH": os.environ.get("PATH", ""), "HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     with subprocess.Popen(
         [sys.executable, "-m", "tests.disk.nursery"],
         cwd=ROOT,

@@ -205,7 +205,7 @@ def test_a_body_of_a_million_one_byte_chunks_is_read_cheaply(stand: Stand) -> No
     body = long_question(MILLION)
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
     stand.ask("/v1/messages", body)
-    with stand.costs(cpu=5, memory=64), stand.connect() as client:
+    with stand.costs(cpu=2, memory=32), stand.connect() as client:
         client.sendall(stand.head("/v1/messages", "transfer-encoding: chunked") + chunks)
         status, _ = read(client)
     assert status == 200
@@ -217,7 +217,7 @@ def test_a_body_that_comes_byte_by_byte_is_read_cheaply(stand: Stand) -> None:
     upstream.answer = lambda: streamed(simply("anthropic"))
     body = long_question(10_000)
     raw = stand.head("/v1/messages", f"content-length: {len(body)}") + body
-    with stand.costs(cpu=4, memory=16), stand.connect() as client:
+    with stand.costs(cpu=2, memory=16), stand.connect() as client:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in raw:
             client.send(bytes([byte]))
@@ -232,7 +232,7 @@ def test_an_answer_of_a_million_one_byte_chunks_is_read_cheaply(stand: Stand, di
     events = list(DIALECTS[dialect]("name", Said(pieces, ())))
     stand.upstreams[dialect].answer = lambda: streamed(events, kind_of(dialect), size=1)
     asked = messages(f"to-{dialect}", stream=True)
-    with stand.costs(cpu=8, memory=48):
+    with stand.costs(cpu=3, memory=24):
         status, body = stand.ask(PATHS[client], json.dumps(asked).encode())
     assert (status, EARS[client](body).text) == (200, "".join(pieces))
 
@@ -357,7 +357,7 @@ def test_a_stream_that_has_ended_holds_nothing_of_its_question(stand: Stand, ups
 
 @pytest.mark.parametrize("framing", ["length", "chunks"])
 def test_a_body_that_is_too_long_is_refused_and_not_kept(stand: Stand, framing: str) -> None:
-    with stand.costs(cpu=3, memory=80), stand.connect() as client:
+    with stand.costs(cpu=2, memory=64), stand.connect() as client:
         more = "content-length: 100000000" if framing == "length" else "transfer-encoding: chunked"
         client.sendall(stand.head("/v1/messages", more))
         piece = b"x" * MIB if framing == "length" else b"100000\r\n" + b"x" * MIB + b"\r\n"
@@ -365,7 +365,7 @@ def test_a_body_that_is_too_long_is_refused_and_not_kept(stand: Stand, framing: 
             for _ in range(60):
                 client.sendall(piece)
             client.sendall(b"0\r\n\r\n" if framing == "chunks" else b"")
-        assert read(client)[0] in (413, 0)  # 0: it was answered, and did not stop
+        assert read(client)[0] in (413, 0)  # 0: as below
     stand.serves()
 
 
@@ -377,8 +377,8 @@ def test_a_body_that_is_too_long_is_refused_and_not_kept(stand: Stand, framing: 
     [
         ("".join(f"x-{number}: 1\r\n" for number in range(2000)), {431}),
         (f"x-long: {'a' * 100 * 1024}\r\n", {431}),
-        ("x: " + "a" * 30 * MIB, {431}),
-        ("".join(f"x-{number}: 1\r\n" for number in range(200_000)), {431}),
+        ("x: " + "a" * 30 * MIB, {431, 0}),  # 0: it was refused, and went on sending for longer than it was heard
+        ("".join(f"x-{number}: 1\r\n" for number in range(200_000)), {431, 0}),
     ],
     ids=["2000 headers", "100 KiB in one", "30 MiB in one", "200000 headers"],
 )
@@ -387,7 +387,7 @@ def test_a_flood_of_headers_is_refused_cheaply(stand: Stand, flood: str, statuse
         with contextlib.suppress(OSError):
             client.sendall(stand.head("/v1/messages", flood))
         status, _ = read(client)
-        assert status in statuses | {0}
+        assert status in statuses
     stand.serves()
 
 
