@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -137,6 +138,11 @@ def parrot() -> Iterator[Parrot]:
                 self.send_header(name, value)
             self.send_header("content-length", str(len(answer)))
             self.end_headers()
+            begun = answer.rpartition(b"\n\n")[0].rpartition(b"\n\n")[0] if bird.mode == "stream" else b""
+            if begun:  # so that the client has seen something when the error comes
+                self.wfile.write(begun + b"\n\n")
+                time.sleep(0.15)
+                answer = answer[len(begun) + 2 :]
             self.wfile.write(answer)
 
         do_GET = do_POST = do_PUT = do_DELETE = do_CONNECT = _serve  # noqa: N815

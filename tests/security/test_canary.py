@@ -206,7 +206,7 @@ def test_point_18_no_log_metric_status_answer_or_file_holds_a_secret(
     sinks |= {f"file {path.name}": path.read_bytes() for path in state.rglob("*") if path.is_file()}
     assert {name: found(sink) for name, sink in sinks.items() if found(sink)} == {}
     assert sum(name.startswith("file req_") for name in sinks) >= 10  # refusals were kept, and looked at
-    assert b"***" in sinks["answers"]  # type: ignore[operator]
+    assert b"***" in sinks["answers"]
     assert log.getvalue() or level == "error"
 
 

@@ -17,6 +17,7 @@ from dragoman.gateway.config import ConfigError, assemble
 from dragoman.gateway.guard import Guard
 from dragoman.gateway.serve import listen
 from dragoman.wire.http import HttpRequest
+from dragoman.wire.jsonio import Json
 from tests.gateway.house import KEY, House, configured, messages
 from tests.security.parrot import Parrot
 from tests.security.routes import ADMIN, DATA
@@ -219,16 +220,16 @@ def test_point_4_the_admin_port_serves_no_page_and_no_other_name() -> None:
 class _Asked:
     cleared = 0
 
-    def status(self) -> dict[str, object]:
+    def status(self) -> dict[str, Json]:
         return {}
 
     def metrics(self) -> bytes:
         return b""
 
-    def cooldowns(self) -> list[object]:
+    def cooldowns(self) -> list[Json]:
         return []
 
-    def clear(self, upstream: str) -> dict[str, object]:
+    def clear(self, upstream: str) -> dict[str, Json]:
         self.cleared += 1
         return {"cleared": 1}
 

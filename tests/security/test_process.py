@@ -123,7 +123,7 @@ def test_point_41_no_code_of_ours_speaks_of_telemetry_or_updates() -> None:
 def test_point_36_root_is_a_warning_of_doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     scene = Scene({"HOME": str(tmp_path)}, None, offline=True)
     for who, expected in ((0, ["warn"]), (1000, [])):
-        monkeypatch.setattr(checks.os, "geteuid", lambda who=who: who)
+        monkeypatch.setattr(os, "geteuid", lambda who=who: who)
         assert [each.state for each in checks._user(scene) if each.id == "user"] == expected
 
 

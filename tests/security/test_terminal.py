@@ -7,6 +7,7 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from msgspec import structs
@@ -23,6 +24,7 @@ from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.show import toml
 from dragoman.simulator import Received, parse, running_simulator
 from dragoman.wire.http import HttpRequest
+from dragoman.wire.jsonio import Json
 from tests.gateway.test_explain import refusal
 
 DRIVES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
@@ -78,9 +80,16 @@ def test_point_34_what_explain_shows(home: Path, capfd: pytest.CaptureFixture[st
 
 
 def test_point_34_what_status_and_cooldown_show() -> None:
-    row = {"credential": HOSTILE, "models": HOSTILE, "state": "open", "kind": "server", "why": HOSTILE, "until": 5.0}
+    row: dict[str, Json] = {
+        "credential": HOSTILE,
+        "models": HOSTILE,
+        "state": "open",
+        "kind": "server",
+        "why": HOSTILE,
+        "until": 5.0,
+    }
     assert harmless(status.cooldown(dict(row), 0.0))
-    upstream = {
+    upstream: dict[str, Json] = {
         "name": "u",
         "health": "failing",
         "dialect": "openai",
@@ -90,8 +99,8 @@ def test_point_34_what_status_and_cooldown_show() -> None:
         "cooldowns": [row],
         "credentials": [{"name": "k", "source": HOSTILE, "problem": HOSTILE}],
     }
-    found = {"state": "ready", "reload_refused": HOSTILE, "upstreams": [upstream]}
-    assert harmless("\n".join(status.page(found, 2.0, Paint(None))))  # type: ignore[arg-type]
+    found: dict[str, Json] = {"state": "ready", "reload_refused": HOSTILE, "upstreams": [upstream]}
+    assert harmless("\n".join(status.page(found, 2.0, Paint(None))))
 
 
 def test_point_34_what_check_and_translate_complain_of(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -109,6 +118,7 @@ def test_point_34_what_check_and_translate_complain_of(tmp_path: Path, capfd: py
             said(capfd, "translate", "--from", "anthropic", "--to", "openai", "--explain", *form, str(file))
         )
     body |= {
+        "model": "claude-sonnet-4.5",
         "max_tokens": 5,
         "messages": [{"role": "user", "content": HOSTILE}],
         "tools": [{"name": HOSTILE, "input_schema": {"type": "object"}}],
@@ -130,9 +140,10 @@ def test_point_34_a_configuration_with_odd_text(home: Path, capfd: pytest.Captur
 
 
 def test_point_34_the_log_and_the_rest(capfd: pytest.CaptureFixture[str]) -> None:
-    for form in ("text", "json"):
+    forms: tuple[Literal["text", "json"], ...] = ("text", "json")
+    for form in forms:
         stream = io.StringIO()
-        journal = Journal(Redactor(), stream=stream, form=form, level="debug")  # type: ignore[arg-type]
+        journal = Journal(Redactor(), stream=stream, form=form, level="debug")
         record = Record("req_1", "POST", "/v1/messages")
         record.outcome, record.error, record.model = "failed", HOSTILE, HOSTILE
         journal.request(record)
