@@ -261,3 +261,13 @@ def test_bytes_that_are_no_frames_end_the_stream_with_the_dialects_error() -> No
     out = answer.feed(frame + b"<html>" * 20)
     assert out.startswith(frame) and b"<html>" not in out and b"exception" in out
     assert answer.fault is not None and answer.over
+
+
+def test_a_stream_that_ends_early_behind_an_odd_frame_is_still_told_as_broken() -> None:
+    answer = Passing(verbatim())
+    frames = [frame + b"\n\n" for frame in STREAM.replace(b"\r\n", b"\n").split(b"\n\n")[:4]]
+    odd = b"data: {broken\n\n"
+    stream = frames[0] + odd + b"".join(frames[1:])
+    assert answer.feed(stream) == stream
+    assert b"event: error" in answer.close()
+    assert answer.fault is not None

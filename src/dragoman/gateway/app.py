@@ -99,7 +99,7 @@ class Gateway:
         self._desk = Desk(self._journal, Meters(), ring, Budget(), patience or Patience())
         self.breaker = Breaker(words=self.redactor.text)
         self._cooldowns = CooldownFile(state or ours.state, self.breaker)
-        self._load = Load(config.server.limits)
+        self.load = Load(config.server.limits)
         self._keeper = Gatekeeper(self.key)
         self._router = Router(dialects or [registry.get(name) for name in registry.names()])
         self._config = config
@@ -148,7 +148,7 @@ class Gateway:
         old, self._fleet, self._config = self._fleet, fleet, config
         self.key, self._keeper = key, Gatekeeper(key)
         self._guard = Guard(config.server.host, config.server.hosts)
-        self._load.limits = config.server.limits
+        self.load.limits = config.server.limits
         self._desk = structs.replace(self._desk, ring=self._desk.ring.switched(config.explain))
         self.generation, self.reload_refused = self.generation + 1, ""
         self._journal.event("info", "reloaded", generation=self.generation, upstreams=len(config.upstreams))
@@ -185,7 +185,7 @@ class Gateway:
     def metrics(self) -> bytes:
         meters = self._desk.meters
         meters.inflight.set(len(self._live))
-        meters.held.set(self._load.bytes)
+        meters.held.set(self.load.bytes)
         meters.unwritten(self._journal)
         meters.rests(self.breaker.left())
         for backend in self._fleet.backends if self._fleet else ():
@@ -207,7 +207,7 @@ class Gateway:
             "generation": self.generation,
             "reload_refused": self.reload_refused or None,
             "explain": self._desk.ring.enabled,
-            "in_flight_bytes": self._load.bytes,
+            "in_flight_bytes": self.load.bytes,
             "dropped_log_lines": self._journal.dropped,
             "suppressed_log_lines": self._journal.suppressed,
             "upstreams": [self.redactor.tree(backend.describe()) for backend in backends],
@@ -280,7 +280,7 @@ class Gateway:
         exchange.headers = tuple([(name, exchange.id) for name in _ID_HEADERS])
         record = Record(exchange.id, request.method, request.path)
         self._live.add(exchange)
-        exchange.share = share = self._load.enter()
+        exchange.share = share = self.load.enter()
         try:
             await self._answer(exchange, record)
         except Gone:
@@ -345,7 +345,7 @@ class Gateway:
         if fault is not None:
             exchange.last = True  # who sends such a thing is not heard on
             raise ClientFault(fault.message, fault=fault)
-        self._load.check()
+        self.load.check()
         signed = self._keeper.needs_body(head)
         if not signed:
             self._keeper.check(head)
@@ -353,7 +353,7 @@ class Gateway:
         exchange.request = request
         if exchange.share is not None:  # what came together with the head was not counted
             exchange.share.add(len(request.body) - exchange.share.held)
-        check_text(request.body, self._load.limits)
+        check_text(request.body, self.load.limits)
         if signed:
             self._keeper.check(request)
         return self._router.match(request) or self._one_model(request)

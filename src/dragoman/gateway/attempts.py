@@ -76,7 +76,6 @@ class Attempts:
     """One question on its way to an answer."""
 
     __slots__ = (
-        "_asked",
         "_client",
         "_desk",
         "_exchange",
@@ -86,6 +85,7 @@ class Attempts:
         "_record",
         "_ticket",
         "_tries",
+        "asked",
     )
 
     def __init__(
@@ -93,7 +93,8 @@ class Attempts:
     ) -> None:
         self._desk, self._fleet = desk, fleet
         self._exchange, self._record = exchange, record
-        self._client, self._asked = client, asked
+        self._client = client
+        self.asked = asked  # bare once the answer has begun
         self._plain_headers = exchange.headers
         self._tries = 0  # beyond the first
         self._made: Plan | None = None  # until the answer has begun
@@ -103,7 +104,7 @@ class Attempts:
         """Ask the targets in turn. Raises what the first of them said if none has answered."""
         told: DragomanError | None = None
         self._desk.budget.request(time.monotonic())
-        targets = self._fleet.config.resolve(self._asked.model)
+        targets = self._fleet.config.resolve(self.asked.model)
         for target in targets:
             backend = self._fleet.backend(target.upstream.name)
             try:
@@ -199,7 +200,7 @@ class Attempts:
         """
         if self._ticket is not None:
             self._ticket.accepted()
-        self._made, self._asked = None, bare(self._asked)
+        self._made, self.asked = None, bare(self.asked)
         if not self._desk.ring.enabled:
             self._exchange.forget_body()
 
@@ -210,7 +211,7 @@ class Attempts:
         if self._made is None:
             call = self._client.binding.match(self._exchange.request)
             assert call is not None  # it was matched before
-            self._asked = self._client.codec.parse_request(call)
+            self.asked = self._client.codec.parse_request(call)
             self._made = self.planned(backend, self._record.used_model)
         return self._made
 
@@ -223,7 +224,7 @@ class Attempts:
                 self._exchange.request,
                 self._client,
                 backend.dialect,
-                self._asked,
+                self.asked,
                 model=model,
                 settings=backend.upstream.settings,
             )
@@ -243,24 +244,24 @@ class Attempts:
         """What ties the requests of one conversation together, so that they share a credential and its caches."""
         request = self._exchange.request
         found = next((value for name in _SESSION_HEADERS if (value := request.header(name))), "")
-        return found or self._asked.user
+        return found or self.asked.user
 
     def _request(self, backend: Backend, made: Plan) -> HttpRequest:
+        binding = made.upstream.binding
+        if made.verbatim and made.sent.model == made.asked.model:
+            given = self._exchange.request.body
+            if (name := jsonio.doubled(given)) is None:
+                return structs.replace(binding.wrap(made.head()), body=given)
+            # Whoever reads it next might take the first of the two, which nobody has looked at here.
+            what = f"{name!r} stands twice in one object; the last one counts"
+            note = Note("json.duplicate_keys", "dropped", "", what)
+            if note not in self._record.notes:
+                self._record.notes.append(note)
+                self._announce(backend)
         try:
-            request = made.upstream.binding.wrap(made.call())
+            return binding.wrap(made.call())
         except RecursionError:
             raise Unrepresentable("nested too deeply") from None
-        if not made.verbatim or made.sent.model != made.asked.model:
-            return request
-        given = self._exchange.request.body
-        if (name := _doubled(given, request.body)) is None:
-            return structs.replace(request, body=given)
-        # Whoever reads it next might take the first of the two, which nobody has looked at here.
-        note = Note("json.duplicate_keys", "dropped", "", f"{name!r} stands twice in one object; the last one counts")
-        if note not in self._record.notes:
-            self._record.notes.append(note)
-            self._announce(backend)
-        return request
 
     # --- what is kept of a refusal
 
@@ -283,12 +284,3 @@ class Attempts:
         words = (client, request, response, fault)
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, lambda: ring.keep(remembered(way, made, words, redactor)))
-
-
-def _doubled(given: bytes, written: bytes) -> str | None:
-    """A name that stands twice in an object of the text; `written` is the same without such. Few texts are looked at
-    closely: those that have another number of colons, or an escape that could hide one.
-    """
-    if given.count(b":") == written.count(b":") and b"\\u003" not in given:
-        return None
-    return jsonio.doubled(given)

@@ -164,6 +164,7 @@ class Load:
         self.limits = limits
         self.requests = 0
         self.bytes = 0
+        self.peak = 0  # the most bytes since somebody looked
 
     def enter(self) -> Share:
         """One more request, and its part in all this; whoever enters must leave."""
@@ -192,13 +193,14 @@ class Share:
         most = load.limits.in_flight
         if load.bytes + size > most:
             raise Overloaded(f"{most} bytes of requests and answers are held, the limit here ({_SETTING}.in_flight)")
-        self.held += size
-        load.bytes += size
+        self.add(size)
 
     def add(self, size: int) -> None:
         """Count bytes that are held already, or with a minus, no longer."""
+        load = self._load
         self.held += size
-        self._load.bytes += size
+        load.bytes += size
+        load.peak = max(load.peak, load.bytes)
 
     def leave(self) -> None:
         """Give everything back."""

@@ -1,9 +1,8 @@
 """An answer that passes as it came: one language, nothing to change. A reader taps it; its complaints stay here. Pure.
 
 Frames that tell what only we asked for are cut out. Only whole frames go out, so that an error or a ping can always be
-put behind the last one. Frames that only go on with a text need not be read (`_More`). When the tap loses its
-way it is taken off, and the rest passes unread; but bytes that are no frames at all end the stream, since no client
-could read them either.
+put behind the last one. Frames that only go on with a text need not be read (`_More`). Where the tap loses
+its way, frames pass unread; but bytes that are no frames at all end the stream, since no client could read them either.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Protocol
 
 from dragoman.dialects.base import REAL_WORLD, Reader, World
 from dragoman.errors import DragomanError, Fault
-from dragoman.model.events import FINISHED, ArgumentsDelta, Events, Failed, ReasoningDelta, Step, TextDelta
+from dragoman.model.events import FINISHED, ArgumentsDelta, Events, Failed, ReasoningDelta, Run, Step, TextDelta
 from dragoman.model.notes import Note
 from dragoman.translate import Mask, Plan, Progress
 from dragoman.wire import jsonio
@@ -79,8 +78,7 @@ class Passing:
             last = step.events[-1] if step.events else None
             if isinstance(last, Failed):
                 if not step.raw and self._frames.broken is None:  # a complaint of ours, not a word of the upstream's
-                    self._tapped, self.progress.begun = False, True
-                    break
+                    return self._complained(chunk)
                 masked = self._masked(last.fault)
                 if not step.raw or masked is not last.fault:
                     return self._ended_with(masked, told=bool(step.raw))
@@ -93,6 +91,13 @@ class Passing:
             self._tapped = False
             return self._rest()
         return self._whole_frames()
+
+    def _complained(self, chunk: bytes) -> bytes:
+        """Nobody is told. Where it was one frame the tap goes on with the next, so that an early end is still seen."""
+        self.progress.begun = True
+        self._reader.over = not chunk.endswith(b"\n\n")
+        self._tapped = not self._reader.over
+        return self._rest()
 
     def close(self, broken: Fault | None = None) -> bytes:
         """The bytes are over. What is no end in this dialect gets one: the in-stream error."""
@@ -178,7 +183,7 @@ class _More:
         self._before = self._after = b""
         self._quotes = self._lines = 0
 
-    def learn(self, step: Step) -> None:
+    def learn(self, step: Step | Run) -> None:
         self._before = b""
         event = step.events[-1] if step.events else None
         if not isinstance(event, TextDelta | ReasoningDelta | ArgumentsDelta):

@@ -79,25 +79,45 @@ class Budget:
 
     def __init__(self, share: float = 0.2, always: int = 3, window: float = 10.0) -> None:
         self._share, self._always, self._window = share, always, window
-        self._requests: deque[float] = deque()
-        self._retries: deque[float] = deque()
+        self._requests, self._retries = _Recent(window), _Recent(window)
 
     def request(self, now: float) -> None:
-        self._requests.append(now)
-        self._forget(now)
+        self._requests.add(now)
 
     def allows(self, now: float) -> bool:
         """Whether one more retry fits; it is counted if so."""
-        self._forget(now)
-        if len(self._retries) >= max(self._always, self._share * len(self._requests)):
+        if self._retries.count(now) >= max(self._always, self._share * self._requests.count(now)):
             return False
-        self._retries.append(now)
+        self._retries.add(now)
         return True
 
-    def _forget(self, now: float) -> None:
-        for times in (self._requests, self._retries):
-            while times and times[0] < now - self._window:
-                times.popleft()
+
+class _Recent:
+    """How many there were within a window, by the tenth of a second: there may be very many."""
+
+    __slots__ = ("_count", "_tenths", "_window")
+
+    def __init__(self, window: float) -> None:
+        self._window = int(window * 10)
+        self._tenths: deque[list[int]] = deque()  # the tenth, how many
+        self._count = 0
+
+    def add(self, now: float) -> None:
+        tenth, tenths = int(now * 10), self._tenths
+        if not tenths or tenths[-1][0] != tenth:
+            self._forget(tenth)
+            tenths.append([tenth, 0])
+        tenths[-1][1] += 1
+        self._count += 1
+
+    def count(self, now: float) -> int:
+        self._forget(int(now * 10))
+        return self._count
+
+    def _forget(self, tenth: int) -> None:
+        tenths = self._tenths
+        while tenths and tenths[0][0] < tenth - self._window:
+            self._count -= tenths.popleft()[1]
 
 
 # --- when a refusal says it will be over, other than by `retry-after`

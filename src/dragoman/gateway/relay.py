@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from msgspec import structs
 
@@ -48,16 +48,14 @@ class Relay:
         self._client, self._call = matched.dialect, matched.call
         record.dialect, record.operation, record.model = self._client.name, self._call.operation, self._call.model
 
-    async def run(self) -> None:
+    def run(self) -> Awaitable[None]:
         match self._call.operation:
             case "generate":
-                await self._generate(self._read())
+                return self._generate(self._read())
             case "count":
-                await self._count()
+                return self._count()
             case "models":
-                known = listing.catalogue(self._fleet.config)
-                body = listing.models(self._client, known, self._call.model)
-                self._send(HttpResponse(200, (_JSON,), body))
+                return self._models()
 
     def _read(self) -> Conversation:
         limits = self._fleet.config.server.limits
@@ -74,18 +72,17 @@ class Relay:
         self._record.streamed = asked.stream
         attempts = self._attempts(asked)
         if asked.stream:
-            stream = self._stream(asked)
             del asked  # the attempts let go of it when the answer has begun
-            await stream.run(attempts)
+            await self._stream(attempts).run()
             return
         whole = Whole(self._record, self._exchange.share)
         await attempts.through(whole)
         if whole.response is not None:
             self._send(whole.response)
 
-    def _stream(self, asked: Conversation) -> Stream:
+    def _stream(self, attempts: Attempts) -> Stream:
         server, journal = self._fleet.config.server, self._desk.journal
-        told = (self._exchange, self._client, asked, self._record, journal)
+        told = (self._exchange, self._client, attempts, self._record, journal)
         return Stream(*told, silence=server.ping, hold=server.hold)
 
     def _attempts(self, asked: Conversation) -> Attempts:
@@ -94,6 +91,10 @@ class Relay:
     def _send(self, response: HttpResponse) -> None:
         self._record.status = response.status
         self._exchange.whole(response.status, response.headers, response.body)
+
+    async def _models(self) -> None:
+        body = listing.models(self._client, listing.catalogue(self._fleet.config), self._call.model)
+        self._send(HttpResponse(200, (_JSON,), body))
 
     # --- counting
 

@@ -17,7 +17,6 @@ from dragoman.gateway.observe import Journal, Record
 from dragoman.gateway.outlet import Outlet
 from dragoman.gateway.passing import Passing, Telling
 from dragoman.gateway.refusing import BUG, ENDING
-from dragoman.model.conversation import Conversation, bare
 from dragoman.model.events import Failed
 from dragoman.translate import Answer, Plan
 from dragoman.upstream.client import Reply
@@ -32,7 +31,7 @@ class Stream:
 
     __slots__ = (
         "_answer",
-        "_asked",
+        "_attempts",
         "_begun",
         "_client",
         "_exchange",
@@ -49,7 +48,7 @@ class Stream:
         self,
         exchange: Exchange,
         client: Dialect,
-        asked: Conversation,
+        attempts: Attempts,
         record: Record,
         journal: Journal,
         *,
@@ -57,7 +56,7 @@ class Stream:
         hold: float,
     ) -> None:
         self._exchange, self._record, self._journal = exchange, record, journal
-        self._client, self._asked = client, bare(asked)
+        self._client, self._attempts = client, attempts
         self._answer: Telling | None = None
         self._reply: Reply | None = None
         self._begun: Callable[[], None] | None = None  # to be told when the answer says something
@@ -66,11 +65,11 @@ class Stream:
         self._grace: asyncio.TimerHandle | None = None
         self._outlet = Outlet(exchange, self._headers, self._ping, silence=silence)
 
-    async def run(self, attempts: Attempts) -> None:
+    async def run(self) -> None:
         """Raises what the attempts raise as long as the client has seen nothing; then it is told in the stream."""
         outlet = self._outlet
         try:
-            await attempts.through(self)
+            await self._attempts.through(self)
         except asyncio.CancelledError:
             if outlet.flowing and not self._exchange.gone:
                 self._end_with(ENDING)
@@ -154,16 +153,17 @@ class Stream:
 
     def _headers(self) -> Headers:
         self._record.status = 200
-        hints = self._asked.hints.fields if self._asked.hints else {}  # a client may choose among framings
+        wanted = self._attempts.asked
+        hints = wanted.hints.fields if wanted.hints else {}  # a client may choose among framings
         said = {name: value for name, value in hints.items() if isinstance(value, str)}
-        asked = Call("generate", self._asked.model, True, {}, said)
+        asked = Call("generate", wanted.model, True, {}, said)
         kind = self._client.binding.wrap(asked).header("accept") or "application/octet-stream"
         return (("content-type", kind), *_STREAM_HEADERS)
 
     def _ping(self) -> bytes:
         if self._answer is not None:
             return self._answer.ping()
-        payload = self._client.codec.encoder(self._asked, REAL_WORLD).ping()
+        payload = self._client.codec.encoder(self._attempts.asked, REAL_WORLD).ping()
         return b"" if payload is None else self._client.binding.frame(payload)
 
     def _end_with(self, fault: Fault) -> None:
@@ -171,7 +171,7 @@ class Stream:
         outlet, answer = self._outlet, self._answer
         fault = self._journal.redactor.fault(fault)
         if answer is None:
-            told = self._client.codec.encoder(self._asked, REAL_WORLD).feed((Failed(fault),))
+            told = self._client.codec.encoder(self._attempts.asked, REAL_WORLD).feed((Failed(fault),))
             outlet.end(b"".join([self._client.binding.frame(payload) for payload in told]))
         else:
             outlet.end(b"" if answer.over else answer.close(fault))

@@ -31,12 +31,12 @@ def rendered(conversation: Conversation) -> Any:
     return DIALECT.codec.render_request(conversation).body
 
 
-def content(*blocks: Any, model: str = CLAUDE) -> tuple[Any, ...]:
-    return parsed({"messages": [{"role": "user", "content": list(blocks)}]}, model).messages[0].blocks
+def content(*blocks: Any, model: str = CLAUDE, role: str = "user") -> tuple[Any, ...]:
+    return parsed(asking(*blocks, role=role), model).messages[0].blocks
 
 
-def asking(*blocks: Any) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": list(blocks)}]}
+def asking(*blocks: Any, role: str = "user") -> dict[str, Any]:
+    return {"messages": [{"role": role, "content": list(blocks)}]}
 
 
 # --- reading
@@ -54,6 +54,7 @@ def test_every_known_block_is_read() -> None:
         {"toolUse": {"toolUseId": "t1", "name": "get", "input": {"a": 1}}},
         {"reasoningContent": {"reasoningText": {"text": "hm", "signature": "s"}}},
         {"reasoningContent": {"redactedContent": "aGk="}},
+        role="assistant",
     )
     assert blocks == (
         Text("hi"),
@@ -346,7 +347,7 @@ FREE = "additionalModelRequestFields"
             },
         },
         {**BASE, "toolConfig": {"tools": [{"cachePoint": {"type": "default"}}, TOOL]}},
-        asking({"toolUse": {"toolUseId": "t", "name": "n", "input": {}, "x": 1}, "y": 2}),
+        asking({"toolUse": {"toolUseId": "t", "name": "n", "input": {}, "x": 1}, "y": 2}, role="assistant"),
         asking({"toolUse": {"toolUseId": "t", "name": "n", "input": {}, "type": "server_tool_use"}}),
         asking(
             {

@@ -115,8 +115,8 @@ class HttpExchange(Exchange):
         message = f"the request did not come whole within {BODY_SECONDS:g} s"
         self.spoil(Fault("timeout", message, 408))
 
-    def drop(self) -> None:
-        """Nobody will answer it any more. Without an answer the client must at least not wait for one."""
+    def drop(self, _: object) -> None:
+        """The task that answers is over. Without an answer the client must at least not wait for one."""
         if not self.finished and not self.gone:
             self.gone = True
             self._connection.abort()
@@ -148,6 +148,7 @@ class HttpExchange(Exchange):
         if not self._chunked:
             self.last = True
         self._head = self._rendered(status, headers, "transfer-encoding: chunked\r\n" if self._chunked else "")
+        self.headers = ()  # told
 
     def flush(self) -> None:
         if self._head and not self.gone:

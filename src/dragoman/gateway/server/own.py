@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.server.answering import HttpExchange
@@ -13,7 +14,7 @@ from dragoman.gateway.server.connection import Connection
 class OwnCarrier:
     """Gives each request to `answer`, in a task of its own."""
 
-    def __init__(self, answer: Callable[[Exchange], Awaitable[None]]) -> None:
+    def __init__(self, answer: Callable[[Exchange], Coroutine[Any, Any, None]]) -> None:
         self.connections: set[Connection] = set()
         self.slow: set[Connection] = set()  # whose clients do not keep up
         self.quiet_now = False
@@ -48,14 +49,10 @@ class OwnCarrier:
     # --- for connections
 
     def begin(self, exchange: HttpExchange) -> None:
-        exchange.task(self._loop.create_task(self._see_to(exchange)))
+        task = self._loop.create_task(self._answer(exchange))
+        task.add_done_callback(exchange.drop)
+        exchange.task(task)
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self.slow.discard(connection)
-
-    async def _see_to(self, exchange: HttpExchange) -> None:
-        try:
-            await self._answer(exchange)
-        finally:
-            exchange.drop()

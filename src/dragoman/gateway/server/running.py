@@ -18,6 +18,7 @@ from dragoman.gateway.app import Gateway
 from dragoman.gateway.config import Server as Settings
 from dragoman.gateway.server.acceptor import Acceptor
 from dragoman.gateway.server.carrier import SWEEP_SECONDS, Carrier
+from dragoman.gateway.server.trimming import Trimmer
 
 _LAST_WORDS = 2.0  # seconds between the last error of a stream and the end
 _LINGER = 3.0  # seconds that we listen after SIGTERM
@@ -45,7 +46,7 @@ class Server:
         carrier = self._carrier()
         acceptor = Acceptor(listening, carrier, most=_room(), exhausted=self._exhausted)
 
-        sweeping = loop.create_task(_sweep(carrier, acceptor))
+        sweeping = loop.create_task(_sweep(carrier, acceptor, Trimmer(self._gateway.load)))
         try:
             ready()
             await self._ending.wait()
@@ -128,11 +129,13 @@ class Server:
         self._gateway.tell("error", "no_connection", message=f"cannot take another connection: {error.strerror}")
 
 
-async def _sweep(carrier: Carrier, acceptor: Acceptor) -> None:
+async def _sweep(carrier: Carrier, acceptor: Acceptor, trimmer: Trimmer) -> None:
     loop = asyncio.get_running_loop()
     while True:
-        carrier.sweep(loop.time())
+        now = loop.time()
+        carrier.sweep(now)
         acceptor.look_again()
+        trimmer.look(now)
         await asyncio.sleep(SWEEP_SECONDS)
 
 
