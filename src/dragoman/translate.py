@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct, structs
@@ -27,6 +27,7 @@ from dragoman.model.events import (
     Failed,
     Finished,
     ReasoningDelta,
+    Run,
     Started,
     Step,
     Stopped,
@@ -35,6 +36,8 @@ from dragoman.model.events import (
 )
 from dragoman.model.filter import Back, Filter, MakeBack
 from dragoman.model.notes import Note, Notes
+from dragoman.wire.frame import Hole
+from dragoman.wire.jsonio import respelt
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -130,6 +133,13 @@ class Plan(Struct, frozen=True):
     def call(self) -> Call:
         return self.upstream.codec.render_request(self.sent)
 
+    def head(self) -> Call:
+        """The same without a body, for one that is already written in the upstream's own words."""
+        sent, told = self.sent, self.sent.hints
+        fields = {name: value for name, value in told.fields.items() if name not in told.spelling} if told else {}
+        hints = {name: value for name, value in fields.items() if isinstance(value, str)}
+        return Call("generate", sent.model, sent.stream, {}, hints)
+
 
 def plan(
     client: Dialect,
@@ -142,7 +152,7 @@ def plan(
     """Fit what a client asked to an upstream. Raises Unrepresentable for what it cannot be told (D9)."""
     settings = settings or Settings()
     notes = Notes(refuse=settings.losses == "refuse")
-    sent = asked if model is None else structs.replace(asked, model=model)
+    sent = asked if model in (None, asked.model) else structs.replace(asked, model=model)
     makers: list[MakeBack] = []
     altered = False
     for each in _filters(client, upstream, sent.model, settings):
@@ -204,11 +214,27 @@ class WaysBack:
     def feed(self, events: Events) -> Events:
         if len(events) != 1:
             return self._all(events, 0)
-        for position in self._routes[type(events[0])]:
+        for position in self._routes[type(events[0])].concerned:
             told = self._backs[position].feed(events)
             if told is not events:
                 return self._all(told, position + 1)
         return events
+
+    def lets(self, run: Run) -> int:
+        """How many of its deltas, from the first on, pass as they are."""
+        route = self._routes[run.kind]
+        size = len(run.row.texts)
+        if not route.lets:
+            return 0
+        for position in route.concerned:
+            let = self._backs[position].lets(run)  # type: ignore[attr-defined]
+            size = let if let < size else size  # `min` takes longer than all the rest
+        return size
+
+    def heard(self, run: Run) -> None:
+        """All of it has passed."""
+        for position in self._routes[run.kind].hear:
+            self._backs[position].heard(run)  # type: ignore[attr-defined]
 
     def _all(self, events: Events, first: int) -> Events:
         for back in self._backs[first:]:
@@ -216,17 +242,27 @@ class WaysBack:
         return events
 
 
-class _Routes(dict[type[Event], tuple[int, ...]]):
-    """Which ways back a lone event concerns, by its kind: of the usual ones, hardly any."""
+class _Route(Struct, frozen=True):
+    """The ways back that a lone event concerns; whether all of them can be asked about runs, and who wants to hear."""
+
+    concerned: tuple[int, ...]
+    lets: bool
+    hear: tuple[int, ...]
+
+
+class _Routes(dict[type[Event], _Route]):
+    """By the kind of event: of the usual ones, hardly any way back is concerned."""
 
     def __init__(self, backs: tuple[type[Back], ...]) -> None:
         super().__init__()
         self._backs = backs
 
-    def __missing__(self, kind: type[Event]) -> tuple[int, ...]:
-        concerned = tuple([at for at, back in enumerate(self._backs) if kind in getattr(back, "reads", {kind})])
-        self[kind] = concerned
-        return concerned
+    def __missing__(self, kind: type[Event]) -> _Route:
+        backs = self._backs
+        concerned = tuple([at for at, back in enumerate(backs) if kind in getattr(back, "reads", {kind})])
+        lets = all(hasattr(backs[at], "lets") for at in concerned)
+        self[kind] = route = _Route(concerned, lets, tuple([at for at in concerned if hasattr(backs[at], "heard")]))
+        return route
 
 
 _routes = lru_cache(maxsize=256)(_Routes)  # the same for all answers of a pair
@@ -261,6 +297,9 @@ _LAST: frozenset[type[Event]] = frozenset({Finished, Failed})
 class Answer:
     """One answer on its way back: the upstream's bytes in, the client's bytes out.
 
+    A run of deltas that nobody on the way wants to see goes out at once: the client's encoder gives the frame of such a
+    delta with a hole in it, and the strings fill it. All others go step by step, and what comes out is the same.
+
     `mask` takes out of an upstream's complaint what the client must not read.
     """
 
@@ -272,6 +311,11 @@ class Answer:
         self._encoder = client.codec.encoder(plan.asked, world)
         self._frame = client.binding.frame
         self._keeps_frames = plan.same_wire and not plan.settings.repair
+        self._around: Any = getattr(client.binding, "around", None)
+        fills = self._around is not None and not self._keeps_frames
+        self._hole: Callable[..., Hole | None] | None = getattr(self._encoder, "hole", None) if fills else None
+        self._heard: Callable[[Run], None] | None = getattr(self._encoder, "heard", None)
+        self._filling: tuple[Hole | None, bytes, bytes, bytes] = (None, b"", b"", b"")
         self.progress = Progress()
         self.over = False
         self.fault: Fault | None = None
@@ -292,18 +336,54 @@ class Answer:
         payload = None if self.over else self._encoder.ping()
         return b"" if payload is None else self._frame(payload)
 
-    def _write(self, steps: list[Step]) -> bytes:
+    def _write(self, steps: list[Step | Run]) -> bytes:
         out: list[bytes] = []
         try:
             for step in steps:
-                if self.over:
-                    break
-                out.append(self._written(step))
+                if isinstance(step, Step):
+                    self._add(step, out)
+                else:
+                    self._add_run(step, out)
         except DragomanError as error:  # something no filter knew: the client is told, in its own dialect
             self.over, self.fault = True, error.fault
             told = self._encoder.feed(self._masked((Failed(error.fault),)))
             out += [self._frame(payload) for payload in told]
-        return b"".join(out)
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    def _add_run(self, run: Run, out: list[bytes]) -> None:
+        """Write all that may go at once, and the rest step by step, asking again ever less often."""
+        at, size, alone = 0, len(run.row.texts), 1
+        while at < size:
+            rest = run.part(at, size) if at else run
+            if taken := self._filled(rest, out):
+                at, alone = at + taken, 1
+            else:
+                for step in rest.part(0, alone).steps():
+                    self._add(step, out)
+                at, alone = at + alone, alone * 2
+
+    def _filled(self, run: Run, out: list[bytes]) -> int:
+        """How many of the run's deltas, from the first on, went out at once."""
+        size = 0 if self._hole is None or self.over else self._ways.lets(run)
+        hole = self._hole(run.kind, run.key) if size and self._hole is not None else None
+        if hole is None:
+            return 0
+        if size < len(run.row.texts):
+            run = run.part(0, size)
+        self._ways.heard(run)
+        if self._heard is not None:
+            self._heard(run)
+        if hole is not self._filling[0]:
+            before, after = self._around(hole)
+            self._filling = hole, before, after + before, after
+        self.progress.begun = True
+        _, before, between, after = self._filling
+        out.append(before + between.join(respelt(run.row.texts, run.row.insides)) + after)
+        return size
+
+    def _add(self, step: Step, out: list[bytes]) -> None:
+        if not self.over:
+            out.append(self._written(step))
 
     def _written(self, step: Step) -> bytes:
         events = self._ways.feed(step.events)

@@ -285,7 +285,8 @@ def test_an_answer_of_a_hundred_thousand_levels_is_an_error_of_the_dialect(
     stand.upstreams[upstream].answer = lambda: streamed(events, kind_of(upstream))
     with stand.costs(cpu=2, memory=48):
         status, said = stand.ask(PATHS[client].format(upstream), question_of(client, upstream))
-    if client == upstream and said == b"".join(events):
+    passed = b"".join(event for event in events if b'"usage":{' not in event)  # which a chat did not ask for
+    if client == upstream and said in (b"".join(events), passed):
         return  # between equals it may be passed on as it came
     heard = EARS[client](said) if status == 200 else None
     assert status >= 500 or (heard is not None and heard.error and not heard.ended), (status, said[:300])

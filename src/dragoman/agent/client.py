@@ -15,7 +15,7 @@ from dragoman.dialects.base import REAL_WORLD, Dialect, Reader
 from dragoman.errors import Fault, LocalMisuse, TransportError, UpstreamFault
 from dragoman.model.assemble import unfold
 from dragoman.model.conversation import Conversation
-from dragoman.model.events import Events, Step
+from dragoman.model.events import Events, Run, Step
 from dragoman.translate import WaysBack, plan
 from dragoman.wire.http import HttpRequest, HttpResponse
 
@@ -67,7 +67,7 @@ class DialectClient:
                 yield ways.feed(step.events)
 
 
-def _steps(reader: Reader, body: Body) -> Iterator[Step]:
+def _steps(reader: Reader, body: Body) -> Iterator[Step | Run]:
     """What a body says, up to its end, or up to where the network broke it."""
     broken: Fault | None = None
     try:

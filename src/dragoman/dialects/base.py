@@ -12,10 +12,11 @@ from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from dragoman.dialects.moulds import Moulds
 from dragoman.errors import DragomanError, Fault
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Reply
-from dragoman.model.events import Event, Events, Failed, Finished, Step
+from dragoman.model.events import Event, Events, Failed, Finished, Run, Step
 from dragoman.model.filter import Filter
 from dragoman.wire.frame import Frame, FrameDecoder, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
@@ -56,6 +57,10 @@ class Decoder(Protocol):
     """Frames to events; sees whole frames only; may raise UpstreamViolation or UpstreamFault.
 
     It obeys model/grammar.py: the events of all frames and of `close` are one whole stream.
+
+    To be read in runs (moulds.py) it has `texts`, from a kind of delta to a pure reader of the string in a frame's data
+    that becomes the delta's text; the reader raises JsonError, or gives "", for frames that mean more than that, or
+    change how the next one is read. A decoder that must know what was said has `heard(run: Run)` too.
     """
 
     def feed(self, frame: Frame) -> Events | None:
@@ -66,7 +71,12 @@ class Decoder(Protocol):
 
 
 class Encoder(Protocol):
-    """Events to payloads. One that numbers its frames has `renumber(number: int)`, for when others' went out before."""
+    """Events to payloads. One that numbers its frames has `renumber(number: int)`, for when others' went out before.
+
+    To write runs in one go it has `hole(kind, key)`: the payload of such a delta of this block, with a hole for the
+    inside of the string that tells its text, or None if a delta would not go out as just that. And `heard(run: Run)`,
+    if it must know of those that went out so. A binding that puts the same bytes around every payload has `around`.
+    """
 
     def feed(self, events: Events) -> Iterable[Payload]: ...
 
@@ -153,41 +163,59 @@ class Dialect(Struct, frozen=True):
 
 
 class Reader:
-    """Bytes to steps, cut anywhere. A violation becomes Failed, so the frames before a bad one are not lost."""
+    """Bytes to steps, cut anywhere. A violation becomes Failed, so the frames before a bad one are not lost.
 
-    __slots__ = ("_decoder", "_frames", "over")
+    Frames that are alike but for one text come as one `Run` (moulds.py), which stands for as many steps.
+    """
+
+    __slots__ = ("_decoder", "_frames", "_moulds", "over")
 
     def __init__(self, frames: FrameDecoder, decoder: Decoder) -> None:
         self._frames = frames
         self._decoder = decoder
+        self._moulds = Moulds(frames, decoder)
         self.over = False
 
-    def feed(self, chunk: bytes) -> list[Step]:
-        return [] if self.over else self._steps(lambda: self._frames.feed(chunk))
-
-    def close(self, broken: Fault | None = None) -> list[Step]:
-        """The end of the bytes; `broken` says why if it was not their own end."""
+    def feed(self, chunk: bytes) -> list[Step | Run]:
         if self.over:
             return []
-        steps = self._steps(self._frames.close) if broken is None else []
+        steps: list[Step | Run] = []
+        run = self._moulds.run(chunk)
+        if run is not None:
+            steps.append(run)
+            chunk = chunk[len(run.row.raw) :]
+        if chunk:
+            try:
+                self._read(self._frames.feed(chunk), steps)
+            except DragomanError as error:
+                steps.append(self._ended((Failed(error.fault),)))
+        return steps
+
+    def close(self, broken: Fault | None = None) -> list[Step | Run]:
+        """The end of the bytes; `broken` says why if it was not their own end."""
+        steps: list[Step | Run] = []
+        try:
+            if broken is None and not self.over:
+                self._read(self._frames.close(), steps)
+        except DragomanError as error:
+            steps.append(self._ended((Failed(error.fault),)))
         if not self.over:
             steps.append(self._ended(self._decoder.close(broken)))
         return steps
 
-    def _steps(self, frames: Callable[[], Iterable[Frame]]) -> list[Step]:
-        steps: list[Step] = []
-        try:
-            for frame in frames():
-                events = self._decoder.feed(frame)
-                if events is None:
-                    continue
+    def _read(self, frames: Iterable[Frame], steps: list[Step | Run]) -> None:
+        moulds = self._moulds
+        for frame in frames:
+            events = self._decoder.feed(frame)
+            if events is not None:
                 steps.append(Step(events, frame.raw))
                 if events and type(events[-1]) in _LAST:
                     self.over = True
                     break
-        except DragomanError as error:
-            steps.append(self._ended((Failed(error.fault),)))
-        return steps
+            moulds.learn(frame, events)
+            run = moulds.run()
+            if run is not None:
+                steps.append(run)
 
     def _ended(self, events: Events) -> Step:
         self.over = True

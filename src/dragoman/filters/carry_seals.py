@@ -25,6 +25,7 @@ from dragoman.model.events import (
     Cited,
     Event,
     Events,
+    Run,
     Sealed,
     Stopped,
     TextDelta,
@@ -35,6 +36,7 @@ from dragoman.model.notes import Notes
 _PREFIX = "dragoman1."
 _CODED_PREFIX = base64.b64encode(_PREFIX[:9].encode()).decode()  # how a mark begins that is bytes in base64
 _KINDS = {"signature", "redacted", "encrypted"}
+_SEALED = (Text, Reasoning, ToolCall)
 _PLAIN, _RIDING = 2, 3  # dots behind the prefix
 _RIDERS = 1 << 40  # the keys of thoughts that only carry a seal begin here: no decoder counts so far
 
@@ -86,12 +88,20 @@ class CarrySeals:
         self._back = partial(_Riding if rides else _Marks, client, client_family)
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        home = _Home(notes)
-        messages = tuple(map(home.message, conversation.messages))
-        home.end()
-        if any(one is not other for one, other in zip(messages, conversation.messages, strict=True)):
-            conversation = structs.replace(conversation, messages=messages)
+        if any(map(_has_seal, conversation.messages)):
+            home = _Home(notes)
+            messages = tuple(map(home.message, conversation.messages))
+            home.end()
+            if any(one is not other for one, other in zip(messages, conversation.messages, strict=True)):
+                conversation = structs.replace(conversation, messages=messages)
         return conversation, self._back
+
+
+def _has_seal(message: Message) -> bool:
+    for block in message.blocks:  # noqa: SIM110  # a generator for each message would cost more than the rest
+        if isinstance(block, _SEALED) and block.seal is not None:
+            return True
+    return False
 
 
 class _Home:
@@ -102,7 +112,7 @@ class _Home:
         self._riding: dict[str, tuple[Seal, str]] = {}  # by the id of the call that is to come; where the seal stood
 
     def message(self, message: Message) -> Message:
-        if not self._riding and not any(getattr(block, "seal", None) for block in message.blocks):
+        if not self._riding and not _has_seal(message):
             return message
         blocks: list[Block] = []
         for block in message.blocks:
@@ -215,6 +225,9 @@ class _Riding(_Marks):
         self._texts: dict[int, BlockStarted] = {}
         self._waiting: dict[int, list[Seal]] = {}  # of texts, by choice
         self._riders = _RIDERS
+
+    def lets(self, run: Run) -> int:
+        return 0 if run.key in self._held else len(run.row.texts)
 
     def _mark(self, event: Event) -> Iterable[Event]:
         match event:

@@ -25,6 +25,7 @@ from dragoman.model.events import (
     Events,
     OpaqueEvent,
     ReasoningDelta,
+    Run,
     Sealed,
     Started,
     Stopped,
@@ -61,6 +62,25 @@ def _decoded(data: str) -> str | None:
         return None
 
 
+def _is_plain(message: Message) -> bool:
+    """Whether it holds nothing that only one family understands, and nothing that some targets cannot carry."""
+    if message.extra is not None:
+        return False
+    for block in message.blocks:
+        if block.extra is not None:
+            return False
+        if isinstance(block, ToolResult):
+            if not all(map(_is_plain_text, block.content)):
+                return False
+        elif not _is_plain_text(block) and not (isinstance(block, ToolCall) and block.seal is None):
+            return False
+    return True
+
+
+def _is_plain_text(block: Block) -> bool:
+    return isinstance(block, Text) and block.extra is None and block.seal is None and not block.citations
+
+
 class _Request:
     def __init__(self, target: Capabilities, family: str, notes: Notes) -> None:
         self._target = target
@@ -68,13 +88,9 @@ class _Request:
         self._notes = notes
 
     def fit(self, conversation: Conversation) -> Conversation:
-        last = max((i for i, message in enumerate(conversation.messages) if message.role == "user"), default=-1)
-        fitted = [self._message(message, index == last) for index, message in enumerate(conversation.messages)]
-        messages = tuple(
-            one
-            for one, was in zip(fitted, conversation.messages, strict=True)
-            if one.blocks or not was.blocks or one.role != "system"  # between turns nobody misses an empty one
-        )
+        messages = conversation.messages
+        if not all(map(_is_plain, messages)):
+            messages = self._messages(messages)
         tools = tuple(tool for tool in map(self._tool, conversation.tools) if tool is not None)
         return structs.replace(
             conversation,
@@ -85,6 +101,15 @@ class _Request:
             output=self._bare(conversation.output, "output"),
             extra=self._extra(conversation.extra, ""),
             hints=self._extra(conversation.hints, "headers"),
+        )
+
+    def _messages(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        last = max((i for i, message in enumerate(messages) if message.role == "user"), default=-1)
+        fitted = [self._message(message, index == last) for index, message in enumerate(messages)]
+        return tuple(
+            one
+            for one, was in zip(fitted, messages, strict=True)
+            if one.blocks or not was.blocks or one.role != "system"  # between turns nobody misses an empty one
         )
 
     def _extra(self, extra: Extra | None, at: str) -> Extra | None:
@@ -103,6 +128,8 @@ class _Request:
         return node if kept is extra else structs.replace(node, extra=kept)
 
     def _message(self, message: Message, last: bool) -> Message:
+        if _is_plain(message):
+            return message
         blocks = tuple(kept for block in message.blocks if (kept := self._block(block, last)) is not None)
         message = self._bare(message, message.at.path)
         return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
@@ -239,6 +266,9 @@ class _Answer:
             return events
         out = tuple(kept for event in events if (kept := self._take(event)) is not None)
         return events if out == events else out
+
+    def lets(self, run: Run) -> int:
+        return 0 if run.key in self._dropped else len(run.row.texts)
 
     def _take(self, event: Event) -> Event | None:
         match event:

@@ -46,7 +46,18 @@ class FillEmpty:
         return canonical(structs.replace(conversation, messages=tuple(messages), system=system)), None
 
 
+def _says_all(message: Message) -> bool:
+    """Whether none of its texts is blank."""
+    for block in message.blocks:
+        for part in block.content if isinstance(block, ToolResult) else (block,):
+            if isinstance(part, Text) and not part.seal and (not part.text or part.text.isspace()):
+                return False
+    return True
+
+
 def _spoken(message: Message, notes: Notes) -> Message:
+    if _says_all(message):
+        return message
     blocks = _without_blanks(message.blocks, notes)
     blocks = tuple([_result(block, notes) if isinstance(block, ToolResult) else block for block in blocks])
     return message if blocks == message.blocks else structs.replace(message, blocks=blocks)

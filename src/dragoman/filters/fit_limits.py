@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
 from msgspec import Struct, structs
 
 from dragoman.errors import Unrepresentable
 from dragoman.filters.fit_thinking import fit_thinking
-from dragoman.model.blocks import Block, Cache, Opaque, ToolResult
+from dragoman.model.blocks import Block, Opaque, Reasoning, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Output, ToolChoice, ToolSpec
 from dragoman.model.filter import MakeBack
@@ -175,7 +175,7 @@ def _user(conversation: Conversation, target: Capabilities, notes: Notes) -> Con
 def _cache_marks(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
     """Keep as many marks as the target takes: those of tools and system first, then the newest of the messages."""
     lasting = sum(1 for node in (*conversation.tools, *conversation.system) if node.cache)
-    passing = sum(1 for message in conversation.messages for _ in _marks(message))
+    passing = sum(map(_marks, conversation.messages))
     surplus = lasting + passing - target.cache_marks
     if surplus <= 0:
         return conversation
@@ -189,13 +189,16 @@ def _cache_marks(conversation: Conversation, target: Capabilities, notes: Notes)
     return structs.replace(conversation, messages=messages, system=system, tools=tools)
 
 
-def _marks(message: Message) -> Iterator[Cache]:
+def _marks(message: Message) -> int:
+    marks = 0
     for block in message.blocks:
-        inner = block.content if isinstance(block, ToolResult) else ()
-        for each in (*inner, block):
-            cache = getattr(each, "cache", None)
-            if cache is not None:
-                yield cache
+        if not isinstance(block, Reasoning) and block.cache is not None:
+            marks += 1
+        if isinstance(block, ToolResult):
+            for part in block.content:
+                if part.cache is not None:
+                    marks += 1
+    return marks
 
 
 class _Strip:

@@ -24,6 +24,7 @@ from dragoman.model.events import (
     Events,
     Failed,
     Finished,
+    Run,
     Sealed,
     Stopped,
 )
@@ -65,8 +66,8 @@ class ObjectArguments:
         self._upstream = upstream
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if self._upstream.arguments == "object":
-            messages = tuple(_settle_message(message, notes) for message in conversation.messages)
+        if self._upstream.arguments == "object" and ToolCall in conversation.kinds:
+            messages = tuple([_settle_message(message, notes) for message in conversation.messages])
             if messages != conversation.messages:
                 conversation = structs.replace(conversation, messages=messages)
         if self._client.arguments != "object":
@@ -77,7 +78,7 @@ class ObjectArguments:
 def _settle_message(message: Message, notes: Notes) -> Message:
     if message.role != "assistant":
         return message
-    blocks = tuple(_settle(block, notes) for block in message.blocks)
+    blocks = tuple([_settle(block, notes) for block in message.blocks])
     return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
 
 
@@ -136,6 +137,17 @@ class _Objects:
         out = tuple(each for event in events for each in self._take(event))
         return events if out == events else out
 
+    def lets(self, run: Run) -> int:
+        call = self._calls.get(run.key)
+        return 0 if call is None or call.scanner is None or self._failed else len(run.row.texts)
+
+    def heard(self, run: Run) -> None:
+        self._scan(self._calls[run.key], run.text)
+
+    def _scan(self, call: _Arguments, text: str) -> None:
+        if call.scanner is not None and call.scanner.feed(text).strip():
+            call.tail = True
+
     def _is_live(self, event: Event) -> bool:
         """The hot path: more of arguments that are known to be an object."""
         if type(event) is not ArgumentsDelta:
@@ -143,7 +155,7 @@ class _Objects:
         call = self._calls.get(event.key)
         if call is None or call.scanner is None:
             return False
-        call.tail = bool(call.scanner.feed(event.text).strip()) or call.tail
+        self._scan(call, event.text)
         return True
 
     def _take(self, event: Event) -> Iterable[Event]:
@@ -163,7 +175,7 @@ class _Objects:
 
     def _grow(self, key: int, text: str, call: _Arguments) -> Iterable[Event]:
         if call.scanner is not None:
-            call.tail = bool(call.scanner.feed(text).strip()) or call.tail
+            self._scan(call, text)
             yield ArgumentsDelta(key, text)
             return
         begun = text.lstrip() if not call.held else text

@@ -27,6 +27,8 @@ class PairTools:
     name = "pair_tools"
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        if _paired(conversation):
+            return conversation, None
         before = len(notes)
         pairing = _Pairing(notes)
         for message in conversation.messages:
@@ -35,6 +37,29 @@ class PairTools:
         if len(notes) == before:
             return conversation, None
         return canonical(structs.replace(conversation, messages=messages)), None
+
+
+def _paired(conversation: Conversation) -> bool:
+    """Whether there is nothing to do: each id is called once and answered in the next message, with no other result."""
+    if conversation.kinds.isdisjoint((ToolCall, ToolResult)):
+        return True
+    seen: set[str] = set()
+    asked: list[str] = []
+    for message in conversation.messages:
+        called: list[str] = []
+        given: list[str] = []
+        for block in message.blocks:
+            if isinstance(block, ToolCall):
+                called.append(block.id)
+            elif isinstance(block, ToolResult):
+                given.append(block.call_id)
+        if given != asked and sorted(given) != sorted(asked):
+            return False
+        if not seen.isdisjoint(called) or (len(called) > 1 and len(set(called)) < len(called)):
+            return False
+        seen.update(called)
+        asked = called
+    return not asked
 
 
 class _Turn:

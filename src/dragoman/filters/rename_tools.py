@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache, partial
 from hashlib import sha256
 
@@ -53,10 +53,12 @@ class RenameTools:
         names = _Aliases(self._names, "tools.renamed", notes)
         ids = _Aliases(self._ids, "ids.renamed", notes)
         tools = tuple([_tool(tool, names) for tool in conversation.tools])
-        messages = tuple([_message(message, names, ids) for message in conversation.messages])
+        if not conversation.kinds.isdisjoint((ToolCall, ToolResult)):
+            _look(conversation.messages, names, ids)
         choice = _choice(conversation.tool_choice, names)
         make_back = partial(_Back, names.originals(), ids.seen, len(conversation.messages))
         if names.originals() or ids.originals():
+            messages = tuple([_message(message, names, ids) for message in conversation.messages])
             conversation = structs.replace(conversation, tools=tools, messages=messages, tool_choice=choice)
         return conversation, make_back
 
@@ -66,6 +68,7 @@ class _Aliases:
 
     def __init__(self, alphabet: Alphabet, rule: str, notes: Notes) -> None:
         self._alphabet = alphabet
+        self._legal = _rules(alphabet)[0].fullmatch
         self._rule = rule
         self._notes = notes
         self._aliases: dict[str, str] = {}
@@ -77,7 +80,7 @@ class _Aliases:
     def of(self, text: str, at: str) -> str:
         alias = self._aliases.get(text)
         if alias is None:
-            alias = self._aliases[text] = rename(text, self._alphabet)
+            alias = self._aliases[text] = text if self._legal(text) else rename(text, self._alphabet)
             if alias != text:
                 self._notes.renamed(self._rule, at, f"{text!r} is sent as {alias!r}")
         return alias
@@ -96,6 +99,17 @@ def _tool(tool: ToolSpec | Opaque, names: _Aliases) -> ToolSpec | Opaque:
 def _choice(choice: ToolChoice, names: _Aliases) -> ToolChoice:
     allowed = tuple([names.of(name, "tool_choice") for name in choice.names])
     return choice if allowed == choice.names else structs.replace(choice, names=allowed)
+
+
+def _look(messages: Iterable[Message], names: _Aliases, ids: _Aliases) -> None:
+    """Find out which names and ids need an alias; most requests have none that does."""
+    for message in messages:
+        for block in message.blocks:
+            if isinstance(block, ToolCall):
+                ids.of(block.id, block.at.path)
+                names.of(block.name, block.at.path)
+            elif isinstance(block, ToolResult):
+                ids.of(block.call_id, block.at.path)
 
 
 def _message(message: Message, names: _Aliases, ids: _Aliases) -> Message:

@@ -18,6 +18,7 @@ from dragoman.model.events import (
     Events,
     Failed,
     ReasoningDelta,
+    Run,
     Sealed,
     Stopped,
     TextDelta,
@@ -69,6 +70,13 @@ class _Queue:
             if out and isinstance(out[-1], Failed):
                 break
         return events if len(out) == len(events) and all(map(_same, out, events)) else tuple(out)
+
+    def lets(self, run: Run) -> int:
+        return len(run.row.texts) if run.key == self._head and not self._waiting and not self._failed else 0
+
+    def heard(self, run: Run) -> None:
+        if self._scanner is not None:
+            self._scanner.feed(run.text)
 
     def _is_live(self, event: Event) -> bool:
         return (type(event) is TextDelta or type(event) is ReasoningDelta) and event.key == self._head

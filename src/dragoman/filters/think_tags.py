@@ -9,7 +9,17 @@ from collections.abc import Iterable
 
 from dragoman.model.blocks import Reasoning, Text
 from dragoman.model.conversation import Conversation
-from dragoman.model.events import BlockEnded, BlockStarted, Cited, Event, Events, ReasoningDelta, Sealed, TextDelta
+from dragoman.model.events import (
+    BlockEnded,
+    BlockStarted,
+    Cited,
+    Event,
+    Events,
+    ReasoningDelta,
+    Run,
+    Sealed,
+    TextDelta,
+)
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 
@@ -51,6 +61,9 @@ class _Split:
             return events
         out = tuple(each for event in events for each in self._take(event))
         return events if out == events else out
+
+    def lets(self, run: Run) -> int:
+        return len(run.row.texts) if run.kind is not TextDelta or self._passes(run.key) else 0
 
     def _passes(self, key: int) -> bool:
         block = self._blocks.get(key)

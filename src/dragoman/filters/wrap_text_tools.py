@@ -34,7 +34,9 @@ class WrapTextTools:
         wrapped = {tool.name for tool in conversation.tools if isinstance(tool, ToolSpec) and tool.schema is None}
         if self._native:
             return conversation, (lambda notes: _Unwrap(wrapped, notes)) if wrapped else None
-        messages = tuple(_wrap_message(message, notes) for message in conversation.messages)
+        messages = conversation.messages
+        if ToolCall in conversation.kinds:
+            messages = tuple([_wrap_message(message, notes) for message in messages])
         tools = tuple(_wrap_tool(tool, notes) for tool in conversation.tools)
         if not wrapped and messages == conversation.messages:
             return conversation, None
@@ -52,7 +54,10 @@ def _wrap_tool(tool: ToolSpec | Opaque, notes: Notes) -> ToolSpec | Opaque:
 
 
 def _wrap_message(message: Message, notes: Notes) -> Message:
-    if not any(isinstance(block, ToolCall) and block.form == "text" for block in message.blocks):
+    for block in message.blocks:
+        if isinstance(block, ToolCall) and block.form == "text":
+            break
+    else:
         return message
     return structs.replace(message, blocks=tuple(_wrap_call(block, notes) for block in message.blocks))
 

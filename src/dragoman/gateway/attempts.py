@@ -247,11 +247,11 @@ class Attempts:
         return found or self.asked.user
 
     def _request(self, backend: Backend, made: Plan) -> HttpRequest:
-        binding = made.upstream.binding
+        binding, given = made.upstream.binding, self._exchange.request
+        self._exchange.request = structs.replace(given)  # what was read of its body is not kept while it is answered
         if made.verbatim and made.sent.model == made.asked.model:
-            given = self._exchange.request.body
-            if (name := jsonio.doubled(given)) is None:
-                return structs.replace(binding.wrap(made.head()), body=given)
+            if (name := jsonio.doubled(given.body, given.document)) is None:
+                return structs.replace(binding.wrap(made.head()), body=given.body)
             # Whoever reads it next might take the first of the two, which nobody has looked at here.
             what = f"{name!r} stands twice in one object; the last one counts"
             note = Note("json.duplicate_keys", "dropped", "", what)

@@ -29,7 +29,7 @@ class Redactor:
         self._secrets = secrets
 
     def text(self, text: str) -> str:
-        text = masked(text, self._secrets())
+        text = masked(text, dict.fromkeys(self._secrets()))  # one key may serve many upstreams
         return _SECRET_SHAPE.sub(MASK, text) if any(mark in text for mark in _SECRET_MARKS) else text
 
     def headers(self, headers: Headers) -> Headers:

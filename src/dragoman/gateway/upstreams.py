@@ -191,7 +191,8 @@ class _Making:
         simulated = table.preset == SIMULATOR
         address = "" if simulated or dialect is None else self.base_url(dialect)
         # All parts are made before any is missed: every problem shall be told at once.
-        key_header, logins, headers, settings = self.key_header(dialect), self.logins(), self.headers(), self.translation()
+        key_header, logins = self.key_header(dialect), self.logins()
+        headers, settings = self.headers(), self.translation()
         proxy = self.proxy(urlsplit(address)) if address else None
         if dialect is None:
             return None

@@ -10,7 +10,7 @@ from msgspec import Struct
 from dragoman.wire.jsonio import Json
 
 
-class Where(Struct, frozen=True, eq=False):
+class Where(Struct, frozen=True, eq=False, gc=False):
     """A place in the client's payload. Equal to every other, so that it never decides whether two values are.
 
     `bare`: what a node there should hold was not given at all, which says less than giving nothing.

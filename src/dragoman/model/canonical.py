@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import is_
+from typing import TypeVar
 
 from msgspec import structs
 
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message
+
+N = TypeVar("N", Text, Message)
 
 
 def canonical(conversation: Conversation) -> Conversation:
@@ -18,11 +22,19 @@ def canonical(conversation: Conversation) -> Conversation:
     messages are part of `system`; a text that says nothing and carries nothing is no block. Raises MalformedRequest
     for a call that the assistant does not make and a result that the user does not give: no target has a place for it.
     """
-    messages = _join_result_turns(map(_tidy, conversation.messages))
+    messages = [*map(_tidy, conversation.messages)]
+    if _has_split_turns(messages):
+        messages = _join_result_turns(messages)
     system = list(filter(_says_something, conversation.system))
     while messages and messages[0].role == "system" and _plain(messages[0]):
         system.extend(_inherit(messages.pop(0)))
+    if _same(messages, conversation.messages) and _same(system, conversation.system):
+        return conversation
     return structs.replace(conversation, messages=tuple(messages), system=tuple(system))
+
+
+def _same(nodes: list[N], others: tuple[N, ...]) -> bool:
+    return len(nodes) == len(others) and all(map(is_, nodes, others))
 
 
 def spaced(before: Iterable[Block], blocks: tuple[Block, ...], seam: str) -> tuple[Block, ...]:
@@ -42,15 +54,37 @@ def _says_something(block: Block) -> bool:
 
 
 def _tidy(message: Message) -> Message:
+    role, tidy, others = message.role, True, False
     for block in message.blocks:
-        if isinstance(block, ToolCall) and message.role != "assistant":
-            raise MalformedRequest(f"a tool call stands in a {message.role} message", at=block.at.path)
-        if isinstance(block, ToolResult) and message.role != "user":
-            raise MalformedRequest(f"a tool result stands in a message of the role {message.role}", at=block.at.path)
+        if isinstance(block, ToolResult):
+            if role != "user":
+                raise MalformedRequest(f"a tool result stands in a message of the role {role}", at=block.at.path)
+            tidy = tidy and not others
+            continue
+        others = True
+        if isinstance(block, Text):
+            tidy = tidy and bool(block.text)
+        elif isinstance(block, ToolCall) and role != "assistant":
+            raise MalformedRequest(f"a tool call stands in a {role} message", at=block.at.path)
+    if tidy:
+        return message
     blocks = tuple(filter(_says_something, message.blocks))
     if message.role == "user" and any(isinstance(block, ToolResult) for block in blocks[1:]):
         blocks = tuple(sorted(blocks, key=lambda block: not isinstance(block, ToolResult)))
     return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
+
+
+def _has_split_turns(messages: Iterable[Message]) -> bool:
+    """Whether a user message follows results."""
+    answered = False
+    for message in messages:
+        if message.role == "user":
+            if answered:
+                return True
+            answered = _has_results(message)
+        else:
+            answered = False
+    return False
 
 
 def _join_result_turns(messages: Iterable[Message]) -> list[Message]:
@@ -77,7 +111,7 @@ def _one_turn(run: list[Message]) -> list[Message]:
 
 
 def _has_results(message: Message) -> bool:
-    return any(isinstance(block, ToolResult) for block in message.blocks)
+    return bool(message.blocks) and type(message.blocks[0]) is ToolResult  # it is tidy: they come first
 
 
 def _union(one: Extra | None, other: Extra | None) -> Extra | bool | None:

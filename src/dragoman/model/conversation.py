@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
@@ -59,7 +60,7 @@ class Thinking(Struct, frozen=True):
     show: bool | None = None  # None: as the target does by itself
 
 
-class Conversation(Node, frozen=True):
+class Conversation(Node, frozen=True, dict=True):
     model: str
     messages: tuple[Message, ...]
     system: tuple[Text, ...] = ()
@@ -75,6 +76,11 @@ class Conversation(Node, frozen=True):
     previous: str | None = None
     user: str = ""  # who asks, for the upstream's abuse checks
     hints: Extra | None = None  # request headers that matter to one family
+
+    @cached_property
+    def kinds(self) -> frozenset[type[Block]]:
+        """The types of the blocks of its messages: a filter for what is not there need not look through them all."""
+        return frozenset({type(block) for message in self.messages for block in message.blocks})
 
 
 def bare(conversation: Conversation) -> Conversation:

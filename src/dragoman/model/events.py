@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -9,6 +10,7 @@ from msgspec import Struct
 from dragoman.errors import Fault
 from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Stop, Usage
+from dragoman.wire.frame import Row
 from dragoman.wire.jsonio import Json
 
 
@@ -104,8 +106,50 @@ Events: TypeAlias = tuple[Event, ...]
 FINISHED = Finished()
 
 
+Delta: TypeAlias = TextDelta | ReasoningDelta | ArgumentsDelta
+
+
 class Step(Struct, frozen=True, gc=False):
     """One wire frame: what it meant, and itself. Empty `raw`: it has no frame of its own."""
 
     events: Events
     raw: bytes = b""
+
+
+class Run(Struct, frozen=True, gc=False):
+    """Many wire frames in a row, each of which is one delta of the same kind and block: as many steps in one."""
+
+    kind: type[Delta]
+    key: int
+    row: Row
+    text: str  # of all of them
+
+    @property
+    def events(self) -> Events:
+        return tuple([self.kind(self.key, text) for text in self.row.texts])
+
+    @property
+    def raw(self) -> bytes:
+        return self.row.raw
+
+    def clear(self, search: Callable[[str], object]) -> int:
+        """How many of its texts, from the first on, have none of the characters that `search` finds."""
+        texts = self.row.texts
+        if search(self.text) is None:
+            return len(texts)
+        return next(at for at, text in enumerate(texts) if search(text) is not None)
+
+    def part(self, start: int, stop: int) -> Run:
+        row = self.row
+        insides = row.insides[start:stop]
+        begin = start * row.rim + sum(map(len, row.insides[:start]))
+        end = begin + len(insides) * row.rim + sum(map(len, insides))
+        texts = row.texts[start:stop]
+        return Run(self.kind, self.key, Row(texts, insides, row.raw[begin:end], row.rim), "".join(texts))
+
+    def steps(self) -> Iterator[Step]:
+        row, at = self.row, 0
+        for text, inside in zip(row.texts, row.insides, strict=True):
+            end = at + row.rim + len(inside)
+            yield Step((self.kind(self.key, text),), row.raw[at:end])
+            at = end

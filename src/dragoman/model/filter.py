@@ -14,8 +14,11 @@ class Back(Protocol):
     """The answer half of a filter: stateful, one per answer. Returns the same tuple if nothing changes.
 
     Every stream ends with Finished or Failed, so a filter that holds something lets go of it there. One that looks at
-    some kinds of events only may name them in `reads`, a set of types, of its class: a lone event of another kind is not
+    some kinds of events only may name them in its class's `reads`, a set of types: a lone event of another kind is not
     shown to it.
+
+    One that lets most deltas pass may have `lets(run: Run) -> int`, how many of a run, from the first on, would pass
+    as they are: those are not shown to it, but told to `heard(run: Run)`, if it has that.
     """
 
     def feed(self, events: Events) -> Events: ...

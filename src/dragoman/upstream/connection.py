@@ -7,7 +7,6 @@ a body is over when the parser says so, or, if the head announced no length, whe
 from __future__ import annotations
 
 import asyncio
-import select
 import ssl
 from time import monotonic
 from typing import TYPE_CHECKING, cast
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
 
 HEAD_BYTES = 64 * 1024  # of heads, 1xx included; and of anything else that brings no body, such as trailers
 HEAD_FIELDS = 128
+# Names that most answers have: no other string is made for them.
+_COMMON = "cache-control connection content-length content-type date request-id server transfer-encoding x-request-id"
+_NAMES = {spelt.encode(): name for name in _COMMON.split() for spelt in (name, name.title())}
 STALE_SECONDS = 1.0  # that a kept connection is closed shows within a round trip; later, the request may have run
 
 
@@ -40,7 +42,6 @@ class Connection(asyncio.BufferedProtocol):
         "_lane",
         "_parser",
         "_paused",
-        "_poll",
         "_refusal",
         "_reply",
         "_reused",
@@ -57,7 +58,6 @@ class Connection(asyncio.BufferedProtocol):
         self._lane = lane
         self._buffer = buffer
         self._transport: asyncio.Transport | None = None
-        self._poll: select.poll | None = None
         self._parser: HttpResponseParser | None = None
         self._reply: Reply | None = None
         self._fields: list[tuple[bytes, bytes]] = []
@@ -93,7 +93,7 @@ class Connection(asyncio.BufferedProtocol):
         """Whether an idle connection is still good: open, and with nothing to read, which could only be its end."""
         if self._transport is None or self._transport.is_closing():
             return False
-        return self._poll is None or not self._poll.poll(0)
+        return self._lane.quiet(self._transport.get_extra_info("socket").fileno())
 
     def pause(self) -> None:
         if not self._paused and self._transport is not None:
@@ -115,9 +115,6 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._lane.connections.add(self)
-        if hasattr(select, "poll"):
-            self._poll = select.poll()
-            self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer
@@ -180,7 +177,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if len(fields) > HEAD_FIELDS:
             self._refuse(f"sent a head of more than {HEAD_FIELDS} fields")
-        headers = tuple([(name.decode("latin-1").lower(), value.decode("latin-1").rstrip()) for name, value in fields])
+        headers = tuple([(_NAMES.get(name) or _name(name), value.decode("latin-1").rstrip()) for name, value in fields])
         self._fields = []
         for name, value in headers:
             if name == "transfer-encoding" and value.lower() != "chunked":
@@ -258,6 +255,10 @@ class Connection(asyncio.BufferedProtocol):
             return True
         except ssl.SSLError:
             return False
+
+
+def _name(raw: bytes) -> str:
+    return raw.decode("latin-1").lower()
 
 
 def _ends_with_the_connection(reply: Reply) -> bool:

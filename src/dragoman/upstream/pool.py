@@ -7,6 +7,7 @@ when none is idle, so there are never more connections than slots.
 from __future__ import annotations
 
 import asyncio
+import select
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,7 @@ class Lane:
         self._idle: list[Connection] = []
         self._active = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
+        self._poll = select.poll() if hasattr(select, "poll") else None  # one for all: each has a table of its own
 
     @property
     def state(self) -> LaneState:
@@ -90,6 +92,17 @@ class Lane:
                 return connection
             connection.abort()
         return None
+
+    def quiet(self, descriptor: int) -> bool:
+        """Whether there is nothing to read, as far as can be told."""
+        poll = self._poll
+        if poll is None:
+            return True
+        poll.register(descriptor, select.POLLIN)
+        try:
+            return not poll.poll(0)
+        finally:
+            poll.unregister(descriptor)
 
     def keep(self, connection: Connection) -> bool:
         """Keep a connection for the next exchange; False if there are enough."""

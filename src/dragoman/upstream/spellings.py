@@ -17,18 +17,21 @@ _SHORTEST_CORE = 8
 
 def masked(text: str, secrets: Iterable[str]) -> str:
     """The text without these secrets, however they are spelt."""
-    for secret in secrets:
-        for spelling in spellings(secret):
-            if spelling in text:
-                text = text.replace(spelling, MASK)
+    for spelling in _all_spellings(tuple(secrets)):
+        if spelling in text:
+            text = text.replace(spelling, MASK)
     return text
 
 
-@lru_cache(maxsize=128)
-def spellings(secret: str) -> tuple[str, ...]:
-    """All that gives the secret away, the longest first; nothing for one too short to be told from a word."""
-    found = {each for part in (secret, *_inside(secret)) if len(part) >= _SHORTEST for each in _spelt(part)}
+@lru_cache(maxsize=16)
+def _all_spellings(secrets: tuple[str, ...]) -> tuple[str, ...]:
+    found = {spelling for secret in secrets for spelling in spellings(secret)}
     return tuple(sorted(found, key=lambda each: (-len(each), each)))
+
+
+def spellings(secret: str) -> set[str]:
+    """All that gives the secret away; nothing for one too short to be told from a word."""
+    return {each for part in (secret, *_inside(secret)) if len(part) >= _SHORTEST for each in _spelt(part)}
 
 
 def _inside(secret: str) -> Iterator[str]:
@@ -51,7 +54,6 @@ def _spelt(text: str) -> Iterator[str]:
         yield re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), spelt)
     raw = text.encode(errors="surrogatepass")
     for encode in (b64encode, urlsafe_b64encode):
-        yield encode(raw).decode()
         yield from (core for offset in range(3) if len(core := _core(raw, offset, encode)) >= _SHORTEST_CORE)
 
 

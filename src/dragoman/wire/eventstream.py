@@ -20,8 +20,8 @@ from zlib import crc32
 from msgspec import Struct
 
 from dragoman.errors import BadFrame, LocalMisuse, Truncated
-from dragoman.wire.frame import Frame
-from dragoman.wire.jsonio import quote
+from dragoman.wire.frame import Frame, Row
+from dragoman.wire.jsonio import quote, strings
 
 # botocore's limits. aws-c-event-stream has one of 24 MiB for headers and payload together.
 MAX_HEADERS = 128 * 1024
@@ -32,6 +32,7 @@ _PRELUDE = Layout(">III")
 _PRELUDE_SIZE = 12
 _LENGTHS = Layout(">II")
 _CRC = Layout(">I")
+_BACKSLASH = 0x5C
 _LONGEST_CACHED = 1024  # bytes of headers: nobody shall fill the cache with megabytes
 
 
@@ -126,12 +127,24 @@ class Message(Struct, frozen=True):
 # --- decoding
 
 
+class Mould(Struct, frozen=True, gc=False):
+    """A message without the inside of one JSON string in its payload."""
+
+    head: bytes  # from the headers to the string
+    payload: int  # where it begins
+    tail: bytes
+    rim: int
+
+
 class EventStreamDecoder:
     """Feed bytes cut anywhere; get frames, or whole messages. After an error the decoder stays failed."""
 
-    __slots__ = ("_failed", "_held", "_need", "_size")
+    __slots__ = ("_at", "_buffer", "_failed", "_held", "_need", "_size", "_tired")
 
     def __init__(self) -> None:
+        self._buffer = b""  # what may hold whole messages; those before `_at` are decoded
+        self._at = 0
+        self._tired = False  # a row was refused: not again in this buffer, or trying would cost its square
         self._held: list[bytes] = []
         self._size = 0  # of what is held
         self._need = _PRELUDE_SIZE  # bytes, before which nothing can be done
@@ -145,6 +158,8 @@ class EventStreamDecoder:
         """
         if self._failed is not None:
             raise self._failed
+        if self._buffer:  # what nobody took comes first
+            chunk, self._buffer = self._buffer[self._at :] + chunk, b""
         self._size += len(chunk)
         if self._size < self._need:
             self._held.append(chunk)
@@ -152,16 +167,16 @@ class EventStreamDecoder:
         if self._held:
             self._held.append(chunk)
             chunk = b"".join(self._held)
-        frames: list[Frame] = []
+            self._held = []
+        self._buffer, self._at, self._tired = chunk, 0, False
+        self._size, self._need = 0, _PRELUDE_SIZE
         try:
-            rest, self._need = _split(chunk, frames)
-        except BadFrame as error:
-            self._failed = error
-            self._held.clear()
-            return _then_raise(frames, error)
-        self._held = [rest] if rest else []
-        self._size = len(rest)
-        return iter(frames)
+            if _prelude(chunk[:_PRELUDE_SIZE])[0] <= len(chunk):
+                return self._frames()
+        except BadFrame:
+            return self._frames()  # will say so
+        self._keep()
+        return iter(())
 
     def messages(self, chunk: bytes) -> Iterator[Message]:
         """Do as `feed` does, but give messages with all their headers."""
@@ -171,10 +186,95 @@ class EventStreamDecoder:
         """End the stream. Raises Truncated if it ended inside a message."""
         if self._failed is not None:
             raise self._failed
+        frames = list(self._frames())
         if self._size:
             need = f"at least {SHORTEST}" if self._need < SHORTEST else str(self._need)
             raise Truncated(f"the stream ended inside a message, after {self._size} of {need} bytes")
-        return iter(())
+        return iter(frames)
+
+    # --- rows
+
+    def mould(self, frame: Frame, start: int, stop: int) -> Mould | None:
+        """See FrameDecoder."""
+        raw, data = frame.raw, frame.data
+        payload = len(raw) - len(data) - 4
+        if raw[payload:-4] != data:
+            return None  # it had none, and got words of ours
+        head, tail = raw[_PRELUDE_SIZE : payload + start], data[stop:]
+        return Mould(head, payload, tail, _PRELUDE_SIZE + len(head) + len(tail) + 4)
+
+    def row(self, mould: Mould, chunk: bytes = b"") -> Row | None:
+        """See FrameDecoder. Whatever is wrong with a message ends the row, and is told when its turn comes."""
+        head, tail, rim = mould.head, mould.tail, mould.rim
+        buffer, begin = (chunk, 0) if chunk else (self._buffer, self._at)
+        if self._held or self._buffer if chunk else self._tired:
+            return None
+        first, size, inside = begin, len(buffer), _PRELUDE_SIZE + len(head)
+        checksum, insides = _CRC.unpack_from, []
+        while size - begin > rim and buffer.startswith(head, begin + _PRELUDE_SIZE):
+            try:
+                total, payload = _prelude(buffer[begin : begin + _PRELUDE_SIZE])
+            except BadFrame:
+                break
+            end = begin + total
+            stop = end - len(tail) - 4
+            if end > size or payload != mould.payload or not buffer.startswith(tail, stop) or stop <= begin + inside:
+                break
+            if buffer[stop - 1] == _BACKSLASH:
+                break  # `strings` could not tell where it ends
+            if crc32(buffer[begin : end - 4]) != checksum(buffer, end - 4)[0]:
+                break
+            insides.append(buffer[begin + inside : stop])
+            begin = end
+        texts = strings(insides) if insides else None
+        if texts is None:
+            self._tired = bool(insides)
+            return None
+        if not chunk:
+            self._at = begin
+        return Row(texts, insides, buffer[first:begin], rim)
+
+    # --- messages
+
+    def _keep(self) -> None:
+        """Hold what is left of the buffer: less than a message."""
+        rest = self._buffer[self._at :]
+        self._need = _prelude(rest[:_PRELUDE_SIZE])[0] if len(rest) >= _PRELUDE_SIZE else _PRELUDE_SIZE
+        self._held, self._size = [rest] if rest else [], len(rest)
+        self._buffer, self._at = b"", 0
+
+    def _frames(self) -> Iterator[Frame]:
+        """Decode message after message, as they are asked for: in between a row may be taken."""
+        try:
+            while self._buffer:
+                frame = self._message()
+                if frame is None:
+                    self._keep()
+                    return
+                yield frame
+        except BadFrame as error:
+            self._failed = error
+            self._buffer = b""
+            raise
+
+    def _message(self) -> Frame | None:
+        """Decode the next message; None if it is not whole."""
+        buffer, begin = self._buffer, self._at
+        if len(buffer) - begin < _PRELUDE_SIZE:
+            return None
+        total, at = _prelude(buffer[begin : begin + _PRELUDE_SIZE])
+        end = begin + total
+        if end > len(buffer):
+            return None
+        raw = buffer[begin:end]
+        payload = raw[at:-4]
+        kind, instead, error, so_far = _cached_head(raw[:at]) if at <= _LONGEST_CACHED else _head(raw[:at])
+        if crc32(payload, so_far) != _CRC.unpack_from(raw, total - 4)[0]:
+            raise MessageChecksumMismatch(f"a message of {total} bytes does not match its checksum")
+        if kind is None:
+            kind, instead, error = _meaning(raw[_PRELUDE_SIZE:at])  # raises: now it is known not to be a broken byte
+        self._at = end
+        return Frame(kind, payload or instead, raw, error)
 
 
 def decode_message(data: bytes) -> Message:
@@ -189,28 +289,6 @@ def decode_message(data: bytes) -> Message:
     if crc32(data[:-4]) != _CRC.unpack_from(data, total - 4)[0]:
         raise MessageChecksumMismatch(f"a message of {total} bytes does not match its checksum")
     return Message(parse_headers(data[_PRELUDE_SIZE:payload]), data[payload:-4])
-
-
-def _split(buffer: bytes, frames: list[Frame]) -> tuple[bytes, int]:
-    """Decode every complete message; give what is left of the buffer, and how many bytes are needed to go on."""
-    begin, size, need = 0, len(buffer), _PRELUDE_SIZE
-    checksum = _CRC.unpack_from
-    while size - begin >= _PRELUDE_SIZE:
-        total, at = _prelude(buffer[begin : begin + _PRELUDE_SIZE])
-        end = begin + total
-        if end > size:
-            need = total
-            break
-        raw = buffer[begin:end]
-        payload = raw[at:-4]
-        kind, instead, error, so_far = _cached_head(raw[:at]) if at <= _LONGEST_CACHED else _head(raw[:at])
-        if crc32(payload, so_far) != checksum(raw, total - 4)[0]:
-            raise MessageChecksumMismatch(f"a message of {total} bytes does not match its checksum")
-        if kind is None:
-            kind, instead, error = _meaning(raw[_PRELUDE_SIZE:at])  # raises: now it is known not to be a broken byte
-        frames.append(Frame(kind, payload or instead, raw, error))
-        begin = end
-    return buffer[begin:], need
 
 
 @lru_cache(256)
@@ -228,11 +306,6 @@ def _prelude(prelude: bytes) -> tuple[int, int]:
     if total - SHORTEST - headers > MAX_PAYLOAD:
         raise PayloadTooLong(f"{total - SHORTEST - headers} bytes of payload, more than {MAX_PAYLOAD}")
     return total, _PRELUDE_SIZE + headers
-
-
-def _then_raise(frames: list[Frame], error: BadFrame) -> Iterator[Frame]:
-    yield from frames
-    raise error
 
 
 def _head(head: bytes) -> tuple[str | None, bytes, bool, int]:

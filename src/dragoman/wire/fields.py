@@ -7,6 +7,7 @@ from typing import Final, NoReturn, TypeAlias, TypeVar, cast, overload
 
 from dragoman.errors import DragomanError, MalformedRequest
 from dragoman.wire import jsonio
+from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
 
 D = TypeVar("D")
@@ -59,6 +60,14 @@ class Fields:
             return cls(jsonio.decode(data), at, blame)
         except jsonio.JsonError as error:
             raise blame(f"not JSON: {error}", at=at) from None
+
+    @classmethod
+    def of(cls, request: HttpRequest) -> Fields:
+        """Read a client's JSON object."""
+        try:
+            return cls(request.document)
+        except jsonio.JsonError as error:
+            raise MalformedRequest(f"not JSON: {error}") from None
 
     # --- scalars
 
@@ -165,6 +174,14 @@ class Fields:
             return self._otherwise(name, value, "an array", default)
         path, blame = self.path(name), self.blame
         return [Fields(item, f"{path}[{index}]", blame) for index, item in enumerate(value)]
+
+    def objects(self, name: str) -> list[tuple[dict[str, Json], str]]:
+        """Take an array of objects, each as it is and with its path, for whoever can do without Fields."""
+        path, blame, objects = self.path(name), self.blame, self.array(name)
+        for index, item in enumerate(objects):
+            if not isinstance(item, dict):
+                raise blame(f"expected an object, got {describe(item)}", at=f"{path}[{index}]")
+        return [(item, f"{path}[{index}]") for index, item in enumerate(cast("list[dict[str, Json]]", objects))]
 
     @overload
     def strings(self, name: str) -> tuple[str, ...]: ...

@@ -25,8 +25,31 @@ class Payload(Struct, frozen=True, gc=False):
     error: bool = False
 
 
+class Row(Struct, frozen=True, gc=False):
+    """Frames one after the other that differ in one JSON string only: what the strings say, and how they were spelt."""
+
+    texts: list[str]
+    insides: list[bytes]  # of the strings' literals
+    raw: bytes
+    rim: int  # bytes of each frame around its string
+
+
+class Hole(Struct, frozen=True, gc=False):
+    """A payload to be written, without the inside of one JSON string."""
+
+    kind: bytes
+    before: bytes
+    after: bytes
+
+
 class FrameDecoder(Protocol):
-    """Cuts a byte stream into frames. Iterators, so that the frames before a bad one are already out."""
+    """Cuts a byte stream into frames. Iterators, so that the frames before a bad one are already out.
+
+    One may also give rows, to whoever takes frame after frame. `mould(frame, start, stop)` remembers a frame but for
+    `data[start:stop]`, the inside of a JSON string; it may give None. `row(mould)`, between two frames of `feed`, takes
+    the frames that come next as far as they are of this mould; `row(mould, chunk)`, instead of `feed`, those that a
+    chunk begins with, and what follows them is still to be fed. None if there are none, or none that it can tell.
+    """
 
     def feed(self, chunk: bytes) -> Iterator[Frame]: ...
 

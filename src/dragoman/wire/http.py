@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from email.utils import parsedate_to_datetime
+from functools import cached_property
 from time import time
 from typing import TypeAlias
 from urllib.parse import parse_qsl
 
 from msgspec import Struct
+
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
 
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -21,7 +25,7 @@ def _look_up(headers: Headers, name: str, default: str) -> str:
     return default
 
 
-class HttpRequest(Struct, frozen=True):
+class HttpRequest(Struct, frozen=True, dict=True):
     """A request; `path` is still percent-encoded, `query` is what follows the question mark."""
 
     method: str
@@ -29,6 +33,11 @@ class HttpRequest(Struct, frozen=True):
     query: str = ""
     headers: Headers = ()
     body: bytes = b""
+
+    @cached_property
+    def document(self) -> Json:
+        """The body as JSON, which is read once and kept; a copy of the request does not have it. Raises JsonError."""
+        return jsonio.decode(self.body)
 
     def header(self, name: str, default: str = "") -> str:
         """Give the first header of that name, whatever the case of `name`."""

@@ -16,7 +16,19 @@ from typing import TypeAlias, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-__all__ = ["Json", "JsonError", "Raw", "decode", "doubled", "encode", "pretty", "quote", "typed"]
+__all__ = [
+    "Json",
+    "JsonError",
+    "Raw",
+    "decode",
+    "doubled",
+    "encode",
+    "pretty",
+    "quote",
+    "respelt",
+    "strings",
+    "typed",
+]
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 T = TypeVar("T")
@@ -41,6 +53,7 @@ _DEEP = "nested too deeply"
 
 _plain_decode: Callable[[bytes | str], Json] = msgspec.json.Decoder().decode
 _plain_encode = msgspec.json.Encoder().encode
+_decode_strings = msgspec.json.Decoder(list[str]).decode
 
 
 def decode(data: bytes | str) -> Json:
@@ -87,8 +100,33 @@ def quote(text: str) -> bytes:
         return json.dumps(text).encode()
 
 
-def doubled(data: bytes) -> str | None:
-    """Give a name that stands twice in one object of this text, which `decode` has read; the last of them counted."""
+def strings(insides: list[bytes]) -> list[str] | None:
+    """Give the texts of many string literals, of which these are the insides; None if one is no such, or says nothing.
+
+    None of them may end with a backslash. They are read as one array: a quote that is not escaped makes more strings of
+    it, and nothing but a backslash at an end could make fewer.
+    """
+    try:
+        texts = _decode_strings(b'["' + b'","'.join(insides) + b'"]')
+    except _TROUBLE:
+        return None
+    return texts if len(texts) == len(insides) and all(texts) else None
+
+
+def respelt(texts: list[str], insides: list[bytes]) -> list[bytes]:
+    """Give the insides of the literals that `quote` would give; usually those that `strings` read these texts from."""
+    if _plain_encode(texts) == b'["' + b'","'.join(insides) + b'"]':
+        return insides
+    return [quote(text)[1:-1] for text in texts]
+
+
+def doubled(data: bytes, tree: Json = None) -> str | None:
+    """Give a name that stands twice in one object of this text, which `decode` has read; the last of them counted.
+
+    With `tree`, which is what it read, few texts are looked at closely.
+    """
+    if tree is not None and _is_single(data, tree):
+        return None
     try:
         _DOUBLES.decode(data.decode())
     except _Doubled as found:
@@ -96,6 +134,30 @@ def doubled(data: bytes) -> str | None:
     except (RecursionError, ValueError):
         pass
     return None
+
+
+def _is_single(data: bytes, tree: Json) -> bool:
+    """Whether the text has no more colons than the tree: one for each name, and those in strings, none of them hidden
+    by an escape. A name that the tree lacks would have one more.
+    """
+    fields = inside = 0
+    names: set[str] = set()
+    level: list[Json] = [tree]
+    while level:
+        below: list[Json] = []
+        for value in level:
+            if isinstance(value, str):
+                inside += value.count(":") if ":" in value else 0
+            elif isinstance(value, dict):
+                fields += len(value)
+                names |= value.keys()
+                below += value.values()
+            elif isinstance(value, list):
+                below += value
+        level = below
+    if data.count(b":") != fields + inside or ":" in "".join(names):
+        return False
+    return not inside or _HIDDEN_COLON.search(data) is None
 
 
 class _Doubled(Exception):
@@ -110,6 +172,7 @@ def _single(pairs: list[tuple[str, object]]) -> None:
         raise _Doubled(next(name for name, _ in pairs if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
 
 
+_HIDDEN_COLON = re.compile(rb"\\u003[aA]")
 _DOUBLES = json.JSONDecoder(object_pairs_hook=_single, parse_float=str, parse_int=str, strict=False)
 
 # --- what msgspec refuses although the wire has it: lone surrogates

@@ -16,14 +16,18 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
+from msgspec import Struct
+
 from dragoman.errors import BadFrame, LocalMisuse
-from dragoman.wire.frame import Frame
+from dragoman.wire.frame import Frame, Hole, Row
+from dragoman.wire.jsonio import strings
 
 MAX_FRAME = 16 * 1024 * 1024
 
 _BOM = b"\xef\xbb\xbf"
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BLOCK_END = re.compile(rb"\r\r|(?:\r\n|\n)(?:\n|\r\n|\r(?!\n|\Z))")
+_CR, _QUOTE, _BACKSLASH = 0x0D, 0x22, 0x5C  # numbers are found several times as fast as bytes
 _LONGEST_UNDECIDED = 2  # LF CR
 _LONGEST_RETRY = 15  # digits; a longer one is no time in milliseconds
 _LONGEST_CACHED_NAME = 64
@@ -31,6 +35,14 @@ _LONGEST_CACHED_NAME = 64
 
 class FrameTooLong(BadFrame):
     """A block that is longer than the decoder's limit, or would be."""
+
+
+class Mould(Struct, frozen=True, gc=False):
+    """A block without the inside of one JSON string: what stands before it, behind it, and between two of them."""
+
+    begin: bytes
+    end: bytes
+    between: bytes
 
 
 class SseDecoder:
@@ -44,12 +56,29 @@ class SseDecoder:
     `last_event_id` and `retry` are as of the last block decoded. After FrameTooLong the decoder stays failed.
     """
 
-    __slots__ = ("_failed", "_fresh", "_held", "_max_frame", "_size", "_tail", "last_event_id", "retry")
+    __slots__ = (
+        "_at",
+        "_buffer",
+        "_failed",
+        "_fresh",
+        "_held",
+        "_max_frame",
+        "_mixed",
+        "_size",
+        "_tail",
+        "_tired",
+        "last_event_id",
+        "retry",
+    )
 
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
         self.last_event_id = ""
         self.retry: int | None = None
         self._max_frame = max_frame
+        self._buffer = b""  # what may hold whole blocks; those before `_at` are decoded
+        self._at = 0
+        self._mixed = False  # it has a CR
+        self._tired = False  # a row was refused: not again in this buffer, or trying would cost its square
         self._held: list[bytes] = []  # pieces of one unfinished block
         self._size = 0
         self._tail = b""  # the last bytes of the pieces
@@ -59,7 +88,7 @@ class SseDecoder:
     @property
     def pending(self) -> bool:
         """Whether a block has begun and not ended: at the end of the stream, it broke in mid-frame."""
-        return bool(self._held)
+        return bool(self._held or self._buffer)
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
         """Take more bytes and give the frames they complete. Raises FrameTooLong, after the frames before it."""
@@ -76,18 +105,18 @@ class SseDecoder:
         if self._held:
             probe = self._tail + chunk
             self._held.append(chunk)
-            if not (_BLOCK_END.search(probe) if b"\r" in probe else b"\n\n" in probe):
+            if not (_BLOCK_END.search(probe) if _CR in probe else b"\n\n" in probe):
                 self._size += len(chunk)
                 self._tail = probe[-_LONGEST_UNDECIDED:]
-                return iter(()) if self._size <= self._max_frame else self._fail([])
+                return iter(()) if self._size <= self._max_frame else _then_raise(self._failure())
             chunk = b"".join(self._held)
-        frames: list[Frame] = []
-        rest = self._split(chunk, frames)
-        if len(rest) > self._max_frame:
-            return self._fail(frames)
-        if rest or self._held:
-            self._hold(rest)
-        return iter(frames)
+            self._hold(b"")
+        if self._buffer:  # what nobody took comes first
+            chunk = self._buffer[self._at :] + chunk
+        self._buffer, self._at, self._mixed, self._tired = chunk, 0, _CR in chunk, False
+        if chunk.endswith(b"\n\n") or (_BLOCK_END.search(chunk) if self._mixed else b"\n\n" in chunk):
+            return self._frames()
+        return iter(()) if self._keep() else _then_raise(self._failure())
 
     def close(self) -> Iterator[Frame]:
         """Give the last block as if its blank line had come, which some upstreams omit; `raw` gets the blank line.
@@ -97,55 +126,116 @@ class SseDecoder:
         """
         if self._failed is not None:
             raise self._failed
+        frames = list(self._frames())
         block = b"".join(self._held)
         self._hold(b"")
         frame = self._block(block + (b"\n" if block.endswith((b"\n", b"\n\r")) else b"\n\n"))
-        return iter(()) if frame is None else iter((frame,))
+        return iter(frames if frame is None else [*frames, frame])
+
+    # --- rows
+
+    def mould(self, frame: Frame, start: int, stop: int) -> Mould | None:
+        """See FrameDecoder. A block may have other fields: what they say once, they say again."""
+        data = frame.data
+        blank = b"\r\n\r\n" if frame.raw.endswith(b"\r\n\r\n") else b"\n\n"
+        if b"\n" in data or not frame.raw.endswith(data + blank):
+            return None
+        before, after = frame.raw[: start - len(data) - len(blank)], data[stop:] + blank
+        return Mould(before, after, after + before)
+
+    def row(self, mould: Mould, chunk: bytes = b"") -> Row | None:
+        """See FrameDecoder. A string in JSON has no line end, so no block can end inside it."""
+        begin, end, between = mould.begin, mould.end, mould.between
+        buffer, at = (chunk, 0) if chunk else (self._buffer, self._at)
+        if not buffer.startswith(begin, at) or (self._held or self._buffer if chunk else self._tired):
+            return None
+        width, insides = len(between), []
+        start = at + len(begin)
+        stop = buffer.find(_QUOTE, start)
+        while stop > 0:
+            if buffer[stop : stop + width] == between:
+                insides.append(buffer[start:stop])
+                start = stop + width
+            elif buffer.startswith(end, stop):
+                insides.append(buffer[start:stop])
+                start = stop + width  # where the next would begin
+                break
+            elif buffer[stop - 1] != _BACKSLASH:
+                break
+            stop = buffer.find(_QUOTE, stop + 1 if start <= stop else start)
+        texts = strings(insides) if insides and len(buffer) <= self._max_frame else None
+        if texts is None:
+            self._tired = True
+            return None
+        start -= len(begin)
+        if not chunk:
+            self._at = start
+        return Row(texts, insides, buffer[at:start], width)
+
+    # --- blocks
 
     def _hold(self, piece: bytes) -> None:
         self._held = [piece] if piece else []
         self._size = len(piece)
         self._tail = piece[-_LONGEST_UNDECIDED:]
 
-    def _fail(self, frames: list[Frame]) -> Iterator[Frame]:
+    def _keep(self) -> bool:
+        """Hold what is left of the buffer, which is no whole block; False if it is too long for one."""
+        if self._at < len(self._buffer):
+            self._hold(self._buffer[self._at :].lstrip(b"\r\n" if self._mixed else b"\n"))
+        self._buffer, self._at, self._mixed = b"", 0, False
+        return self._size <= self._max_frame
+
+    def _failure(self) -> FrameTooLong:
         self._hold(b"")
+        self._buffer = b""
         self._failed = FrameTooLong(f"a frame is longer than {self._max_frame} bytes")
-        return _then_raise(frames, self._failed)
+        return self._failed
 
-    def _split(self, buffer: bytes, frames: list[Frame]) -> bytes:
-        """Decode all complete blocks; give what is left of the buffer. The usual shapes take the short way."""
-        if len(buffer) > self._max_frame:
-            return self._split_any(buffer, frames)
-        mixed = b"\r" in buffer
-        line_end, block_end = (b"\r\n", b"\r\n\r\n") if mixed else (b"\n", b"\n\n")
-        blocks = buffer.split(block_end)
-        rest = blocks.pop()
-        found = frames.append
-        for block in blocks:
-            kind: str | None = ""
-            line = block
-            if block.startswith(b"event: "):
-                name, _, line = block[7:].partition(line_end)
-                kind = _name(name) if len(name) <= _LONGEST_CACHED_NAME else None
-            if kind is not None and line.startswith(b"data: ") and b"\n" not in line and not (mixed and b"\r" in line):
-                found(Frame(kind, line[6:], block + block_end))
-            elif mixed:
-                self._split_any(block + block_end, frames)
-            elif frame := self._block(block.lstrip(b"\n") + block_end):
-                frames.append(frame)
-        return self._split_any(rest, frames) if mixed else rest.lstrip(b"\n")
+    def _frames(self) -> Iterator[Frame]:
+        """Decode block after block, as they are asked for: in between a row may be taken."""
+        while self._at < len(self._buffer):
+            frame = self._usual()
+            if frame is None:
+                buffer, at = self._buffer, self._at
+                found = _BLOCK_END.search(buffer, at) if self._mixed else None
+                end = found.end() if found else -1 if self._mixed else buffer.find(b"\n\n", at) + 2
+                if end < 2:
+                    break
+                self._at, raw = end, buffer[at:end].lstrip(b"\r\n" if self._mixed else b"\n")
+                if len(raw) > self._max_frame:
+                    raise self._failure()
+                frame = self._block(raw)
+            if frame is not None:
+                yield frame
+        if not self._keep():
+            raise self._failure()
 
-    def _split_any(self, buffer: bytes, frames: list[Frame]) -> bytes:
-        """Do the same for any fields and any mixture of line ends; give a block that is too long as the rest."""
-        begin = 0
-        for found in _BLOCK_END.finditer(buffer):
-            raw = buffer[begin : found.end()].lstrip(b"\r\n")
-            if len(raw) > self._max_frame:
-                return raw
-            begin = found.end()
-            if frame := self._block(raw):
-                frames.append(frame)
-        return buffer[begin:].lstrip(b"\r\n")
+    def _usual(self) -> Frame | None:
+        """Decode the next block if it is as most are: `data: …`, perhaps after `event: …`. None: it is not."""
+        buffer, at = self._buffer, self._at
+        line, kind = at, ""
+        if buffer.startswith(b"event: ", at):
+            line = buffer.find(b"\n", at) + 1
+            name = _name(buffer[at + 7 : line - 1]) if at < line <= at + _LONGEST_CACHED_NAME else None
+            if name is None:
+                return None
+            kind = name
+        if not buffer.startswith(b"data: ", line):
+            return None
+        stop = buffer.find(b"\n", line)
+        if not self._mixed:
+            end = stop + 2
+            if not buffer.startswith(b"\n\n", stop):
+                return None
+        else:
+            stop, end = stop - 1, stop + 3
+            if not buffer.startswith(b"\r\n\r\n", stop) or buffer.find(b"\r", line, stop) >= 0:
+                return None
+        if end - at > self._max_frame:
+            return None
+        self._at = end
+        return Frame(kind, buffer[line + 6 : stop], buffer[at:end])
 
     def _block(self, raw: bytes) -> Frame | None:
         """Decode one whole block, line by line."""
@@ -167,12 +257,13 @@ class SseDecoder:
 
 @lru_cache(256)
 def _name(line: bytes) -> str | None:
-    """Decode an event name; None if a lone CR or LF hides in it."""
-    return None if b"\n" in line or b"\r" in line else str(line, "utf-8", "replace")
+    """Decode an event name that a LF ended; None if a lone CR hides in it."""
+    line = line.removesuffix(b"\r")
+    return None if b"\r" in line else str(line, "utf-8", "replace")
 
 
-def _then_raise(frames: list[Frame], error: Exception) -> Iterator[Frame]:
-    yield from frames
+def _then_raise(error: BadFrame) -> Iterator[Frame]:
+    yield from ()
     raise error
 
 
@@ -189,6 +280,11 @@ def _prefix(kind: bytes) -> bytes:
     if b"\n" in kind or b"\r" in kind:
         raise LocalMisuse("an event name cannot hold a line end")
     return b"event: " + kind + b"\ndata: " if kind else b"data: "
+
+
+def around_sse(hole: Hole) -> tuple[bytes, bytes]:
+    """What `encode_sse` writes before and after what fills the hole."""
+    return _prefix(hole.kind) + hole.before, hole.after + b"\n\n"
 
 
 def comment(text: bytes) -> bytes:

@@ -11,10 +11,10 @@ from dragoman.dialects.base import Call, Operation
 from dragoman.errors import Fault, MalformedRequest, MissingField
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
-from dragoman.wire.frame import FrameDecoder, Payload
+from dragoman.wire.frame import FrameDecoder, Hole, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
-from dragoman.wire.sse import SseDecoder, encode_sse
+from dragoman.wire.sse import SseDecoder, around_sse, encode_sse
 
 VERSION = "2023-06-01"
 
@@ -39,7 +39,7 @@ class AnthropicBinding(Struct, frozen=True):
         operation = _PATHS.get(path)
         if request.method != "POST" or operation is None:
             return None
-        return _call(Fields.parse(request.body), operation, hints)
+        return _call(Fields.of(request), operation, hints)
 
     def unwrap(self, body: Json) -> Call:
         return _call(Fields(body), "generate", {})
@@ -61,6 +61,9 @@ class AnthropicBinding(Struct, frozen=True):
 
     def frame(self, payload: Payload) -> bytes:
         return encode_sse(payload.kind, payload.data)
+
+    def around(self, hole: Hole) -> tuple[bytes, bytes]:
+        return around_sse(hole)
 
     def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
         headers = [("content-type", "application/json")]

@@ -92,11 +92,33 @@ def parse_content(value: Json, at: str, blame: type[DragomanError]) -> tuple[Blo
         return (Text(value, at=Where(at)),)
     if not isinstance(value, list):
         raise blame("expected a string or an array of blocks", at=at)
-    return tuple(_item(item, f"{at}[{index}]", blame) for index, item in enumerate(value))
+    return tuple([_item(item, f"{at}[{index}]", blame) for index, item in enumerate(value)])
 
 
 def _item(item: Json, at: str, blame: type[DragomanError]) -> Block:
-    return Text(item, at=Where(at)) if isinstance(item, str) else parse_block(Fields(item, at, blame))
+    if isinstance(item, str):
+        return Text(item, at=Where(at))
+    return _plain(item, at, blame) or parse_block(Fields(item, at, blame))
+
+
+def _plain(item: Json, at: str, blame: type[DragomanError]) -> Block | None:
+    """A block of the most usual shapes, which takes no Fields to read; None for all others."""
+    if not isinstance(item, dict):
+        return None
+    kind, size = item.get("type"), len(item)
+    if kind == "text" and size == 2:
+        text = item.get("text")
+        return Text(text, at=Where(at)) if isinstance(text, str) else None
+    if kind == "tool_use" and size == 4:
+        call_id, name, given = item.get("id"), item.get("name"), item.get("input")
+        if isinstance(call_id, str) and isinstance(name, str) and isinstance(given, dict) and call_id and name:
+            return ToolCall(call_id, name, json_text(given, f"{at}.input", blame), at=Where(at))
+    if kind == "tool_result" and size == 3:
+        call_id, text = item.get("tool_use_id"), item.get("content")
+        if isinstance(call_id, str) and isinstance(text, str) and call_id:
+            content = (Text(text, at=Where(f"{at}.content")),) if text else ()
+            return ToolResult(call_id, content, at=Where(at))
+    return None
 
 
 # --- reading media

@@ -21,6 +21,7 @@ from dragoman.model.events import (
     BlockEnded,
     BlockStarted,
     Cited,
+    Delta,
     Event,
     Events,
     Failed,
@@ -34,7 +35,7 @@ from dragoman.model.events import (
     UsageReported,
 )
 from dragoman.wire import jsonio
-from dragoman.wire.frame import Payload
+from dragoman.wire.frame import Hole, Payload
 from dragoman.wire.jsonio import Json
 
 _PING = Payload(b"ping", b'{"type": "ping"}')
@@ -48,6 +49,8 @@ _CITATION = b'{"type":"content_block_delta","index":%d,"delta":{"type":"citation
 _START = b'{"type":"content_block_start","index":%d,"content_block":%b}'
 _END = b'{"type":"content_block_stop","index":%d}'
 _GROWING_INPUT = ("server_tool_use", "mcp_tool_use")  # blocks whose input clients read from deltas only
+
+_BY_KIND: dict[type[Delta], bytes] = {TextDelta: _TEXT, ReasoningDelta: _THINKING, ArgumentsDelta: _INPUT}
 
 # What the frames of this dialect's own decoder may mean and still be let through: nothing in them was held back before.
 _PASSING: frozenset[tuple[type, ...]] = frozenset(
@@ -72,8 +75,6 @@ _PASSING: frozenset[tuple[type, ...]] = frozenset(
 class AnthropicEncoder:
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
-    __slots__ = ("_held", "_index", "_model", "_reasoning", "_stop", "_told", "_usage", "_world")
-
     def __init__(self, asked: Conversation, world: World) -> None:
         self._model = asked.model  # no more of it: a stream may last
         self._world = world
@@ -83,6 +84,7 @@ class AnthropicEncoder:
         self._usage: Usage | None = None
         self._stop: Stop | None = None
         self._told = False  # message_delta has gone out
+        self._hole: tuple[int, Hole] | None = None  # of the block that was last asked for
 
     def feed(self, events: Events) -> Iterable[Payload]:
         out: list[Payload] = []
@@ -94,6 +96,14 @@ class AnthropicEncoder:
             else:
                 out.extend(self._payloads(event))
         return out
+
+    def hole(self, kind: type[Delta], key: int) -> Hole | None:
+        if key in self._held:
+            return None
+        if self._hole is None or self._hole[0] != key:
+            before, after = (_BY_KIND[kind] % (self._index[key], b'""')).split(b'""')
+            self._hole = key, Hole(_DELTA, before + b'"', b'"' + after)
+        return self._hole[1]
 
     def passes(self, events: Events) -> bool:
         """Whether the frame may go as it came: it begins no block under another number, and nothing is held."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from dragoman.dialects.anthropic.blocks import (
     identifier,
@@ -40,6 +40,7 @@ _THINKING = {"enabled": "on", "disabled": "off", "adaptive": "adaptive", "betwee
 _THINKING_TYPES = {mode: name for name, mode in _THINKING.items()}
 _DISPLAYS = {"summarized": True, "omitted": False}
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+_PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 
 # --- reading
 
@@ -55,7 +56,7 @@ def parse_request(call: Call) -> Conversation:
 def _conversation(call: Call) -> Conversation:
     fields = Fields(call.body)
     kept: dict[str, Json] = {}  # what known objects hold beside what we know
-    messages = tuple(_messages(fields.children("messages")))
+    messages = tuple([_read(item, at) for item, at in fields.objects("messages")])
     metadata = fields.maybe_child("metadata")
     user = metadata.text("user_id", "") if metadata else ""
     _keep(kept, "metadata", metadata)
@@ -102,16 +103,17 @@ def _system_text(item: Json, at: str) -> Text:
     return parse_text(fields)
 
 
-def _messages(messages: Iterable[Fields]) -> Iterable[Message]:
-    for fields in messages:
-        said = fields.text("role")
-        role = _ROLES.get(said.lower())
-        if said.lower() == "tool":
-            yield _tool_message(fields)
-        elif role is None:
-            fields.fail("role", "expected user, assistant, system or tool")
-        else:
-            yield _message(fields, role)
+def _read(item: dict[str, Json], at: str) -> Message:
+    role, content = item.get("role"), item.get("content")
+    if len(item) == 2 and content is not None and isinstance(role, str) and role in _PLAIN_ROLES:
+        return Message(_PLAIN_ROLES[role], parse_content(content, f"{at}.content", MalformedRequest), at=Where(at))
+    fields = Fields(item, at)
+    said = fields.text("role").lower()
+    if said == "tool":
+        return _tool_message(fields)
+    if said not in _ROLES:
+        fields.fail("role", "expected user, assistant, system or tool")
+    return _message(fields, _ROLES[said])
 
 
 def _message(fields: Fields, role: Role) -> Message:

@@ -14,7 +14,7 @@ no signature, because a later one replaces it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from msgspec import Struct, structs
 
@@ -28,6 +28,7 @@ from dragoman.dialects.anthropic.blocks import (
 from dragoman.dialects.anthropic.faults import fault_of
 from dragoman.dialects.anthropic.nodes import FAMILY, extra_of
 from dragoman.dialects.anthropic.reply import drop_null, parse_envelope, parse_stop, parse_usage
+from dragoman.dialects.moulds import Texts
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall, Where
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
@@ -92,6 +93,12 @@ _Handler: TypeAlias = Callable[["AnthropicDecoder", Fields], Events]
 
 class AnthropicDecoder:
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
+
+    texts: ClassVar[Texts] = {
+        TextDelta: lambda data: _read_delta(data).delta.text or "",
+        ReasoningDelta: lambda data: _read_delta(data).delta.thinking or "",
+        ArgumentsDelta: lambda data: _read_delta(data).delta.partial_json or "",
+    }
 
     def __init__(self, asked: Conversation) -> None:
         self._asked = asked

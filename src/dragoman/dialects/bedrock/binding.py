@@ -56,7 +56,7 @@ class BedrockBinding(Struct, frozen=True):
         if request.method != "POST" or found is None:
             return None
         model, name = model_in(found[1]), found[2]
-        fields = Fields.parse(request.body or b"{}")
+        fields = Fields.of(request) if request.body else Fields({})
         if name == "count-tokens":
             counted = _counted(fields)
             return None if counted is None else Call("count", model, False, counted)

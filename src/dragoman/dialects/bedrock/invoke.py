@@ -51,7 +51,7 @@ class InvokeBinding(Struct, frozen=True):
         if request.method != "POST" or found is None:
             return None
         model, name = model_in(found[1]), found[2]
-        fields = Fields.parse(request.body or b"{}")
+        fields = Fields.of(request) if request.body else Fields({})
         if name == "count-tokens":
             asked = fields.peek("input")
             if not isinstance(asked, dict) or "invokeModel" not in asked:

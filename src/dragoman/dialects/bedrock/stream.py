@@ -13,7 +13,7 @@ a signature and redacted data, which may come in pieces, and what the service's 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from msgspec import Struct
 
@@ -22,6 +22,7 @@ from dragoman.dialects.bedrock.faults import exception_fault
 from dragoman.dialects.bedrock.held import Held, begin_held
 from dragoman.dialects.bedrock.nodes import FAMILY, extra
 from dragoman.dialects.bedrock.reply import MALFORMED, malformed_fault, parse_stop, parse_usage
+from dragoman.dialects.moulds import Texts
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, Where
 from dragoman.model.conversation import Conversation, Stop, Why
@@ -93,8 +94,14 @@ _TEXT, _REASONING = Text(""), Reasoning("", FAMILY)
 class BedrockDecoder:
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
+    texts: ClassVar[Texts] = {
+        TextDelta: lambda data: _read_delta(data).delta.text or "",
+        ReasoningDelta: lambda data: said.text or "" if (said := _read_delta(data).delta.reasoningContent) else "",
+        ArgumentsDelta: lambda data: use.input if (use := _read_delta(data).delta.toolUse) else "",
+    }
+
     def __init__(self, asked: Conversation) -> None:
-        self._asked = asked
+        self._model = asked.model
         self._open: dict[int, _Open] = {}
         self._used: set[int] = set()
         self._usable = False  # something was said that is worth an answer
@@ -154,7 +161,7 @@ class BedrockDecoder:
             raise OutOfOrder("it has come already", at="messageStart")
         self._begun = True
         fields.any("role")
-        return (Started("", self._asked.model, extra=extra(fields)),)
+        return (Started("", self._model, extra=extra(fields)),)
 
     def _message_stop(self, fields: Fields) -> Events:
         if self._stopped:

@@ -47,7 +47,7 @@ class GeminiBinding(Struct, frozen=True):
         if request.method != "POST" or found is None:
             return None
         model, method = model_in(found[1]), found[2]
-        fields = Fields.parse(request.body or b"{}")
+        fields = Fields.of(request) if request.body else Fields({})
         if _METHODS[method] == "count":
             return Call("count", model, False, _counted(fields))
         stream = method.startswith("stream")

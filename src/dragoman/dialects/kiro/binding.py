@@ -36,7 +36,7 @@ class KiroBinding(Struct, frozen=True):
         targeted = not path and request.header("x-amz-target").endswith(_OPERATION)
         if request.method != "POST" or (path != _PATH and not targeted):
             return None
-        return _call(Fields.parse(request.body), request.header(_MODE))
+        return _call(Fields.of(request), request.header(_MODE))
 
     def unwrap(self, body: Json) -> Call:
         return _call(Fields(body), "")

@@ -50,7 +50,7 @@ class KiroEncoder:
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
     def __init__(self, asked: Conversation, world: World, counting: Counting) -> None:
-        self._asked = asked
+        self._model, self._extra = asked.model, asked.extra
         self._world = world
         self._counting = counting
         self._content = b'{"content":%b}'
@@ -171,11 +171,11 @@ class KiroEncoder:
                 raise LocalMisuse(f"{type(event).__name__} has no place here")
 
     def _started(self, event: Started) -> Payload:
-        model = event.model or self._asked.model
+        model = event.model or self._model
         if model:
             escaped = jsonio.quote(model).replace(b"%", b"%%")
             self._content = b'{"content":%%b,"modelId":%b}' % escaped
-        named = own_fields(self._asked.extra).get("conversationId") or self._world.new_id("")
+        named = own_fields(self._extra).get("conversationId") or self._world.new_id("")
         utterance = event.id or self._world.new_id("msg_")
         body = jsonio.encode({"conversationId": named, "utteranceId": utterance})
         return Payload(b"messageMetadataEvent", body)
@@ -198,7 +198,7 @@ class KiroEncoder:
             "cacheWriteInputTokens": usage.cache_write,
         }
         yield Payload(b"metadataEvent", jsonio.encode(body))
-        percentage = round(100 * total / self._counting.window(self._asked.model), 4)
+        percentage = round(100 * total / self._counting.window(self._model), 4)
         yield Payload(b"contextUsageEvent", jsonio.encode({"contextUsagePercentage": percentage}))
 
     def _opaque(self, event: OpaqueEvent) -> Payload:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from dragoman.dialects.kiro.models import model_of
 from dragoman.dialects.kiro.tokens import estimate_input
 from dragoman.errors import Fault, Kind
@@ -9,6 +12,8 @@ from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import Json
+
+Sizes: TypeAlias = Callable[[], tuple[int, int]]  # tokens that were sent, and that may be
 
 # Each kind as we say it: exception type, reason, HTTP status.
 _SAID: dict[Kind, tuple[str, str | None, int]] = {
@@ -101,7 +106,8 @@ def parse_fault(response: HttpResponse, asked: Conversation | None = None) -> Fa
     wait = response.retry_after
     if not isinstance(body, dict):
         return Fault(kind, _unreadable(response), response.status, wait, code=code.partition(":")[0])
-    return fault_of(body, code, kind, response.status, wait, asked)
+    sizes = None if asked is None else lambda: (estimate_input(asked), model_of(asked.model).window)
+    return fault_of(body, code, kind, response.status, wait, sizes)
 
 
 def fault_of(
@@ -110,9 +116,12 @@ def fault_of(
     kind: Kind = "server",
     status: int | None = None,
     wait: float | None = None,
-    asked: Conversation | None = None,
+    sizes: Sizes | None = None,
 ) -> Fault:
-    """The fault in an error object. The order is the official client's: overflow, availability, throttling, quota."""
+    """The fault in an error object. The order is the official client's: overflow, availability, throttling, quota.
+
+    `sizes` is asked where one that is too long shall say how long.
+    """
     inner = body.get("error")
     told = inner if isinstance(inner, dict) else body
     code = (code or _text(body, "__type", "_type", "code") or _text(told, "code", "type")).partition(":")[0]
@@ -122,11 +131,12 @@ def fault_of(
     if kind in ("server", "invalid") and by_words == "auth" and status not in (None, 401, 403):
         by_words = None  # an expired thing that is no token
     kind = _BY_REASON.get(reason) or by_words or _kind_of_type(code, kind, status)
-    if kind == "invalid" and asked is not None and _IMPROPER in message.lower():
-        kind = "context_full" if _size(asked) >= _NEAR * _window(asked) else kind
+    if kind == "invalid" and sizes is not None and _IMPROPER in message.lower():
+        tokens, window = sizes()
+        kind = "context_full" if tokens >= _NEAR * window else kind
     said = message or f"the upstream refused ({reason or code or status or 'no reason given'})"
     if kind == "context_full":
-        said = _too_long(asked, said)
+        said = _too_long(sizes, said)
     elif reason and reason not in said:
         said = f"{said} ({reason})"
     return Fault(kind, said, status or _SAID[kind][2], wait, code=reason or code)
@@ -139,19 +149,11 @@ def _kind_of_type(code: str, kind: Kind, status: int | None) -> Kind:
     return _BY_TYPE.get(code, kind)
 
 
-def _too_long(asked: Conversation | None, said: str) -> str:
-    if asked is None:
+def _too_long(sizes: Sizes | None, said: str) -> str:
+    if sizes is None:
         return f"prompt is too long: {said}"
-    window = _window(asked)
-    return context_full(max(_size(asked), window + 1), window).message
-
-
-def _size(asked: Conversation) -> int:
-    return estimate_input(asked)
-
-
-def _window(asked: Conversation) -> int:
-    return model_of(asked.model).window
+    tokens, window = sizes()
+    return context_full(max(tokens, window + 1), window).message
 
 
 def render_fault(fault: Fault) -> bytes:

@@ -1,11 +1,12 @@
-"""What every part of this dialect shares: its family, its unknown fields, its log, and how text parts are joined."""
+"""What every part of this dialect shares: its family, unknown fields, log, how texts are joined, what is called."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
 
-from dragoman.model.blocks import Extra
+from dragoman.model.blocks import Extra, ToolCall
+from dragoman.model.conversation import Conversation
 from dragoman.wire.jsonio import Json
 
 FAMILY = "kiro"
@@ -13,6 +14,7 @@ LOG = logging.getLogger("dragoman.kiro")
 
 # Fields of a request that only say which conversation or account it is: nothing is lost where they mean nothing.
 IDENTITY = frozenset({"conversationId", "profileArn"})
+_NONE: Mapping[str, Json] = {}
 
 
 def extra_of(fields: dict[str, Json], spelling: frozenset[str] = frozenset()) -> Extra | None:
@@ -22,7 +24,7 @@ def extra_of(fields: dict[str, Json], spelling: frozenset[str] = frozenset()) ->
 
 def own_fields(extra: Extra | None) -> Mapping[str, Json]:
     """The fields kept for this family."""
-    return extra.fields if extra is not None and extra.family == FAMILY else {}
+    return extra.fields if extra is not None and extra.family == FAMILY else _NONE
 
 
 def merged(body: dict[str, Json], kept: Mapping[str, Json]) -> dict[str, Json]:
@@ -34,6 +36,14 @@ def merged(body: dict[str, Json], kept: Mapping[str, Json]) -> dict[str, Json]:
         elif isinstance(known, dict) and isinstance(value, dict):
             body[name] = merged({**known}, value)
     return body
+
+
+def called(conversation: Conversation) -> list[str]:
+    """The names of all tools that history calls, in the order of their first call."""
+    if ToolCall not in conversation.kinds:
+        return []
+    blocks = [block for message in conversation.messages for block in message.blocks]
+    return list(dict.fromkeys([block.name for block in blocks if isinstance(block, ToolCall)]))
 
 
 def joined(parts: Iterable[str]) -> str:

@@ -18,14 +18,16 @@ signature, which comes in parts, until the thought ends; input given as objects,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import World
 from dragoman.dialects.kiro.faults import fault_of
+from dragoman.dialects.kiro.models import model_of
 from dragoman.dialects.kiro.nodes import FAMILY, extra_of
 from dragoman.dialects.kiro.tokens import Counter, Counting, estimate_input, usage_of
+from dragoman.dialects.moulds import Texts
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
@@ -39,6 +41,7 @@ from dragoman.model.events import (
     Failed,
     OpaqueEvent,
     ReasoningDelta,
+    Run,
     Sealed,
     Started,
     Stopped,
@@ -72,7 +75,19 @@ class _Content(Struct, gc=False):
     modelId: str | None = None  # noqa: N815
 
 
+class _Thought(Struct, forbid_unknown_fields=True, gc=False):
+    """More of a thought; what comes beside it is gathered, and may not repeat."""
+
+    text: str
+
+
+class _Input(Struct, gc=False):
+    input: str
+
+
 _read_content = jsonio.typed(_Content)
+_read_thought = jsonio.typed(_Thought)
+_read_input = jsonio.typed(_Input)
 
 
 class _Use:
@@ -92,14 +107,22 @@ _Handler: TypeAlias = Callable[["KiroDecoder", Fields], Events]
 class KiroDecoder:
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
+    texts: ClassVar[Texts] = {
+        TextDelta: lambda data: _read_content(data).content,
+        ReasoningDelta: lambda data: _read_thought(data).text,
+        ArgumentsDelta: lambda data: _read_input(data).input,
+    }
+
     def __init__(self, asked: Conversation, world: World, counting: Counting) -> None:
-        self._asked = asked
+        self._asked: Conversation | None = asked  # until it is measured: a stream may last
+        self._size = 0  # of the question, as we estimate it
         self._world = world
         self._counting = counting
         self._begun = False
         self._over = False
         self._id = ""
         self._model = asked.model
+        self._window = model_of(asked.model).window
         self._keys = 0
         self._text: int | None = None
         self._thought: int | None = None
@@ -135,6 +158,11 @@ class KiroDecoder:
             return self._exception("", body)
         return handler(self, Fields(body, frame.kind, MissingField))
 
+    def heard(self, run: Run) -> None:
+        self._output.add(run.text)
+        if run.kind is ReasoningDelta:
+            self._reasoning.add(run.text)
+
     def close(self, broken: Fault | None) -> Events:
         if self._over:
             return ()
@@ -162,8 +190,17 @@ class KiroDecoder:
         if self._begun:
             return ()
         self._begun = True
-        usage = Usage(estimate_input(self._asked), estimated=True)
+        usage = Usage(self._measured(), estimated=True)
         return (Started(self._id or self._world.new_id("msg_"), self._model, usage),)
+
+    def _measured(self) -> int:
+        """Tokens of the question, estimated once."""
+        if self._asked is not None:
+            self._size, self._asked = estimate_input(self._asked), None
+        return self._size
+
+    def _sizes(self) -> tuple[int, int]:
+        return self._measured(), self._window
 
     def _message_metadata(self, fields: Fields) -> Events:
         self._id = self._id or fields.text("utteranceId", "")
@@ -203,10 +240,10 @@ class KiroDecoder:
         elif self._percentage is not None:
             split = self._counting.usage_split
             shares = split if isinstance(split, tuple | list) else None
-            window = self._counting.window(self._model or self._asked.model)
+            window = self._counting.window(self._model)
             usage = usage_of(self._percentage, window, output, shares, reasoning)
         else:
-            usage = Usage(estimate_input(self._asked), output, reasoning=reasoning, estimated=True)
+            usage = Usage(self._measured(), output, reasoning=reasoning, estimated=True)
         if self._metering:  # credits: nothing is lost where they mean nothing
             usage = structs.replace(usage, extra=extra_of({"metering": self._metering}, frozenset({"metering"})))
         return usage
@@ -234,7 +271,7 @@ class KiroDecoder:
 
     def _exception(self, kind: str, body: dict[str, Json]) -> Events:
         self._over = True
-        fault = fault_of(body, kind, asked=self._asked)
+        fault = fault_of(body, kind, sizes=self._sizes)
         if kind == _TOO_LONG and self._keys:  # it had begun to answer: the answer grew too long, not the question
             return (*self._start(), *self._end(Why.LENGTH))
         return (Failed(fault),)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
+from dragoman.model.blocks import Block, Media, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Usage
 from dragoman.wire import jsonio
 
@@ -23,6 +23,8 @@ class Counting(Protocol):
 
 def estimate(text: str) -> int:
     """Tokens in a text: four ASCII characters, or one other character, are about one."""
+    if text.isascii():
+        return (len(text) + 3) // 4
     plain = _plain(text)
     return len(text) - plain + (plain + 3) // 4
 
@@ -39,7 +41,11 @@ def estimate_input(conversation: Conversation) -> int:
 
 
 def estimate_messages(messages: Iterable[Message]) -> int:
-    return sum(_block(block) for message in messages for block in message.blocks)
+    return sum(map(estimate_message, messages))
+
+
+def estimate_message(message: Message) -> int:
+    return sum(map(_block, message.blocks))
 
 
 def _tool(tool: object) -> int:
@@ -50,20 +56,13 @@ def _tool(tool: object) -> int:
 
 
 def _block(block: Block) -> int:
-    return IMAGE if isinstance(block, Media) else sum(map(estimate, _words(block)))
-
-
-def _words(block: Block) -> Iterator[str]:
-    match block:
-        case Text(text) | Reasoning(text):
-            yield text
-        case ToolCall():
-            yield from (block.name, block.arguments)
-        case ToolResult():
-            for part in block.content:
-                yield from _words(part)
-        case Opaque() | Media():
-            return
+    if isinstance(block, (Text, Reasoning)):
+        return estimate(block.text)
+    if isinstance(block, ToolCall):
+        return estimate(block.name) + estimate(block.arguments)
+    if isinstance(block, ToolResult):
+        return sum([0 if isinstance(part, Media) else _block(part) for part in block.content])
+    return IMAGE if isinstance(block, Media) else 0
 
 
 class Counter:

@@ -143,13 +143,11 @@ def json_text(value: Json, at: str, blame: type[DragomanError]) -> str:
 
 def render_turn(message: Message, origin: str) -> dict[str, Json]:
     """Say a turn that fits. Raises Unrepresentable for what has no place in it."""
-    match message.role:
-        case "user":
-            return {USER: _render_user(message, origin)}
-        case "assistant":
-            return {ASSISTANT: _render_assistant(message)}
-        case role:
-            raise Unrepresentable(f"a {role} turn has no place here", at=message.at.path)
+    if message.role == "user":
+        return {USER: _render_user(message, origin)}
+    if message.role == "assistant":
+        return {ASSISTANT: _render_assistant(message)}
+    raise Unrepresentable(f"a {message.role} turn has no place here", at=message.at.path)
 
 
 def _render_user(message: Message, origin: str) -> dict[str, Json]:
@@ -158,16 +156,13 @@ def _render_user(message: Message, origin: str) -> dict[str, Json]:
     images: list[Json] = []
     results: list[Json] = []
     for block in message.blocks:
-        match block:
-            case ToolResult():
-                results.append(render_result(block))
-            case Media(kind="image", how="base64"):
-                image: dict[str, Json] = {"format": block.mime.removeprefix("image/"), "source": {"bytes": block.data}}
-                images.append(merged(image, own_fields(block.extra)))
-            case Text():
-                pass
-            case _:
-                raise _misplaced(block)
+        if isinstance(block, ToolResult):
+            results.append(render_result(block))
+        elif isinstance(block, Media) and (block.kind, block.how) == ("image", "base64"):
+            image: dict[str, Json] = {"format": block.mime.removeprefix("image/"), "source": {"bytes": block.data}}
+            images.append(merged(image, own_fields(block.extra)))
+        elif not isinstance(block, Text):
+            raise _misplaced(block)
     if images:
         body["images"] = images
     if results:
@@ -179,15 +174,12 @@ def _render_assistant(message: Message) -> dict[str, Json]:
     body: dict[str, Json] = {"content": _text(message)}
     uses: list[Json] = []
     for block in message.blocks:
-        match block:
-            case ToolCall():
-                uses.append(_render_use(block))
-            case Reasoning() if "reasoningContent" not in body:
-                body["reasoningContent"] = _render_thought(block)
-            case Text():
-                pass
-            case _:
-                raise _misplaced(block)
+        if isinstance(block, ToolCall):
+            uses.append(_render_use(block))
+        elif isinstance(block, Reasoning) and "reasoningContent" not in body:
+            body["reasoningContent"] = _render_thought(block)
+        elif not isinstance(block, Text):
+            raise _misplaced(block)
     if uses:
         body["toolUses"] = uses
     return merged(body, own_fields(message.extra))

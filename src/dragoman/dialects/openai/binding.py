@@ -8,10 +8,10 @@ from dragoman.dialects.base import Call
 from dragoman.dialects.openai.faults import status_of
 from dragoman.errors import Fault
 from dragoman.wire.fields import Fields
-from dragoman.wire.frame import FrameDecoder, Payload
+from dragoman.wire.frame import FrameDecoder, Hole, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json, encode
-from dragoman.wire.sse import SseDecoder, comment, encode_sse
+from dragoman.wire.sse import SseDecoder, around_sse, comment, encode_sse
 
 _PATH = "/chat/completions"
 _JSON = ("content-type", "application/json")
@@ -23,7 +23,7 @@ class OpenaiBinding(Struct, frozen=True):
     def match(self, request: HttpRequest) -> Call | None:
         path = request.path.rstrip("/")
         if request.method == "POST" and path.endswith(_PATH):
-            return self._call(Fields.parse(request.body))
+            return self._call(Fields.of(request))
         if request.method == "GET" and path.endswith("/models") and not request.header("anthropic-version"):
             return Call("models", "", False, None)
         return None
@@ -53,6 +53,9 @@ class OpenaiBinding(Struct, frozen=True):
         if not payload.data:
             return comment(b"ping")  # an empty data line breaks clients
         return encode_sse(payload.kind, payload.data)
+
+    def around(self, hole: Hole) -> tuple[bytes, bytes]:
+        return around_sse(hole)
 
     def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
         headers = [_JSON]

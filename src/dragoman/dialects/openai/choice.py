@@ -20,6 +20,7 @@ from dragoman.model.events import (
     Event,
     OpaqueEvent,
     ReasoningDelta,
+    Run,
     Sealed,
     Stopped,
     TextDelta,
@@ -91,6 +92,11 @@ class ChoiceReader:
     def more(self, text: str) -> TextDelta | None:
         """More of the open text; None where there is none to which it could belong."""
         return None if self._text < 0 or self._refusing or self.stopped else TextDelta(self._text, text)
+
+    def heard(self, run: Run) -> None:
+        """More of a thought came without our doing."""
+        if self._thought is not None and self._thought.key == run.key:
+            self._thought.pieces.append(run.text)
 
     def _late(self, delta: Delta) -> None:
         """After the stop only silence may follow."""

@@ -89,7 +89,56 @@ class _TextChunk(Struct, gc=False):
     error: None = None
 
 
+# The same for thoughts and calls, whatever stands beside their deltas: these are only to find the text in a chunk.
+
+
+class _MoreThought(Struct, forbid_unknown_fields=True, gc=False):
+    reasoning_content: str = ""
+    reasoning: str = ""
+    role: Any = None
+    content: Literal["", None] = None
+    refusal: None = None
+    tool_calls: None = None
+    function_call: None = None
+
+
+class _ThoughtChoice(Struct, gc=False):
+    delta: _MoreThought
+
+
+class _ThoughtChunk(Struct, gc=False):
+    choices: tuple[_ThoughtChoice]
+
+
+class _MoreWords(Struct, gc=False):
+    arguments: str
+
+
+class _MoreCall(Struct, gc=False):
+    function: _MoreWords
+
+
+class _MoreCalls(Struct, forbid_unknown_fields=True, gc=False):
+    tool_calls: tuple[_MoreCall]
+    role: Any = None
+    content: Literal["", None] = None
+    reasoning_content: Literal["", None] = None
+    reasoning: Literal["", None] = None
+    refusal: None = None
+    function_call: None = None
+
+
+class _CallChoice(Struct, gc=False):
+    delta: _MoreCalls
+
+
+class _CallChunk(Struct, gc=False):
+    choices: tuple[_CallChoice]
+
+
 _text_only = jsonio.typed(_TextChunk)
+_thought_only = jsonio.typed(_ThoughtChunk)
+_call_only = jsonio.typed(_CallChunk)
 _typed = jsonio.typed(Chunk)
 _DELTA = frozenset(Delta.__struct_fields__) - {"rest"}
 _CALL = frozenset(CallPart.__struct_fields__) - {"rest"}
@@ -101,6 +150,17 @@ def more_text(data: bytes) -> str:
         return _text_only(data).choices[0].delta.content
     except jsonio.JsonError:
         return ""
+
+
+def more_thought(data: bytes) -> str:
+    """The reasoning of a chunk that tells it in a plain field and holds nothing else. Raises JsonError."""
+    delta = _thought_only(data).choices[0].delta
+    return delta.reasoning_content or delta.reasoning
+
+
+def more_arguments(data: bytes) -> str:
+    """The arguments in a chunk that holds one piece of one call and nothing else. Raises JsonError."""
+    return _call_only(data).choices[0].delta.tool_calls[0].function.arguments
 
 
 def read_chunk(data: bytes) -> Chunk:

@@ -26,19 +26,21 @@ from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
     BlockStarted,
+    Delta,
     Event,
     Events,
     Failed,
     Finished,
     OpaqueEvent,
     ReasoningDelta,
+    Run,
     Sealed,
     Started,
     Stopped,
     TextDelta,
     UsageReported,
 )
-from dragoman.wire.frame import Payload
+from dragoman.wire.frame import Hole, Payload
 from dragoman.wire.jsonio import encode, quote
 
 _DONE = Payload(b"", b"[DONE]")
@@ -64,7 +66,7 @@ class _Waiting(Struct):
 
 class OpenaiEncoder:
     def __init__(self, asked: Conversation, world: World, settings: OpenaiSettings) -> None:
-        self._asked = asked
+        self._model = asked.model
         self._world = world
         self._settings = settings
         options = own_fields(asked.extra).get("stream_options")
@@ -77,6 +79,7 @@ class OpenaiEncoder:
         self._goes_on = b',"logprobs":null,"finish_reason":null}]' + self._tail
         self._spoken: set[int] = set()  # choices whose role was told
         self._grows: dict[int, tuple[bytes, bytes]] = {}  # head and tail of a block's chunks
+        self._hole: tuple[int, Hole] | None = None  # of the block that was last asked for
         self._speaking: dict[int, BlockStarted] = {}  # the open text or reasoning of a choice
         self._waiting: dict[int, _Waiting] = {}
         self._thoughts: dict[int, _Thought] = {}
@@ -133,6 +136,21 @@ class OpenaiEncoder:
     @property
     def _owes_usage(self) -> bool:
         return self._wants_usage and self._usage is not None and not self._usage_told
+
+    def hole(self, kind: type[Delta], key: int) -> Hole | None:
+        if key in self._waiting:
+            return None
+        if self._hole is None or self._hole[0] != key:
+            head, tail = self._grows[key]
+            self._hole = key, Hole(b"", head + b'"', b'"' + tail)
+        return self._hole[1]
+
+    def heard(self, run: Run) -> None:
+        self._usage_told = False
+        if run.kind is ReasoningDelta:
+            self._thoughts[run.key].pieces.append(run.text)
+        elif run.kind is ArgumentsDelta:
+            self._bare.discard(run.key)
 
     def feed(self, events: Events) -> Iterable[Payload]:
         payloads: list[Payload] = []
@@ -209,7 +227,7 @@ class OpenaiEncoder:
             "id": started.id or self._world.new_id("chatcmpl-"),
             "object": "chat.completion.chunk",
             "created": self._world.now() if created is None else created,
-            "model": started.model or self._asked.model,
+            "model": started.model or self._model,
             **extra,
         }
         return encode(fields)[:-1] + b","

@@ -29,12 +29,14 @@ from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
 from dragoman.dialects.openai.tools import parse_call, render_call
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
-from dragoman.model.conversation import Message
+from dragoman.model.conversation import Message, Role
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 # Fields that SDKs write as null when they echo a message: null says nothing there.
 _OFTEN_NULL = ("name", "audio", "refusal", "function_call", "tool_calls", "annotations", "tool_call_id")
+
+_PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 
 # --- wire to canonical
 
@@ -52,6 +54,18 @@ class MessageParser:
             "tool": self._tool,
             "function": self._function,
         }
+
+    def messages(self, objects: Iterable[tuple[JsonObject, str]]) -> list[Message]:
+        """Read all messages. Most hold a role and a text and nothing else, which takes no Fields to read."""
+        read: list[Message] = []
+        for item, at in objects:
+            role, content = item.get("role"), item.get("content")
+            if len(item) == 2 and isinstance(content, str) and isinstance(role, str) and role in _PLAIN_ROLES:
+                blocks = (Text(content, at=Where(f"{at}.content")),) if content else ()
+                read.append(Message(_PLAIN_ROLES[role], blocks, at=Where(at)))
+            else:
+                read.append(self.parse(Fields(item, at)))
+        return read
 
     def parse(self, fields: Fields) -> Message:
         role = fields.text("role").lower()

@@ -43,8 +43,10 @@ _SPELLING = frozenset(
 
 def extra_of(fields: JsonObject) -> Extra | None:
     """Fields to keep, if there are any. Some only say how something was spelt: ours begin with a tilde."""
+    if not fields:
+        return None
     spelling = frozenset(name for name in fields if name.startswith("~") or name in _SPELLING)
-    return Extra(FAMILY, fields, spelling) if fields else None
+    return Extra(FAMILY, fields, spelling)
 
 
 def own_fields(extra: Extra | None) -> JsonObject:
@@ -54,7 +56,7 @@ def own_fields(extra: Extra | None) -> JsonObject:
 
 def wire_fields(extra: Extra | None) -> JsonObject:
     """The same without what only remembers a spelling."""
-    return {name: value for name, value in own_fields(extra).items() if not name.startswith("~")}
+    return {name: value for name, value in own_fields(extra).items() if not name.startswith("~")} if extra else {}
 
 
 def is_older(extra: Extra | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from operator import is_
 
 from msgspec import structs
 
@@ -65,13 +66,13 @@ class OrderBlocks:
     name = "openai.order_blocks"
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        messages = tuple(self._ordered(message, notes) for message in conversation.messages)
-        if all(one is other for one, other in zip(messages, conversation.messages, strict=True)):
+        messages = tuple([self._ordered(message, notes) for message in conversation.messages])
+        if all(map(is_, messages, conversation.messages)):
             return conversation, None
         return structs.replace(conversation, messages=messages), None
 
     def _ordered(self, message: Message, notes: Notes) -> Message:
-        if message.role != "assistant":
+        if message.role != "assistant" or len(message.blocks) < 2:
             return message
         blocks = tuple(sorted(message.blocks, key=rank))
         if blocks == message.blocks:

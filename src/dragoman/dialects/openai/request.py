@@ -30,7 +30,7 @@ def parse_request(call: Call, settings: OpenaiSettings) -> Conversation:
     """Raises MalformedRequest, naming the place."""
     fields = Fields(call.body)
     parser = MessageParser(settings)
-    system, messages = lead([parser.parse(message) for message in fields.children("messages")])
+    system, messages = lead(parser.messages(fields.objects("messages")))
     kept: JsonObject = {}
     max_tokens = _max_tokens(fields, settings, kept)
     user = _user(fields, kept)

@@ -10,10 +10,20 @@ The end is `[DONE]`; some leave it out, so a clean end of bytes after every choi
 from __future__ import annotations
 
 from itertools import count
+from typing import ClassVar
 
 from dragoman.dialects.base import World
+from dragoman.dialects.moulds import Texts
 from dragoman.dialects.openai.choice import ChoiceReader
-from dragoman.dialects.openai.chunk import Chunk, ChunkChoice, more_text, read_chunk, read_plain
+from dragoman.dialects.openai.chunk import (
+    Chunk,
+    ChunkChoice,
+    more_arguments,
+    more_text,
+    more_thought,
+    read_chunk,
+    read_plain,
+)
 from dragoman.dialects.openai.faults import fault_of, stopped_by_error
 from dragoman.dialects.openai.parts import JsonObject, extra_of
 from dragoman.dialects.openai.reply import envelope_rest
@@ -21,12 +31,26 @@ from dragoman.dialects.openai.settings import FAMILY
 from dragoman.dialects.openai.usage import parse_usage
 from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, UpstreamFault
 from dragoman.model.conversation import Conversation
-from dragoman.model.events import FINISHED, Event, Events, Failed, OpaqueEvent, Started, TextDelta, UsageReported
+from dragoman.model.events import (
+    FINISHED,
+    ArgumentsDelta,
+    Event,
+    Events,
+    Failed,
+    OpaqueEvent,
+    ReasoningDelta,
+    Run,
+    Started,
+    TextDelta,
+    UsageReported,
+)
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
 
 
 class OpenaiDecoder:
+    texts: ClassVar[Texts] = {TextDelta: more_text, ReasoningDelta: more_thought, ArgumentsDelta: more_arguments}
+
     def __init__(self, asked: Conversation, world: World) -> None:
         self._asked = asked
         self._world = world
@@ -68,6 +92,10 @@ class OpenaiDecoder:
         elif events and type(events[-1]) is TextDelta:
             self._speaker = self._choices.get(0)
         return tuple(events)
+
+    def heard(self, run: Run) -> None:
+        for choice in self._choices.values() if run.kind is ReasoningDelta else ():
+            choice.heard(run)
 
     def close(self, broken: Fault | None) -> Events:
         if self._over:

@@ -33,9 +33,9 @@ class ResponsesBinding(Struct, frozen=True):
         path = request.path.rstrip("/")
         if request.method == "POST":
             if path.endswith(_PATH):
-                return self._call(Fields.parse(request.body), "generate")
+                return self._call(Fields.of(request), "generate")
             if path.endswith(_COUNT):
-                return self._call(Fields.parse(request.body), "count")
+                return self._call(Fields.of(request), "count")
         if f"{_PATH}/" in path and request.method in ("POST", "GET", "DELETE"):
             raise _not_here(request.method, path)
         return None

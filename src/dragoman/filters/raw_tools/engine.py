@@ -23,6 +23,7 @@ from dragoman.filters.raw_tools.prose import Prose, headless_of
 from dragoman.filters.raw_tools.readers import LIMIT, skip_blank
 from dragoman.filters.raw_tools.section import Section, stray
 from dragoman.filters.raw_tools.tables import Table
+from dragoman.model.events import Run
 
 _WINDOW = LIMIT + 64  # a header and the longest marker after it
 _PROSE, _SECTION, _HEADER, _BODY, _AFTER = range(5)
@@ -78,15 +79,27 @@ class Engine:
 
     def passes(self, text: str, carrier: Carrier) -> bool:
         """Whether this text goes out as it came; if so it is taken. The short way, for nearly all prose."""
-        if self._state or self._held or carrier is not self._carrier or self._first(text) is not None:
+        if not self._flows(carrier) or self._first(text) is not None:
             return False
-        said = self._said
-        if self._headless is not None and (said.begins or said.line_ends):
-            return False
-        said.pieces.append(text)
-        if len(said.pieces) > 512:
-            said.settle()
+        self.heard(text)
         return True
+
+    def lets(self, run: Run, carrier: Carrier) -> int:
+        """How many of these texts go out as they came; they are taken when they are `heard`."""
+        if not self._flows(carrier):
+            return 0
+        return len(run.row.texts) if self._first(run.text) is None else run.clear(self._first)
+
+    def heard(self, text: str) -> None:
+        said = self._said
+        said.pieces.append(text)
+        if len(said.pieces) > 512 or len(text) > LIMIT:
+            said.settle()
+
+    def _flows(self, carrier: Carrier) -> bool:
+        if self._state or self._held or carrier is not self._carrier:
+            return False
+        return self._headless is None or not (self._said.begins or self._said.line_ends)
 
     def feed(self, text: str, carrier: Carrier = Carrier.TEXT) -> list[Output]:
         """Take more text."""

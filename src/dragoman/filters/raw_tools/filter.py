@@ -26,6 +26,7 @@ from dragoman.model.events import (
     Failed,
     Finished,
     ReasoningDelta,
+    Run,
     Sealed,
     Stopped,
     TextDelta,
@@ -93,6 +94,8 @@ class RawTools:
 
 
 def _used_ids(conversation: Conversation) -> frozenset[str]:
+    if ToolResult not in conversation.kinds:
+        return frozenset(call.id for call in calls_of(conversation))
     results = (block for message in conversation.messages for block in message.blocks if isinstance(block, ToolResult))
     return frozenset((*(call.id for call in calls_of(conversation)), *(result.call_id for result in results)))
 
@@ -167,6 +170,18 @@ class _Back:
                 continue
             return self._changed(events, index)
         return events
+
+    def lets(self, run: Run) -> int:
+        lane = self._lanes.get(run.key)
+        if self._pending is not None:
+            return 0
+        if lane is None:
+            return len(run.row.texts)
+        return lane.voice.engine.lets(run, lane.carrier) if lane.key == run.key else 0
+
+    def heard(self, run: Run) -> None:
+        if (lane := self._lanes.get(run.key)) is not None:
+            lane.voice.engine.heard(run.text)
 
     def _delta(self, events: Events, lane: _Lane, text: str) -> Events:
         """One delta, as most frames are: what comes out may still be what went in."""

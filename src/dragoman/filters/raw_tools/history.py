@@ -25,10 +25,11 @@ def number_calls(conversation: Conversation, notes: Notes) -> Conversation:
 
 
 def calls_of(conversation: Conversation) -> Iterator[ToolCall]:
-    for message in conversation.messages:
-        for block in message.blocks:
-            if isinstance(block, ToolCall):
-                yield block
+    if ToolCall in conversation.kinds:
+        for message in conversation.messages:
+            for block in message.blocks:
+                if isinstance(block, ToolCall):
+                    yield block
 
 
 class _Numbering:

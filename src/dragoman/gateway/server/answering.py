@@ -149,6 +149,7 @@ class HttpExchange(Exchange):
             self.last = True
         self._head = self._rendered(status, headers, "transfer-encoding: chunked\r\n" if self._chunked else "")
         self.headers = ()  # told
+        self._connection.streams(self)
 
     def flush(self) -> None:
         if self._head and not self.gone:

@@ -116,14 +116,15 @@ class Connection(asyncio.Protocol):
         self._carrier.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        parser = self._parser
-        if self._deaf or parser is None:
+        if self._deaf:
             self._discarded += len(data)
             if self._discarded > _LINGER_BYTES:
                 self.abort()
             return
+        if self._parser is None:
+            self._parser = HttpRequestParser(self)
         try:
-            parser.feed_data(data)
+            self._parser.feed_data(data)
         except HttpParserUpgrade:  # offered, not taken: what follows is another protocol's
             self._deaf = True
         except HttpParserError:
@@ -233,6 +234,11 @@ class Connection(asyncio.Protocol):
         if self._reading and self._transport is not None and not self._transport.is_closing():
             self._reading = False
             self._transport.pause_reading()
+
+    def streams(self, exchange: HttpExchange) -> None:
+        """A long answer begins: what reads requests is made again when one comes."""
+        if exchange is self._current and not exchange.last and not self._in_head and self._arriving is None:
+            self._parser = None
 
     def answered(self, exchange: HttpExchange) -> None:
         """All of the answer is written: it is the next one's turn."""

@@ -40,6 +40,8 @@ class _Building:
         self._joined: list[Where] = []  # places where texts were joined or blocks changed their order
 
     def message(self, message: Message) -> Message:
+        if _is_built(message):
+            return message
         blocks = self._user(message) if message.role == "user" else self._assistant(message)
         return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
 
@@ -104,13 +106,15 @@ class _Building:
 
     def _one(self, texts: list[Text], longest: int) -> Text:
         """All texts as one (D1), with its middle left out where it is too long."""
+        if len(texts) == 1 and len(texts[0].text) <= longest:
+            return texts[0]
         words = joined(text.text for text in texts)
         if len(words) > longest:
             self._notes.dropped(
                 "kiro.text.cut", texts[0].at.path, f"{len(words)} characters; the service takes {longest}"
             )
             return Text(_cut(words, longest), at=texts[0].at)
-        return texts[0] if len(texts) == 1 else Text(words, at=texts[0].at)
+        return Text(words, at=texts[0].at)
 
     def _compare(self, message: Message, blocks: tuple[Block, ...]) -> None:
         if len(blocks) != len(message.blocks) or any(
@@ -121,6 +125,14 @@ class _Building:
     def _fill(self, node: Message | ToolResult, words: str) -> None:
         rule = "kiro.text.missing"
         self._notes.added(rule, node.at.path, f"no text stands here, and the service wants one; it is {words!r}")
+
+
+def _is_built(message: Message) -> bool:
+    """Whether it is a text that is not too long, and calls after it: most of what the model has said is that."""
+    text, *calls = message.blocks or (None,)
+    if message.role != "assistant" or not isinstance(text, Text) or len(text.text) > LONGEST_ASSISTANT:
+        return False
+    return all(isinstance(call, ToolCall) for call in calls)
 
 
 def _cut(words: str, longest: int) -> str:

@@ -38,6 +38,8 @@ class NameModel:
 
 
 class _Renamed:
+    reads = frozenset({Started})
+
     def __init__(self, named: str, asked: str, notes: Notes) -> None:
         self._named = named
         self._asked = asked
@@ -116,13 +118,15 @@ class ToldEnd:
 
 
 class _End:
+    reads: frozenset[type[Event]] = frozenset({Started, UsageReported, Stopped})
+
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
         self._estimated = False
 
     def feed(self, events: Events) -> Events:
         for event in events:
-            if type(event) in _TELLING:
+            if type(event) in self.reads:
                 self._take(event)
         return events
 
@@ -161,6 +165,3 @@ class _Once:
             self._notes.dropped("kiro.stream.repeated", "", "the same piece of text came twice in a row")
         self._last = event
         return not repeated
-
-
-_TELLING: frozenset[type[Event]] = frozenset({Started, UsageReported, Stopped})

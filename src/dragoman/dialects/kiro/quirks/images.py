@@ -27,6 +27,8 @@ class FitImages:
     name = "kiro.fit_images"
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        if Media not in conversation.kinds:
+            return conversation, None
         before = len(notes)
         many = sum(isinstance(block, Media) for message in conversation.messages for block in message.blocks) > MANY
         last = len(conversation.messages) - 1

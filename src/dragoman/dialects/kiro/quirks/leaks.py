@@ -21,6 +21,7 @@ from dragoman.model.events import (
     Event,
     Events,
     Failed,
+    Run,
     Sealed,
     Stopped,
     TextDelta,
@@ -80,6 +81,11 @@ class _Recover:
             return events
         out = tuple(each for event in events for each in self._take(event))
         return events if out == events else out
+
+    def lets(self, run: Run) -> int:
+        if self._native or run.kind is not TextDelta:
+            return len(run.row.texts)
+        return 0 if self._held or self._opening else run.clear(_INTERESTING)
 
     def _is_plain(self, event: Event) -> bool:
         """Text in which nothing of interest can begin; nearly all of a stream is that."""

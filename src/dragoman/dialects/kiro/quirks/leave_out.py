@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import structs
 
-from dragoman.dialects.kiro.nodes import FAMILY, joined
+from dragoman.dialects.kiro.nodes import FAMILY, called, joined
 from dragoman.model.blocks import Block, Opaque, Text, ToolCall, ToolResult
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
@@ -33,8 +33,10 @@ class LeaveOut:
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
         before = len(notes)
         tools, gone = self._tools(conversation, notes)
-        history = _History(gone, notes)
-        messages = tuple([history.message(message) for message in conversation.messages])
+        messages = conversation.messages
+        if not gone.isdisjoint(names := called(conversation)) or Opaque in conversation.kinds or _any_refused(names):
+            history = _History(gone, notes)
+            messages = tuple([history.message(message) for message in messages])
         if len(notes) == before:
             return conversation, None
         choice = _choice(conversation, gone, notes)
@@ -54,6 +56,10 @@ class LeaveOut:
             if name and (name.lower() in REFUSED or (isinstance(tool, Opaque) and tool.family != FAMILY)):
                 gone.add(name)
         return tuple(kept), gone - {tool.name for tool in kept if isinstance(tool, ToolSpec)}
+
+
+def _any_refused(names: Iterable[str]) -> bool:
+    return any(name.lower() in REFUSED for name in names)
 
 
 def _name(tool: Opaque) -> str:

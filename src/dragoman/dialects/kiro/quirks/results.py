@@ -25,16 +25,30 @@ class ReadResults:
     before = "drop_foreign"
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        if ToolResult not in conversation.kinds:
+            return conversation, None
         before = len(notes)
         messages = tuple([_message(message, notes) for message in conversation.messages])
         return (conversation if len(notes) == before else structs.replace(conversation, messages=messages)), None
 
 
 def _message(message: Message, notes: Notes) -> Message:
+    if all(map(_is_read, message.blocks)):
+        return message
     blocks: tuple[Block, ...] = tuple(
         [_result(block, notes) if isinstance(block, ToolResult) else block for block in message.blocks]
     )
     return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
+
+
+def _is_read(block: Block) -> bool:
+    """Whether it is no result, or one of texts that say something."""
+    if not isinstance(block, ToolResult):
+        return True
+    for part in block.content:
+        if not isinstance(part, Text) or not part.text or part.text.isspace():
+            return False
+    return bool(block.content)
 
 
 def _result(result: ToolResult, notes: Notes) -> ToolResult:

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from dragoman.dialects.kiro.faults import context_full
 from dragoman.dialects.kiro.models import model_of
-from dragoman.dialects.kiro.tokens import estimate_input, estimate_messages
+from dragoman.dialects.kiro.tokens import estimate_input, estimate_message
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import ToolResult
 from dragoman.model.conversation import Conversation, Message
@@ -66,7 +66,7 @@ class FitSize:
 
 def _tokens(messages: Sequence[Message]) -> list[int]:
     """How many tokens are left without what stands before each of these messages, system messages excepted."""
-    sizes = [estimate_messages((message,)) for message in messages]
+    sizes = [*map(estimate_message, messages)]
     going = (0 if message.role == "system" else size for message, size in zip(messages, sizes, strict=True))
     whole = sum(sizes)
     return [whole - gone for gone in accumulate(going, initial=0)]

@@ -26,6 +26,8 @@ class WholeCharacters:
     name = "kiro.whole_characters"
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        if _are_whole_tools(conversation) and all(map(_is_whole_message, conversation.messages)):
+            return conversation, None
         messages = tuple([_message(message) for message in conversation.messages])
         tools = tuple([_tool(tool) if isinstance(tool, ToolSpec) else tool for tool in conversation.tools])
         if messages == conversation.messages and tools == conversation.tools:
@@ -35,6 +37,25 @@ class WholeCharacters:
             "kiro.text.surrogate", next(iter(places), "tools"), "half a character became the replacement character"
         )
         return structs.replace(conversation, messages=messages, tools=tools), None
+
+
+def _are_whole_tools(conversation: Conversation) -> bool:
+    """Whether the text of all tools has no escape such as only half a character gets."""
+    try:
+        return b"\\ud" not in jsonio.encode(conversation.tools)
+    except jsonio.JsonError:
+        return False
+
+
+def _is_whole_message(message: Message) -> bool:
+    for block in message.blocks:
+        for part in block.content if isinstance(block, ToolResult) else (block,):
+            if isinstance(part, Text):
+                if not _is_whole(part.text):
+                    return False
+            elif isinstance(part, ToolCall) and _has_halves(part.arguments):
+                return False
+    return True
 
 
 def _message(message: Message) -> Message:
@@ -74,18 +95,23 @@ def _whole(text: str) -> str:
 
 
 def _is_whole(text: str) -> bool:
-    """Whether there is no half character in it; the encoder knows sooner than a pattern."""
-    if text.isascii():
+    """Whether there is no half character in it; encoders know sooner than a pattern, and this one soonest of them."""
+    for encoding in ("latin-1", "utf-8"):
+        try:
+            text.encode(encoding)
+        except UnicodeEncodeError:
+            continue
         return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return False
+
+
+def _has_halves(arguments: str) -> bool:
+    """Whether there may be half a character in it, plainly or escaped."""
+    return not _is_whole(arguments) or _ESCAPED.search(arguments) is not None
 
 
 def _arguments(arguments: str) -> str:
-    if _is_whole(arguments) and ("\\u" not in arguments or not _ESCAPED.search(arguments)):
+    if not _has_halves(arguments):
         return arguments
     try:
         value = jsonio.decode(arguments)

@@ -46,6 +46,8 @@ class WrapThinking:
     before = "drop_foreign"
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        if Reasoning not in conversation.kinds:
+            return conversation, None
         before = len(notes)
         messages = tuple([self._message(message, notes) for message in conversation.messages])
         return (conversation if len(notes) == before else structs.replace(conversation, messages=messages)), None

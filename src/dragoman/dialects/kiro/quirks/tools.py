@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from msgspec import structs
 
+from dragoman.dialects.kiro.nodes import called
 from dragoman.dialects.kiro.quirks.schemas import clean
 from dragoman.dialects.kiro.request import NO_PARAMETERS
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import Opaque, Text, ToolCall
+from dragoman.model.blocks import Opaque, Text
 from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
@@ -17,12 +18,6 @@ from dragoman.model.notes import Notes
 LONGEST_CHARACTERS = 9_216
 LONGEST_BYTES = 10_240
 STUB = "Used earlier in this conversation; not available now."
-
-
-def called(conversation: Conversation) -> list[str]:
-    """The names of all tools that history calls, in the order of their first call."""
-    names = (block.name for message in conversation.messages for block in message.blocks if isinstance(block, ToolCall))
-    return list(dict.fromkeys(names))
 
 
 class GiveDescriptions:

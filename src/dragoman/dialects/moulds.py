@@ -1,0 +1,80 @@
+"""Most of a stream is one frame again and again, with another text in it: its mould is learnt once, and then all of its
+kind that a read brings are taken in one go.
+
+Theory of operation. A frame that its decoder read as one delta, and that has a pure reader of the string that became
+the delta's text, is read once more with that string changed. If the reader finds the change, the place is known for
+sure: whatever else stands in the frame, the frames that follow and differ in this place only mean the same delta with
+another text. That holds until a frame comes that is of another mould, and it is read as carefully as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from dragoman.model.events import Delta, Events, Run, TextDelta
+from dragoman.wire.frame import Frame, FrameDecoder
+from dragoman.wire.jsonio import JsonError, quote
+
+Texts: TypeAlias = Mapping[type[Delta], Callable[[bytes], str]]
+
+_PATIENCE = 16  # moulds learnt without a frame that was of one: whoever spells each frame anew is read frame by frame
+_PLACES = 4  # that one text may have in a frame
+
+
+class Moulds:
+    """Learns from frames that were read; gives runs."""
+
+    __slots__ = ("_frames", "_heard", "_key", "_kind", "_mould", "_patience", "_texts")
+
+    def __init__(self, frames: FrameDecoder, decoder: object) -> None:
+        self._frames: Any = frames
+        self._texts: Texts = getattr(decoder, "texts", {}) if hasattr(frames, "row") else {}
+        self._heard: Callable[[Run], None] | None = getattr(decoder, "heard", None)
+        self._mould: object | None = None
+        self._kind: type[Delta] = TextDelta
+        self._key = 0
+        self._patience = _PATIENCE
+
+    def learn(self, frame: Frame, events: Events | None) -> None:
+        self._mould = None
+        if not events or len(events) > 1 or not self._patience:
+            return
+        delta: Any = events[0]
+        read = self._texts.get(type(delta))
+        found = None if read is None else _place(frame.data, delta.text, read)
+        if found is not None:
+            self._mould = self._frames.mould(frame, *found)
+            self._kind, self._key = type(delta), delta.key
+            self._patience -= 1
+
+    def run(self, chunk: bytes = b"") -> Run | None:
+        """The frames that come next, or that a chunk begins with, if they are of the mould of the last."""
+        if self._mould is None:
+            return None
+        row = self._frames.row(self._mould, chunk)
+        if row is None:
+            return None
+        self._patience = _PATIENCE
+        run = Run(self._kind, self._key, row, "".join(row.texts))
+        if self._heard is not None:
+            self._heard(run)
+        return run
+
+
+def _place(data: bytes, text: str, read: Callable[[bytes], str]) -> tuple[int, int] | None:
+    """Where in a frame the inside of the string stands that is the text; None if that cannot be told."""
+    literal, changed = quote(text), text + "~"
+    instead, at = quote(changed), -1
+    for _ in range(_PLACES):
+        at = data.find(literal, at + 1)
+        if at < 0:
+            break
+        end = at + len(literal)
+        try:
+            if read(data[:at] + instead + data[end:]) == changed:
+                return at + 1, end - 1
+        except JsonError:
+            continue
+    return None
+

@@ -1,0 +1,77 @@
+"""A stream may last for minutes: once it says something, nothing is held of the question but what `explain` may need."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dragoman.gateway.explain import Ring
+from dragoman.model.conversation import Conversation
+from dragoman.simulator.script import parse
+from dragoman.simulator.server import running_simulator
+from tests.gateway.house import House, RawClient, house, messages, upstream
+from tests.gateway.test_resources import Canned, kind_of, simply
+
+BROKEN = '[[turn]]\nparts = [{ text = "Well" }, { wait = 0.1 }, { exception = "server", message = "broke" }]'
+LONG = "a long question " * 10_000
+CLAUDE = "claude-sonnet-4.5"
+
+
+def questions() -> list[Conversation]:
+    """Those with words in them that anybody in this process still holds."""
+    return [each for each in gc.get_objects() if type(each) is Conversation and LONG in str(each.messages)]
+
+
+def held(home: House) -> int:
+    return int(home.running.gateway.load.bytes)
+
+
+def slowly(dialect: str, go_on: threading.Event) -> Iterator[bytes]:
+    """An answer whose last frame waits. Canned: a simulator in this process would hold the question itself."""
+    *first, last = [b"%x\r\n%b\r\n" % (len(event), event) for event in simply(dialect, "Well")]
+    yield f"HTTP/1.1 200 OK\r\ncontent-type: {kind_of(dialect)}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+    yield from first
+    go_on.wait(10)
+    yield last + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize("dialect", ["kiro", "bedrock"])
+@pytest.mark.parametrize("explain", [True, False])
+def test_a_stream_that_has_begun_holds_only_what_explain_needs(dialect: str, explain: bool, tmp_path: Path) -> None:
+    canned, go_on = Canned(), threading.Event()
+    canned.answer = lambda: slowly(dialect, go_on)
+    with (
+        house(upstream("one", dialect, f"http://127.0.0.1:{canned.port}"), tmp_path, explain=explain) as home,
+        RawClient(home, "/v1/messages", messages(CLAUDE, LONG, stream=True)) as client,
+    ):
+        client.read_until(b"Well")
+        until = time.monotonic() + 1
+        while questions() and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not questions()
+        assert (held(home) > len(LONG)) is explain
+        go_on.set()
+        assert b"message_stop" in client.read_all()
+        assert home.lines()[-1]["outcome"] == "ok"
+        assert held(home) == 0
+    canned.close()
+
+
+def test_what_broke_late_is_explained_with_all_that_was_asked(tmp_path: Path) -> None:
+    with (
+        running_simulator("kiro", script=parse(BROKEN)) as simulator,
+        house(upstream("one", "kiro", simulator.url), tmp_path) as home,
+    ):
+        asked = messages(CLAUDE, "the question", stream=True, metadata={"user_id": "u"}, top_k=3)
+        _, headers, _ = home.ask("/v1/messages", asked)
+        (line,) = home.lines()
+        kept = Ring(tmp_path / "refusals").load(headers["x-request-id"])
+    assert kept is not None
+    assert "the question" in kept.asked.body and "the question" in kept.sent.body
+    assert "conversationState" in kept.sent.body
+    assert len(kept.notes) == int(headers["dragoman-notes"]) == line["notes"] > 0

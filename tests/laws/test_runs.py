@@ -1,0 +1,350 @@
+"""Law: a run is as many steps. What an answer says does not depend on whether its frames were read in runs.
+
+Streams here are made of frames that are alike and frames that nearly are: other spellings of JSON, other line ends,
+comments, ids, broken bytes and checksums, texts in which calls and thoughts may begin; all of it cut anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+import dragoman.dialects as registry
+from dragoman.conformance.laws import still_world
+from dragoman.dialects.base import Reader
+from dragoman.model.blocks import Text
+from dragoman.model.conversation import Conversation, Message, ToolSpec
+from dragoman.model.events import Run
+from dragoman.translate import Answer, Plan, Settings, plan
+from dragoman.wire.eventstream import encode_event
+from dragoman.wire.frame import Frame, FrameDecoder
+from tests.unit.wire.cutting import grows_linearly, reads
+
+ASKED = Conversation(
+    "model-1",
+    (Message("user", (Text("go"),)),),
+    tools=(ToolSpec("read", schema={"type": "object", "properties": {"path": {"type": "string"}}}),),
+    stream=True,
+)
+WORDS = (
+    "word ",
+    "word ",
+    "two words",
+    "end. ",
+    "é",
+    "漢字",
+    "😀",
+    "\u2028",
+    "\n",
+    "\n\n",
+    '"',
+    "\\",
+    'a\\"',
+    '","',
+    '",',
+    "/",
+    "\x00",
+    "\x7f",
+    "\ud800",
+    "",
+    "~",
+    "content",
+    "<",
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.read:0<|tool_call_argument_begin|>",
+    '{"path":',
+    '"a"}',
+    "<|tool_call_end|><|tool_calls_section_end|>",
+    "[Called read with args: {",
+    "<think>",
+    "</think>",
+    "data: {}\n\n",
+    "x" * 3000,
+)
+Part = tuple[str, str]  # what it is, and its text
+parts = st.lists(
+    st.tuples(
+        st.sampled_from(("text", "text", "text", "arguments", "arguments", "thought", "call", "odd")),
+        st.lists(st.sampled_from(WORDS), min_size=1, max_size=8),
+    ),
+    max_size=6,
+).map(lambda groups: [(kind, word) for kind, words in groups for word in words])
+SPELLINGS: tuple[Callable[[Any], str], ...] = (
+    lambda body: json.dumps(body, separators=(",", ":")),
+    lambda body: json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace").decode(),
+    json.dumps,
+    lambda body: json.dumps(body, separators=(",", ":")).replace("/", "\\/"),
+    lambda body: json.dumps(body, indent=0),
+)
+
+
+class _Careful:
+    """A frame decoder that gives no rows."""
+
+    def __init__(self, frames: FrameDecoder) -> None:
+        self._frames = frames
+
+    def feed(self, chunk: bytes) -> Iterator[Frame]:
+        return self._frames.feed(chunk)
+
+    def close(self) -> Iterator[Frame]:
+        return self._frames.close()
+
+
+class _Counting(Reader):
+    """A reader that counts the frames it gave in runs."""
+
+    def __init__(self, frames: FrameDecoder, decoder: Any) -> None:
+        super().__init__(frames, decoder)
+        self.in_runs = 0
+
+    def feed(self, chunk: bytes) -> list[Any]:
+        steps = super().feed(chunk)
+        self.in_runs += sum(len(step.row.texts) for step in steps if isinstance(step, Run))
+        return steps
+
+
+def told(made: Plan, pieces: list[bytes], *, carefully: bool) -> tuple[object, ...]:
+    world = still_world()
+    answer, upstream = Answer(made, world), made.upstream
+    frames = upstream.binding.frames()
+    reader = _Counting(_Careful(frames) if carefully else frames, upstream.codec.decoder(made.sent, world))
+    answer._reader = reader
+    data = b"".join([*map(answer.feed, pieces), answer.close()])
+    assert not carefully or reader.in_runs == 0
+    return data, answer.notes, answer.over, answer.fault, answer.progress.usage, answer.progress.stop, reader.in_runs
+
+
+def runs_do_not_matter(made: Plan, pieces: list[bytes]) -> int:
+    """How many frames were read in runs."""
+    *expected, _ = told(made, [b"".join(pieces)], carefully=True)
+    *got, in_runs = told(made, pieces, carefully=False)
+    assert got == expected
+    assert isinstance(in_runs, int)
+    return in_runs
+
+
+# --- frames of each dialect
+
+
+def _openai(script: list[Part], spell: Callable[[Any], str]) -> Iterator[tuple[str, str]]:
+    def chunk(delta: dict[str, Any], finish: str | None = None) -> tuple[str, str]:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        return "", spell({"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": [choice]})
+
+    yield chunk({"role": "assistant", "content": ""})
+    calls = 0
+    for kind, word in script:
+        if kind == "call" or (kind == "arguments" and not calls):
+            calls += 1
+            function = {"name": "read", "arguments": ""}
+            call = {"index": calls - 1, "id": f"call_{calls}", "type": "function", "function": function}
+            yield chunk({"tool_calls": [call]})
+        if kind == "arguments":
+            yield chunk({"tool_calls": [{"index": calls - 1, "function": {"arguments": word}}]})
+        elif kind == "text":
+            yield chunk({"content": word})
+        elif kind == "thought":
+            yield chunk({"content": None, "reasoning_content": word})
+        elif kind == "odd":
+            yield chunk({"content": word, "x_unknown": word})
+    yield chunk({}, "tool_calls" if calls else "stop")
+    yield "", "[DONE]"
+
+
+def _anthropic(script: list[Part], spell: Callable[[Any], str]) -> Iterator[tuple[str, str]]:
+    def event(kind: str, **fields: Any) -> tuple[str, str]:
+        return kind, spell({"type": kind, **fields})
+
+    usage = {"input_tokens": 1, "output_tokens": 1}
+    message = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": [], "usage": usage}
+    starts = {
+        "text": ({"type": "text", "text": ""}, "text_delta", "text"),
+        "thought": ({"type": "thinking", "thinking": "", "signature": ""}, "thinking_delta", "thinking"),
+        "arguments": (
+            {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {}},
+            "input_json_delta",
+            "partial_json",
+        ),
+    }
+    yield event("message_start", message={**message, "stop_reason": None, "stop_sequence": None})
+    index, now = -1, ""
+    for kind, word in script:
+        if kind == "odd":
+            yield event("ping")
+            continue
+        fresh, kind = kind == "call", "arguments" if kind == "call" else kind
+        if fresh or kind != now:
+            if now:
+                yield event("content_block_stop", index=index)
+            index, now = index + 1, kind
+            block = {**starts[kind][0], **({"id": f"toolu_{index}"} if kind == "arguments" else {})}
+            yield event("content_block_start", index=index, content_block=block)
+        _, delta, name = starts[kind]
+        yield event("content_block_delta", index=index, delta={"type": delta, name: word})
+    if now:
+        yield event("content_block_stop", index=index)
+    yield event("message_delta", delta={"stop_reason": "end_turn", "stop_sequence": None}, usage={"output_tokens": 9})
+    yield event("message_stop")
+
+
+def _kiro(script: list[Part], spell: Callable[[Any], str]) -> Iterator[tuple[str, str]]:
+    calls = 0
+    for kind, word in script:
+        if kind == "call" or (kind == "arguments" and not calls):
+            calls += 1
+        if kind in ("call", "arguments"):
+            yield "toolUseEvent", spell({"toolUseId": f"t{calls}", "name": "read", "input": word})
+        elif kind == "text":
+            yield "assistantResponseEvent", spell({"content": word, "modelId": "m"})
+        elif kind == "thought":
+            yield "reasoningContentEvent", spell({"text": word})
+        else:
+            yield "reasoningContentEvent", spell({"text": word, "signature": word})
+    for call in range(calls):
+        yield "toolUseEvent", spell({"toolUseId": f"t{call + 1}", "name": "read", "stop": True})
+    yield "contextUsageEvent", spell({"contextUsagePercentage": 1.5})
+
+
+def _bedrock(script: list[Part], spell: Callable[[Any], str]) -> Iterator[tuple[str, str]]:
+    yield "messageStart", spell({"role": "assistant"})
+    index, now = -1, ""
+    for kind, word in script:
+        if kind == "odd":
+            yield "x_event", spell({"text": word})
+            continue
+        fresh, kind = kind == "call", "arguments" if kind == "call" else kind
+        if fresh or kind != now:
+            if now:
+                yield "contentBlockStop", spell({"contentBlockIndex": index})
+            index, now = index + 1, kind
+            if kind == "arguments":
+                start = {"toolUse": {"toolUseId": f"t{index}", "name": "read"}}
+                yield "contentBlockStart", spell({"contentBlockIndex": index, "start": start})
+        delta = {
+            "text": {"text": word},
+            "thought": {"reasoningContent": {"text": word}},
+            "arguments": {"toolUse": {"input": word}},
+        }
+        yield "contentBlockDelta", spell({"contentBlockIndex": index, "delta": delta[kind]})
+    if now:
+        yield "contentBlockStop", spell({"contentBlockIndex": index})
+    yield "messageStop", spell({"stopReason": "tool_use" if now == "arguments" else "end_turn"})
+    yield "metadata", spell({"usage": {"inputTokens": 1, "outputTokens": 2, "totalTokens": 3}, "metrics": {}})
+
+
+DIALECTS = {"openai": _openai, "anthropic": _anthropic, "kiro": _kiro, "bedrock": _bedrock}
+SSE_FRAMES: tuple[Callable[[str, bytes], bytes], ...] = (
+    lambda kind, data: (b"event: %b\n" % kind.encode() if kind else b"") + b"data: %b\n\n" % data,
+    lambda kind, data: (b"event: %b\r\n" % kind.encode() if kind else b"") + b"data: %b\r\n\r\n" % data,
+    lambda kind, data: (b"event:%b\n" % kind.encode() if kind else b"") + b"id: 7\ndata:%b\n\n" % data,
+    lambda kind, data: (b"event: %b\n" % kind.encode() if kind else b"") + b": c\ndata: %b\n\n\n" % data,
+    lambda kind, data: (b"event: %b\r" % kind.encode() if kind else b"") + b"data: %b\r\r" % data,
+    lambda kind, data: b"data: %b\nevent: %b\n\n: ping\n\n" % (data, kind.encode()),
+)
+
+
+def framed(name: str, kind: str, data: str, shape: int) -> bytes:
+    raw = data.encode("utf-8", "replace")
+    if name in ("kiro", "bedrock"):
+        types = ("application/json", "application/json", "application/json", "text/plain")
+        return encode_event(kind, raw, content_type=types[shape % 4])
+    return SSE_FRAMES[shape](kind, raw.replace(b"\n", b" "))
+
+
+@st.composite
+def streams(draw: st.DrawFn, name: str) -> list[bytes]:
+    script = draw(parts)
+    spell = draw(st.sampled_from(SPELLINGS))
+    shape = draw(st.integers(0, len(SSE_FRAMES) - 1))
+    frames = [framed(name, kind, data, shape) for kind, data in DIALECTS[name](script, spell)]
+    for _ in range(draw(st.integers(0, 2))):
+        at = draw(st.integers(0, len(frames) - 1))
+        raw = frames[at]
+        place = draw(st.integers(0, max(len(raw) - 1, 0)))
+        change = draw(st.sampled_from(("swap", "cut", "other", "again")))
+        if change == "swap":
+            frames[at] = raw[:place] + draw(st.sampled_from((b"\xff", b'"', b"\\", b"\n", b"{", b"0"))) + raw[place + 1 :]
+        elif change == "cut":
+            frames[at] = raw[:place]
+        elif change == "again":
+            frames.insert(at, raw)
+        elif name in ("openai", "anthropic"):
+            frames[at] = raw.replace(b"\n", b"\r\n")
+    if draw(st.booleans()):
+        return frames
+    whole = b"".join(frames)
+    edges = sorted(draw(st.lists(st.integers(0, len(whole)), max_size=8)))
+    return [whole[start:end] for start, end in zip([0, *edges], [*edges, len(whole)], strict=True)]
+
+
+def planned(client: str, upstream: str, settings: Settings | None = None) -> Plan:
+    return plan(registry.get(client), registry.get(upstream), ASKED, settings=settings)
+
+
+@pytest.mark.parametrize("upstream", DIALECTS)
+@given(client=st.sampled_from(sorted(registry.names())), data=st.data())
+def test_runs_do_not_matter(upstream: str, client: str, data: st.DataObject) -> None:
+    think, repair = data.draw(st.booleans(), "think tags"), data.draw(st.booleans(), "repair")
+    raw = data.draw(st.sampled_from((None, "auto", "off")), "raw tools")
+    made = planned(client, upstream, Settings(think_tags=think, repair=repair, raw_tools=raw))
+    runs_do_not_matter(made, data.draw(streams(upstream)))
+
+
+def _plain(name: str, kind: str, count: int) -> list[bytes]:
+    script = [("call", '{"a":"')] * (kind == "arguments") + [(kind, f"w{at % 10} ") for at in range(count)]
+    return [framed(name, *frame, 0) for frame in DIALECTS[name](script, SPELLINGS[0])]
+
+
+@pytest.mark.parametrize("client", ["anthropic", "openai"])
+@pytest.mark.parametrize("kind", ["text", "thought", "arguments"])
+@pytest.mark.parametrize("upstream", DIALECTS)
+def test_nearly_all_of_a_usual_stream_is_read_in_runs(upstream: str, kind: str, client: str) -> None:
+    made = planned(client, upstream, Settings(repair=True))
+    frames = _plain(upstream, kind, 100)
+    for pieces in (frames, [b"".join(frames)], reads(b"".join(frames), 1000)):
+        least = 70 if len(pieces) > 1 and len(pieces) < len(frames) else 95
+        assert runs_do_not_matter(made, pieces) >= least
+
+
+def test_one_odd_frame_does_not_hide_behind_its_neighbours() -> None:
+    made = planned("anthropic", "openai")
+    frames = _plain("openai", "text", 40)
+    for odd in (b'"', b"\\", b'\\"', b'a","x":"b', b"\xff", b"\xc3", b"\x01", b"\\ud800", b"\\x", b"\\u00e9", b"\\/"):
+        for at in (10, 11, 30):
+            changed = [*frames[:at], frames[at].replace(b"w", odd + b"w", 1), *frames[at + 1 :]]
+            runs_do_not_matter(made, changed)
+            runs_do_not_matter(made, [b"".join(changed)])
+            ended = [*frames[:at], frames[at].replace(b' "}', odd + b'"}', 1), *frames[at + 1 :]]
+            runs_do_not_matter(made, [b"".join(ended)])
+
+
+def test_a_text_that_stands_in_its_frame_twice_is_found_where_it_is_read() -> None:
+    made = planned("anthropic", "openai")
+
+    def chunk(word: str, other: str) -> bytes:
+        choice = f'"choices":[{{"index":0,"delta":{{"content":"{word}","\\u0063ontent":"{other}"}},"finish_reason":null}}]'
+        return f'data: {{"id":"{word}","object":"chat.completion.chunk",{choice}}}\n\n'.encode()
+
+    frames = [chunk("a", "a"), chunk("a", "a"), chunk("b", "a"), chunk("a", "b"), chunk("b", "b")]
+    runs_do_not_matter(made, frames)
+    runs_do_not_matter(made, [b"".join(frames)])
+
+
+@pytest.mark.parametrize("upstream", ["openai", "kiro"])
+@pytest.mark.parametrize("word", ["plain", "<", "\ud800"])
+def test_a_read_of_many_frames_is_linear(upstream: str, word: str) -> None:
+    made = structs.replace(planned("anthropic", upstream))
+
+    def work(count: int) -> Callable[[], object]:
+        script = [("text", word if at % 2 else "x") for at in range(count)]
+        frames = [framed(upstream, *frame, 0) for frame in DIALECTS[upstream](script, SPELLINGS[0])]
+        data = b"".join(frames)
+        return lambda: Answer(made, still_world()).feed(data)
+
+    grows_linearly(work, 300)

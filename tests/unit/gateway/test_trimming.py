@@ -1,0 +1,60 @@
+"""Memory goes back to the system after a burst of large requests, and only then."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.gateway.limits import Load, RequestLimits
+from dragoman.gateway.server.trimming import Trimmer
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def load() -> Load:
+    return Load(RequestLimits())
+
+
+def test_a_burst_that_is_over_is_trimmed_once(load: Load) -> None:
+    done: list[int] = []
+    trimmer = Trimmer(load, lambda: done.append(1))
+    shares = [load.enter() for _ in range(10)]
+    for share in shares:
+        share.take(MIB)
+    trimmer.look(100.0)
+    assert not done  # it is not over
+    for share in shares:
+        share.leave()
+    trimmer.look(100.25)
+    trimmer.look(100.5)
+    assert len(done) == 1
+
+
+def test_small_requests_are_never_worth_it(load: Load) -> None:
+    done: list[int] = []
+    trimmer = Trimmer(load, lambda: done.append(1))
+    for second in range(100):
+        share = load.enter()
+        share.add(MIB)
+        share.leave()
+        trimmer.look(float(second))
+    assert not done
+
+
+def test_bursts_one_after_the_other_are_trimmed_seconds_apart(load: Load) -> None:
+    done: list[int] = []
+    trimmer = Trimmer(load, lambda: done.append(1))
+    for quarter in range(80):  # 20 s
+        share = load.enter()
+        share.take(8 * MIB)
+        share.leave()
+        trimmer.look(100 + quarter / 4)
+    assert len(done) == 4
+
+
+def test_the_real_one_does_no_harm(load: Load) -> None:
+    share = load.enter()
+    share.take(8 * MIB)
+    share.leave()
+    Trimmer(load).look(100.0)
+    assert load.peak == 0
