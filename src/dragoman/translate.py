@@ -212,12 +212,18 @@ class WaysBack:
         self._routes = _routes(tuple(map(type, self._backs)))
 
     def feed(self, events: Events) -> Events:
-        if len(events) != 1:
-            return self._all(events, 0)
-        for position in self._routes[type(events[0])].concerned:
-            told = self._backs[position].feed(events)
-            if told is not events:
-                return self._all(told, position + 1)
+        first = 0
+        while len(events) == 1:
+            for position in self._routes[type(events[0])].concerned:
+                if position >= first:
+                    told = self._backs[position].feed(events)
+                    if told is not events:
+                        events, first = told, position + 1
+                        break
+            else:
+                return events
+        for back in self._backs[first:]:
+            events = back.feed(events)
         return events
 
     def lets(self, run: Run) -> int:
@@ -235,11 +241,6 @@ class WaysBack:
         """All of it has passed."""
         for position in self._routes[run.kind].hear:
             self._backs[position].heard(run)  # type: ignore[attr-defined]
-
-    def _all(self, events: Events, first: int) -> Events:
-        for back in self._backs[first:]:
-            events = back.feed(events)
-        return events
 
 
 class _Route(Struct, frozen=True):

@@ -7,8 +7,10 @@ comments, ids, broken bytes and checksums, texts in which calls and thoughts may
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable, Iterator
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import given
@@ -163,7 +165,7 @@ def _anthropic(script: list[Part], spell: Callable[[Any], str]) -> Iterator[tupl
 
     usage = {"input_tokens": 1, "output_tokens": 1}
     message = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": [], "usage": usage}
-    starts = {
+    starts: dict[str, tuple[dict[str, Any], str, str]] = {
         "text": ({"type": "text", "text": ""}, "text_delta", "text"),
         "thought": ({"type": "thinking", "thinking": "", "signature": ""}, "thinking_delta", "thinking"),
         "arguments": (
@@ -178,14 +180,14 @@ def _anthropic(script: list[Part], spell: Callable[[Any], str]) -> Iterator[tupl
         if kind == "odd":
             yield event("ping")
             continue
-        fresh, kind = kind == "call", "arguments" if kind == "call" else kind
-        if fresh or kind != now:
+        fresh, what = kind == "call", "arguments" if kind == "call" else kind
+        if fresh or what != now:
             if now:
                 yield event("content_block_stop", index=index)
-            index, now = index + 1, kind
-            block = {**starts[kind][0], **({"id": f"toolu_{index}"} if kind == "arguments" else {})}
+            index, now = index + 1, what
+            block = {**starts[what][0], **({"id": f"toolu_{index}"} if what == "arguments" else {})}
             yield event("content_block_start", index=index, content_block=block)
-        _, delta, name = starts[kind]
+        _, delta, name = starts[what]
         yield event("content_block_delta", index=index, delta={"type": delta, name: word})
     if now:
         yield event("content_block_stop", index=index)
@@ -218,12 +220,12 @@ def _bedrock(script: list[Part], spell: Callable[[Any], str]) -> Iterator[tuple[
         if kind == "odd":
             yield "x_event", spell({"text": word})
             continue
-        fresh, kind = kind == "call", "arguments" if kind == "call" else kind
-        if fresh or kind != now:
+        fresh, what = kind == "call", "arguments" if kind == "call" else kind
+        if fresh or what != now:
             if now:
                 yield "contentBlockStop", spell({"contentBlockIndex": index})
-            index, now = index + 1, kind
-            if kind == "arguments":
+            index, now = index + 1, what
+            if what == "arguments":
                 start = {"toolUse": {"toolUseId": f"t{index}", "name": "read"}}
                 yield "contentBlockStart", spell({"contentBlockIndex": index, "start": start})
         delta = {
@@ -231,7 +233,7 @@ def _bedrock(script: list[Part], spell: Callable[[Any], str]) -> Iterator[tuple[
             "thought": {"reasoningContent": {"text": word}},
             "arguments": {"toolUse": {"input": word}},
         }
-        yield "contentBlockDelta", spell({"contentBlockIndex": index, "delta": delta[kind]})
+        yield "contentBlockDelta", spell({"contentBlockIndex": index, "delta": delta[what]})
     if now:
         yield "contentBlockStop", spell({"contentBlockIndex": index})
     yield "messageStop", spell({"stopReason": "tool_use" if now == "arguments" else "end_turn"})
@@ -269,7 +271,9 @@ def streams(draw: st.DrawFn, name: str) -> list[bytes]:
         place = draw(st.integers(0, max(len(raw) - 1, 0)))
         change = draw(st.sampled_from(("swap", "cut", "other", "again")))
         if change == "swap":
-            frames[at] = raw[:place] + draw(st.sampled_from((b"\xff", b'"', b"\\", b"\n", b"{", b"0"))) + raw[place + 1 :]
+            frames[at] = (
+                raw[:place] + draw(st.sampled_from((b"\xff", b'"', b"\\", b"\n", b"{", b"0"))) + raw[place + 1 :]
+            )
         elif change == "cut":
             frames[at] = raw[:place]
         elif change == "again":
@@ -297,7 +301,9 @@ def test_runs_do_not_matter(upstream: str, client: str, data: st.DataObject) -> 
 
 
 def _plain(name: str, kind: str, count: int) -> list[bytes]:
-    script = [("call", '{"a":"')] * (kind == "arguments") + [(kind, f"w{at % 10} ") for at in range(count)]
+    script = [(kind, f"w{at % 10} ") for at in range(count)]
+    if kind == "arguments":
+        script = [(kind, '{"a":"'), *script, (kind, '"}')]
     return [framed(name, *frame, 0) for frame in DIALECTS[name](script, SPELLINGS[0])]
 
 
@@ -315,7 +321,20 @@ def test_nearly_all_of_a_usual_stream_is_read_in_runs(upstream: str, kind: str, 
 def test_one_odd_frame_does_not_hide_behind_its_neighbours() -> None:
     made = planned("anthropic", "openai")
     frames = _plain("openai", "text", 40)
-    for odd in (b'"', b"\\", b'\\"', b'a","x":"b', b"\xff", b"\xc3", b"\x01", b"\\ud800", b"\\x", b"\\u00e9", b"\\/"):
+    for odd in (
+        b'"',
+        b"\\",
+        b'\\"',
+        b'a","x":"b',
+        b'a\\\\","x":"b',
+        b"\xff",
+        b"\xc3",
+        b"\x01",
+        b"\\ud800",
+        b"\\x",
+        b"\\u00e9",
+        b"\\/",
+    ):
         for at in (10, 11, 30):
             changed = [*frames[:at], frames[at].replace(b"w", odd + b"w", 1), *frames[at + 1 :]]
             runs_do_not_matter(made, changed)
@@ -324,11 +343,68 @@ def test_one_odd_frame_does_not_hide_behind_its_neighbours() -> None:
             runs_do_not_matter(made, [b"".join(ended)])
 
 
+def test_one_odd_message_does_not_hide_behind_its_neighbours() -> None:
+    made = planned("anthropic", "kiro")
+    payloads = [b'{"content":"w%d ","modelId":"m"}' % at for at in range(20)]
+    frames = [encode_event("assistantResponseEvent", payload) for payload in payloads]
+    for odd in (b'a","b', b'a","x":"b', b'a","content":"b', b"a\\", b"a\\\\", b'"', b"\xff", b"\n", b"\\ud800"):
+        changed = encode_event("assistantResponseEvent", payloads[9].replace(b"w9 ", odd))
+        runs_do_not_matter(made, [b"".join([*frames[:9], changed, *frames[10:]])])
+    for at, (start, other) in enumerate([(-20, b"X"), (-2, b"XX"), (5, b"X"), (9, b"XX"), (20, b"X")]):
+        broken = frames[9][:start] + other + frames[9][start + len(other) or len(frames[9]) :]
+        assert len(broken) == len(frames[9]), at
+        runs_do_not_matter(made, [b"".join([*frames[:9], broken, *frames[10:]])])
+    pair = [encode_event("assistantResponseEvent", payloads[9].replace(b"w9 ", odd)) for odd in (b"a\\", b',"b')]
+    runs_do_not_matter(made, [b"".join([*frames[:9], *pair, *frames[10:]])])
+    total, headers = struct.unpack_from(">II", frames[9])
+    lengths = struct.pack(">II", total, headers + 1)
+    moved = lengths + struct.pack(">I", crc32(lengths)) + frames[9][12:-4]
+    runs_do_not_matter(made, [b"".join([*frames[:9], moved + struct.pack(">I", crc32(moved)), *frames[10:]])])
+
+
+def test_what_a_call_says_in_a_run_counts_as_said() -> None:
+    """Arguments that begin with nothing: were it not known that more came, the encoder would add an empty object."""
+    for client, upstream in (("openai", "anthropic"), ("anthropic", "openai"), ("openai", "kiro")):
+        made = planned(client, upstream, Settings(repair=True))
+        for words in (["", '{"path":"a"}'], ["", "", "{", "}"], ["{", '"path"', ":", '"a"', "}", " "], ["{", "}", "x"]):
+            script = [("arguments", word) for word in words]
+            frames = [framed(upstream, *frame, 0) for frame in DIALECTS[upstream](script, SPELLINGS[0])]
+            runs_do_not_matter(made, frames)
+            runs_do_not_matter(made, [b"".join(frames)])
+
+
+def test_a_call_gives_way_in_a_run() -> None:
+    """Two calls side by side: the first is over for a client that takes one at a time when its object is complete."""
+    frames = [framed("openai", *frame, 0) for frame in _openai([("call", ""), ("call", "")], SPELLINGS[0])]
+
+    def more(index: int, words: str) -> bytes:
+        delta = {"tool_calls": [{"index": index, "function": {"arguments": words}}]}
+        body = {"id": "c", "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta}]}
+        return framed("openai", "", SPELLINGS[0](body), 0)
+
+    said = [more(0, word) for word in ("{", '"path"', ":", '"a"', "}", " ")] + [more(1, word) for word in "{ }"]
+    for client in ("anthropic", "openai"):
+        made = planned(client, "openai", Settings(repair=True))
+        whole = [*frames[:3], *said, *frames[3:]]
+        runs_do_not_matter(made, whole)
+        runs_do_not_matter(made, [b"".join(whole)])
+
+
+def test_a_signature_beside_a_thought_is_gathered() -> None:
+    made = planned("anthropic", "kiro")
+    script = [("thought", "a"), ("thought", "b"), *[("odd", "c")] * 3, ("thought", "d")]
+    frames = [framed("kiro", *frame, 0) for frame in _kiro(script, SPELLINGS[0])]
+    runs_do_not_matter(made, frames)
+    runs_do_not_matter(made, [b"".join(frames)])
+
+
 def test_a_text_that_stands_in_its_frame_twice_is_found_where_it_is_read() -> None:
     made = planned("anthropic", "openai")
 
     def chunk(word: str, other: str) -> bytes:
-        choice = f'"choices":[{{"index":0,"delta":{{"content":"{word}","\\u0063ontent":"{other}"}},"finish_reason":null}}]'
+        choice = (
+            f'"choices":[{{"index":0,"delta":{{"content":"{word}","\\u0063ontent":"{other}"}},"finish_reason":null}}]'
+        )
         return f'data: {{"id":"{word}","object":"chat.completion.chunk",{choice}}}\n\n'.encode()
 
     frames = [chunk("a", "a"), chunk("a", "a"), chunk("b", "a"), chunk("a", "b"), chunk("b", "b")]

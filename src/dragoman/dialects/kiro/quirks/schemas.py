@@ -7,8 +7,10 @@ merely *named* like a keyword is none: names stand in `properties`, keywords bes
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TypeAlias
 
+from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
 Schema: TypeAlias = dict[str, Json]
@@ -31,12 +33,29 @@ _REMOVED = frozenset(
     | {"dependencies", "dependentRequired", "dependentSchemas"}
 )
 _UNIONS = ("anyOf", "oneOf", "allOf")
+_LONGEST_KEPT = 4096  # bytes of a schema whose plain form is remembered
 _MOST_NODES = 10_000  # references within references may multiply; what is beyond this is any value
 
 
 def clean(schema: Mapping[str, Json]) -> tuple[Schema, list[str]]:
-    """The schema as the service takes it, and the keywords that are gone, sorted."""
-    work = _Cleaning({**schema})
+    """The schema as the service takes it, and the keywords that are gone, sorted. Nobody may change either of them."""
+    try:
+        text = jsonio.encode(schema)
+    except jsonio.JsonError:
+        return _cleaned({**schema})
+    return _kept(text) if len(text) <= _LONGEST_KEPT else _cleaned({**schema})
+
+
+@lru_cache(maxsize=256)
+def _kept(text: bytes) -> tuple[Schema, list[str]]:
+    """The tools of a conversation come again with every turn."""
+    schema = jsonio.decode(text)
+    assert isinstance(schema, dict)
+    return _cleaned(schema)
+
+
+def _cleaned(schema: Schema) -> tuple[Schema, list[str]]:
+    work = _Cleaning(schema)
     root = work.root()
     return root, sorted(work.removed - root.keys())
 
