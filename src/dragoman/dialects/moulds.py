@@ -77,4 +77,3 @@ def _place(data: bytes, text: str, read: Callable[[bytes], str]) -> tuple[int, i
         except JsonError:
             continue
     return None
-

@@ -134,10 +134,9 @@ class Run(Struct, frozen=True, gc=False):
 
     def clear(self, search: Callable[[str], object]) -> int:
         """How many of its texts, from the first on, have none of the characters that `search` finds."""
-        texts = self.row.texts
         if search(self.text) is None:
-            return len(texts)
-        return next(at for at, text in enumerate(texts) if search(text) is not None)
+            return len(self.row.texts)
+        return next(at for at, text in enumerate(self.row.texts) if search(text) is not None)
 
     def part(self, start: int, stop: int) -> Run:
         row = self.row

@@ -27,7 +27,7 @@ MAX_FRAME = 16 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BLOCK_END = re.compile(rb"\r\r|(?:\r\n|\n)(?:\n|\r\n|\r(?!\n|\Z))")
-_CR, _QUOTE, _BACKSLASH = 0x0D, 0x22, 0x5C  # numbers are found several times as fast as bytes
+_LF, _CR, _QUOTE, _BACKSLASH = 0x0A, 0x0D, 0x22, 0x5C  # numbers are found several times as fast as bytes
 _LONGEST_UNDECIDED = 2  # LF CR
 _LONGEST_RETRY = 15  # digits; a longer one is no time in milliseconds
 _LONGEST_CACHED_NAME = 64
@@ -145,32 +145,24 @@ class SseDecoder:
 
     def row(self, mould: Mould, chunk: bytes = b"") -> Row | None:
         """See FrameDecoder. A string in JSON has no line end, so no block can end inside it."""
-        begin, end, between = mould.begin, mould.end, mould.between
+        begin, end = mould.begin, mould.end
         buffer, at = (chunk, 0) if chunk else (self._buffer, self._at)
         if not buffer.startswith(begin, at) or (self._held or self._buffer if chunk else self._tired):
             return None
-        width, insides = len(between), []
-        start = at + len(begin)
-        stop = buffer.find(_QUOTE, start)
-        while stop > 0:
-            if buffer[stop : stop + width] == between:
-                insides.append(buffer[start:stop])
-                start = stop + width
-            elif buffer.startswith(end, stop):
-                insides.append(buffer[start:stop])
-                start = stop + width  # where the next would begin
-                break
-            elif buffer[stop - 1] != _BACKSLASH:
-                break
-            stop = buffer.find(_QUOTE, stop + 1 if start <= stop else start)
-        texts = strings(insides) if insides and len(buffer) <= self._max_frame else None
+        inside = chunk[len(begin) : -len(end)] if chunk.endswith(end) else b"\n"
+        if _LF in inside:
+            insides, stop = _insides(buffer, at + len(begin), mould)
+        else:  # the chunk is one block
+            insides, stop = [inside], len(chunk)
+        if not insides or insides[-1][-1:] == b"\\" or len(buffer) > self._max_frame:
+            return None
+        texts = strings(insides)
         if texts is None:
             self._tired = True
             return None
-        start -= len(begin)
         if not chunk:
-            self._at = start
-        return Row(texts, insides, buffer[at:start], width)
+            self._at = stop
+        return Row(texts, insides, buffer[at:stop], len(mould.between))
 
     # --- blocks
 
@@ -260,6 +252,28 @@ def _name(line: bytes) -> str | None:
     """Decode an event name that a LF ended; None if a lone CR hides in it."""
     line = line.removesuffix(b"\r")
     return None if b"\r" in line else str(line, "utf-8", "replace")
+
+
+def _insides(buffer: bytes, start: int, mould: Mould) -> tuple[list[bytes], int]:
+    """Give what stands in the moulds that follow one another, the first from `start` on, and where the last one ends.
+
+    None of it ends with a backslash: whether a quote that stands behind one is escaped is left to others.
+    """
+    between, width, found = mould.between, len(mould.between), []
+    begin, end = start - len(mould.begin), buffer.find(_QUOTE, start)
+    while end > 0:
+        if buffer[end - 1] == _BACKSLASH:
+            end = buffer.find(_QUOTE, end + 1)
+        elif buffer[end : end + width] == between:
+            found.append(buffer[start:end])
+            start = end + width
+            begin, end = start - len(mould.begin), buffer.find(_QUOTE, start)
+        else:
+            if buffer.startswith(mould.end, end):
+                found.append(buffer[start:end])
+                begin = end + len(mould.end)
+            break
+    return found, begin
 
 
 def _then_raise(error: BadFrame) -> Iterator[Frame]:

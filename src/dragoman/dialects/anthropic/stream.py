@@ -31,7 +31,7 @@ from dragoman.dialects.anthropic.reply import drop_null, parse_envelope, parse_s
 from dragoman.dialects.moulds import Texts
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall, Where
-from dragoman.model.conversation import Conversation, Stop, Usage, Why
+from dragoman.model.conversation import Conversation, Stop, Usage, Why, bare
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
@@ -101,7 +101,7 @@ class AnthropicDecoder:
     }
 
     def __init__(self, asked: Conversation) -> None:
-        self._asked = asked
+        self._asked = bare(asked)  # all that is read of it, and not the question
         self._open: dict[int, _Open] = {}
         self._used: set[int] = set()
         self._usage: Usage | None = None

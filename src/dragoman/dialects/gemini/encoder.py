@@ -58,7 +58,7 @@ class GeminiEncoder:
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
     def __init__(self, asked: Conversation, world: World) -> None:
-        self._asked = asked
+        self._model = asked.model
         self._world = world
         self._array = own_fields(asked.hints).get("alt") == ARRAY
         self._items = 0
@@ -136,7 +136,7 @@ class GeminiEncoder:
     def _started(self, event: Started) -> None:
         self._usage, self._usage_told = event.usage, event.usage is None
         envelope: dict[str, Json] = {
-            "modelVersion": event.model or self._asked.model,
+            "modelVersion": event.model or self._model,
             "responseId": event.id or self._world.new_id("resp_"),
         }
         self._tail = b"," + jsonio.encode(envelope)[1:]

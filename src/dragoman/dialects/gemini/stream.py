@@ -69,7 +69,7 @@ class GeminiDecoder:
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
     def __init__(self, asked: Conversation) -> None:
-        self._asked = asked
+        self._model = asked.model
         self._next_key = count().__next__
         self._choices: dict[int, _Choice] = {}
         self._begun = False
@@ -120,7 +120,7 @@ class GeminiDecoder:
         rest = fields.rest()
         if not self._begun:
             self._begun = True
-            events.append(Started(response_id, model or self._asked.model, extra=extra_of(rest)))
+            events.append(Started(response_id, model or self._model, extra=extra_of(rest)))
         elif news := {name: value for name, value in rest.items() if self._told.get(name) != value}:
             events.append(OpaqueEvent(FAMILY, "response", news))
         self._told |= rest

@@ -30,7 +30,7 @@ from dragoman.dialects.openai.reply import envelope_rest
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.dialects.openai.usage import parse_usage
 from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, UpstreamFault
-from dragoman.model.conversation import Conversation
+from dragoman.model.conversation import Conversation, bare
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
@@ -52,7 +52,7 @@ class OpenaiDecoder:
     texts: ClassVar[Texts] = {TextDelta: more_text, ReasoningDelta: more_thought, ArgumentsDelta: more_arguments}
 
     def __init__(self, asked: Conversation, world: World) -> None:
-        self._asked = asked
+        self._asked = bare(asked)  # all that is read of it, and not the question
         self._world = world
         self._next_key = count().__next__
         self._choices: dict[int, ChoiceReader] = {}

@@ -86,9 +86,7 @@ class Engine:
 
     def lets(self, run: Run, carrier: Carrier) -> int:
         """How many of these texts go out as they came; they are taken when they are `heard`."""
-        if not self._flows(carrier):
-            return 0
-        return len(run.row.texts) if self._first(run.text) is None else run.clear(self._first)
+        return run.clear(self._first) if self._flows(carrier) else 0
 
     def heard(self, text: str) -> None:
         said = self._said
