@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import dragoman
+from dragoman.wire.eventstream import encode_event
 
 EVENTS = 10_000
 
@@ -58,6 +59,10 @@ def _streams() -> dict[tuple[str, str], list[bytes]]:
             _event("content_block_stop", index=0),
             _event("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 9}),
             _event("message_stop"),
+        ],
+        ("kiro text", "kiro"): [
+            *[encode_event("assistantResponseEvent", b'{"content":"hello ","modelId":"m"}')] * EVENTS,
+            encode_event("contextUsageEvent", b'{"contextUsagePercentage":1.5}'),
         ],
     }
 

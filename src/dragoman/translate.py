@@ -313,8 +313,7 @@ class Answer:
         self._frame = client.binding.frame
         self._keeps_frames = plan.same_wire and not plan.settings.repair
         self._around: Any = getattr(client.binding, "around", None)
-        fills = self._around is not None and not self._keeps_frames
-        self._hole: Callable[..., Hole | None] | None = getattr(self._encoder, "hole", None) if fills else None
+        self._hole: Callable[..., Hole | None] | None = getattr(self._encoder, "hole", None) if self._around else None
         self._heard: Callable[[Run], None] | None = getattr(self._encoder, "heard", None)
         self._filling: tuple[Hole | None, bytes, bytes, bytes] = (None, b"", b"", b"")
         self.progress = Progress()
@@ -372,12 +371,17 @@ class Answer:
         if size < len(run.row.texts):
             run = run.part(0, size)
         self._ways.heard(run)
+        self.progress.begun = True
+        if self._keeps_frames and self._encoder.passes(next(run.steps()).events):  # as the first of them, so the others
+            if self._heard is not None and size > 1:
+                self._heard(run.part(1, size))
+            out.append(run.raw)
+            return size
         if self._heard is not None:
             self._heard(run)
         if hole is not self._filling[0]:
             before, after = self._around(hole)
             self._filling = hole, before, after + before, after
-        self.progress.begun = True
         _, before, between, after = self._filling
         out.append(before + between.join(respelt(run.row.texts, run.row.insides)) + after)
         return size

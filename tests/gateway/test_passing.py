@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,9 @@ def test_bytes_of_both_directions_are_untouched(dialect: str, stream: bool, tmp_
             status, headers, answer = home.ask(path, body)
             line = home.lines()[0]
         assert simulator.requests[0].body == body
+        deadline = time.monotonic() + 5  # it counts when the last byte has left
+        while simulator.requests[0].sent != len(answer) and time.monotonic() < deadline:
+            time.sleep(0.01)
         assert simulator.requests[0].sent == len(answer)
         direct, _, same = _direct(simulator.url, path, body)
         assert (status, answer) == (direct, same)

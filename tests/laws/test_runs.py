@@ -307,11 +307,12 @@ def _plain(name: str, kind: str, count: int) -> list[bytes]:
     return [framed(name, *frame, 0) for frame in DIALECTS[name](script, SPELLINGS[0])]
 
 
+@pytest.mark.parametrize("repair", [True, False])
 @pytest.mark.parametrize("client", ["anthropic", "openai"])
 @pytest.mark.parametrize("kind", ["text", "thought", "arguments"])
 @pytest.mark.parametrize("upstream", DIALECTS)
-def test_nearly_all_of_a_usual_stream_is_read_in_runs(upstream: str, kind: str, client: str) -> None:
-    made = planned(client, upstream, Settings(repair=True))
+def test_nearly_all_of_a_usual_stream_is_read_in_runs(upstream: str, kind: str, client: str, repair: bool) -> None:
+    made = planned(client, upstream, Settings(repair=repair))
     frames = _plain(upstream, kind, 100)
     for pieces in (frames, [b"".join(frames)], reads(b"".join(frames), 1000)):
         least = 70 if len(pieces) > 1 and len(pieces) < len(frames) else 95

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import structs
 
 from dragoman.model.blocks import Block, Text
-from dragoman.model.canonical import spaced
+from dragoman.model.canonical import canonical, spaced
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.filter import MakeBack
@@ -39,7 +39,7 @@ class FoldSystem:
             system = ()
         if len(notes) == before:
             return conversation, None
-        return structs.replace(conversation, messages=tuple(messages), system=system), None
+        return canonical(structs.replace(conversation, messages=tuple(messages), system=system)), None
 
     def _lead(self, system: tuple[Text, ...], messages: list[Message], notes: Notes) -> list[Message]:
         if messages and messages[0].role == "user":

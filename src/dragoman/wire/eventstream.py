@@ -9,6 +9,7 @@ matched. Headers repeat from message to message, so what their bytes mean is rem
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from struct import Struct as Layout
@@ -32,7 +33,7 @@ _PRELUDE = Layout(">III")
 _PRELUDE_SIZE = 12
 _LENGTHS = Layout(">II")
 _CRC = Layout(">I")
-_BACKSLASH = 0x5C
+_MOST_LENGTHS = 256  # that a mould remembers
 _LONGEST_CACHED = 1024  # bytes of headers: nobody shall fill the cache with megabytes
 
 
@@ -133,7 +134,19 @@ class Mould(Struct, frozen=True, gc=False):
     head: bytes  # from the headers to the string
     payload: int  # where it begins
     tail: bytes
-    rim: int
+    lengths: dict[bytes, tuple[int, int]]  # of preludes: the message's length, and the checksum up to the string
+
+    def length(self, prelude: bytes) -> tuple[int, int]:
+        """Check a prelude; one that no message of this mould has is longer than all there are."""
+        try:
+            total, payload = _prelude(prelude)
+        except BadFrame:
+            return sys.maxsize, 0
+        if payload != self.payload or total < _PRELUDE_SIZE + len(self.head) + len(self.tail) + 4:
+            return sys.maxsize, 0
+        if len(self.lengths) < _MOST_LENGTHS:
+            self.lengths[prelude] = total, crc32(prelude + self.head)
+        return total, crc32(prelude + self.head)
 
 
 class EventStreamDecoder:
@@ -200,31 +213,27 @@ class EventStreamDecoder:
         payload = len(raw) - len(data) - 4
         if raw[payload:-4] != data:
             return None  # it had none, and got words of ours
-        head, tail = raw[_PRELUDE_SIZE : payload + start], data[stop:]
-        return Mould(head, payload, tail, _PRELUDE_SIZE + len(head) + len(tail) + 4)
+        return Mould(raw[_PRELUDE_SIZE : payload + start], payload, data[stop:], {})
 
     def row(self, mould: Mould, chunk: bytes = b"") -> Row | None:
         """See FrameDecoder. Whatever is wrong with a message ends the row, and is told when its turn comes."""
-        head, tail, rim = mould.head, mould.tail, mould.rim
+        head, tail = mould.head, mould.tail
         buffer, begin = (chunk, 0) if chunk else (self._buffer, self._at)
         if self._held or self._buffer if chunk else self._tired:
             return None
-        first, size, inside = begin, len(buffer), _PRELUDE_SIZE + len(head)
-        checksum, insides = _CRC.unpack_from, []
-        while size - begin > rim and buffer.startswith(head, begin + _PRELUDE_SIZE):
-            try:
-                total, payload = _prelude(buffer[begin : begin + _PRELUDE_SIZE])
-            except BadFrame:
-                break
+        first, size, start = begin, len(buffer), _PRELUDE_SIZE + len(head)
+        checksum, lengths, insides = _CRC.unpack_from, mould.lengths, []
+        while buffer[begin + _PRELUDE_SIZE : begin + start] == head:
+            prelude = buffer[begin : begin + _PRELUDE_SIZE]
+            total, so_far = lengths.get(prelude) or mould.length(prelude)
             end = begin + total
-            stop = end - len(tail) - 4
-            if end > size or payload != mould.payload or not buffer.startswith(tail, stop) or stop <= begin + inside:
+            rest = buffer[begin + start : end - 4]
+            if end > size or crc32(rest, so_far) != checksum(buffer, end - 4)[0] or not rest.endswith(tail):
                 break
-            if buffer[stop - 1] == _BACKSLASH:
-                break  # `strings` could not tell where it ends
-            if crc32(buffer[begin : end - 4]) != checksum(buffer, end - 4)[0]:
+            insides.append(rest[: -len(tail)])
+            if insides[-1][-1:] == b"\\":  # `strings` could not tell where it ends
+                insides.pop()
                 break
-            insides.append(buffer[begin + inside : stop])
             begin = end
         texts = strings(insides) if insides else None
         if texts is None:
@@ -232,7 +241,7 @@ class EventStreamDecoder:
             return None
         if not chunk:
             self._at = begin
-        return Row(texts, insides, buffer[first:begin], rim)
+        return Row(texts, insides, buffer[first:begin], start + len(tail) + 4)
 
     # --- messages
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.wire.jsonio import Json, JsonError, Raw, decode, encode, pretty, quote, typed
+from dragoman.wire.jsonio import Json, JsonError, Raw, decode, encode, pretty, quote, respelt, strings, typed
 
 DEEP = 100_000
 any_text = st.text(st.characters(exclude_categories=()), max_size=20)  # lone surrogates included
@@ -230,3 +230,21 @@ def test_text_that_uses_up_all_placeholders_is_still_refused_politely() -> None:
     with pytest.raises(JsonError):
         decode(f'["{everything}","\\ud800"]')
     assert decode(pretty(everything)) == everything
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1), st.booleans())
+def test_strings_are_read_and_written_as_one_by_one(texts: list[str], escaped: bool) -> None:
+    texts = [text for text in texts if not text.endswith("\\")] or ["x"]
+    insides = [json.dumps(text, ensure_ascii=escaped).encode()[1:-1] for text in texts]
+    assert strings(insides) == texts
+    assert respelt(texts, insides) == [quote(text)[1:-1] for text in texts]
+
+
+@given(st.lists(st.text(st.sampled_from('a",\\[]:n1 \n\x00')), min_size=1, max_size=4))
+def test_what_is_no_inside_of_a_string_is_refused(pieces: list[str]) -> None:
+    insides = [piece.encode() for piece in pieces if not piece.endswith("\\")] or [b"x"]
+    try:
+        expected = [json.loads(b'"' + inside + b'"') for inside in insides]
+    except ValueError:
+        expected = []
+    assert strings(insides) == (expected if all(expected) and expected else None)

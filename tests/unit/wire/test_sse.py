@@ -244,3 +244,41 @@ def test_an_event_name_with_a_line_end_is_refused(kind: bytes) -> None:
 @given(st.binary(max_size=20))
 def test_comments_are_no_frames(text: bytes) -> None:
     assert decode([comment(text), encode_sse(b"", b"x")]) == [Frame("", b"x", b"data: x\n\n")]
+
+
+def test_what_nobody_took_comes_with_the_next_bytes() -> None:
+    decoder = SseDecoder()
+    decoder.feed(b"data: 1\n\ndata: 2\n\nda")
+    taken = decoder.feed(b"ta: 3\n\ndata: 4\n\n")
+    assert next(taken).data == b"1"
+    assert [frame.data for frame in decoder.feed(b"data: 5")] == [b"2", b"3", b"4"]
+    decoder.feed(b"\n\n")
+    assert [frame.data for frame in decoder.close()] == [b"5"]
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
+@pytest.mark.parametrize("lead", [b"data: ", b"data:", b"event: e\ndata: ", b"id: 1\ndata: ", b": c\r\ndata: "])
+def test_a_row_is_the_frames_it_stands_for(lead: bytes, end: bytes) -> None:
+    blocks = [lead + b'{"a":"%b","b":1}' % text + end for text in (b"x", b"yy", b'\\"', b"\\n", b"z")]
+    other = lead + b'{"a":"x","b":2}' + end
+    decoder = SseDecoder()
+    frames = decoder.feed(b"".join([*blocks, other, blocks[0][:-1]]))
+    mould = decoder.mould(next(frames), 6, 7)
+    assert mould is not None
+    row = decoder.row(mould)
+    assert row is not None
+    assert (row.texts, row.raw) == (["yy", '"', "\n", "z"], b"".join(blocks[1:]))
+    assert [row.rim + len(inside) for inside in row.insides] == [len(block) for block in blocks[1:]]
+    assert decoder.row(mould) is None
+    assert [frame.raw for frame in frames] == [other]
+    assert decoder.row(mould, blocks[1]) is None, "half a block is held, and comes first"
+    assert [frame.raw for frame in decoder.feed(blocks[0][-1:])] == [blocks[0]]
+    whole = decoder.row(mould, blocks[1] + blocks[2] + other)
+    assert whole is not None and whole.raw == blocks[1] + blocks[2]
+    assert [frame.raw for frame in decoder.feed(other)] == [other]
+
+
+def test_data_of_several_lines_has_no_mould() -> None:
+    decoder = SseDecoder()
+    (frame,) = decoder.feed(b'data: {"a":\ndata: "x"}\n\n')
+    assert decoder.mould(frame, 6, 7) is None
