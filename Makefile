@@ -59,7 +59,7 @@ check: $(INSTALLED) ## format, lint, strict types, import contracts, branch cove
 	$(BIN)/coverage report --data-file=.coverage.exact --include='$(EXACT)' --fail-under=100
 	$(BIN)/python -m bench.guard
 	@! grep -nE '://|^(-i|-f|--index-url|--extra-index-url|--find-links)' requirements/*.lock $(PINS)/*/*.lock || { echo "A lock of Python packages names a host." >&2; exit 1; }
-	@! grep -n '"resolved"' $(SDK)/package-lock.json $(PINS)/*/package-lock.json || { echo "A package-lock.json names a host." >&2; exit 1; }
+	@! grep -nE '"resolved"|://' $(SDK)/package-lock.json $(PINS)/*/package-lock.json || { echo "A package-lock.json names a host." >&2; exit 1; }
 
 fmt: $(INSTALLED) ## rewrite the code in the house format, and fix what can be fixed
 	$(BIN)/ruff check --fix-only --quiet

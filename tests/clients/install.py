@@ -112,11 +112,13 @@ def lock(pin: str, uv: str) -> None:
 def _complete(path: Path) -> None:
     """Name the optional packages that the registry did not have: `npm ci` wants all, also those of other systems.
 
-    There is no hash to write down for them, so they are for no system at all and are never installed.
+    There is no hash to write down for them, so they are for no system at all and are never installed. Whom a package
+    wants money from is an address, and nothing that an installation needs.
     """
     written = json.loads(path.read_text())
     packages = written["packages"]
     for package in list(packages.values()):
+        package.pop("funding", None)
         for name, version in package.get("optionalDependencies", {}).items():
             packages.setdefault(f"node_modules/{name}", {"version": version, "optional": True, "os": ["none"]})
     path.write_text(json.dumps(written, indent=2) + "\n")

@@ -17,10 +17,11 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         print(jsonio.pretty(rows).decode())
         return 0
+    width = max(len(row["name"]) for row in rows)
     for row in rows:
-        print(f"{row['name']:<12} {row['about']}")
+        print(f"{row['name']:<{width}} {row['about']}")
         if row["settings"]:
-            print(f"{'':<12} settings: {', '.join(row['settings'])}")
+            print(f"{'':<{width}} settings: {', '.join(row['settings'])}")
     return 0
 
 

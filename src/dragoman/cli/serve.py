@@ -124,6 +124,7 @@ def _banner(config: Config, url: str) -> str:
     rows: list[tuple[str, Any]] = [
         ("Anthropic API", url),
         ("OpenAI API", f"{url}/v1"),
+        ("Gemini API", url),
         ("Bedrock API", url),
         ("models", ", ".join(model.name for model in catalogue(config)[:8]) or "as your upstreams name them"),
         ("upstreams", names if config.file else f"{names} (no configuration: the simulator answers)"),
