@@ -216,39 +216,37 @@ def test_usage_that_the_client_asked_for_passes() -> None:
 PLAIN = CHAT[2]
 
 
+@pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize(
-    "odd",
+    ("odd", "noticed"),
     [
-        PLAIN.replace(b'"finish_reason":null', b'"finish_reason":"length"'),
-        PLAIN.replace(b'"finish_reason":null}]', b'"finish_reason":null}],"usage":{"completion_tokens":7}'),
-        PLAIN.replace(b'{"content":"w1', b'{"tool_calls":[],"content":"w1'),
-        PLAIN.replace(b'x"}', b'x","tool_calls":[]}'),
-        PLAIN.replace(b'"index":0', b'"index":1'),
-        b'data: {"error":{"message":"no"}}\n\n',
-        PLAIN[:-1],
-        PLAIN.replace(b"w1", b"w1\n"),
-        b": ping\n\n",
+        (PLAIN.replace(b'"finish_reason":null', b'"finish_reason":"length"'), "stop"),
+        (PLAIN.replace(b'"finish_reason":null}]', b'"finish_reason":null}],"usage":{"completion_tokens":7}'), "usage"),
+        (PLAIN.replace(b'x"}', b'x"},"usage":{"completion_tokens":7},"x":{"y":"z"}'), ""),
+        (PLAIN.replace(b'{"content":"w1', b'{"tool_calls":[],"content":"w1'), ""),
+        (PLAIN.replace(b'x"}', b'x","tool_calls":[]}'), ""),
+        (PLAIN.replace(b'"index":0', b'"index":1'), ""),
+        (PLAIN.replace(b"w1", b"\\u00e9 \\\\"), ""),
+        (PLAIN.replace(b"w1", b"w1\n"), ""),
+        (PLAIN.replace(b"w1", b"\xff"), ""),
+        (b": ping\n\n", ""),
     ],
 )
-def test_only_frames_that_go_on_with_the_text_pass_unread(odd: bytes) -> None:
-    for together in (False, True):
-        answer = Passing(asking())
-        answer.feed(CHAT[0] + CHAT[1])
-        answer._read = read = Read(answer._read)  # type: ignore[method-assign]
-        answer.feed(PLAIN + PLAIN.replace(b"w1", b"\\u00e9 \\\\"))
-        assert not read.chunks
-        answer.feed(PLAIN * 3 + odd if together else odd)
-        assert odd in b"".join(read.chunks)
+def test_what_says_more_than_text_is_noticed_behind_a_run_of_text(odd: bytes, noticed: str, together: bool) -> None:
+    answer = Passing(asking(stream_options={"include_usage": True}))
+    stream = CHAT[0] + CHAT[1] + PLAIN * 3 + odd + PLAIN
+    pieces = [stream] if together else [CHAT[0], CHAT[1], PLAIN, PLAIN, PLAIN, odd, PLAIN]
+    assert b"".join(map(answer.feed, pieces)) == stream
+    assert (answer.progress.stop is not None) == (noticed == "stop")
+    assert (answer.progress.usage is not None) == (noticed == "usage")
+    assert answer.fault is None and not answer.over
 
 
-class Read:
-    def __init__(self, read: Any) -> None:
-        self.read = read
-        self.chunks: list[bytes] = []
-
-    def __call__(self, chunk: bytes) -> Any:
-        self.chunks.append(chunk)
-        return self.read(chunk)
+def test_an_error_behind_a_run_of_text_is_the_end() -> None:
+    answer = Passing(asking())
+    stream = CHAT[0] + CHAT[1] + PLAIN * 3 + b'data: {"error":{"message":"no"}}\n\n'
+    assert answer.feed(stream + PLAIN).startswith(stream)
+    assert answer.over and answer.fault is not None
 
 
 def test_a_chat_that_ends_without_its_end_mark_gets_one() -> None:

@@ -184,11 +184,18 @@ class Reader:
         if run is not None:
             steps.append(run)
             chunk = chunk[len(run.row.raw) :]
-        if chunk:
-            try:
-                self._read(self._frames.feed(chunk), steps)
-            except DragomanError as error:
-                steps.append(self._ended((Failed(error.fault),)))
+        return self._taken(chunk, steps) if chunk else steps
+
+    def resume(self) -> list[Step | Run]:
+        """Leave out the frame that was a violation, and go on with those behind it: for who only listens."""
+        self.over = False
+        return self._taken(b"", [])
+
+    def _taken(self, chunk: bytes, steps: list[Step | Run]) -> list[Step | Run]:
+        try:
+            self._read(self._frames.feed(chunk), steps)
+        except DragomanError as error:
+            steps.append(self._ended((Failed(error.fault),)))
         return steps
 
     def close(self, broken: Fault | None = None) -> list[Step | Run]:

@@ -1,8 +1,8 @@
 """An answer that passes as it came: one language, nothing to change. A reader taps it; its complaints stay here. Pure.
 
 Frames that tell what only we asked for are cut out. Only whole frames go out, so that an error or a ping can always be
-put behind the last one. Frames that only go on with a text need not be read (`_More`). Where the tap loses
-its way, frames pass unread; but bytes that are no frames at all end the stream, since no client could read them either.
+put behind the last one. What the tap cannot read passes all the same; but bytes that are no frames at all end the
+stream, since no client could read them either.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from typing import Protocol
 
 from dragoman.dialects.base import REAL_WORLD, Reader, World
 from dragoman.errors import DragomanError, Fault
-from dragoman.model.events import FINISHED, ArgumentsDelta, Events, Failed, ReasoningDelta, Run, Step, TextDelta
+from dragoman.model.events import FINISHED, Events, Failed, Run, Step
 from dragoman.model.notes import Note
 from dragoman.translate import Mask, Plan, Progress
-from dragoman.wire import jsonio
-from dragoman.wire.frame import Frame, FrameDecoder
+from dragoman.wire.frame import Frame, FrameDecoder, Row
 
 
 class Telling(Protocol):
@@ -48,60 +47,48 @@ class Passing:
         self.notes: list[Note] = []
         self._frames = _LastSeen(dialect.binding.frames())
         self._reader = Reader(self._frames, dialect.codec.decoder(plan.sent, world))
-        self._more = _More()
         self._encoder = plan.client.codec.encoder(plan.asked, world)
         self._frame = plan.client.binding.frame
         self._held: list[bytes] = []
         self._unasked: list[bytes] = []  # frames that tell what only we asked for
         self._asked_more = bool(plan.notes)
-        self._tapped = True
+        self._lost = False  # the last frame was one that the tap could not read: it may have been the end
 
     def feed(self, chunk: bytes) -> bytes:
-        out: list[bytes] = []
-        while chunk and self._tapped:
-            end = 0 if self._held else self._more.of(chunk)
-            if end:
-                out.append(chunk[:end])
-            else:
-                end = chunk.find(b"\n\n") + 2
-                end = end if end > 1 else len(chunk)
-                out.append(self._read(chunk[:end]))
-            chunk = chunk[end:]
-        if chunk and not self.over:
-            out.append(chunk)
-        return out[0] if len(out) == 1 else b"".join(out)
-
-    def _read(self, chunk: bytes) -> bytes:
+        if self.over:
+            return b""
         self._held.append(chunk)
         self._frames.last = b""
-        for step in self._reader.feed(chunk):
-            last = step.events[-1] if step.events else None
-            if isinstance(last, Failed):
-                if not step.raw and self._frames.broken is None:  # a complaint of ours, not a word of the upstream's
-                    return self._complained(chunk)
-                masked = self._masked(last.fault)
-                if not step.raw or masked is not last.fault:
-                    return self._ended_with(masked, told=bool(step.raw))
-                self.fault = last.fault
-            if not self._see(step.events) and self._asked_more:
-                self._unasked.append(step.raw)
-            self._more.learn(step)
-        self.over = self._reader.over and self._tapped
-        if self._reader.over:
-            self._tapped = False
-            return self._rest()
-        return self._whole_frames()
+        steps = self._reader.feed(chunk)
+        while steps:
+            for step in steps:
+                if isinstance(step, Run):
+                    self.progress.begun, self._lost = True, False
+                elif (end := self._heard(step)) is not None:
+                    return end
+            steps = self._reader.resume() if self._lost else []
+        self.over = self._reader.over
+        return self._rest() if self.over else self._whole_frames()
 
-    def _complained(self, chunk: bytes) -> bytes:
-        """Nobody is told. Where it was one frame the tap goes on with the next, so that an early end is still seen."""
-        self.progress.begun = True
-        self._reader.over = not chunk.endswith(b"\n\n")
-        self._tapped = not self._reader.over
-        return self._rest()
+    def _heard(self, step: Step) -> bytes | None:
+        """Take note of what a frame said; give the end of the stream if it must be told in other words."""
+        last = step.events[-1] if step.events else None
+        self._lost = False
+        if isinstance(last, Failed):
+            if not step.raw and self._frames.broken is None:  # a complaint of ours, not a word of the upstream's
+                self._lost = self.progress.begun = True
+                return None
+            masked = self._masked(last.fault)
+            if not step.raw or masked is not last.fault:
+                return self._ended_with(masked, told=bool(step.raw))
+            self.fault = last.fault
+        if not self._see(step.events) and self._asked_more:
+            self._unasked.append(step.raw)
+        return None
 
     def close(self, broken: Fault | None = None) -> bytes:
         """The bytes are over. What is no end in this dialect gets one: the in-stream error."""
-        if self.over or (broken is None and not self._tapped):
+        if self.over:
             return self._rest()
         end: Events = ()
         count = self._frames.count
@@ -112,7 +99,7 @@ class Passing:
                     continue
                 if not self._see(step.events) and self._asked_more:
                     self._held = []
-                if step.events and isinstance(last := step.events[-1], Failed):
+                if step.events and isinstance(last := step.events[-1], Failed) and not self._lost:
                     broken = last.fault
         self.over = True
         if broken is None:
@@ -138,7 +125,7 @@ class Passing:
 
     def _ended_with(self, fault: Fault, *, told: bool) -> bytes:
         """The upstream failed in bytes that nobody can read, or in words that the client must not: in ours, then."""
-        self.over, self._tapped, self.fault = True, False, fault
+        self.over, self.fault = True, fault
         held, last = b"".join(self._held), self._frames.last
         whole = held.rfind(last) + (0 if told else len(last)) if last else 0
         self._held = []
@@ -173,46 +160,6 @@ class Passing:
         return data
 
 
-class _More:
-    """Tells frames that only go on with a text, by what stands around the text in the frame that was read last.
-
-    In JSON a quote within a text is escaped: what stands between the same bytes without one is a text, no more.
-    """
-
-    def __init__(self) -> None:
-        self._before = self._after = b""
-        self._quotes = self._lines = 0
-
-    def learn(self, step: Step | Run) -> None:
-        self._before = b""
-        event = step.events[-1] if step.events else None
-        if not isinstance(event, TextDelta | ReasoningDelta | ArgumentsDelta):
-            return
-        before, text, after = step.raw.partition(jsonio.quote(event.text))
-        if text and after.endswith(b"\n\n"):
-            self._before, self._after = before + b'"', b'"' + after[:-2]
-            self._quotes, self._lines = step.raw.count(b'"') - text.count(b'"') + 2, step.raw.count(b"\n")
-
-    def of(self, chunk: bytes) -> int:
-        """How many of these bytes are such frames, whole ones."""
-        before, after = self._before, self._after
-        if not before or not chunk.startswith(before):
-            return 0
-        frames = chunk.split(b"\n\n")
-        frames.pop()  # is not whole
-        least = len(before) + len(after)
-        if others := [f for f in frames if not (f.startswith(before) and f.endswith(after) and len(f) >= least)]:
-            del frames[frames.index(others[0]) :]
-        end = sum(map(len, frames)) + 2 * len(frames)
-        if chunk.count(b"\n", 0, end) != len(frames) * self._lines:
-            return 0
-        if chunk.count(b'"', 0, end) != len(frames) * self._quotes:  # with quotes in a text it takes a closer look
-            texts = b"\n".join([frame[len(before) : len(frame) - len(after)] for frame in frames])
-            if b'"' in texts.replace(b"\\\\", b"").replace(b'\\"', b""):
-                return 0
-        return end
-
-
 class _LastSeen:
     """A frame decoder that remembers the bytes of the last frame it gave, and what it could not read."""
 
@@ -228,6 +175,17 @@ class _LastSeen:
     def close(self) -> Iterator[Frame]:
         self.last = b""
         return self._seen(self._frames.close())
+
+    def mould(self, frame: Frame, start: int, stop: int) -> object | None:
+        mould = getattr(self._frames, "mould", None)
+        return None if mould is None else mould(frame, start, stop)
+
+    def row(self, mould: object, chunk: bytes = b"") -> Row | None:
+        row: Row | None = self._frames.row(mould, chunk)  # type: ignore[attr-defined]  # who has moulds has rows
+        if row is not None:
+            self.last = row.raw
+            self.count += len(row.texts)
+        return row
 
     def _seen(self, frames: Iterator[Frame]) -> Iterator[Frame]:
         try:
