@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from hashlib import sha256
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from msgspec import Struct, structs
 
@@ -117,10 +117,10 @@ class Memory:
         settings: Settings,
     ) -> Plan:
         """A plan in which what the client goes on from is told, and whose answer is kept. Raises ClientFault."""
-        codec: Any = client.codec
-        if not hasattr(codec, "continued"):
+        if not hasattr(client.codec, "continued"):
             return plan(client, upstream, asked, model=model, settings=settings)
-        at_home = codec.family == upstream.codec.family
+        codec = cast(Continues, client.codec)
+        at_home = client.codec.family == upstream.codec.family
         owner = _owner(request)
         previous = asked.previous
         if previous is not None:
