@@ -34,7 +34,8 @@ from dragoman.gateway.exchange import Exchange, Gone
 from dragoman.gateway.explain import Ring
 from dragoman.gateway.guard import Guard
 from dragoman.gateway.limits import Load, check_text
-from dragoman.gateway.observe import Journal, Level, Meters, Record
+from dragoman.gateway.meters import Meters
+from dragoman.gateway.observe import Journal, Level, Record
 from dragoman.gateway.places import places
 from dragoman.gateway.policy import Budget, Patience
 from dragoman.gateway.private import gateway_key

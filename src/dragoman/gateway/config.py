@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from msgspec import NODEFAULT, Meta, Struct, structs
+from msgspec import NODEFAULT, Meta, Struct
 
 from dragoman.gateway.layers import Leaves, flat, from_environment, from_flags, nested, stacked
 from dragoman.gateway.limits import RequestLimits
@@ -22,7 +22,7 @@ from dragoman.gateway.presets import BUILT_IN, PRESETS, preset_of
 from dragoman.gateway.problems import DEFAULT, ConfigError, Key, Origin, Problem, near
 from dragoman.gateway.proxies import is_loopback
 from dragoman.gateway.routes import Aim, Routes, Rule, Target
-from dragoman.gateway.schema import Look
+from dragoman.gateway.schema import Look, fields_of
 from dragoman.gateway.secrets import Secret, Surroundings
 from dragoman.gateway.toml_lines import line_numbers
 from dragoman.gateway.upstreams import (
@@ -98,7 +98,7 @@ class Config(Struct, frozen=True, kw_only=True):
     file: Path | None
     warnings: tuple[str, ...] = ()
 
-    def resolve(self, model: str) -> list[Target]:
+    def resolve(self, model: str) -> Sequence[Target]:
         """Whom to ask for a model: first choice first, then fallbacks. Raises UnknownModel with near names."""
         return self.routes.resolve(model)
 
@@ -277,7 +277,7 @@ def _defaults(given: Leaves, home: Places) -> Leaves:
 
 def _default_values(shape: type[Struct]) -> dict[str, Any]:
     """The defaults that say something: plain values, no empty lists or tables."""
-    fields = structs.fields(shape)
+    fields = fields_of(shape)
     found = {field.name: field.default for field in fields if field.default is not NODEFAULT}
     found = {name: value for name, value in found.items() if isinstance(value, bool | int | float | str)}
     return {name: value for name, value in found.items() if value != ""}
@@ -322,7 +322,7 @@ class _Assembly:
 
     def config(self, file: Path | None, warnings: tuple[str, ...]) -> Config | None:
         look = self._look
-        top = look.fields(structs.fields(_Top), self._tree, ())
+        top = look.fields(fields_of(_Top), self._tree, ())
         server = self._server(top["server"]) if "server" in top else None
         log = look.table(Log, top.get("log", {}), ("log",))
         upstreams = self._upstreams(top.get("upstreams", {}))
@@ -344,7 +344,7 @@ class _Assembly:
 
     def _server(self, tree: dict[str, Any]) -> Server | None:
         before = len(self._look.problems)
-        values = self._look.fields(structs.fields(Server), tree, ("server",))
+        values = self._look.fields(fields_of(Server), tree, ("server",))
         if not is_loopback(values.get("host", "localhost")) and not values.get("insecure_http"):
             hint = "set server.insecure_http = true if what is before it speaks TLS, or the network is yours"
             self._look.problem(("server", "host"), "beyond loopback, plain http would show keys and prompts", hint)

@@ -1,4 +1,4 @@
-"""What the gateway tells about its work: one line a request, counters for Prometheus, and no secret in either."""
+"""What the gateway tells about its work: one line a request, and no secret in it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ import re
 import sys
 import time
 import traceback
-from bisect import bisect_left
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable
 from contextlib import suppress
-from datetime import UTC, datetime
-from itertools import accumulate
+from functools import lru_cache
 from typing import Literal, TextIO, TypeAlias
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, generate_latest
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from msgspec import Struct, field
 
-from dragoman._version import __version__
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.sink import Cap, Sink
 from dragoman.model.conversation import Stop, Usage
@@ -28,7 +24,7 @@ from dragoman.wire.jsonio import Json
 Outcome: TypeAlias = Literal["ok", "refused", "failed", "broken", "gone", "cut", "bug"]
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 
-_LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
+_RANKS: dict[Level, int] = {"debug": 0, "info": 1, "warning": 2, "error": 3}
 # How each outcome is taken: a refusal is the client's affair, a client that left nobody's.
 _LEVEL_OF: dict[Outcome, Level] = {
     "ok": "info",
@@ -41,63 +37,71 @@ _LEVEL_OF: dict[Outcome, Level] = {
 }
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _TOLD_AFTER = 10.0  # seconds
-_MOST_MODELS = 100  # different values of a label
-_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 300.0)
 
 
-class Record:
+class Line(Struct, omit_defaults=True):
+    """A request's line in the log, in its order; what there is nothing to say about is left out."""
+
+    ts: str
+    level: Level
+    event: str
+    request_id: str
+    method: str
+    path: str
+    dialect: str = ""
+    operation: str = ""
+    model: str = ""
+    upstream: str = ""
+    upstream_dialect: str = ""
+    used_model: str = ""
+    status: int | None = None
+    outcome: Outcome | None = None
+    stream: bool | None = None
+    verbatim: bool | None = None
+    attempts: int | None = None
+    tried: list[str] | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    tokens_estimated: bool | None = None
+    first_byte_ms: float | None = None
+    total_ms: float | None = None
+    notes: int | None = None
+    rules: list[str] | None = None
+    stop: str | None = None
+    error: str = ""
+
+
+class Record(Struct):
     """One request as it went, written down when it is over."""
 
-    __slots__ = (
-        "_clock",
-        "at",
-        "attempts",
-        "dialect",
-        "error",
-        "first_byte",
-        "id",
-        "method",
-        "model",
-        "notes",
-        "operation",
-        "outcome",
-        "path",
-        "status",
-        "stop",
-        "streamed",
-        "total",
-        "tried",
-        "upstream",
-        "upstream_dialect",
-        "usage",
-        "used_model",
-        "verbatim",
-    )
-
-    def __init__(self, identity: str, method: str, path: str) -> None:
-        self.id = identity
-        self.method, self.path = method, path
-        self.at = time.time()
-        self._clock = time.monotonic()
-        self.dialect = ""
-        self.operation = ""
-        self.model = self.used_model = ""
-        self.upstream = self.upstream_dialect = ""
-        self.streamed = self.verbatim = False
-        self.status = 0
-        self.attempts = 0
-        self.tried: list[str] = []  # what went wrong before it went well
-        self.notes: list[Note] = []
-        self.usage: Usage | None = None
-        self.stop: Stop | None = None
-        self.first_byte: float | None = None  # seconds
-        self.total = 0.0
-        self.outcome: Outcome = "ok"
-        self.error = ""
+    id: str
+    method: str
+    path: str
+    dialect: str = ""
+    operation: str = ""
+    model: str = ""
+    used_model: str = ""
+    upstream: str = ""
+    upstream_dialect: str = ""
+    streamed: bool = False
+    verbatim: bool = False
+    status: int = 0
+    attempts: int = 0
+    tried: list[str] = []  # what went wrong before it went well
+    notes: list[Note] = []
+    usage: Usage | None = None
+    stop: Stop | None = None
+    first_byte: float | None = None  # seconds
+    total: float = 0.0
+    outcome: Outcome = "ok"
+    error: str = ""
+    began: float = field(default_factory=time.monotonic)
 
     @property
     def elapsed(self) -> float:
-        return time.monotonic() - self._clock
+        return time.monotonic() - self.began
 
     def first(self) -> None:
         if self.first_byte is None:
@@ -106,39 +110,44 @@ class Record:
     def end(self) -> None:
         self.total = self.elapsed
 
-    def fields(self) -> dict[str, Json]:
-        """What a line says, in its order; what there is nothing to say about is left out."""
-        told: dict[str, Json] = {
-            "request_id": self.id,
-            "method": self.method,
-            "path": self.path,
-            "dialect": self.dialect,
-            "operation": self.operation,
-            "model": self.model,
-            "upstream": self.upstream,
-            "upstream_dialect": self.upstream_dialect,
-            "used_model": self.used_model,
-            "status": self.status,
-            "outcome": self.outcome,
-            "stream": self.streamed,
-            "verbatim": self.verbatim,
-            "attempts": self.attempts,
-        }
+    def told(self, now: str, level: Level) -> Line:
+        """What a line of JSON says."""
+        usage, notes, stop, first = self.usage, self.notes, self.stop, self.first_byte
+        line = Line(
+            now,
+            level,
+            "request",
+            self.id,
+            self.method,
+            self.path,
+            self.dialect,
+            self.operation,
+            self.model,
+            self.upstream,
+            self.upstream_dialect,
+            self.used_model,
+            self.status,
+            self.outcome,
+            self.streamed,
+            self.verbatim,
+            self.attempts,
+            total_ms=round(self.total * 1000, 1),
+            notes=len(notes),
+            error=self.error,
+        )
         if self.tried:
-            told["tried"] = list(self.tried)
-        if self.usage is not None:
-            told |= _tokens(self.usage)
-        if self.first_byte is not None:
-            told["first_byte_ms"] = round(self.first_byte * 1000, 1)
-        told["total_ms"] = round(self.total * 1000, 1)
-        told["notes"] = len(self.notes)
-        if self.notes:
-            told["rules"] = list(dict.fromkeys(note.rule for note in self.notes))
-        if self.stop:
-            told["stop"] = self.stop.why.value
-        if self.error:
-            told["error"] = self.error
-        return {name: value for name, value in told.items() if value != ""}
+            line.tried = self.tried
+        if usage is not None:
+            line.input_tokens, line.output_tokens = usage.input, usage.output
+            line.cache_read_tokens, line.cache_write_tokens = usage.cache_read, usage.cache_write
+            line.tokens_estimated = usage.estimated
+        if first is not None:
+            line.first_byte_ms = round(first * 1000, 1)
+        if notes:
+            line.rules = list(dict.fromkeys(note.rule for note in notes))
+        if stop is not None:
+            line.stop = stop.why.value
+        return line
 
     def line(self) -> str:
         """The same for people."""
@@ -160,16 +169,6 @@ class Record:
         return "  ".join(part for part in parts if part)
 
 
-def _tokens(usage: Usage) -> dict[str, Json]:
-    return {
-        "input_tokens": usage.input,
-        "output_tokens": usage.output,
-        "cache_read_tokens": usage.cache_read,
-        "cache_write_tokens": usage.cache_write,
-        "tokens_estimated": usage.estimated,
-    }
-
-
 def _input(usage: Usage) -> int:
     return usage.input + usage.cache_read + usage.cache_write
 
@@ -188,8 +187,8 @@ class Journal:
         self.redactor = redactor
         self._stream = stream if stream is not None else sys.stderr
         self._json = form == "json" or (form == "auto" and not self._is_terminal())
-        self._least = _LEVELS.index(level)
-        self._sink = Sink(self._stream)
+        self._least = _RANKS[level]
+        self._sink = Sink(self._stream, self._masked)
         self._cap = Cap()
         self._turn: asyncio.TimerHandle | None = None
 
@@ -211,15 +210,18 @@ class Journal:
             self._tell_soon()
             return
         if self._json:
-            self._write(level, "request", record.fields(), "")
+            self._encoded(record.told(_now(), level))
         else:
-            self._write(level, "request", {}, record.line())
+            self._shown(level, record.line())
 
     def event(self, level: Level, event: str, **fields: Json) -> None:
         """Tell something that is no request."""
         if self._wants(level):
-            said = " ".join(f"{name}={value}" for name, value in fields.items())
-            self._write(level, event, fields, f"{event}  {said}".rstrip())
+            if self._json:
+                self._encoded({"ts": _now(), "level": level, "event": event, **fields})
+            else:
+                said = " ".join(f"{name}={value}" for name, value in fields.items())
+                self._shown(level, f"{event}  {said}".rstrip())
 
     def bug(self, identity: str, error: BaseException) -> None:
         """Tell of an error that nobody foresaw, with the way to it."""
@@ -246,22 +248,28 @@ class Journal:
         self._cap.turn(time.monotonic(), self._tell_capped)
 
     def _wants(self, level: Level) -> bool:
-        return _LEVELS.index(level) >= self._least
+        return _RANKS[level] >= self._least
 
-    def _write(self, level: Level, event: str, fields: dict[str, Json], text: str) -> None:
-        if lost := self._sink.untold:
-            self.event("warning", "dropped", what="log lines that nobody read in time", lines=lost)
+    def _encoded(self, line: Line | dict[str, Json]) -> None:
         try:
-            now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-            if self._json:
-                line = jsonio.encode({"ts": now, "level": level, "event": event, **fields}).decode()
-            else:  # what a model or an upstream said may hold escape codes
-                mark = "" if level == "info" else f"{level.upper()} "
-                line = _CONTROL.sub(" ", f"{now[11:19]} {mark}{text}")
+            text = jsonio.encode(line).decode()
         except ValueError:  # a value that JSON cannot hold
             self._sink.dropped += 1
             return
-        self._sink.write(self.redactor.text(line))
+        self._write(text)
+
+    def _shown(self, level: Level, text: str) -> None:
+        mark = "" if level == "info" else f"{level.upper()} "
+        # What a model or an upstream said may hold escape codes.
+        self._write(_CONTROL.sub(" ", f"{_now()[11:19]} {mark}{text}"))
+
+    def _write(self, line: str) -> None:
+        if lost := self._sink.untold:
+            self.event("warning", "dropped", what="log lines that nobody read in time", lines=lost)
+        self._sink.write(line)
+
+    def _masked(self, text: str) -> str:
+        return self.redactor.text(text)  # the one of now: another may be given
 
     def _is_terminal(self) -> bool:
         try:
@@ -270,126 +278,12 @@ class Journal:
             return False
 
 
-class Spread:
-    """How long things took: how many fell between each two bounds."""
-
-    __slots__ = ("_counts", "sum")
-
-    def __init__(self) -> None:
-        self.sum = 0.0
-        self._counts = [0] * (len(_SECONDS) + 1)
-
-    def see(self, seconds: float) -> None:
-        self._counts[bisect_left(_SECONDS, seconds)] += 1
-        self.sum += seconds
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """As Prometheus has them: each holds those below it."""
-        return list(zip((*map(str, _SECONDS), "+Inf"), accumulate(self._counts), strict=True))
+def _now() -> str:
+    """The time, to the millisecond."""
+    second, rest = divmod(int(time.time() * 1000), 1000)
+    return f"{_second(second)}.{rest:03}Z"
 
 
-class Tally:
-    """What was counted of the requests of one way, as plain numbers: every request pays for them."""
-
-    __slots__ = ("first", "outcomes", "seconds", "tokens")
-
-    def __init__(self) -> None:
-        self.outcomes: dict[Outcome, int] = {}
-        self.tokens: dict[str, int] = {}
-        self.seconds, self.first = Spread(), Spread()
-
-    def count(self, record: Record) -> None:
-        self.outcomes[record.outcome] = self.outcomes.get(record.outcome, 0) + 1
-        if not record.upstream:
-            return
-        self.seconds.see(record.total)
-        if record.first_byte is not None:
-            self.first.see(record.first_byte)
-        if record.usage is not None:
-            for kind, count in _counted(record.usage):
-                self.tokens[kind] = self.tokens.get(kind, 0) + count
-
-
-class Meters:
-    """Counters in Prometheus' form, in a registry of their own. Labels come from closed sets, or are capped."""
-
-    def __init__(self) -> None:
-        self._registry = registry = CollectorRegistry(auto_describe=True)
-        self._tallies: dict[tuple[str, str, str], Tally] = {}
-        registry.register(self)
-        self._notes = Counter("dragoman_notes", "Changes made by translations", ("rule",), registry=registry)
-        self._resting = Gauge(
-            "dragoman_resting_seconds",
-            "Seconds until a scope that rests is tried again",
-            ("upstream", "credential", "models", "state"),
-            registry=registry,
-        )
-        self._lines = Gauge("dragoman_unwritten_log_lines", "Dropped, or only counted", ("why",), registry=registry)
-        self.held = Gauge("dragoman_inflight_bytes", "Bytes held for requests under way", registry=registry)
-        self._retries = Counter("dragoman_retries", "Attempts that failed", ("upstream", "kind"), registry=registry)
-        self.inflight = Gauge("dragoman_inflight_requests", "Requests under way", registry=registry)
-        self._expiry = Gauge(
-            "dragoman_credential_expiry_seconds", "Seconds until it ends", ("upstream", "credential"), registry=registry
-        )
-        Gauge("dragoman_build_info", "The version", ("version",), registry=registry).labels(__version__).set(1)
-        self._models: set[str] = set()
-
-    def request(self, record: Record) -> None:
-        way = (record.dialect or "none", record.upstream or "none", self._model(record.used_model))
-        tally = self._tallies.get(way)
-        if tally is None:
-            tally = self._tallies[way] = Tally()
-        tally.count(record)
-        for note in record.notes:
-            self._notes.labels(note.rule).inc()
-
-    def collect(self) -> Iterator[Metric]:
-        """For the registry, when somebody reads: what was counted, in its form."""
-        way = ("dialect", "upstream", "model")
-        requests = CounterMetricFamily("dragoman_requests", "Requests answered", labels=(*way, "outcome"))
-        seconds = HistogramMetricFamily("dragoman_request_duration_seconds", "Whole time", labels=way)
-        first = HistogramMetricFamily("dragoman_time_to_first_byte_seconds", "Time to the first byte", labels=way)
-        tokens = CounterMetricFamily("dragoman_tokens", "Tokens as told by upstreams", labels=(*way, "type"))
-        for labels, tally in self._tallies.items():
-            for outcome, count in tally.outcomes.items():
-                requests.add_metric((*labels, outcome), count)
-            for family, spread in ((seconds, tally.seconds), (first, tally.first)):
-                if spread.sum:
-                    family.add_metric(labels, spread.buckets(), spread.sum)
-            for kind, count in tally.tokens.items():
-                tokens.add_metric((*labels, kind), count)
-        yield from (requests, seconds, first, tokens)
-
-    def retry(self, upstream: str, kind: str) -> None:
-        self._retries.labels(upstream, kind).inc()
-
-    def rests(self, rows: Iterable[tuple[str, str, str, str, float]]) -> None:
-        """What rests now, and for how long; what does not any more is gone from here."""
-        self._resting.clear()
-        for *labels, seconds in rows:
-            self._resting.labels(*labels).set(seconds)
-
-    def unwritten(self, journal: Journal) -> None:
-        self._lines.labels("dropped").set(journal.dropped)
-        self._lines.labels("capped").set(journal.suppressed)
-
-    def expires(self, upstream: str, credential: str, seconds: float) -> None:
-        self._expiry.labels(upstream, credential).set(seconds)
-
-    def text(self) -> bytes:
-        return generate_latest(self._registry)
-
-    def _model(self, model: str) -> str:
-        if model not in self._models and len(self._models) >= _MOST_MODELS:
-            return "other"
-        self._models.add(model)
-        return model or "none"
-
-
-def _counted(usage: Usage) -> tuple[tuple[str, int], ...]:
-    return (
-        ("input", usage.input),
-        ("output", usage.output),
-        ("cache_read", usage.cache_read),
-        ("cache_write", usage.cache_write),
-    )
+@lru_cache(maxsize=2)
+def _second(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))

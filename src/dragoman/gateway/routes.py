@@ -16,6 +16,7 @@ from dragoman.errors import UnknownModel
 from dragoman.gateway.upstreams import Upstream
 
 _LONGEST = 200  # characters of a client's text that an error repeats
+_REMEMBERED = 256  # models whose targets are known
 
 
 class Target(Struct, frozen=True):
@@ -55,16 +56,27 @@ class Routes:
         self._stages = (_Stage(rules), _Stage(own))
         lone = len(upstreams) == 1 and not rules and not any(rule.patterns for rule in own)
         self._lone = own[0] if lone else None
+        self._found: dict[str, Sequence[Target]] = {}
 
-    def resolve(self, model: str) -> list[Target]:
+    def resolve(self, model: str) -> Sequence[Target]:
         """The targets for a model, first choice first. Raises UnknownModel, with near names."""
+        found = self._found.get(model)
+        if found is None:
+            found = self._targets(model)
+            if len(model) <= _LONGEST:  # clients name any model they like
+                if len(self._found) >= _REMEMBERED:
+                    self._found.clear()
+                self._found[model] = found
+        return found
+
+    def _targets(self, model: str) -> Sequence[Target]:
         routed, own = self._stages
         rule = routed.find(model) or self._direct(model) or own.find(model) or self._default or self._lone
         if rule is None:
             raise UnknownModel(self._unknown(model))
         asked = model.partition("/")[2] if rule.patterns == _DIRECT else model
         targets = (Target(self._upstreams[aim.upstream], aim.model or asked) for aim in rule.aims)
-        return list({(target.upstream.name, target.model): target for target in targets}.values())
+        return tuple({(target.upstream.name, target.model): target for target in targets}.values())
 
     def names(self) -> list[str]:
         """The models that are known by name, to be listed."""

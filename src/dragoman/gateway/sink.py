@@ -1,7 +1,8 @@
 """Where log lines go: written at once if that cannot block, else they wait in a small queue, else they are counted.
 
 A log reader that stops reading must not stop a stream. A write of at most 4096 bytes to what `poll` calls writable does
-not block, so no thread is needed. Lines about requests that were refused are capped: a storm of them is one line.
+not block, so no thread is needed. A busy log is written fifty times a second: what comes between is masked and written
+in one go. Lines about requests that were refused are capped: a storm of them is one line.
 """
 
 from __future__ import annotations
@@ -17,48 +18,62 @@ from typing import TextIO
 _SAFE_BYTES = 4096  # PIPE_BUF: so much a pipe takes whole if it takes anything
 _MOST_WAITING = 1024 * 1024  # bytes
 _AGAIN = 0.1  # seconds
+_GATHER = 0.02  # seconds after a line in which others are gathered
 
 
 class Sink:
     """Never blocks and never fails."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, mask: Callable[[str], str] = str) -> None:
         self.dropped = 0
         self._stream = stream
+        self._mask = mask  # what takes secrets out of a text; nothing is written without it
         self._handle = _handle(stream)
         self._poll = _poll(self._handle)
-        self._waiting: deque[bytes] = deque()
-        self._size = 0
+        self._fresh: list[str] = []  # lines as they came
+        self._waiting: deque[bytes] = deque()  # masked
+        self._size = 0  # of both
         self._timer: asyncio.TimerHandle | None = None
         self._untold = 0  # of those dropped
 
     def write(self, line: str) -> None:
         """Write the line, with its end."""
         if self._handle is None:
-            self._plain(line)
+            self._plain(self._mask(line))
             return
-        data = f"{line}\n".encode("utf-8", "replace")
-        if self._size + len(data) > _MOST_WAITING:
+        size = len(line) + 1
+        if self._size + size > _MOST_WAITING:
             self._drop()
             return
-        self._waiting.append(data)
-        self._size += len(data)
-        self.drain()
+        self._fresh.append(line)
+        self._size += size
+        if self._timer is None:
+            self.drain()
 
     def drain(self) -> bool:
         """Write what waits, as far as it goes; tell whether nothing waits any more."""
+        self._masked()
         while self._waiting:
             data = self._waiting[0]
             sent = self._some(data[:_SAFE_BYTES])
             if not sent:
-                self._later()
+                self._later(_AGAIN)
                 return False
             self._size -= sent
             if sent < len(data):
                 self._waiting[0] = data[sent:]
             else:
                 self._waiting.popleft()
+        self._later(_GATHER)
         return True
+
+    def _masked(self) -> None:
+        if self._fresh:
+            text = "\n".join([*self._fresh, ""])
+            self._fresh.clear()
+            data = self._mask(text).encode("utf-8", "replace")
+            self._waiting.append(data)
+            self._size += len(data) - len(text)
 
     @property
     def untold(self) -> int:
@@ -76,7 +91,7 @@ class Sink:
         except BlockingIOError:
             return 0
         except (OSError, ValueError):  # nobody will ever read it, nor that it is missing
-            self.dropped += 1
+            self.dropped += data.count(b"\n")
             return len(data)
 
     def _plain(self, line: str) -> None:
@@ -90,14 +105,15 @@ class Sink:
         self.dropped += 1
         self._untold += 1
 
-    def _later(self) -> None:
+    def _later(self, seconds: float) -> None:
         if self._timer is None:
-            with suppress(RuntimeError):  # no loop: the next line tries again
-                self._timer = asyncio.get_running_loop().call_later(_AGAIN, self._try)
+            with suppress(RuntimeError):  # no loop: the next line is written, or tried, at once
+                self._timer = asyncio.get_running_loop().call_later(seconds, self._try)
 
     def _try(self) -> None:
         self._timer = None
-        self.drain()
+        if self._size:
+            self.drain()
 
 
 class Cap:
