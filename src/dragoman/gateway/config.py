@@ -17,10 +17,10 @@ from msgspec import NODEFAULT, Meta, Struct
 
 from dragoman.gateway.layers import Leaves, flat, from_environment, from_flags, nested, stacked
 from dragoman.gateway.limits import RequestLimits
+from dragoman.gateway.loopback import is_loopback
 from dragoman.gateway.places import Places, expanded, places
 from dragoman.gateway.presets import BUILT_IN, PRESETS, preset_of
 from dragoman.gateway.problems import DEFAULT, ConfigError, Key, Origin, Problem, near
-from dragoman.gateway.proxies import is_loopback
 from dragoman.gateway.routes import Aim, Routes, Rule, Target
 from dragoman.gateway.schema import Look, fields_of
 from dragoman.gateway.secrets import Secret, Surroundings

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_args
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct, structs
 
@@ -14,12 +14,13 @@ import dragoman.dialects as registry
 from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools import ALIASES, NAMES
+from dragoman.gateway.loopback import is_loopback
 from dragoman.gateway.presets import PRESETS, SIMULATOR
 from dragoman.gateway.problems import Key, near
-from dragoman.gateway.proxies import is_loopback, proxy_variable
-from dragoman.gateway.schema import Look, Wrong
+from dragoman.gateway.schema import Look, Wrong, fields_of
 from dragoman.gateway.secrets import Secret, plain
 from dragoman.translate import Settings, configured
+from dragoman.upstream.address import proxy_variable
 
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 Source: TypeAlias = Literal["auto", "store", "ide", "cli", "aws"]
@@ -146,7 +147,7 @@ def read_upstream(name: str, tree: object, at: Key, look: Look) -> Upstream | No
     before = len(look.problems)
     if not NAME.match(name):
         look.problem(at, "a name has letters, digits, dots, hyphens and underscores only")
-    values = look.fields(structs.fields(UpstreamTable), _listed(tree, _LISTS), at)
+    values = look.fields(fields_of(UpstreamTable), _listed(tree, _LISTS), at)
     if not isinstance(tree, Mapping) or any(key in tree and key not in values for key in _FIRST):
         return None  # nothing more can be said before these are right
     upstream = _Making(UpstreamTable(**values), at, look).upstream(name)
@@ -193,7 +194,7 @@ class _Making:
         # All parts are made before any is missed: every problem shall be told at once.
         key_header, logins = self.key_header(dialect), self.logins()
         headers, settings = self.headers(), self.translation()
-        proxy = self.proxy(urlsplit(address)) if address else None
+        proxy = self.proxy(address) if address else None
         if dialect is None:
             return None
         dialect, address = _fitted(dialect, address)
@@ -237,7 +238,7 @@ class _Making:
         look, at = self._look, (*self._at, "settings")
         codec = dialect.codec
         before = len(look.problems)
-        fields = structs.fields(type(codec)) if isinstance(codec, Struct) else ()
+        fields = fields_of(type(codec)) if isinstance(codec, Struct) else ()
         values = look.fields(fields, self._table.settings, at)
         if len(look.problems) > before:
             return None
@@ -329,7 +330,7 @@ class _Making:
             self._look.problem(key, wrong.message, wrong.hint)
             return None
 
-    def proxy(self, url: SplitResult) -> Secret | None:
+    def proxy(self, url: str) -> Secret | None:
         given, key = self._table.proxy, (*self._at, "proxy")
         if given is None:
             variable = proxy_variable(url, self._look.around.environ)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from msgspec import Struct
@@ -71,16 +71,22 @@ def parse_proxy(url: str) -> Proxy:
 
 
 def choose_proxy(url: str, environ: Mapping[str, str]) -> str | None:
-    """Say which proxy the environment names for this URL: HTTPS_PROXY or http_proxy, else ALL_PROXY, unless NO_PROXY.
+    """The proxy that the environment names for this URL; None if it is to be reached directly."""
+    variable = proxy_variable(url, environ)
+    return environ[variable].strip() if variable else None
 
-    Loopback never goes through a proxy. `HTTP_PROXY` in capitals is not read: in a CGI it is a client's header.
+
+def proxy_variable(url: str, environ: Mapping[str, str]) -> str | None:
+    """The variable that names it: HTTPS_PROXY or HTTP_PROXY, else ALL_PROXY, in small letters first, unless NO_PROXY.
+
+    Loopback never goes through a proxy. In a CGI, HTTP_PROXY in capitals is a client's header, and is not read.
     """
     address = parse_address(url)
-    names = ("https_proxy", "HTTPS_PROXY") if address.scheme == "https" else ("http_proxy",)
-    found = _first(environ, (*names, "all_proxy", "ALL_PROXY"))
+    names = [f"{address.scheme}_proxy", f"{address.scheme}_proxy".upper(), "all_proxy", "ALL_PROXY"]
+    found = _first(environ, [name for name in names if name != "HTTP_PROXY" or "REQUEST_METHOD" not in environ])
     if not found or _is_loopback(address.host):
         return None
-    spared = _first(environ, ("no_proxy", "NO_PROXY")).replace(",", " ").lower().split()
+    spared = environ.get(_first(environ, ("no_proxy", "NO_PROXY")), "").replace(",", " ").lower().split()
     return None if any(_spares(entry, address) for entry in spared) else found
 
 
@@ -134,8 +140,8 @@ def _meant(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.
     return address.ipv4_mapped or address.sixtofour or address
 
 
-def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
-    return next((found for name in names if (found := environ.get(name, "").strip())), "")
+def _first(environ: Mapping[str, str], names: Sequence[str]) -> str:
+    return next((name for name in names if environ.get(name, "").strip()), "")
 
 
 def _split(url: str) -> SplitResult:

@@ -9,7 +9,8 @@ import pytest
 
 from dragoman.errors import UnknownModel
 from dragoman.gateway.config import Config, assemble
-from dragoman.gateway.proxies import is_loopback, proxy_variable
+from dragoman.gateway.loopback import is_loopback
+from dragoman.upstream.address import proxy_variable
 
 SET_UP = """
 [upstreams.kimi]
@@ -106,6 +107,8 @@ def test_known_names_are_listed_once() -> None:
         ("https://a.test", {"https_proxy": "y", "HTTPS_PROXY": "x"}, "https_proxy"),
         ("https://a.test", {"HTTP_PROXY": "x"}, None),
         ("http://a.test", {"http_proxy": "x"}, "http_proxy"),
+        ("http://a.test", {"HTTP_PROXY": "x"}, "HTTP_PROXY"),
+        ("http://a.test", {"HTTP_PROXY": "x", "REQUEST_METHOD": "GET"}, None),
         ("https://a.test", {"ALL_PROXY": "x"}, "ALL_PROXY"),
         ("https://localhost:1", {"ALL_PROXY": "x"}, None),
         ("https://[::1]:1", {"ALL_PROXY": "x"}, None),
@@ -119,9 +122,7 @@ def test_known_names_are_listed_once() -> None:
     ],
 )
 def test_the_environments_proxy(address: str, environ: dict[str, str], found: str | None) -> None:
-    from urllib.parse import urlsplit
-
-    assert proxy_variable(urlsplit(address), environ) == found
+    assert proxy_variable(address, environ) == found
 
 
 def test_loopback_is_known_by_every_name() -> None:
