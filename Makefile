@@ -69,10 +69,14 @@ cover: $(INSTALLED) $(SDK_INSTALLED) quick-clients ## run the suite in one proce
 	$(BIN)/coverage run -m pytest -n 0
 	$(BIN)/coverage report
 
-.PHONY: fuzz
+.PHONY: fuzz fuzz-fixed
 FUZZ_SECONDS ?= 600
+FUZZ_RUNS ?= 4000
 fuzz: $(INSTALLED) ## fuzz every reader by coverage, FUZZ_SECONDS each; what breaks becomes a vector
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+
+fuzz-fixed: $(INSTALLED) ## the same without chance: FUZZ_RUNS inputs each, the same every time
+	$(BIN)/python -m tests.fuzz --runs $(FUZZ_RUNS)
 
 .PHONY: faults
 faults: $(INSTALLED) ## cause every fault of the catalogue in every way; the table of what was lost, wrong or hung

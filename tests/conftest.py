@@ -6,6 +6,9 @@ from hypothesis import HealthCheck, settings
 
 _CALM = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
-settings.register_profile("default", max_examples=150, deadline=None, suppress_health_check=_CALM, print_blob=True)
+# The suite is a proof, not a lottery: the same code has the same verdict. `make laws-long` explores.
+settings.register_profile(
+    "default", max_examples=150, deadline=None, suppress_health_check=_CALM, print_blob=True, derandomize=True
+)
 settings.register_profile("long", max_examples=10_000, deadline=None, suppress_health_check=_CALM, print_blob=True)
 settings.load_profile("default")

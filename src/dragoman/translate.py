@@ -5,7 +5,7 @@ One table, `ORDER`, says in which order filters work: forward top to bottom, bac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
@@ -36,7 +36,7 @@ from dragoman.model.events import (
 )
 from dragoman.model.filter import Back, Filter, MakeBack
 from dragoman.model.notes import Note, Notes
-from dragoman.wire.frame import Hole
+from dragoman.wire.frame import Hole, Payload
 from dragoman.wire.jsonio import respelt
 
 
@@ -68,11 +68,12 @@ class Pair(Struct, frozen=True):
 
 
 _Maker: TypeAlias = Callable[[Pair], Filter | None]
+_NO_QUESTION = "there is nothing in it to be answered"
 Mask: TypeAlias = Callable[[Fault], Fault]  # gives the same one if there is nothing to take out
 
 ORDER: tuple[_Maker, ...] = (
     lambda pair: None if pair.client.interleaves else filters.SerializeBlocks(),
-    lambda _: filters.SettleStop(),
+    lambda pair: filters.SettleStop(pauses=pair.client.pauses or pair.client_family == pair.upstream_family),
     lambda pair: filters.CarrySeals(pair.client, pair.client_family, pair.upstream),
     lambda pair: filters.DropForeign(pair.client, pair.client_family, pair.upstream, pair.upstream_family),
     lambda pair: filters.WrapTextTools(native=pair.upstream.text_tools),
@@ -150,9 +151,12 @@ def plan(
     settings: Settings | None = None,
 ) -> Plan:
     """Fit what a client asked to an upstream. Raises Unrepresentable for what it cannot be told (D9)."""
+    said = bool(asked.messages or asked.system)
+    if not said and asked.extra is not None and client.codec.family != upstream.codec.family:
+        raise Unrepresentable(_NO_QUESTION, at="messages")  # it stands in a field that only its family knows
     settings = settings or Settings()
     notes = Notes(refuse=settings.losses == "refuse")
-    sent = asked if model in (None, asked.model) else structs.replace(asked, model=model)
+    sent = asked if model in (None, asked.model) else structs.replace(asked, model=model).knowing(asked)
     makers: list[MakeBack] = []
     altered = False
     for each in _filters(client, upstream, sent.model, settings):
@@ -160,12 +164,12 @@ def plan(
         changed, maker = each.forward(sent, notes)
         altered |= len(notes) > noted and not getattr(each, "only_asks", False)
         if changed.messages is not sent.messages or changed.system is not sent.system:
-            changed = canonical(changed)  # what a filter leaves may be less than a text
-        sent = changed
+            changed = canonical(changed, sent)  # what a filter leaves may be less than a text
+        sent = changed.knowing(sent)
         if maker is not None:
             makers.append(maker)
-    if (asked.messages or asked.system) and not (sent.messages or sent.system):
-        raise Unrepresentable("there is nothing in it to be answered", at="messages")
+    if said and not (sent.messages or sent.system):
+        raise Unrepresentable(_NO_QUESTION, at="messages")
     return Plan(client, upstream, asked, sent, tuple(notes), tuple(makers), settings, altered)
 
 
@@ -228,27 +232,30 @@ class WaysBack:
 
     def lets(self, run: Run) -> int:
         """How many of its deltas, from the first on, pass as they are."""
-        route = self._routes[run.kind]
-        size = len(run.row.texts)
-        if not route.lets:
+        lets, backs = self._routes[run.kind].lets, self._backs
+        if lets is None:
             return 0
-        for position in route.concerned:
-            let = self._backs[position].lets(run)  # type: ignore[attr-defined]
+        size = len(run.row.texts)
+        for position, ask in lets:
+            let = ask(backs[position], run)
             size = let if let < size else size  # `min` takes longer than all the rest
         return size
 
     def heard(self, run: Run) -> None:
         """All of it has passed."""
-        for position in self._routes[run.kind].hear:
-            self._backs[position].heard(run)  # type: ignore[attr-defined]
+        for position, tell in self._routes[run.kind].hear:
+            tell(self._backs[position], run)
 
 
 class _Route(Struct, frozen=True):
-    """The ways back that a lone event concerns; whether all of them can be asked about runs, and who wants to hear."""
+    """The ways back that a lone event concerns; how they are asked about runs (None: not all can be) and told of them.
+
+    By functions: a method that is looked up on one class and then on another takes twice as long.
+    """
 
     concerned: tuple[int, ...]
-    lets: bool
-    hear: tuple[int, ...]
+    lets: tuple[tuple[int, Callable[[Back, Run], int]], ...] | None
+    hear: tuple[tuple[int, Callable[[Back, Run], None]], ...]
 
 
 class _Routes(dict[type[Event], _Route]):
@@ -261,8 +268,9 @@ class _Routes(dict[type[Event], _Route]):
     def __missing__(self, kind: type[Event]) -> _Route:
         backs = self._backs
         concerned = tuple([at for at, back in enumerate(backs) if kind in getattr(back, "reads", {kind})])
-        lets = all(hasattr(backs[at], "lets") for at in concerned)
-        self[kind] = route = _Route(concerned, lets, tuple([at for at in concerned if hasattr(backs[at], "heard")]))
+        lets = tuple([(at, found) for at in concerned if (found := getattr(backs[at], "lets", None))])
+        hear = tuple([(at, found) for at in concerned if (found := getattr(backs[at], "heard", None))])
+        self[kind] = route = _Route(concerned, lets if len(lets) == len(concerned) else None, hear)
         return route
 
 
@@ -304,18 +312,33 @@ class Answer:
     `mask` takes out of an upstream's complaint what the client must not read.
     """
 
+    __slots__ = (
+        "_binding",
+        "_encoder",
+        "_filling",
+        "_heard",
+        "_hole",
+        "_keeps_frames",
+        "_mask",
+        "_reader",
+        "_ways",
+        "fault",
+        "over",
+        "progress",
+    )
+
     def __init__(self, plan: Plan, world: World = REAL_WORLD, mask: Mask | None = None) -> None:
         upstream, client = plan.upstream, plan.client
         self._mask = mask
         self._reader = Reader(upstream.binding.frames(), upstream.codec.decoder(plan.sent, world))
         self._ways = WaysBack(plan)
         self._encoder = client.codec.encoder(plan.asked, world)
-        self._frame = client.binding.frame
+        self._binding: Any = client.binding
         self._keeps_frames = plan.same_wire and not plan.settings.repair
-        self._around: Any = getattr(client.binding, "around", None)
-        self._hole: Callable[..., Hole | None] | None = getattr(self._encoder, "hole", None) if self._around else None
+        fills = hasattr(client.binding, "around")
+        self._hole: Callable[..., Hole | None] | None = getattr(self._encoder, "hole", None) if fills else None
         self._heard: Callable[[Run], None] | None = getattr(self._encoder, "heard", None)
-        self._filling: tuple[Hole | None, bytes, bytes, bytes] = (None, b"", b"", b"")
+        self._filling: tuple[Hole | None, bytes, bytes] = (None, b"", b"")
         self.progress = Progress()
         self.over = False
         self.fault: Fault | None = None
@@ -325,7 +348,15 @@ class Answer:
         return list(self._ways.notes)
 
     def feed(self, chunk: bytes) -> bytes:
-        return self._write(self._reader.feed(chunk))
+        sole = self._reader.sole
+        run = sole(chunk)
+        if run is None:
+            return self._write(self._reader.feed(chunk))
+        out: list[bytes] = []
+        try:
+            return out[0] if self._filled(run, out) else self._write([run])
+        except DragomanError as error:
+            return self._failed(error, out)
 
     def close(self, broken: Fault | None = None) -> bytes:
         """The upstream's bytes are over. The client's stream always ends with its dialect's end or its error."""
@@ -334,7 +365,7 @@ class Answer:
     def ping(self) -> bytes:
         """A frame that says nothing, for a client that waits; empty where its dialect has none."""
         payload = None if self.over else self._encoder.ping()
-        return b"" if payload is None else self._frame(payload)
+        return b"" if payload is None else self._framed((payload,))
 
     def _write(self, steps: list[Step | Run]) -> bytes:
         out: list[bytes] = []
@@ -344,11 +375,15 @@ class Answer:
                     self._add(step, out)
                 else:
                     self._add_run(step, out)
-        except DragomanError as error:  # something no filter knew: the client is told, in its own dialect
-            self.over, self.fault = True, error.fault
-            told = self._encoder.feed(self._masked((Failed(error.fault),)))
-            out += [self._frame(payload) for payload in told]
-        return out[0] if len(out) == 1 else b"".join(out)
+        except DragomanError as error:
+            return self._failed(error, out)
+        return b"".join(out)
+
+    def _failed(self, error: DragomanError, out: list[bytes]) -> bytes:
+        """Something no filter knew: the client is told, in its own dialect."""
+        self.over, self.fault = True, error.fault
+        told = self._encoder.feed(self._masked((Failed(error.fault),)))
+        return b"".join([*out, self._framed(told)])
 
     def _add_run(self, run: Run, out: list[bytes]) -> None:
         """Write all that may go at once, and the rest step by step, asking again ever less often."""
@@ -364,8 +399,10 @@ class Answer:
 
     def _filled(self, run: Run, out: list[bytes]) -> int:
         """How many of the run's deltas, from the first on, went out at once."""
-        size = 0 if self._hole is None or self.over else self._ways.lets(run)
-        hole = self._hole(run.kind, run.key) if size and self._hole is not None else None
+        if self._hole is None or self.over or not (size := self._ways.lets(run)):
+            return 0
+        make = self._hole
+        hole = make(run.kind, run.key)
         if hole is None:
             return 0
         if size < len(run.row.texts):
@@ -380,10 +417,9 @@ class Answer:
         if self._heard is not None:
             self._heard(run)
         if hole is not self._filling[0]:
-            before, after = self._around(hole)
-            self._filling = hole, before, after + before, after
-        _, before, between, after = self._filling
-        out.append(before + between.join(respelt(run.row.texts, run.row.insides)) + after)
+            self._filling = hole, *self._binding.around(hole)
+        _, before, after = self._filling
+        out.append(before + (after + before).join(respelt(run.row.texts, run.row.insides)) + after)
         return size
 
     def _add(self, step: Step, out: list[bytes]) -> None:
@@ -398,8 +434,11 @@ class Answer:
             events = self._watched(events)
         if self._keeps_frames and step.raw and events == step.events and self._encoder.passes(events):
             return step.raw
-        frames = [self._frame(payload) for payload in self._encoder.feed(events)]
-        return frames[0] if len(frames) == 1 else b"".join(frames)
+        return self._framed(self._encoder.feed(events))
+
+    def _framed(self, payloads: Iterable[Payload]) -> bytes:
+        frame = self._binding.frame
+        return b"".join([frame(payload) for payload in payloads])
 
     def _watched(self, events: Events) -> Events:
         self.progress.see(events)
@@ -426,10 +465,15 @@ def answer_whole(plan: Plan, body: bytes, world: World = REAL_WORLD) -> tuple[by
 def reply_whole(plan: Plan, body: bytes, world: World = REAL_WORLD) -> tuple[Reply, list[Note]]:
     """What the client is told by a whole reply, before it is put in the client's words."""
     ways = WaysBack(plan)
-    reply = fold(ways.feed(_told(plan, body, world)), ways.notes)
-    if plan.client.codec.capabilities(plan.asked.model).arguments == "object":
-        reply = settle_reply(reply, ways.notes)
+    reply = folded(plan, ways.feed(_told(plan, body, world)), ways.notes)
     return reply, list(ways.notes)
+
+
+def folded(plan: Plan, events: Events, notes: Notes) -> Reply:
+    """What the client is told by these events, as a whole reply that its dialect can say."""
+    reply = fold(events, notes)
+    takes_objects = plan.client.codec.capabilities(plan.asked.model).arguments == "object"
+    return settle_reply(reply, notes) if takes_objects else reply
 
 
 def _told(plan: Plan, body: bytes, world: World) -> Events:

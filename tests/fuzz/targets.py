@@ -1,14 +1,16 @@
 """What is fuzzed: each target takes bytes and raises if a promise is broken. Nothing here knows who makes the bytes.
 
-A promise is a law: only our errors escape, cuts do not matter, what is read can be told to every other dialect.
+A promise is a law: only our errors escape, cuts do not matter, what is read can be told to every other dialect by its
+rules.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import sys
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,11 +19,12 @@ from msgspec import structs
 import dragoman.dialects as registry
 from dragoman.conformance import laws
 from dragoman.conformance.compare import alike
-from dragoman.conformance.laws import NOBODY
-from dragoman.dialects.base import Call, Dialect
+from dragoman.dialects.base import Dialect
 from dragoman.errors import DragomanError
 from dragoman.filters.raw_tools.outputs import Remark
-from dragoman.translate import plan
+from dragoman.model.blocks import Text
+from dragoman.model.conversation import Conversation, Message, ToolSpec
+from dragoman.translate import Answer, plan
 from dragoman.wire import jsonio
 from dragoman.wire.eventstream import EventStreamDecoder, encode_message, parse_headers
 from dragoman.wire.frame import Frame, FrameDecoder
@@ -32,6 +35,11 @@ from tests.unit.raw_tools.samples import outputs
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 CRASHES = VECTORS / "crashes"  # one folder a target; what was found there once is tried for ever
+_ASKED = Conversation(  # there are tools, so that what an answer says of calls is looked at
+    "m", (Message("user", (Text("x"),)),), tools=tuple(ToolSpec(name, "", {}) for name in ("get_weather", "Read"))
+)
+_UNSAID = ("stream.input_json", "stream.no_usage", "stream.open_call")  # what an upstream leaves out, nobody can tell
+_SHOWN = 4096  # bytes of a find that are shown
 _DEPTH = 100  # a body nested deeper is refused at the gateway's door
 
 
@@ -93,30 +101,33 @@ def raw_tools(data: bytes) -> None:
 
 
 def request(dialect: Dialect, data: bytes) -> None:
-    """A body: refused with our own words, or told to another dialect without breaking a rule there."""
+    """A body: refused with our own words, or told to every dialect without breaking a rule there."""
     if _depth(data) > _DEPTH:
         return
     try:
-        body = jsonio.decode(data)
-    except jsonio.JsonError:
-        return
-    with suppress(DragomanError):
-        call = dialect.binding.unwrap(body)
+        call = dialect.binding.unwrap(jsonio.decode(data))
         call = structs.replace(call, model=call.model or "m")
         broken = dialect.codec.breaches(call)  # judges whatever it is given
-        made = plan(dialect, upstream := _other_end(data), dialect.codec.parse_request(call))
-        sent = made.call()
-        if broken:
-            return  # what was wrong already may stay so: the upstream will say it
-        if breaches := upstream.codec.breaches(sent):
+        asked = dialect.codec.parse_request(call)
+    except (DragomanError, jsonio.JsonError):
+        return
+    for upstream in map(registry.get, registry.names()):
+        try:
+            sent = plan(dialect, upstream, asked).call()
+        except DragomanError:
+            continue
+        if not broken and (breaches := upstream.codec.breaches(sent)):  # what was wrong already may stay so
             raise Promise(f"what {dialect.name} asks breaks rules of {upstream.name}: {breaches!r}")
-        _comes_back(dialect, call)
+    if not broken:
+        _comes_back(dialect, asked)
 
 
-def _comes_back(dialect: Dialect, call: Call) -> None:
+def _comes_back(dialect: Dialect, first: Conversation) -> None:
     """At home nothing is lost; an id that a body lacks may be added."""
-    first = dialect.codec.parse_request(call)
-    again = dialect.codec.parse_request(dialect.codec.render_request(first))
+    try:
+        again = dialect.codec.parse_request(dialect.codec.render_request(first))
+    except DragomanError as error:
+        raise Promise(f"{dialect.name} cannot say its own body: {error!r} {first!r}") from error
     kept, found = (dict(each.extra.fields) if each.extra else {} for each in (first, again))
     lost = [name for name, value in kept.items() if name not in found or found[name] != value]
     if lost or alike(structs.replace(first, extra=None)) != alike(structs.replace(again, extra=None)):
@@ -124,9 +135,17 @@ def _comes_back(dialect: Dialect, call: Call) -> None:
 
 
 def answer(dialect: Dialect, data: bytes) -> None:
-    """A stream or a whole reply: read with our own errors, by the grammar, whatever the cut."""
+    """A stream or a whole reply: read with our own errors, by the grammar, whatever the cut; told by the client's rules."""
     laws.only_our_errors(dialect, data)
-    laws.cuts_do_not_matter(plan(_other_end(data), dialect, NOBODY), data, (1, len(data) // 2, len(data) - 1))
+    made = plan(client := _other_end(data), dialect, _ASKED)
+    laws.cuts_do_not_matter(made, data, (1, len(data) // 2, len(data) - 1))
+    if client.codec.family == dialect.codec.family:
+        return  # as it came
+    answer, frames = Answer(made, laws.still_world()), client.binding.frames()
+    told = [*frames.feed(answer.feed(data) + answer.close()), *frames.close()]
+    broken = [each for each in client.codec.stream_breaches(told) if not each.rule.endswith(_UNSAID)]
+    if broken:
+        raise Promise(f"what {client.name} is told by {dialect.name} breaks its rules: {broken!r}")
 
 
 def _other_end(data: bytes) -> Dialect:
@@ -169,3 +188,29 @@ def seeds(target: str) -> Iterator[bytes]:
 
 def crashes(target: str) -> Iterator[bytes]:
     yield from (path.read_bytes() for path in sorted((CRASHES / target).glob("*")))
+
+
+def attempt(target: str, data: bytes) -> None:
+    """Try the bytes on a target; those that break a promise become a vector."""
+    try:
+        TARGETS[target](data)
+    except BaseException:
+        kept = CRASHES / target / hashlib.sha1(data, usedforsecurity=False).hexdigest()[:12]
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_bytes(data)
+        print(f"kept as {kept}: {data[:_SHOWN]!r}", file=sys.stderr)
+        raise
+
+
+def named(wanted: Sequence[str]) -> Sequence[str]:
+    """The targets of these names; all of them where none is named."""
+    unknown = [name for name in wanted if name not in TARGETS]
+    if unknown:
+        sys.exit(f"no such target: {', '.join(unknown)} (there are: {', '.join(TARGETS)})")
+    return wanted or list(TARGETS)
+
+
+def verdict(good: Mapping[str, bool]) -> int:
+    failed = [target for target, held in good.items() if not held]
+    print(f"{len(good)} targets, {len(failed)} broken" + "".join(f"\n  {name}" for name in failed))
+    return 1 if failed else 0

@@ -337,8 +337,8 @@ def test_more_than_the_limit_wait_their_turn_and_the_rest_is_told(tmp_path: Path
 
 
 @contextmanager
-def answering(raw: bytes) -> Iterator[str]:
-    """A server that says the same whatever it is asked."""
+def answering(raw: bytes, after: float = 0.0) -> Iterator[str]:
+    """A server that says the same whatever it is asked, after some seconds."""
     listening = socket.create_server(("127.0.0.1", 0))
     listening.settimeout(5)
 
@@ -350,6 +350,7 @@ def answering(raw: bytes) -> Iterator[str]:
                 return
             with connection:
                 connection.recv(65536)
+                time.sleep(after)
                 connection.sendall(raw)
 
     thread = threading.Thread(target=serve, daemon=True)

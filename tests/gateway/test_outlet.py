@@ -22,8 +22,9 @@ from dragoman.errors import (
 )
 from dragoman.gateway.asgi import AsgiExchange
 from dragoman.gateway.exchange import HIGH
-from dragoman.gateway.outlet import Outlet
+from dragoman.gateway.outlet import Outlet, Pulse
 from dragoman.gateway.policy import Budget, Patience, Step, next_step
+from dragoman.wire.http import Headers
 
 
 class Client:
@@ -50,7 +51,13 @@ class Client:
         return b"".join(message.get("body", b"") for message in self.got)
 
     def outlet(self, silence: float = 60.0) -> Outlet:
-        return Outlet(self.exchange, lambda: (("a", "b"),), lambda: b"ping ", silence=silence)
+        return Outlet(self.exchange, self, silence=silence, pulse=Pulse())
+
+    def headers(self) -> Headers:
+        return (("a", "b"),)
+
+    def ping(self) -> bytes:
+        return b"ping "
 
 
 class Tap:
@@ -153,6 +160,22 @@ async def test_silence_is_broken_and_lets_out_what_was_held() -> None:
     said = client.body
     await asyncio.sleep(0.05)
     assert client.body == said  # nothing after the end
+
+
+@in_loop
+async def test_whoever_speaks_needs_no_sign_of_life() -> None:
+    client = Client()
+    outlet = client.outlet(silence=0.08)
+    outlet.release()
+    for _ in range(20):
+        client.exchange.chunk(b".")
+        await asyncio.sleep(0.01)
+    assert b"ping" not in client.body
+    await asyncio.sleep(0.15)
+    assert client.body.endswith(b"ping ")
+    outlet.close()
+    client.exchange.end()
+    await client.exchange.close()
 
 
 @in_loop

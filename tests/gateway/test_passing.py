@@ -19,7 +19,7 @@ from dragoman.gateway.passing import Passing
 from dragoman.simulator import parse, running_simulator
 from dragoman.translate import Plan, plan
 from dragoman.wire.frame import Payload
-from tests.gateway.house import house, messages, upstream
+from tests.gateway.house import chat, house, messages, upstream
 
 HELLO: Any = {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 
@@ -273,3 +273,51 @@ def test_a_stream_that_ends_early_behind_an_odd_frame_is_still_told_as_broken() 
     assert answer.feed(stream) == stream
     assert b"event: error" in answer.close()
     assert answer.fault is not None
+
+
+# --- plain questions, of which only the first is planned
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_who_follows_a_plain_question_is_asked_in_its_own_words(stream: bool, tmp_path: Path) -> None:
+    asked = [chat(text=f"say: {number}", stream=stream, temperature=number / 10) for number in range(3)]
+    with running_simulator("openai") as simulator:
+        with house(upstream("one", "openai", simulator.url), tmp_path) as home:
+            told = [home.ask("/v1/chat/completions", body) for body in asked]
+            lines = home.lines(3)
+        added = {"stream_options": {"include_usage": True}} if stream else {}
+        assert [request.json for request in simulator.requests] == [{**body, **added} for body in asked]
+        heads = [
+            {name: value for name, value in each.headers.items() if name != "content-length"}
+            for each in simulator.requests
+        ]
+        assert heads[0] == heads[1] == heads[2]
+    assert [status for status, _, _ in told] == [200, 200, 200]
+    assert not any(stream and b'"usage":{' in answer for _, _, answer in told)  # nobody asked for it
+    assert {line["input_tokens"] > 0 and line["output_tokens"] > 0 for line in lines} == {True}
+    assert {(line["verbatim"], line["notes"], line["stop"]) for line in lines} == {(not stream, int(stream), "end")}
+
+
+def test_who_follows_a_plain_question_goes_to_the_next_target_in_its_language(tmp_path: Path) -> None:
+    broken = parse('[[turn]]\ntext = "Yes"\n\n[[turn]]\nstatus = 404\n\n[[turn]]\nstatus = 404')
+    with running_simulator("openai", script=broken) as first, running_simulator("anthropic") as second:
+        text = upstream("one", "openai", first.url) + upstream("two", "anthropic", second.url)
+        text += '[[routes]]\nmatch = "m"\nupstream = "one"\nfallbacks = "two"\n'
+        with house(text, tmp_path) as home:
+            answers = [home.ask("/v1/chat/completions", chat(text=f"say {number}")) for number in range(2)]
+        assert [status for status, _, _ in answers] == [200, 200]
+        [fallen] = second.requests
+        asked: Any = fallen.json
+        assert [(turn["role"], json.dumps(turn["content"])) for turn in asked["messages"]] == [("user", '"say 1"')]
+
+
+def test_limits_hold_for_plain_questions_too(tmp_path: Path) -> None:
+    turns = [{"role": "assistant" if at % 2 else "user", "content": "x"} for at in range(5)]
+    limits = "[server.limits]\nmessages = 4\n"
+    with (
+        running_simulator("openai") as simulator,
+        house(limits + upstream("one", "openai", simulator.url), tmp_path) as home,
+    ):
+        status, _, answer = home.ask("/v1/chat/completions", {"model": "m", "messages": turns})
+        assert (status, b"server.limits.messages" in answer) == (400, True)
+        assert not simulator.requests

@@ -26,12 +26,13 @@ from dragoman.filters.raw_tools import call as raw_call
 from dragoman.filters.raw_tools import markup
 from dragoman.gateway import admin, backend, exchange
 from dragoman.gateway.config import Server, Timeouts
+from dragoman.gateway.guard import Guard
 from dragoman.gateway.observe import Journal
 from dragoman.gateway.policy import Patience
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.refusing import refusal_of
 from dragoman.gateway.serve import running_gateway
-from dragoman.gateway.server import carrier
+from dragoman.gateway.server import carrier, running
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message
 from dragoman.simulator import Simulator, parse, running_simulator
@@ -39,6 +40,7 @@ from dragoman.translate import Answer, plan
 from dragoman.upstream.reply import Timeouts as UpstreamTimeouts
 from dragoman.wire import eventstream, sse
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
+from dragoman.wire.http import HttpRequest
 from tests.gateway.house import KEY, QUICK, House, RawClient, chat, configured, house, messages, upstream, wait_until
 from tests.gateway.test_commands import Home
 from tests.gateway.test_faults import answering
@@ -47,16 +49,23 @@ pytestmark = pytest.mark.usefixtures("engine")
 
 MODEL = "claude-sonnet-4.5"
 CONVERSE = f"/model/{MODEL}/converse"
+GENERATE = f"/v1beta/models/{MODEL}:generateContent"
 ASK = {
     "/v1/messages": messages(MODEL),
     "/v1/chat/completions": chat(MODEL),
     CONVERSE: {"messages": [{"role": "user", "content": [{"text": "hello"}]}]},
+    "/v1/responses": {"model": MODEL, "input": "hello"},
+    GENERATE: {"contents": [{"role": "user", "parts": [{"text": "hello"}]}]},
 }
 STREAMING = {
     "/v1/messages": messages(MODEL, stream=True),
     "/v1/chat/completions": chat(MODEL, stream=True),
     f"{CONVERSE}-stream": ASK[CONVERSE],
+    "/v1/responses": {**ASK["/v1/responses"], "stream": True},
+    f"/v1beta/models/{MODEL}:streamGenerateContent?alt=sse": ASK[GENERATE],
 }
+# What only a stream that came to its end has.
+ENDS = (b'"type":"message_stop"', b"[DONE]", b"\x0bmessageStop", b'"response.completed"', b'"finishReason"')
 every_client = pytest.mark.parametrize("client", ASK)
 every_stream = pytest.mark.parametrize("client", STREAMING)
 
@@ -101,6 +110,19 @@ def test_rule_1_after_the_first_byte_nothing_is_asked_again(client: str, tmp_pat
         assert home.lines()[0]["outcome"] == "broken"
 
 
+def test_rule_1_after_a_sign_of_life_nobody_else_is_asked_either(tmp_path: Path) -> None:
+    """The sign was the first byte: who fails after it is neither asked again nor stood in for."""
+    said = b'{"type":"error","error":{"type":"overloaded_error","message":"busy"}}'
+    page = b"HTTP/1.1 529 Busy\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (len(said), said)
+    with answering(page, after=0.5) as one, running_simulator("openai") as two:
+        text = upstream("one", "anthropic", one) + upstream("two", "openai", two.url)
+        text += f'[[routes]]\nmatch = "{MODEL}"\nupstream = "one"\nfallbacks = ["two/other"]\n'
+        with house(text, tmp_path, server__ping=0.1) as home:
+            status, _, body = home.ask("/v1/messages", STREAMING["/v1/messages"])
+            assert (status, home.lines()[0]["attempts"], two.total) == (200, 1, 0)
+        assert body.startswith(b"event: ping") and b"event: error" in body and b"busy" in body
+
+
 # --- 2: errors inside a stream that has said nothing yet
 
 
@@ -141,13 +163,13 @@ def test_rule_2_an_error_within_the_hold_goes_to_the_next_target(tmp_path: Path)
 # --- 3: ends are earned
 
 
-@pytest.mark.parametrize("dialect", ["anthropic", "openai", "bedrock"])
+@pytest.mark.parametrize("dialect", ["anthropic", "openai", "bedrock", "responses", "gemini"])
 @every_stream
 def test_rule_3_a_stream_without_its_end_ends_with_an_error(client: str, dialect: str, tmp_path: Path) -> None:
     script = '[[turn]]\ntext = "one two three four five six"\nchunk = 4\ncut = { event = 5, how = "end" }'
     with behind(script, tmp_path, dialect) as (home, _):
         _, _, body = home.ask(client, STREAMING[client])
-        assert not any(end in body for end in (b'"type":"message_stop"', b"[DONE]", b"\x0bmessageStop"))
+        assert not any(end in body for end in ENDS)
         assert b"rror" in body or b"xception" in body
         assert home.lines()[0]["outcome"] == "broken"
 
@@ -224,7 +246,10 @@ def test_rule_4_every_dialects_errors_have_a_status(
 # --- 5: signs of life
 
 
-@pytest.mark.parametrize(("client", "sign"), [("/v1/messages", b"event: ping"), ("/v1/chat/completions", b": ping")])
+SIGNS = (b"event: ping", b": ping", None, b": ping", b'"text":""')  # Bedrock has none, Google's SDKs read no comments
+
+
+@pytest.mark.parametrize(("client", "sign"), [pair for pair in zip(STREAMING, SIGNS, strict=True) if pair[1]])
 def test_rule_5_silence_is_filled_from_the_start(client: str, sign: bytes, tmp_path: Path) -> None:
     with behind('[[turn]]\ntext = "Late."\nfirst_delay = 0.6', tmp_path, server__ping=0.1) as (home, _):
         began = time.monotonic()
@@ -528,7 +553,34 @@ def test_rule_11_a_slow_upstream_is_asked_once(tmp_path: Path) -> None:
         assert simulator.total == 1
 
 
+# --- 12: drain; what it does is shown by test_server.py, test_server_process.py and fault 62
+
+
+def test_rule_12_the_numbers() -> None:
+    defaults = {field.name: field.default for field in structs.fields(Server)}
+    assert (defaults["drain"], running._LINGER) == (120.0, 3.0)
+
+
 # --- 13: limits, refused in the client's own words
+
+
+def head(**more: str) -> HttpRequest:
+    return HttpRequest("POST", "/", headers=(("host", "localhost"), *more.items()))
+
+
+def test_rule_13_a_head_has_a_hundred_headers_and_32_kib_and_a_target_of_8_kib_and_no_more() -> None:
+    guard = Guard("127.0.0.1")
+    names = {f"x-{number}": "" for number in range(100)}
+    assert guard.refusal(head(**dict(list(names.items())[:99]))) is None
+    assert getattr(guard.refusal(head(**names)), "status", 0) == 431
+    assert guard.refusal(head(x="y" * 32_000)) is None
+    assert getattr(guard.refusal(head(x="y" * 32 * 1024)), "status", 0) == 431
+    longest = HttpRequest("POST", "/" + "x" * (8 * 1024 - 1), headers=(("host", "localhost"),))
+    assert guard.refusal(longest) is None
+    longer = structs.replace(longest, path=longest.path + "x")
+    assert getattr(guard.refusal(longer), "status", 0) == 414
+    defaults = {field.name: field.default for field in structs.fields(Server)}
+    assert defaults["max_body"] == 32 * 1024 * 1024
 
 
 def tools(client: str, count: int = 1, name: str = "t", schema: Any = None) -> dict[str, Any]:
@@ -538,6 +590,11 @@ def tools(client: str, count: int = 1, name: str = "t", schema: Any = None) -> d
         return {"tools": [{"name": each, "input_schema": schema} for each in names]}
     if client == "/v1/chat/completions":
         return {"tools": [{"type": "function", "function": {"name": each, "parameters": schema}} for each in names]}
+    if client == "/v1/responses":
+        return {"tools": [{"type": "function", "name": each, "parameters": schema} for each in names]}
+    if client == GENERATE:
+        declared = [{"name": each, "parametersJsonSchema": schema} for each in names]
+        return {"tools": [{"functionDeclarations": declared}]}
     return {"toolConfig": {"tools": [{"toolSpec": {"name": each, "inputSchema": {"json": schema}}} for each in names]}}
 
 
@@ -549,8 +606,11 @@ def deep(levels: int) -> Any:
 
 
 def turns(client: str, count: int) -> dict[str, Any]:
+    if client == GENERATE:
+        return {"contents": [{"role": ("user", "model")[at % 2], "parts": [{"text": "x"}]} for at in range(count)]}
     content = [{"text": "x"}] if client == CONVERSE else "x"
-    return {"messages": [{"role": ("user", "assistant")[at % 2], "content": content} for at in range(count)]}
+    said = [{"role": ("user", "assistant")[at % 2], "content": content} for at in range(count)]
+    return {"input" if client == "/v1/responses" else "messages": said}
 
 
 @every_client

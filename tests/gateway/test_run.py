@@ -125,6 +125,29 @@ def test_claude_asks_a_private_gateway_that_ends_with_it_and_leaves_the_home_as_
     assert closed(started["env"]["ANTHROPIC_BASE_URL"])
 
 
+STRAY = {
+    "claude": ("ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY"),
+    "gemini": ("GOOGLE_GENAI_USE_GCA",),
+    "mine": ("ANTHROPIC_AUTH_TOKEN", "GOOGLE_API_KEY"),
+}
+
+
+@pytest.mark.parametrize("name", STRAY)
+def test_what_would_go_before_our_variables_is_taken_from_the_child_though_it_be_kept(
+    name: str, home: Home, tmp_path: Path
+) -> None:
+    script = client(home, name, "")
+    record = tmp_path / "record"
+    kept = [word for each in STRAY[name] for word in ("--keep", each)]
+    done = run(
+        home, *SIMULATED, *kept, str(script), RECORD=str(record), HARMLESS="stays", **dict.fromkeys(STRAY[name], "1")
+    )
+    assert done.returncode == 0, done.stderr
+    env = recorded(record)["env"]
+    assert not [each for each in STRAY[name] if each in env]
+    assert env["HARMLESS"] == "stays"
+
+
 def test_any_other_command_gets_the_variables_of_every_sdk(home: Home, tmp_path: Path) -> None:
     script = client(home, "mine", ASK_OPENAI + ASK_ANTHROPIC)
     record = tmp_path / "record"

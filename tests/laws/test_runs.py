@@ -104,6 +104,12 @@ class _Counting(Reader):
     def __init__(self, frames: FrameDecoder, decoder: Any) -> None:
         super().__init__(frames, decoder)
         self.in_runs = 0
+        self.sole = self._sole
+
+    def _sole(self, chunk: bytes) -> Run | None:
+        run = self._moulds.sole(chunk)
+        self.in_runs += run is not None
+        return run
 
     def feed(self, chunk: bytes) -> list[Any]:
         steps = super().feed(chunk)

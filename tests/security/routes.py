@@ -22,6 +22,8 @@ KIRO: dict[str, Any] = {
 OPEN = [("GET", "/healthz"), ("HEAD", "/healthz"), ("GET", "/readyz"), ("HEAD", "/readyz")]  # without one
 DATA: list[tuple[str, str, dict[str, Any] | None]] = [
     ("POST", "/v1/messages", CLAUDE),
+    ("POST", "/messages", CLAUDE),  # of clients that take the base URL for the one with the version
+    ("POST", "/messages/count_tokens", CLAUDE),
     ("POST", "/v1/messages/count_tokens", CLAUDE),
     ("POST", "/v1/chat/completions", CHAT),
     ("POST", "/v1/responses", RESPONSES),

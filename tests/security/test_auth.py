@@ -198,11 +198,16 @@ def test_point_10_keys_with_a_common_beginning_share_nothing(beginning: str, one
         "short",
         "aaaaaaaaaaaaaaaaaaaaaaaa",
         "1234567890123456789",
+        "kQ7vR2xLp9TzB4w",  # 15 characters
     ],
 )
 def test_point_13_placeholder_and_short_keys_are_refused_at_start(tmp_path: Path, key: str) -> None:
     with pytest.raises(ConfigError, match=r"server\.key"):
         gateway_key(literal(key), tmp_path / "key")
+
+
+def test_point_13_a_key_of_sixteen_characters_is_taken(tmp_path: Path) -> None:
+    assert gateway_key(literal("kQ7vR2xLp9TzB4wJ"), tmp_path / "key").reveal() == "kQ7vR2xLp9TzB4wJ"
 
 
 def test_point_13_an_empty_secret_is_an_error_in_each_slot(tmp_path: Path) -> None:

@@ -233,6 +233,20 @@ def test_point_23_tls_is_verified_always_and_1_2_at_least(monkeypatch: pytest.Mo
         context_for(Tls())
 
 
+def test_point_23_1_2_at_least_though_the_machine_allows_less(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made = ssl.create_default_context
+
+    def lax(**more: Any) -> ssl.SSLContext:
+        context = made()
+        context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", lax)
+    (tmp_path / "ca.pem").touch()
+    context = context_for(Tls(ca_file=str(tmp_path / "ca.pem")))  # of its own: contexts are kept
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+
+
 def test_point_23_there_is_no_switch() -> None:
     off = re.compile(
         r"CERT_NONE|CERT_OPTIONAL|check_hostname\s*=|_create_unverified|verify\s*=\s*False|PYTHONHTTPSVERIFY"

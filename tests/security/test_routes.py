@@ -19,7 +19,7 @@ from tests.security.test_network import _Asked
 SOURCE = Path(registry.__file__).parent
 # Every text in a binding that could be, or begin, a path. A new one is a new route: add it to routes.py first.
 PATHS = {
-    "anthropic": {"/v1/messages", "/v1/messages/count_tokens", "/v1/models"},
+    "anthropic": {"/v1", "/v1/messages", "/v1/messages/count_tokens", "/v1/models"},
     "openai": {"/chat/completions", "/models", "/v1"},
     "responses": {"/responses", "/responses/input_tokens", "/models", "/v1"},
     "gemini": {

@@ -11,8 +11,6 @@ import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 import dragoman.dialects as registry
 from dragoman.dialects.base import Dialect, Reader, World
 from dragoman.model.conversation import Conversation
@@ -107,7 +105,7 @@ def canonical_json(value: Conversation | Event) -> bytes:
 
 
 def _readable(value: Conversation | Event) -> object:
-    return _without_noise(msgspec.to_builtins(value, builtin_types=(), str_keys=True))
+    return _without_noise(jsonio.decode(jsonio.encode(value)))
 
 
 def _without_noise(value: object) -> object:

@@ -17,11 +17,15 @@ import dragoman.dialects as registry
 from dragoman.dialects.anthropic import blocks as anthropic_blocks
 from dragoman.dialects.anthropic import request as anthropic_request
 from dragoman.dialects.base import Call
+from dragoman.dialects.kiro.quirks import results as kiro_results
+from dragoman.dialects.kiro.quirks import surrogates as kiro_surrogates
+from dragoman.dialects.kiro.tokens import estimate, estimate_input, estimate_messages
 from dragoman.dialects.openai import messages as openai_messages
 from dragoman.errors import DragomanError
-from dragoman.filters import PairTools
+from dragoman.filters import PairTools, carry_seals, drop_foreign, fill_empty, object_arguments, rename_tools
 from dragoman.filters import pair_tools as pairing
-from dragoman.model.blocks import Text, ToolCall
+from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, ToolResult, Where
+from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.notes import Notes
 from dragoman.translate import plan
@@ -59,14 +63,28 @@ def read(dialect: str, body: Any) -> str:
 @given(messages)
 def test_plain_messages_are_read_as_all_others(body: Any) -> None:
     short = read("anthropic", body)
-    with patch.object(anthropic_request, "_PLAIN_ROLES", {}), patch.object(anthropic_blocks, "_plain", lambda *_: None):
+    with patch.object(anthropic_request, "_PLAIN_ROLES", {}), patch.object(anthropic_blocks, "_USUAL", {}):
         assert short == read("anthropic", body)
 
 
-@given(messages)
+calls = objects(
+    id=ids, type=st.sampled_from(["function", "custom", None]), function=objects(name=ids, arguments=words | st.none())
+)
+chat = st.lists(
+    objects(role=roles, content=words | st.none() | st.lists(words, max_size=2))
+    | objects(role=roles, content=words | st.none(), tool_call_id=ids | st.none())
+    | objects(role=roles, content=words | st.none(), tool_calls=st.none() | st.lists(calls, max_size=2))
+    | objects(role=roles, name=words, tool_calls=st.lists(calls, max_size=1)),
+    max_size=4,
+)
+
+
+@settings(max_examples=300)
+@given(chat)
 def test_plain_chat_messages_are_read_as_all_others(body: Any) -> None:
     short = read("openai", body)
-    with patch.object(openai_messages, "_PLAIN_ROLES", {}):
+    with patch.object(openai_messages, "_PLAIN_ROLES", {}), patch.object(openai_messages, "usual_message") as usual:
+        usual.return_value = None
         assert short == read("openai", body)
 
 
@@ -76,6 +94,91 @@ def test_what_is_called_paired_needs_no_pairing(asked: Conversation) -> None:
     with patch.object(pairing, "_paired", lambda _: False):
         long, long_notes = PairTools().forward(asked, notes := Notes())[0], notes
     assert (short, list(short_notes)) == (long, list(long_notes))
+
+
+# What says that there is nothing to do, and the answer with which a filter looks through everything.
+SHORT_CUTS = [
+    (carry_seals, "_has_seals", True),
+    (drop_foreign, "_are_plain", False),
+    (fill_empty, "_says_all", False),
+    (object_arguments, "_are_settled", False),
+    (pairing, "_paired", False),
+    (rename_tools._Aliases, "allow", False),
+    (kiro_results, "_are_read", False),
+    (kiro_surrogates, "_are_whole", False),
+    (openai_messages, "_words", None),
+]
+
+
+def told(upstream: str, asked: Conversation) -> Any:
+    """What goes out, and all that is said about it. The order of notes is nobody's business here."""
+    try:
+        made = plan(registry.get("anthropic"), registry.get(upstream), asked)
+        sent = registry.get(upstream).binding.wrap(made.call())
+        return made.sent, sent.body, sorted(map(str, made.notes))
+    except DragomanError as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize(("where", "name", "answer"), SHORT_CUTS, ids=[name for _, name, _ in SHORT_CUTS])
+@settings(max_examples=30)
+@given(asked=strategies.conversations(), upstream=st.sampled_from(["kiro", "anthropic", "openai"]))
+def test_a_filter_that_need_not_look_would_have_changed_nothing(
+    where: Any, name: str, answer: Any, upstream: str, asked: Conversation
+) -> None:
+    short = told(upstream, asked)
+    with patch.object(where, name, lambda *_: answer):
+        assert told(upstream, structs.replace(asked)) == short
+
+
+@settings(max_examples=50)
+@given(asked=strategies.conversations(), upstream=st.sampled_from(["kiro", "anthropic", "openai", "gemini"]))
+def test_what_is_known_of_a_plan_is_so(upstream: str, asked: Conversation) -> None:
+    try:
+        sent = plan(registry.get("anthropic"), registry.get(upstream), asked).sent
+    except DragomanError:
+        return
+    unknown = structs.replace(sent)
+    assert sent.inventory == unknown.inventory
+    assert canonical(unknown) == sent
+
+
+@given(strategies.conversations())
+def test_an_inventory_has_every_block_once(asked: Conversation) -> None:
+    held = asked.inventory
+    listed = [*held.texts, *held.calls, *held.results, *held.thoughts, *held.others]
+    blocks = [block for message in asked.messages for block in message.blocks]
+    assert sorted(map(id, listed)) == sorted(map(id, blocks))
+    assert held.kinds == {type(block) for block in blocks}
+    assert held.parts == [part for block in blocks if isinstance(block, ToolResult) for part in block.content]
+
+
+@given(strategies.conversations())
+def test_a_conversation_is_as_long_as_its_parts(asked: Conversation) -> None:
+    around = estimate_input(structs.replace(asked, messages=(), system=()))
+    system = sum(estimate(text.text) for text in asked.system)
+    assert estimate_input(asked) == around + system + estimate_messages(asked.messages)
+
+
+def test_a_place_is_told_by_its_steps() -> None:
+    message = Where(Where("messages"), 3)
+    assert [place.path for place in (message, Where(Where(message, "content"), 0), Where(), Where("system"))] == [
+        "messages[3]",
+        "messages[3].content[0]",
+        "",
+        "system",
+    ]
+    assert repr(Where(message, "content", bare=True)) == "Where('messages[3].content', bare=True)"
+
+
+def test_a_thought_with_half_a_character_is_told_as_text_without_it() -> None:
+    thought = Reasoning("half \ud800", "kiro", Seal("kiro", "sealed"))
+    asked = Conversation(
+        "m", (Message("user", (Text("a"),)), Message("assistant", (thought,)), Message("user", (Text("b"),)))
+    )
+    made = plan(registry.get("kiro"), registry.get("kiro"), asked)
+    assert b"\\ud800" not in registry.get("kiro").binding.wrap(made.call()).body
+    assert {"kiro.text.surrogate", "kiro.thinking.wrapped"} <= {note.rule for note in made.notes}
 
 
 @pytest.mark.parametrize("name", NAMES)

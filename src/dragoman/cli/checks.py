@@ -159,9 +159,9 @@ async def _connect(upstream: Upstream) -> str | None:
     try:
         address = parse_address(upstream.base_url)
         proxy = parse_proxy(upstream.proxy_url() or "") if upstream.proxy else None
-        lane, buffer = Lane(address.host_and_port, PoolLimits()), memoryview(bytearray(4096))
+        lane = Lane(address.host_and_port, PoolLimits())
         connection = await dial(
-            lambda: Connection(lane, buffer),
+            lambda: Connection(lane),
             address,
             timeouts=Timeouts(connect=_ANSWER, tls=_ANSWER),
             tls=Tls(ca_file=str(upstream.ca_file)) if upstream.ca_file else None,

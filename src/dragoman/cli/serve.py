@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
@@ -46,6 +47,7 @@ def run(arguments: Namespace) -> int:
         config = read()
     except ConfigError as error:
         return _wrong(error)
+    gc.disable()  # until it serves: loading leaves nothing to collect
     try:
         return _serve(config, read, arguments)
     except ConfigError as error:
@@ -54,6 +56,8 @@ def run(arguments: Namespace) -> int:
         return complain(error, 1)
     except OSError as error:
         return complain(_unreachable(config, error), 1)
+    finally:
+        gc.enable()
 
 
 def _serve(config: Config, read: Callable[[], Config], arguments: Namespace) -> int:
@@ -64,6 +68,7 @@ def _serve(config: Config, read: Callable[[], Config], arguments: Namespace) -> 
         return serve.serve(config, ready=partial(_announce, config, quiet=arguments.quiet), read=read, worker=worker)
     from dragoman.gateway.workers import serve_together
 
+    gc.enable()
     command = [sys.executable, "-m", "dragoman", "serve", "--quiet", "--host", config.server.host]
     command += ["--config", str(arguments.config)] if arguments.config else []
     return serve_together(config, command, ready=partial(_print_banner, config, quiet=arguments.quiet))

@@ -21,7 +21,8 @@ from dragoman.model.assemble import fold
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.events import BlockEnded, Events, Failed
 from dragoman.model.grammar import check
-from dragoman.translate import Answer, Plan, WaysBack, plan
+from dragoman.model.notes import Notes
+from dragoman.translate import Answer, Plan, WaysBack, folded, plan
 from dragoman.wire import jsonio
 
 NOBODY = Conversation("", ())  # a question nobody told us
@@ -152,8 +153,9 @@ def nothing_is_lost_in_a_stream(client: Dialect, upstream: Dialect, events: Even
     said, shown = fold(told), fold(_as_shown(told))
     seen = summary(fold(streamed))
     _hold(seen in (summary(said), summary(shown)), f"{client.name} lost something in a stream", shown, fold(streamed))
-    whole = client.codec.parse_reply(client.codec.render_reply(said, NOBODY, still_world()), NOBODY)
-    _hold(summary(whole) == summary(said), f"{client.name} lost something in a whole reply", said, whole)
+    wanted = folded(made, told, Notes())
+    whole = client.codec.parse_reply(client.codec.render_reply(wanted, NOBODY, still_world()), NOBODY)
+    _hold(summary(whole) == summary(wanted), f"{client.name} lost something in a whole reply", wanted, whole)
 
 
 def _as_shown(events: Events) -> Events:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -15,7 +15,7 @@ from msgspec import Struct
 from dragoman.dialects.moulds import Moulds
 from dragoman.errors import DragomanError, Fault
 from dragoman.model.capabilities import Capabilities
-from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.conversation import Conversation, Reply, Stop, Usage
 from dragoman.model.events import Event, Events, Failed, Finished, Run, Step
 from dragoman.model.filter import Filter
 from dragoman.wire.frame import Frame, FrameDecoder, Payload
@@ -87,8 +87,30 @@ class Encoder(Protocol):
         """A frame that says nothing, to keep a silent stream alive; None where the dialect has none."""
 
 
+class Plain(Struct, frozen=True):
+    """A request that says nothing but what everybody says. Those of one `shape` differ in their texts and figures only,
+    in ways that no filter minds: at home, one passes as the other does.
+    """
+
+    asked: Conversation  # bare: how the answer is wanted
+    messages: int
+    shape: Hashable
+
+
+class Skimmed(Struct, frozen=True):
+    """What a whole reply says about itself."""
+
+    usage: Usage
+    stop: Stop
+
+
 class Codec(Protocol):
-    """The language. A frozen Struct whose fields, if any, are its settings."""
+    """The language. A frozen Struct whose fields, if any, are its settings.
+
+    One that has `skim_reply(body: bytes) -> Skimmed | None` makes replies cheap that are passed on as they are, and one
+    that has `skim_request(body: bytes) -> Plain | None`, with a binding that tells by `generates(request)` whether that
+    is the body's place, requests. None: this one must be parsed to know.
+    """
 
     @property
     def family(self) -> str: ...
@@ -168,12 +190,13 @@ class Reader:
     Frames that are alike but for one text come as one `Run` (moulds.py), which stands for as many steps.
     """
 
-    __slots__ = ("_decoder", "_frames", "_moulds", "over")
+    __slots__ = ("_decoder", "_frames", "_moulds", "over", "sole")
 
     def __init__(self, frames: FrameDecoder, decoder: Decoder) -> None:
         self._frames = frames
         self._decoder = decoder
         self._moulds = Moulds(frames, decoder)
+        self.sole = self._moulds.sole  # instead of `feed`, if it gives something
         self.over = False
 
     def feed(self, chunk: bytes) -> list[Step | Run]:
@@ -218,6 +241,7 @@ class Reader:
                 steps.append(Step(events, frame.raw))
                 if events and type(events[-1]) in _LAST:
                     self.over = True
+                    moulds.forget()
                     break
             moulds.learn(frame, events)
             run = moulds.run()
@@ -226,6 +250,7 @@ class Reader:
 
     def _ended(self, events: Events) -> Step:
         self.over = True
+        self._moulds.forget()
         return Step(events)
 
 

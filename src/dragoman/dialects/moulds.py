@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from dragoman.model.events import Delta, Events, Run, TextDelta
-from dragoman.wire.frame import Frame, FrameDecoder
+from dragoman.wire.frame import Frame, FrameDecoder, Row
 from dragoman.wire.jsonio import JsonError, quote
 
 Texts: TypeAlias = Mapping[type[Delta], Callable[[bytes], str]]
@@ -25,10 +25,11 @@ _PLACES = 4  # that one text may have in a frame
 class Moulds:
     """Learns from frames that were read; gives runs."""
 
-    __slots__ = ("_frames", "_heard", "_key", "_kind", "_mould", "_patience", "_texts")
+    __slots__ = ("_frames", "_heard", "_key", "_kind", "_mould", "_patience", "_sole", "_texts")
 
     def __init__(self, frames: FrameDecoder, decoder: object) -> None:
         self._frames: Any = frames
+        self._sole: Callable[[Any, bytes], Row | None] = getattr(frames, "sole", _nothing)
         self._texts: Texts = getattr(decoder, "texts", {}) if hasattr(frames, "row") else {}
         self._heard: Callable[[Run], None] | None = getattr(decoder, "heard", None)
         self._mould: object | None = None
@@ -48,6 +49,23 @@ class Moulds:
             self._kind, self._key = type(delta), delta.key
             self._patience -= 1
 
+    def forget(self) -> None:
+        self._mould = None
+
+    def sole(self, chunk: bytes) -> Run | None:
+        """A chunk that is just one frame, of the mould of the last: so come most events that do not hurry."""
+        mould, sole, heard = self._mould, self._sole, self._heard
+        if mould is None:
+            return None
+        row = sole(mould, chunk)
+        if row is None:
+            return None
+        self._patience = _PATIENCE
+        run = Run(self._kind, self._key, row, row.texts[0])
+        if heard is not None:
+            heard(run)
+        return run
+
     def run(self, chunk: bytes = b"") -> Run | None:
         """The frames that come next, or that a chunk begins with, if they are of the mould of the last."""
         if self._mould is None:
@@ -60,6 +78,10 @@ class Moulds:
         if self._heard is not None:
             self._heard(run)
         return run
+
+
+def _nothing(_mould: object, _chunk: bytes) -> None:
+    return None
 
 
 def _place(data: bytes, text: str, read: Callable[[bytes], str]) -> tuple[int, int] | None:

@@ -88,13 +88,19 @@ class CarrySeals:
         self._back = partial(_Riding if rides else _Marks, client, client_family)
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if any(map(_has_seal, conversation.messages)):
+        if _has_seals(conversation):
             home = _Home(notes)
             messages = tuple(map(home.message, conversation.messages))
             home.end()
             if any(one is not other for one, other in zip(messages, conversation.messages, strict=True)):
                 conversation = structs.replace(conversation, messages=messages)
         return conversation, self._back
+
+
+def _has_seals(conversation: Conversation) -> bool:
+    held = conversation.inventory
+    nodes: Iterable[Text | ToolCall | Reasoning] = (*held.texts, *held.calls, *held.thoughts)
+    return bool([node for node in nodes if node.seal])
 
 
 def _has_seal(message: Message) -> bool:

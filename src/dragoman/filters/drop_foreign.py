@@ -7,15 +7,17 @@ so that no old image bricks a conversation.
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from functools import partial
 from typing import TypeVar
 
 from msgspec import Struct, structs
 
-from dragoman.errors import Unrepresentable
+from dragoman.errors import MalformedRequest, Unrepresentable
+from dragoman.filters.carried_fields import NOTHING, OUTER, Carried, carried, place_of, told_lost
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities
-from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
+from dragoman.model.conversation import Conversation, Message, Role, ToolChoice, ToolSpec
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
@@ -34,25 +36,24 @@ from dragoman.model.events import (
 )
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
+from dragoman.wire.jsonio import Json
 
 S = TypeVar("S", bound=Struct)
+_COMMON = frozenset({Text, ToolCall, ToolResult})
 
 
 class DropForeign:
     name = "drop_foreign"
 
     def __init__(self, client: Capabilities, client_family: str, upstream: Capabilities, upstream_family: str) -> None:
+        self._carried = carried(client_family, client, upstream)
         self._upstream = upstream
         self._family = upstream_family
-        self._back = partial(_Answer, client, client_family)
+        self._back = partial(_Answer, client, client_family, carried(upstream_family, upstream, client))
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        fitted = _Request(self._upstream, self._family, notes).fit(conversation)
+        fitted = _Request(self._upstream, self._family, self._carried, notes).fit(conversation)
         return (conversation if fitted == conversation else fitted), self._back
-
-
-def _place(at: str, name: str) -> str:
-    return f"{at}.{name}" if at else name
 
 
 def _decoded(data: str) -> str | None:
@@ -60,6 +61,17 @@ def _decoded(data: str) -> str | None:
         return base64.b64decode(data, validate=True).decode()
     except ValueError:
         return None
+
+
+def _are_plain(conversation: Conversation) -> bool:
+    """Whether all of its messages are plain."""
+    held = conversation.inventory
+    texts = held.texts + [part for part in held.parts if type(part) is Text]
+    if not held.kinds <= _COMMON or len(texts) < len(held.texts) + len(held.parts):
+        return False
+    nodes = (*conversation.messages, *held.calls, *held.results, *texts)
+    foreign = [node for node in nodes if node.extra] or [call for call in held.calls if call.seal]
+    return not (foreign or [text for text in texts if text.seal or text.citations])
 
 
 def _is_plain(message: Message) -> bool:
@@ -82,14 +94,17 @@ def _is_plain_text(block: Block) -> bool:
 
 
 class _Request:
-    def __init__(self, target: Capabilities, family: str, notes: Notes) -> None:
+    def __init__(self, target: Capabilities, family: str, fields: Carried, notes: Notes) -> None:
         self._target = target
         self._family = family
+        self._carried = fields
         self._notes = notes
+        self._at_home = family == fields.family
+        self._shared: set[str] = set()  # places of fields that several nodes carry, once noted
 
     def fit(self, conversation: Conversation) -> Conversation:
         messages = conversation.messages
-        if not all(map(_is_plain, messages)):
+        if not _are_plain(conversation):
             messages = self._messages(messages)
         tools = tuple(tool for tool in map(self._tool, conversation.tools) if tool is not None)
         return structs.replace(
@@ -99,7 +114,7 @@ class _Request:
             tools=tools,
             tool_choice=self._choice(conversation, tools),
             output=self._bare(conversation.output, "output"),
-            extra=self._extra(conversation.extra, ""),
+            extra=self._extra(conversation.extra, "", self._carried.options),
             hints=self._extra(conversation.hints, "headers"),
         )
 
@@ -112,34 +127,48 @@ class _Request:
             if one.blocks or not was.blocks or one.role != "system"  # between turns nobody misses an empty one
         )
 
-    def _extra(self, extra: Extra | None, at: str) -> Extra | None:
-        """Keep the family's own fields; note every other, except those that only say how something was spelt."""
+    def _extra(self, extra: Extra | None, at: str, names: Mapping[str, str] = NOTHING) -> Extra | None:
+        """Keep the family's own fields, and those that it has by another name; note every other, except those that only
+        say how something was spelt."""
         if extra is None or extra.family == self._family:
             return extra
-        for name in extra.fields:
-            if name not in extra.spelling:
-                self._notes.dropped("foreign.field", _place(at, name), f"{name} means nothing outside {extra.family}")
-        return None
+        names = self._carried.of(extra, names)
+        kept: dict[str, Json] = {}
+        for name, value in extra.fields.items():
+            own = names.get(name)
+            need = self._target.option_needs.get(own, "") if own else ""
+            if own and (not need or extra.fields.get(need) is True):
+                kept |= {own: value, need: True} if need else {own: value}
+            elif name not in extra.spelling:
+                self._lost(extra.family, name, place_of(name, at))
+        return Extra(self._family, kept) if kept else None
 
-    def _bare(self, node: S, at: str) -> S:
+    def _lost(self, family: str, name: str, place: str) -> None:
+        if name.startswith(OUTER):
+            if place in self._shared:
+                return
+            self._shared.add(place)
+        self._notes.dropped("foreign.field", place, told_lost(name, family))
+
+    def _bare(self, node: S, at: str, names: Mapping[str, str] = NOTHING) -> S:
         """The node without another family's fields."""
         extra: Extra | None = getattr(node, "extra", None)
-        kept = self._extra(extra, at)
+        kept = self._extra(extra, at, names)
         return node if kept is extra else structs.replace(node, extra=kept)
 
     def _message(self, message: Message, last: bool) -> Message:
         if _is_plain(message):
             return message
-        blocks = tuple(kept for block in message.blocks if (kept := self._block(block, last)) is not None)
+        blocks = tuple(kept for block in message.blocks if (kept := self._block(block, last, message.role)) is not None)
         message = self._bare(message, message.at.path)
         return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
 
-    def _block(self, block: Block, last: bool) -> Block | None:
+    def _block(self, block: Block, last: bool, role: Role = "user") -> Block | None:
         match block:
             case Text():
                 return self._text(block)
             case Media():
-                return self._media(block, last)
+                return self._media(block, last, role)
             case Opaque():
                 return self._opaque(block)
             case Reasoning():
@@ -169,6 +198,8 @@ class _Request:
     def _opaque(self, block: Opaque) -> Opaque | Text | None:
         if block.family == self._family:
             return block
+        if block.echo:
+            return None
         kind = block.kind or "a block"
         if block.text.strip():
             self._notes.changed("foreign.as_text", block.at.path, f"{kind} of {block.family} is given as text")
@@ -195,14 +226,14 @@ class _Request:
             block = structs.replace(block, family=self._family, seal=structs.replace(seal, family=self._family))
         return self._bare(block, block.at.path)
 
-    def _media(self, block: Media, last: bool) -> Media | Text:
-        if self._takes(block):
-            return self._bare(block, block.at.path)
+    def _media(self, block: Media, last: bool, role: Role) -> Media | Text:
+        if self._takes(block, role):
+            return self._bare(block, block.at.path, self._carried.media)
         if block.how == "base64" and block.mime.startswith("text/") and (words := _decoded(block.data)) is not None:
             block = structs.replace(block, mime="text/plain", how="text", data=words)
-            if self._takes(block):
+            if self._takes(block, role):
                 self._notes.changed("media.as_text", block.at.path, "a text document is given as text")
-                return self._bare(block, block.at.path)
+                return self._bare(block, block.at.path, self._carried.media)
         if block.how == "text":
             self._notes.changed("media.as_text", block.at.path, "a text document is given as text")
             title = f"{block.name}\n" if block.name else ""
@@ -217,7 +248,9 @@ class _Request:
         )
         return Text(f"[{block.kind} left out: this model cannot take it]", cache=block.cache, at=block.at)
 
-    def _takes(self, block: Media) -> bool:
+    def _takes(self, block: Media, role: Role) -> bool:
+        if role not in self._target.media_roles and not self._at_home:  # there the service itself may say so
+            return False
         types = self._target.media_types.get(block.kind)
         return (block.kind, block.how) in self._target.media and (
             block.how != "base64" or types is None or block.mime in types
@@ -225,7 +258,7 @@ class _Request:
 
     def _tool(self, tool: ToolSpec | Opaque) -> ToolSpec | Opaque | None:
         if isinstance(tool, ToolSpec):
-            return self._bare(tool, tool.at.path)
+            return self._bare(tool, tool.at.path, self._carried.tools)
         if tool.family == self._family:
             return tool
         self._notes.dropped(
@@ -234,16 +267,29 @@ class _Request:
         return None
 
     def _choice(self, conversation: Conversation, tools: tuple[ToolSpec | Opaque, ...]) -> ToolChoice:
-        """A choice of tools that are gone is no choice."""
+        """A choice of tools that are gone is no choice. One of a tool that never was is a mistake, as for services."""
         choice = conversation.tool_choice
+        if choice.names and conversation.tools:
+            declared = set(map(_tool_name, conversation.tools))
+            unknown = [name for name in choice.names if name not in declared]
+            if unknown and None not in declared:
+                raise MalformedRequest(f"there is no tool {unknown[0]!r} among the tools", at=choice.at.path)
         if len(tools) == len(conversation.tools):
             return choice
         named = {tool.name for tool in tools if isinstance(tool, ToolSpec)}
         names = tuple(name for name in choice.names if name in named)
         if (names == choice.names and tools) or choice == ToolChoice():
             return choice
-        self._notes.changed("tools.choice", "tool_choice", "it named tools that the target does not have")
+        self._notes.changed("tools.choice", choice.at.path, "it named tools that the target does not have")
         return structs.replace(choice, names=names, mode=choice.mode if names and tools else "auto")
+
+
+def _tool_name(tool: ToolSpec | Opaque) -> object:
+    """The name of a tool; None for what may bring tools whose names nobody here knows."""
+    if isinstance(tool, ToolSpec):
+        return tool.name
+    name = tool.data.get("name") if isinstance(tool.data, dict) else None
+    return name if isinstance(name, str) else None
 
 
 class _Answer:
@@ -252,11 +298,12 @@ class _Answer:
     reads = frozenset(
         {BlockStarted, ReasoningDelta, Sealed, BlockEnded, Started, Stopped, UsageReported, Cited, OpaqueEvent}
     )
-    __slots__ = ("_client", "_dropped", "_family", "_notes", "_said")
+    __slots__ = ("_carried", "_client", "_dropped", "_family", "_notes", "_said")
 
-    def __init__(self, client: Capabilities, family: str, notes: Notes) -> None:
+    def __init__(self, client: Capabilities, family: str, fields: Carried, notes: Notes) -> None:
         self._client = client
         self._family = family
+        self._carried = fields
         self._notes = notes
         self._dropped: dict[int, bool] = {}  # sets, small while they are empty
         self._said: dict[tuple[str, str], bool] = {}
@@ -280,7 +327,7 @@ class _Answer:
                 del self._dropped[key]
                 return None
             case Started():
-                return self._bare(event)
+                return self._bare(event, self._carried.answers)
             case Stopped(stop):
                 bare = self._bare(stop)
                 return event if bare is stop else structs.replace(event, stop=bare)
@@ -316,14 +363,16 @@ class _Answer:
         bare = self._bare(block)
         return event if bare is block else structs.replace(event, block=bare)
 
-    def _bare(self, node: S) -> S:
+    def _bare(self, node: S, names: Mapping[str, str] = NOTHING) -> S:
         extra: Extra | None = getattr(node, "extra", None)
         if extra is None or extra.family == self._family:
             return node
+        names = self._carried.of(extra, names)
+        kept = {names[name]: value for name, value in extra.fields.items() if name in names}
         for name in extra.fields:
-            if name not in extra.spelling:
-                self._say("foreign.field", name, f"{name} means nothing outside {extra.family}")
-        return structs.replace(node, extra=None)
+            if name not in names and name not in extra.spelling:
+                self._say("foreign.field", name, told_lost(name, extra.family))
+        return structs.replace(node, extra=Extra(self._family, kept) if kept else None)
 
     def _say(self, rule: str, what: str, detail: str) -> None:
         if (rule, what) not in self._said:

@@ -24,6 +24,8 @@ class FillEmpty:
     name = "fill_empty"
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        if _says_all(conversation):
+            return conversation, None
         before = len(notes)
         system = _without_blanks(conversation.system, notes)
         messages: list[Message] = []
@@ -43,21 +45,20 @@ class FillEmpty:
         _strip_end(messages, notes)
         if len(notes) == before:
             return conversation, None
-        return canonical(structs.replace(conversation, messages=tuple(messages), system=system)), None
+        filled = structs.replace(conversation, messages=tuple(messages), system=system)
+        return canonical(filled, conversation), None
 
 
-def _says_all(message: Message) -> bool:
-    """Whether none of its texts is blank."""
-    for block in message.blocks:
-        for part in block.content if isinstance(block, ToolResult) else (block,):
-            if isinstance(part, Text) and not part.seal and (not part.text or part.text.isspace()):
-                return False
-    return True
+def _says_all(conversation: Conversation) -> bool:
+    """Whether no turn is empty, none of its texts is blank, and the last is no text to go on with."""
+    messages, held = conversation.messages, conversation.inventory
+    if [message for message in messages if not message.blocks] or (messages and messages[-1].role == "assistant"):
+        return False
+    texts = [*conversation.system, *held.texts, *[part for part in held.parts if type(part) is Text]]
+    return not [text for text in texts if not text.text or text.text.isspace()]
 
 
 def _spoken(message: Message, notes: Notes) -> Message:
-    if _says_all(message):
-        return message
     blocks = _without_blanks(message.blocks, notes)
     blocks = tuple([_result(block, notes) if isinstance(block, ToolResult) else block for block in blocks])
     return message if blocks == message.blocks else structs.replace(message, blocks=blocks)

@@ -9,7 +9,7 @@ from msgspec import Struct, structs
 
 from dragoman.errors import Unrepresentable
 from dragoman.filters.fit_thinking import fit_thinking
-from dragoman.model.blocks import Block, Opaque, Reasoning, ToolResult
+from dragoman.model.blocks import Block, Opaque, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Output, ToolChoice, ToolSpec
 from dragoman.model.filter import MakeBack
@@ -114,20 +114,20 @@ def _tool_choice(conversation: Conversation, target: Capabilities, notes: Notes)
     if choice == ToolChoice():
         return conversation
     if not conversation.tools:
-        notes.changed("tools.choice", "tool_choice", "there are no tools to choose from")
+        notes.changed("tools.choice", choice.at.path, "there are no tools to choose from")
         return structs.replace(conversation, tool_choice=ToolChoice())
     tools = conversation.tools
     if choice.names and choice.mode in ("auto", "any") and not target.choice_names:
         tools = tuple(tool for tool in tools if not isinstance(tool, ToolSpec) or tool.name in choice.names)
         notes.changed(
-            "tools.allowed", "tool_choice", "the target cannot limit the choice; only the allowed tools are offered"
+            "tools.allowed", choice.at.path, "the target cannot limit the choice; only the allowed tools are offered"
         )
         choice = structs.replace(choice, names=())
     if choice.mode not in target.choice_modes:
-        notes.dropped("tools.choice", "tool_choice", f"the target has no tool choice {choice.mode!r}")
-        choice = ToolChoice(parallel=choice.parallel)
+        notes.dropped("tools.choice", choice.at.path, f"the target has no tool choice {choice.mode!r}")
+        choice = ToolChoice(parallel=choice.parallel, at=choice.at)
     if choice.parallel is not None and (not target.parallel_flag or choice.mode == "none"):
-        notes.dropped("tools.parallel", "tool_choice", "the target has no such flag about parallel calls here")
+        notes.dropped("tools.parallel", choice.at.path, "the target has no such flag about parallel calls here")
         choice = structs.replace(choice, parallel=None)
     if choice == conversation.tool_choice:
         return conversation
@@ -135,11 +135,11 @@ def _tool_choice(conversation: Conversation, target: Capabilities, notes: Notes)
 
 
 def _tool_names(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
-    """Of several tools with one name the first counts: no service takes two."""
+    """Of several tools with one name the first counts: no service takes two. What it runs itself it may name freely."""
     names: set[str] = set()
     tools: list[ToolSpec | Opaque] = []
     for tool in conversation.tools:
-        name = _tool_name(tool)
+        name = _tool_name(tool) if target.one_name_each or isinstance(tool, ToolSpec) else ""
         if name and name in names:
             notes.dropped("tools.duplicate", tool.at.path, f"there is a tool {name} already")
             continue
@@ -175,7 +175,7 @@ def _user(conversation: Conversation, target: Capabilities, notes: Notes) -> Con
 def _cache_marks(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
     """Keep as many marks as the target takes: those of tools and system first, then the newest of the messages."""
     lasting = sum(1 for node in (*conversation.tools, *conversation.system) if node.cache)
-    passing = sum(map(_marks, conversation.messages))
+    passing = len(conversation.inventory.marked)
     surplus = lasting + passing - target.cache_marks
     if surplus <= 0:
         return conversation
@@ -187,18 +187,6 @@ def _cache_marks(conversation: Conversation, target: Capabilities, notes: Notes)
     system = tuple(map(strip.node, reversed(conversation.system)))[::-1]
     tools = tuple(map(strip.node, reversed(conversation.tools)))[::-1]
     return structs.replace(conversation, messages=messages, system=system, tools=tools)
-
-
-def _marks(message: Message) -> int:
-    marks = 0
-    for block in message.blocks:
-        if not isinstance(block, Reasoning) and block.cache is not None:
-            marks += 1
-        if isinstance(block, ToolResult):
-            for part in block.content:
-                if part.cache is not None:
-                    marks += 1
-    return marks
 
 
 class _Strip:

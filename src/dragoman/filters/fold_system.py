@@ -31,7 +31,9 @@ class FoldSystem:
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
         before = len(notes)
-        messages = _fold(conversation.messages, notes)
+        messages = [*conversation.messages]
+        if [message for message in messages if message.role == "system"]:
+            messages = _fold(messages, notes)
         system = conversation.system
         if system and not self._keeps_leading:
             notes.changed("system.folded", system[0].at.path, "the system text now begins the first user turn")
@@ -39,7 +41,8 @@ class FoldSystem:
             system = ()
         if len(notes) == before:
             return conversation, None
-        return canonical(structs.replace(conversation, messages=tuple(messages), system=system)), None
+        folded = structs.replace(conversation, messages=tuple(messages), system=system)
+        return canonical(folded, conversation), None
 
     def _lead(self, system: tuple[Text, ...], messages: list[Message], notes: Notes) -> list[Message]:
         if messages and messages[0].role == "user":

@@ -39,6 +39,8 @@ WHOLE_LIMIT = 32 * 1024 * 1024  # of one that must come whole: as much as a fram
 
 def as_object(arguments: str) -> str:
     """The arguments as the text of a JSON object, the same text where it is one or is empty."""
+    if isinstance(arguments, jsonio.ObjectText):
+        return arguments
     if not arguments.strip():
         return ""
     value = _decoded(arguments)
@@ -66,13 +68,17 @@ class ObjectArguments:
         self._upstream = upstream
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if self._upstream.arguments == "object" and ToolCall in conversation.kinds:
+        if self._upstream.arguments == "object" and not _are_settled(conversation.inventory.calls):
             messages = tuple([_settle_message(message, notes) for message in conversation.messages])
             if messages != conversation.messages:
                 conversation = structs.replace(conversation, messages=messages)
         if self._client.arguments != "object":
             return conversation, None
         return conversation, _WholeCalls if self._client.whole_calls else _Objects
+
+
+def _are_settled(calls: list[ToolCall]) -> bool:
+    return not [call for call in calls if call.form != "json" or not isinstance(call.arguments, jsonio.ObjectText)]
 
 
 def _settle_message(message: Message, notes: Notes) -> Message:

@@ -36,30 +36,19 @@ class PairTools:
         messages = tuple(pairing.write())
         if len(notes) == before:
             return conversation, None
-        return canonical(structs.replace(conversation, messages=messages)), None
+        return canonical(structs.replace(conversation, messages=messages), conversation), None
 
 
 def _paired(conversation: Conversation) -> bool:
     """Whether there is nothing to do: each id is called once and answered in the next message, with no other result."""
     if conversation.kinds.isdisjoint((ToolCall, ToolResult)):
         return True
-    seen: set[str] = set()
-    asked: list[str] = []
-    for message in conversation.messages:
-        called: list[str] = []
-        given: list[str] = []
-        for block in message.blocks:
-            if isinstance(block, ToolCall):
-                called.append(block.id)
-            elif isinstance(block, ToolResult):
-                given.append(block.call_id)
-        if given != asked and sorted(given) != sorted(asked):
-            return False
-        if not seen.isdisjoint(called) or (len(called) > 1 and len(set(called)) < len(called)):
-            return False
-        seen.update(called)
-        asked = called
-    return not asked
+    turns = [(index, block) for index, message in enumerate(conversation.messages) for block in message.blocks]
+    called = [(index, block.id) for index, block in turns if type(block) is ToolCall]
+    answered = [(index - 1, block.call_id) for index, block in turns if type(block) is ToolResult]
+    if called != answered and sorted(called) != sorted(answered):
+        return False
+    return len({call_id for _, call_id in called}) == len(called)
 
 
 class _Turn:

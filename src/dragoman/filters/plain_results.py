@@ -22,7 +22,9 @@ class PlainResults:
         self._errors = upstream.result_errors
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if ToolResult not in conversation.kinds:
+        held = conversation.inventory
+        failed = [] if self._errors else [result for result in held.results if result.is_error]
+        if not failed and not [part for part in held.parts if type(part) is not Text]:
             return conversation, None
         before = len(notes)
         messages = tuple([self._message(message, notes) for message in conversation.messages])
@@ -31,7 +33,7 @@ class PlainResults:
         return structs.replace(conversation, messages=messages), None
 
     def _message(self, message: Message, notes: Notes) -> Message:
-        if message.role != "user" or all(map(self._fits, message.blocks)):
+        if message.role != "user":
             return message
         results: list[Block] = []
         lifted: list[Block] = []
@@ -45,14 +47,6 @@ class PlainResults:
                 rest.append(block)
         blocks = (*results, *lifted, *rest)
         return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
-
-    def _fits(self, block: Block) -> bool:
-        if not isinstance(block, ToolResult):
-            return True
-        for part in block.content:
-            if not isinstance(part, Text):
-                return False
-        return self._errors or not block.is_error
 
     def _result(self, result: ToolResult, notes: Notes) -> tuple[ToolResult, list[Media]]:
         content: list[Text | Media | Opaque] = []

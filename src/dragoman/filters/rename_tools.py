@@ -9,9 +9,9 @@ from hashlib import sha256
 
 from msgspec import structs
 
-from dragoman.model.blocks import Block, Opaque, ToolCall, ToolResult
+from dragoman.model.blocks import Block, Opaque, ToolCall, ToolResult, Where
 from dragoman.model.capabilities import Alphabet, Capabilities
-from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
+from dragoman.model.conversation import Conversation, Inventory, Message, ToolChoice, ToolSpec
 from dragoman.model.events import BlockStarted, Event, Events, Started
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
@@ -53,11 +53,13 @@ class RenameTools:
         names = _Aliases(self._names, "tools.renamed", notes)
         ids = _Aliases(self._ids, "ids.renamed", notes)
         tools = tuple([_tool(tool, names) for tool in conversation.tools])
-        if not conversation.kinds.isdisjoint((ToolCall, ToolResult)):
-            _look(conversation.messages, names, ids)
-        choice = _choice(conversation.tool_choice, names)
-        make_back = partial(_Back, names.originals(), ids.seen, len(conversation.messages))
-        if names.originals() or ids.originals():
+        held = conversation.inventory
+        called = {call.id for call in held.calls}.union([result.call_id for result in held.results])
+        if not ids.allow(called) or not names.allow({call.name for call in held.calls}):
+            _look(held, names, ids)
+        choice = _choice(conversation.tool_choice, conversation.tools, names)
+        make_back = partial(_Back, names.originals, ids.seen, len(conversation.messages))
+        if names.originals or ids.originals:
             messages = tuple([_message(message, names, ids) for message in conversation.messages])
             conversation = structs.replace(conversation, tools=tools, messages=messages, tool_choice=choice)
         return conversation, make_back
@@ -72,44 +74,50 @@ class _Aliases:
         self._rule = rule
         self._notes = notes
         self._aliases: dict[str, str] = {}
+        self.originals: dict[str, str] = {}  # by alias, of those that needed one
 
     @property
     def seen(self) -> Collection[str]:
         return self._aliases.keys()
 
-    def of(self, text: str, at: str) -> str:
+    def allow(self, texts: set[str]) -> bool:
+        """Whether none of these needs an alias: most requests have none that does."""
+        if [text for text in texts if not self._legal(text)]:
+            return False
+        self._aliases.update(zip(texts, texts, strict=True))
+        return True
+
+    def of(self, text: str, at: Where) -> str:
         alias = self._aliases.get(text)
         if alias is None:
             alias = self._aliases[text] = text if self._legal(text) else rename(text, self._alphabet)
             if alias != text:
-                self._notes.renamed(self._rule, at, f"{text!r} is sent as {alias!r}")
+                self.originals[alias] = text
+                self._notes.renamed(self._rule, at.path, f"{text!r} is sent as {alias!r}")
         return alias
-
-    def originals(self) -> dict[str, str]:
-        return {alias: text for text, alias in self._aliases.items() if alias != text}
 
 
 def _tool(tool: ToolSpec | Opaque, names: _Aliases) -> ToolSpec | Opaque:
     if isinstance(tool, Opaque):
         return tool
-    name = names.of(tool.name, tool.at.path)
+    name = names.of(tool.name, tool.at)
     return tool if name == tool.name else structs.replace(tool, name=name)
 
 
-def _choice(choice: ToolChoice, names: _Aliases) -> ToolChoice:
-    allowed = tuple([names.of(name, "tool_choice") for name in choice.names])
+def _choice(choice: ToolChoice, tools: Iterable[ToolSpec | Opaque], names: _Aliases) -> ToolChoice:
+    """The choice by the names that go out; a tool that is not ours to rename keeps its own."""
+    ours = {tool.name for tool in tools if isinstance(tool, ToolSpec)} if choice.names else ()
+    allowed = tuple([names.of(name, choice.at) if name in ours else name for name in choice.names])
     return choice if allowed == choice.names else structs.replace(choice, names=allowed)
 
 
-def _look(messages: Iterable[Message], names: _Aliases, ids: _Aliases) -> None:
-    """Find out which names and ids need an alias; most requests have none that does."""
-    for message in messages:
-        for block in message.blocks:
-            if isinstance(block, ToolCall):
-                ids.of(block.id, block.at.path)
-                names.of(block.name, block.at.path)
-            elif isinstance(block, ToolResult):
-                ids.of(block.call_id, block.at.path)
+def _look(held: Inventory, names: _Aliases, ids: _Aliases) -> None:
+    """Find out which names and ids need an alias."""
+    for call in held.calls:
+        ids.of(call.id, call.at)
+        names.of(call.name, call.at)
+    for result in held.results:
+        ids.of(result.call_id, result.at)
 
 
 def _message(message: Message, names: _Aliases, ids: _Aliases) -> Message:
@@ -119,10 +127,10 @@ def _message(message: Message, names: _Aliases, ids: _Aliases) -> Message:
 
 def _block(block: Block, names: _Aliases, ids: _Aliases) -> Block:
     if isinstance(block, ToolCall):
-        id_, name = ids.of(block.id, block.at.path), names.of(block.name, block.at.path)
+        id_, name = ids.of(block.id, block.at), names.of(block.name, block.at)
         return block if (id_, name) == (block.id, block.name) else structs.replace(block, id=id_, name=name)
     if isinstance(block, ToolResult):
-        id_ = ids.of(block.call_id, block.at.path)
+        id_ = ids.of(block.call_id, block.at)
         return block if id_ == block.call_id else structs.replace(block, call_id=id_)
     return block
 

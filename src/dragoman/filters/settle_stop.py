@@ -1,9 +1,12 @@
 """settle_stop: the stop reason follows the content (D6): a completed tool call means TOOL, none means it cannot be.
 
-A call whose end never came means that the answer was cut, whatever it says of itself (D7).
+A call whose end never came means that the answer was cut, whatever it says of itself (D7). One that paused to be asked
+to go on has ended, for a client that cannot be told so.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from msgspec import structs
 
@@ -19,18 +22,23 @@ _FOLLOWS = frozenset({Why.END, Why.TOOL, Why.SEQUENCE, Why.PAUSE})  # all others
 class SettleStop:
     name = "settle_stop"
 
+    def __init__(self, *, pauses: bool) -> None:
+        self._back = partial(_Settle, pauses)
+
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        return conversation, _Settle
+        return conversation, self._back
 
 
 class _Settle:
+    __slots__ = ("_notes", "_open", "_pauses", "_whole")
+
     reads = frozenset({BlockStarted, BlockEnded, Stopped})
 
-    def __init__(self, notes: Notes) -> None:
+    def __init__(self, pauses: bool, notes: Notes) -> None:
+        self._pauses = pauses
         self._notes = notes
         self._open: dict[int, int] = {}  # key of an open call -> its choice
-        self._called: set[int] = set()  # choices with a completed call
-        self._cut: set[int] = set()  # choices with a call whose end never came
+        self._whole: dict[int, bool] = {}  # choices with calls -> whether all of them came to their end
 
     def feed(self, events: Events) -> Events:
         settled: list[Event] | None = None
@@ -41,7 +49,7 @@ class _Settle:
                 case BlockEnded(key, complete):
                     choice_ended = self._open.pop(key, None)
                     if choice_ended is not None:
-                        (self._called if complete else self._cut).add(choice_ended)
+                        self._whole[choice_ended] = complete and self._whole.get(choice_ended, True)
                 case Stopped(stop, choice):
                     right = self._settle(stop, choice)
                     if right is not stop:
@@ -54,9 +62,12 @@ class _Settle:
     def _settle(self, stop: Stop, choice: int) -> Stop:
         if stop.why not in _FOLLOWS:
             return stop
-        if choice in self._cut:
+        called = self._whole.get(choice)
+        if called is False:
             return self._right(stop, Why.LENGTH, "a tool call never came to its end")
-        called = choice in self._called
+        if stop.why is Why.PAUSE and not called and not self._pauses:
+            self._notes.changed("stop.pause", "", "the answer paused to be asked to go on; for the client it has ended")
+            return structs.replace(stop, why=Why.END, extra=None)
         if called == (stop.why is Why.TOOL) or (stop.why is not Why.TOOL and not called):
             return stop
         if called:

@@ -35,7 +35,7 @@ class WrapTextTools:
         if self._native:
             return conversation, (lambda notes: _Unwrap(wrapped, notes)) if wrapped else None
         messages = conversation.messages
-        if ToolCall in conversation.kinds:
+        if [call for call in conversation.inventory.calls if call.form == "text"]:
             messages = tuple([_wrap_message(message, notes) for message in messages])
         tools = tuple(_wrap_tool(tool, notes) for tool in conversation.tools)
         if not wrapped and messages == conversation.messages:

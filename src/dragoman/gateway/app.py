@@ -9,6 +9,7 @@ events it starts when it is first asked.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import secrets
 import sys
@@ -109,6 +110,7 @@ class Gateway:
         self._fleet: Fleet | None = None
         self._starting = asyncio.Lock()
         self._live: set[Exchange] = set()
+        self._ids, self._count = secrets.token_hex(6), itertools.count()  # of requests; those of workers differ
         self._beside: set[asyncio.Task[None]] = set()
 
     # --- life
@@ -184,15 +186,16 @@ class Gateway:
         return self._fleet
 
     def metrics(self) -> bytes:
+        from dragoman.gateway.exposition import text  # noqa: PLC0415  slow to load, and few ask
+
         meters = self._desk.meters
-        meters.inflight.set(len(self._live))
-        meters.held.set(self.load.bytes)
+        meters.inflight, meters.held = len(self._live), self.load.bytes
         meters.unwritten(self._journal)
         meters.rests(self.breaker.left())
         for backend in self._fleet.backends if self._fleet else ():
             for name, seconds in backend.expiries():
-                self._desk.meters.expires(backend.name, name, seconds)
-        return self.redactor.text(self._desk.meters.text().decode()).encode()  # a label may be a client's text
+                meters.expires(backend.name, name, seconds)
+        return self.redactor.text(text(meters).decode()).encode()  # a label may be a client's text
 
     def status(self) -> dict[str, Json]:
         """All that a person asks first: up since when, what runs, how the upstreams are."""
@@ -272,14 +275,14 @@ class Gateway:
 
     async def answer(self, exchange: Exchange) -> None:
         """See to one request, whatever it is, to its end."""
-        request = exchange.request
-        exchange.id = f"req_{secrets.token_hex(10)}"
+        method, path = exchange.request.method, exchange.request.path  # no more of it: a stream may last
+        exchange.id = f"req_{self._ids}{next(self._count):08x}"
         exchange.last = exchange.last or self.draining
-        if request.path in _PROBES and request.method in ("GET", "HEAD"):
+        if path in _PROBES and method in ("GET", "HEAD"):
             await self._probe(exchange)
             return
         exchange.headers = tuple([(name, exchange.id) for name in _ID_HEADERS])
-        record = Record(exchange.id, request.method, request.path)
+        record = Record(exchange.id, method, path)
         self._live.add(exchange)
         exchange.share = share = self.load.enter()
         try:
@@ -328,10 +331,10 @@ class Gateway:
             fleet = self._fleet
             assert fleet is not None
             exchange.watch()
-            relay = Relay(self._desk, fleet, exchange, matched, record)
-            matched = None  # the body in it is the relay's to let go of
             with fleet:
-                await relay.run()
+                running = Relay(self._desk, fleet, exchange, matched, record).run()
+                matched = None  # the body in it is the relay's to let go of
+                await running
         except Unreadable as unreadable:
             record.outcome = "refused"
             self._refuse(exchange, record, unreadable.dialect, unreadable.error.fault)
@@ -357,7 +360,7 @@ class Gateway:
         check_text(request.body, self.load.limits)
         if signed:
             self._keeper.check(request)
-        return self._router.match(request) or self._one_model(request)
+        return self._router.glance(request) or self._router.match(request) or self._one_model(request)
 
     def _one_model(self, request: HttpRequest) -> Matched | None:
         """`GET /v1/models/ID`, which not every family's binding has."""

@@ -94,6 +94,7 @@ class AsgiExchange(Exchange):
         self._start = {"type": "http.response.start", "status": status, "headers": lines}
 
     def chunk(self, data: bytes) -> None:
+        self.wrote = True
         self._pending.append(data)
         self._size += len(data)
         if self._size > HIGH:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from msgspec import Struct, field, structs
 
-from dragoman.dialects.base import Dialect
+from dragoman.dialects.base import Dialect, Plain
 from dragoman.errors import (
     ClientFault,
     DragomanError,
@@ -26,10 +26,13 @@ from dragoman.gateway.backend import Backend, Busy, Fleet, Refused
 from dragoman.gateway.breaker import Resting, Ticket
 from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.explain import Ring, remembered
+from dragoman.gateway.familiar import Outline
 from dragoman.gateway.memory import Memory
-from dragoman.gateway.observe import Journal, Meters, Record
+from dragoman.gateway.meters import Meters
+from dragoman.gateway.observe import Journal, Record
+from dragoman.gateway.outlet import Pulse
 from dragoman.gateway.policy import Budget, Patience, next_step, to_tell
-from dragoman.model.conversation import Conversation, bare
+from dragoman.model.conversation import Conversation
 from dragoman.model.notes import Note
 from dragoman.translate import Plan
 from dragoman.upstream.client import Reply
@@ -38,6 +41,8 @@ from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest, HttpResponse
 
 _SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id", "session_id", "x-session-affinity")
+
+_FORGOTTEN = Conversation("", ())
 
 
 class Desk(Struct, frozen=True):
@@ -49,6 +54,7 @@ class Desk(Struct, frozen=True):
     budget: Budget
     patience: Patience
     memory: Memory = field(default_factory=Memory)
+    pulse: Pulse = field(default_factory=Pulse)
 
 
 class Delivery(Protocol):
@@ -72,6 +78,16 @@ class Delivery(Protocol):
         """Forget what is held of an answer that failed."""
 
 
+class Question(Struct, frozen=True):
+    """What is asked, and by whom. Of a plain one, `asked` is bare, and `read` tells all of it."""
+
+    exchange: Exchange
+    client: Dialect
+    asked: Conversation
+    plain: Plain | None
+    read: Callable[[], Conversation]
+
+
 class Attempts:
     """One question on its way to an answer."""
 
@@ -81,21 +97,24 @@ class Attempts:
         "_exchange",
         "_fleet",
         "_made",
+        "_outline",
+        "_plain",
         "_plain_headers",
+        "_read",
         "_record",
         "_ticket",
         "_tries",
         "asked",
     )
 
-    def __init__(
-        self, desk: Desk, fleet: Fleet, exchange: Exchange, client: Dialect, asked: Conversation, record: Record
-    ) -> None:
-        self._desk, self._fleet = desk, fleet
-        self._exchange, self._record = exchange, record
-        self._client = client
-        self.asked = asked  # bare once the answer has begun
-        self._plain_headers = exchange.headers
+    def __init__(self, desk: Desk, fleet: Fleet, question: Question, record: Record) -> None:
+        self._desk, self._fleet, self._record = desk, fleet, record
+        self._exchange, self._client = question.exchange, question.client
+        self.asked = question.asked  # until the answer has begun
+        self._plain = question.plain
+        self._read: Callable[[], Conversation] | None = question.read if question.plain else None  # until it was
+        self._outline: Outline | None = None  # of the question like it that went before
+        self._plain_headers = question.exchange.headers
         self._tries = 0  # beyond the first
         self._made: Plan | None = None  # until the answer has begun
         self._ticket: Ticket | None = None
@@ -157,8 +176,27 @@ class Attempts:
 
     async def _attempt(self, backend: Backend, credential: Credential, delivery: Delivery) -> None:
         ticket = self._ticket = backend.enter(credential, self._plan(backend).sent.model)
+        self._record.attempts += 1
+        reply: Reply | None = None
         try:
-            await self._asked_of(backend, credential, delivery, ticket)
+            async with backend.gate:
+                try:
+                    reply = await self._opened(backend, credential)
+                    fault = await delivery.take(reply, self._plan(backend), self._begun)
+                except Refused as refused:
+                    await self._keep(backend, refused.response, refused.fault)
+                    raise
+                except UpstreamFault as failed:
+                    await self._keep_stream(backend, reply, failed.fault)
+                    raise
+                finally:
+                    if reply is not None:
+                        reply.close()
+                if fault is not None:
+                    await self._keep_stream(backend, reply, fault)
+                    backend.went_wrong(ticket, UpstreamFault("", fault=fault))
+                else:
+                    backend.went_well(ticket)
         except DragomanError as error:
             if not isinstance(error, ClientFault | Busy):
                 backend.went_wrong(ticket, error)
@@ -167,28 +205,6 @@ class Attempts:
             raise
         finally:
             ticket.close()
-
-    async def _asked_of(self, backend: Backend, credential: Credential, delivery: Delivery, ticket: Ticket) -> None:
-        self._record.attempts += 1
-        async with backend.gate:
-            reply: Reply | None = None
-            try:
-                reply = await self._opened(backend, credential)
-                fault = await delivery.take(reply, self._plan(backend), self._begun)
-            except Refused as refused:
-                await self._keep(backend, refused.response, refused.fault)
-                raise
-            except UpstreamFault as failed:
-                await self._keep_stream(backend, reply, failed.fault)
-                raise
-            finally:
-                if reply is not None:
-                    reply.close()
-            if fault is not None:
-                await self._keep_stream(backend, reply, fault)
-                backend.went_wrong(ticket, UpstreamFault("", fault=fault))
-            else:
-                backend.went_well(ticket)
 
     async def _opened(self, backend: Backend, credential: Credential) -> Reply:
         made = self._plan(backend)
@@ -200,7 +216,9 @@ class Attempts:
         """
         if self._ticket is not None:
             self._ticket.accepted()
-        self._made, self.asked = None, bare(self.asked)
+        self._made = self._read = self._outline = self._plain = None
+        self._plain_headers = ()
+        self.asked = _FORGOTTEN
         if not self._desk.ring.enabled:
             self._exchange.forget_body()
 
@@ -211,7 +229,7 @@ class Attempts:
         if self._made is None:
             call = self._client.binding.match(self._exchange.request)
             assert call is not None  # it was matched before
-            self.asked = self._client.codec.parse_request(call)
+            self.asked, self._plain = self._client.codec.parse_request(call), None
             self._made = self.planned(backend, self._record.used_model)
         return self._made
 
@@ -219,6 +237,18 @@ class Attempts:
         """The question as this target can be asked it. Raises MalformedRequest, Unrepresentable."""
         record = self._record
         record.upstream, record.upstream_dialect, record.used_model = backend.name, backend.dialect.name, model
+        followed = self._plain and backend.familiar.plan(self._client, self._plain, model)
+        if followed:
+            self._outline, made = followed
+        else:
+            self._outline, made = None, self._planned(backend, model)
+        record.notes, record.verbatim = list(made.notes), made.verbatim
+        self._announce(backend)
+        return made
+
+    def _planned(self, backend: Backend, model: str) -> Plan:
+        if self._read is not None:
+            self.asked, self._read = self._read(), None
         try:
             made = self._desk.memory.plan(
                 self._exchange.request,
@@ -232,8 +262,6 @@ class Attempts:
             raise MalformedRequest("nested too deeply") from None
         if backend.upstream.settings.losses == "refuse" and (name := jsonio.doubled(self._exchange.request.body)):
             raise MalformedRequest(f"{name!r} stands twice in one object; losses are refused")
-        record.notes, record.verbatim = list(made.notes), made.verbatim
-        self._announce(backend)
         return made
 
     def _announce(self, backend: Backend) -> None:
@@ -242,13 +270,22 @@ class Attempts:
 
     def session(self) -> str:
         """What ties the requests of one conversation together, so that they share a credential and its caches."""
-        request = self._exchange.request
-        found = next((value for name in _SESSION_HEADERS if (value := request.header(name))), "")
+        told = {name: value for name, value in self._exchange.request.headers if name in _SESSION_HEADERS and value}
+        found = next((told[name] for name in _SESSION_HEADERS if name in told), "") if told else ""
         return found or self.asked.user
 
     def _request(self, backend: Backend, made: Plan) -> HttpRequest:
-        binding, given = made.upstream.binding, self._exchange.request
+        given = self._exchange.request
+        if self._outline is not None:
+            return self._outline.request(given.body)
         self._exchange.request = structs.replace(given)  # what was read of its body is not kept while it is answered
+        request = self._rendered(backend, made, given)
+        if self._plain is not None:
+            backend.familiar.learn(self._plain, made, given, request)
+        return request
+
+    def _rendered(self, backend: Backend, made: Plan, given: HttpRequest) -> HttpRequest:
+        binding = made.upstream.binding
         if made.verbatim and made.sent.model == made.asked.model:
             if (name := jsonio.doubled(given.body, given.document)) is None:
                 return structs.replace(binding.wrap(made.head()), body=given.body)

@@ -18,6 +18,7 @@ from dragoman._version import __version__
 from dragoman.errors import ConnectFailed, DragomanError, Fault, TooLarge, UpstreamFault
 from dragoman.gateway.breaker import Breaker, Ticket
 from dragoman.gateway.config import Config
+from dragoman.gateway.familiar import Familiar
 from dragoman.gateway.policy import with_reset
 from dragoman.gateway.routes import fits
 from dragoman.gateway.signing import credentials_of
@@ -26,6 +27,7 @@ from dragoman.gateway.upstreams import Timeouts as Seconds
 from dragoman.model.conversation import Conversation
 from dragoman.upstream.client import Client, Reply, Timeouts, Tls
 from dragoman.upstream.credentials import Credential, Settling, with_headers
+from dragoman.upstream.slots import Full, Slots
 from dragoman.wire.http import HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
 
@@ -44,37 +46,28 @@ class Gate:
     def __init__(self, name: str, limits: Limits) -> None:
         self._name = name
         self._limits = limits
-        self._slots = asyncio.Semaphore(limits.concurrency)
-        self.active = self.waiting = 0
+        self._slots = Slots(limits.concurrency, limits.queue)
+
+    @property
+    def active(self) -> int:
+        return self._slots.active
+
+    @property
+    def waiting(self) -> int:
+        return self._slots.waiting
 
     async def __aenter__(self) -> None:
         """Raises Busy."""
-        await self._enter()
-        self.active += 1
+        if self._slots.take():
+            return
+        try:
+            await self._slots.wait(self._limits.queue_wait)
+        except Full as full:
+            message = f"{self._name} is busy: {self._limits.concurrency} requests are running, {full}"
+            raise Busy(message, fault=Fault("overloaded", message, 529, retry_after=1.0)) from None
 
     async def __aexit__(self, *_: object) -> None:
-        self.active -= 1
-        self._slots.release()
-
-    async def _enter(self) -> None:
-        limits = self._limits
-        if not self._slots.locked():
-            await self._slots.acquire()  # at once
-            return
-        if self.waiting >= limits.queue:
-            raise self._full(f"and {limits.queue} wait")
-        self.waiting += 1
-        try:
-            async with asyncio.timeout(limits.queue_wait):
-                await self._slots.acquire()
-        except TimeoutError:
-            raise self._full(f"and none ended within {limits.queue_wait:g} s") from None
-        finally:
-            self.waiting -= 1
-
-    def _full(self, why: str) -> Busy:
-        message = f"{self._name} is busy: {self._limits.concurrency} requests are running, {why}"
-        return Busy(message, fault=Fault("overloaded", message, 529, retry_after=1.0))
+        self._slots.give()
 
 
 class Backend:
@@ -84,6 +77,7 @@ class Backend:
         self.upstream = upstream
         self.name, self.dialect = upstream.name, upstream.dialect
         self.gate = Gate(upstream.name, upstream.limits)
+        self.familiar = Familiar()
         self.failures = 0  # in a row
         self.last_error = ""
         self.last_error_at: float | None = None

@@ -56,6 +56,7 @@ class Exchange(ABC):
         "share",
         "target",
         "version",
+        "wrote",
     )
 
     def __init__(self, request: HttpRequest, *, target: str, version: str, began: float) -> None:
@@ -71,6 +72,7 @@ class Exchange(ABC):
         self.gone = False
         self.cut_off = False  # the server ends and waits no longer
         self.paused = False  # the client reads more slowly than we write
+        self.wrote = False  # a chunk, since somebody last looked
         self._source: Source | None = None
         self._task: asyncio.Task[Any] | None = None  # that answers it
 
@@ -118,6 +120,9 @@ class Exchange(ABC):
 
     def watch(self) -> None:  # noqa: B027  our own server is told anyway
         """The body is read: from now on a client that leaves must be noticed."""
+
+    def streams(self) -> None:  # noqa: B027  as above
+        """A long answer is to come."""
 
     def leave(self) -> None:
         """Give the client up: it left, or reads no more."""

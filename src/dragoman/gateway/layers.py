@@ -51,33 +51,31 @@ def stacked(*layers: Leaves) -> Leaves:
     """All layers as one; a later one wins."""
     whole: Leaves = {}
     for layer in layers:
-        hidden = [key for key in whole if _hides(layer, key)]
-        for key in hidden:
-            del whole[key]
-        whole |= layer
+        above = _Above(layer)
+        whole = {key: leaf for key, leaf in whole.items() if not above.hides(key)} | layer
     return whole
 
 
-def _hides(layer: Leaves, key: Key) -> bool:
-    """Whether a leaf below this layer is out of sight: replaced, or part of a value or list that is."""
-    for other, leaf in layer.items():
-        same = _shared(key, other)
-        if same == len(other):
-            if leaf.value != {} or same == len(key) or isinstance(key[same], int):
+class _Above:
+    """A layer as those below it see it. Tables mingle, lists never do. Each key is asked for once, not against all."""
+
+    def __init__(self, layer: Leaves) -> None:
+        ways = [(key, at) for key in layer for at in range(len(key))]
+        self._leaves = layer
+        self._gone_into = {key[:at] for key, at in ways}
+        self._lists = {key[:at] for key, at in ways if isinstance(key[at], int)}
+
+    def hides(self, key: Key) -> bool:
+        """Whether a leaf below is out of sight: replaced, or part of a value or list that is."""
+        for at in range(len(key) + 1):
+            way = key[:at]
+            ends = at == len(key) or isinstance(key[at], int)
+            leaf = self._leaves.get(way)
+            if way in self._lists or (leaf is not None and (ends or leaf.value != {})):
                 return True
-        elif same == len(key) or isinstance(other[same], int) or isinstance(key[same], int):
-            return True
-    return False
-
-
-def _shared(one: Key, other: Key) -> int:
-    """How many parts two keys share from the beginning, not counting numbers: lists never mingle."""
-    count = 0
-    for mine, theirs in zip(one, other, strict=False):
-        if mine != theirs or isinstance(mine, int):
-            break
-        count += 1
-    return count
+            if ends:
+                return way in self._gone_into
+        return False
 
 
 def nested(leaves: Leaves) -> dict[str, Any]:

@@ -1,15 +1,12 @@
-"""Counters in Prometheus' form: every request pays for plain numbers, and their form is made when somebody reads."""
+"""What is counted: every request pays for plain numbers, and Prometheus' form is made when somebody reads."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, generate_latest
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
-
-from dragoman._version import __version__
 from dragoman.gateway.observe import Journal, Outcome, Record
 from dragoman.model.conversation import Usage
 
@@ -58,73 +55,39 @@ class Tally:
 
 
 class Meters:
-    """Counters in Prometheus' form, in a registry of their own. Labels come from closed sets, or are capped."""
+    """All that is counted, or looked up when somebody reads. Labels come from closed sets, or are capped."""
 
     def __init__(self) -> None:
-        self._registry = registry = CollectorRegistry(auto_describe=True)
-        self._tallies: dict[tuple[str, str, str], Tally] = {}
-        registry.register(self)
-        self._notes = Counter("dragoman_notes", "Changes made by translations", ("rule",), registry=registry)
-        self._resting = Gauge(
-            "dragoman_resting_seconds",
-            "Seconds until a scope that rests is tried again",
-            ("upstream", "credential", "models", "state"),
-            registry=registry,
-        )
-        self._lines = Gauge("dragoman_unwritten_log_lines", "Dropped, or only counted", ("why",), registry=registry)
-        self.held = Gauge("dragoman_inflight_bytes", "Bytes held for requests under way", registry=registry)
-        self._retries = Counter("dragoman_retries", "Attempts that failed", ("upstream", "kind"), registry=registry)
-        self.inflight = Gauge("dragoman_inflight_requests", "Requests under way", registry=registry)
-        self._expiry = Gauge(
-            "dragoman_credential_expiry_seconds", "Seconds until it ends", ("upstream", "credential"), registry=registry
-        )
-        Gauge("dragoman_build_info", "The version", ("version",), registry=registry).labels(__version__).set(1)
+        self.inflight = self.held = 0  # requests under way, and bytes held for them
+        self.tallies: dict[tuple[str, str, str], Tally] = {}
+        self.notes: Counter[str] = Counter()
+        self.retries: Counter[tuple[str, str]] = Counter()
+        self.resting: list[tuple[str, str, str, str, float]] = []
+        self.lines: dict[str, int] = {}  # of the log, that were not written
+        self.expiry: dict[tuple[str, str], float] = {}
         self._models: set[str] = set()
 
     def request(self, record: Record) -> None:
         way = (record.dialect or "none", record.upstream or "none", self._model(record.used_model))
-        tally = self._tallies.get(way)
+        tally = self.tallies.get(way)
         if tally is None:
-            tally = self._tallies[way] = Tally()
+            tally = self.tallies[way] = Tally()
         tally.count(record)
         for note in record.notes:
-            self._notes.labels(note.rule).inc()
-
-    def collect(self) -> Iterator[Metric]:
-        """For the registry, when somebody reads: what was counted, in its form."""
-        way = ("dialect", "upstream", "model")
-        requests = CounterMetricFamily("dragoman_requests", "Requests answered", labels=(*way, "outcome"))
-        seconds = HistogramMetricFamily("dragoman_request_duration_seconds", "Whole time", labels=way)
-        first = HistogramMetricFamily("dragoman_time_to_first_byte_seconds", "Time to the first byte", labels=way)
-        tokens = CounterMetricFamily("dragoman_tokens", "Tokens as told by upstreams", labels=(*way, "type"))
-        for labels, tally in self._tallies.items():
-            for outcome, count in tally.outcomes.items():
-                requests.add_metric((*labels, outcome), count)
-            for family, spread in ((seconds, tally.seconds), (first, tally.first)):
-                if spread.sum:
-                    family.add_metric(labels, spread.buckets(), spread.sum)
-            for kind, count in tally.tokens.items():
-                tokens.add_metric((*labels, kind), count)
-        yield from (requests, seconds, first, tokens)
+            self.notes[note.rule] += 1
 
     def retry(self, upstream: str, kind: str) -> None:
-        self._retries.labels(upstream, kind).inc()
+        self.retries[upstream, kind] += 1
 
     def rests(self, rows: Iterable[tuple[str, str, str, str, float]]) -> None:
         """What rests now, and for how long; what does not any more is gone from here."""
-        self._resting.clear()
-        for *labels, seconds in rows:
-            self._resting.labels(*labels).set(seconds)
+        self.resting = list(rows)
 
     def unwritten(self, journal: Journal) -> None:
-        self._lines.labels("dropped").set(journal.dropped)
-        self._lines.labels("capped").set(journal.suppressed)
+        self.lines = {"dropped": journal.dropped, "capped": journal.suppressed}
 
     def expires(self, upstream: str, credential: str, seconds: float) -> None:
-        self._expiry.labels(upstream, credential).set(seconds)
-
-    def text(self) -> bytes:
-        return generate_latest(self._registry)
+        self.expiry[upstream, credential] = seconds
 
     def _model(self, model: str) -> str:
         if model not in self._models and len(self._models) >= _MOST_MODELS:

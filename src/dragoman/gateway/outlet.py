@@ -9,53 +9,58 @@ a client that hears nothing for long goes away.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from typing import Protocol
 
 from dragoman.gateway.exchange import HIGH, Exchange, Source
 from dragoman.wire.http import Headers
+
+_BEAT, _BEATS = 0.25, 8  # seconds between two looks at a stream, or a part of its silence if that is shorter
+
+
+class Voice(Protocol):
+    """Who speaks through an outlet."""
+
+    def headers(self) -> Headers: ...
+    def ping(self) -> bytes:
+        """What says nothing; empty where there is no such thing."""
 
 
 class Outlet:
     __slots__ = (
         "_ended",
         "_exchange",
-        "_headers",
         "_held",
-        "_loop",
-        "_ping",
-        "_silence",
+        "_pulse",
         "_size",
         "_source",
-        "_timer",
+        "_voice",
         "_wrote_at",
         "first_at",
         "flowing",
+        "silence",
     )
 
-    def __init__(
-        self, exchange: Exchange, headers: Callable[[], Headers], ping: Callable[[], bytes], *, silence: float
-    ) -> None:
+    def __init__(self, exchange: Exchange, voice: Voice, *, silence: float, pulse: Pulse) -> None:
         self.flowing = False
         self.first_at: float | None = None
+        self.silence = silence
         self._exchange = exchange
-        self._headers, self._ping = headers, ping
-        self._silence = silence
-        self._loop = asyncio.get_running_loop()
+        self._voice: Voice | None = voice
         self._held: list[bytes] = []
         self._size = 0
         self._ended = False
         self._source: Source | None = None
-        self._wrote_at = exchange.began
-        self._timer = self._loop.call_at(self._wrote_at + silence, self._tick)
+        self._wrote_at = exchange.began  # or as much as a beat later
+        self._pulse = pulse
+        pulse.add(self)
 
     # --- for the read callback
 
     def push(self, data: bytes) -> None:
-        """Say something; nothing when there is nothing."""
+        """Say something; nothing when there is nothing. Whoever knows that it flows may tell the exchange itself."""
         if not data:
             return
         if self.flowing:
-            self._wrote_at = self._loop.time()
             self._exchange.chunk(data)
             return
         self._held.append(data)
@@ -81,7 +86,7 @@ class Outlet:
         if self._ended:
             return
         self._ended = True
-        self._timer.cancel()
+        self._pulse.discard(self)
         if not self.flowing:
             self._begin()
             data = b"".join([*self._held, data])
@@ -90,8 +95,8 @@ class Outlet:
 
     def close(self) -> None:
         """It is over, whether it was ended or not."""
-        self._timer.cancel()
-        self._headers, self._ping = tuple, bytes  # who holds us need not be held by us until the next collection
+        self._pulse.discard(self)
+        self._voice = None  # who holds us need not be held by us until the next collection
 
     # --- for the attempts
 
@@ -103,7 +108,7 @@ class Outlet:
     @property
     def left(self) -> float:
         """Seconds until silence lets the client see something."""
-        return self._wrote_at + self._silence - self._loop.time()
+        return self._wrote_at + self.silence - asyncio.get_running_loop().time()
 
     def drop(self) -> None:
         """The attempt failed: what is held of it is forgotten."""
@@ -114,16 +119,51 @@ class Outlet:
 
     def _begin(self) -> None:
         self.flowing = True
-        self.first_at = self._loop.time()
-        self._exchange.head(200, self._headers())
+        self.first_at = asyncio.get_running_loop().time()
+        self._exchange.head(200, self._voice.headers() if self._voice else ())
 
-    def _tick(self) -> None:
-        now = self._loop.time()
-        due = self._wrote_at + self._silence
-        if now >= due:
-            ping = self._ping()
-            if ping and not self._exchange.paused:  # one that does not read needs no sign of life
-                self.release()
-                self.push(ping)
-            due = now + self._silence
-        self._timer = self._loop.call_at(due, self._tick)
+    # --- for the pulse
+
+    def check(self, now: float) -> None:
+        """See whether silence has lasted long enough."""
+        exchange = self._exchange
+        if exchange.wrote:
+            exchange.wrote, self._wrote_at = False, now
+        elif now >= self._wrote_at + self.silence:
+            self._wrote_at = now
+            asyncio.get_running_loop().call_soon(self._break_silence)  # by itself, so that others are not its affair
+
+    def _break_silence(self) -> None:
+        ping = b"" if self._ended or self._voice is None else self._voice.ping()
+        if ping and not self._exchange.paused:  # one that does not read needs no sign of life
+            self.release()
+            self.push(ping)
+
+
+class Pulse:
+    """Looks after all outlets a few times within their silence: none needs a timer, nor to look at the clock."""
+
+    def __init__(self) -> None:
+        self._outlets: set[Outlet] = set()
+        self._gap = _BEAT
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, outlet: Outlet) -> None:
+        self._outlets.add(outlet)
+        self._gap = min(self._gap, outlet.silence / _BEATS)
+        if self._timer is None:
+            self._wait()
+
+    def discard(self, outlet: Outlet) -> None:
+        self._outlets.discard(outlet)
+
+    def _wait(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._gap, self._beat)
+
+    def _beat(self) -> None:
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        for outlet in list(self._outlets):
+            outlet.check(now)
+        if self._outlets:
+            self._wait()

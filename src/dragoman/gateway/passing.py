@@ -55,6 +55,11 @@ class Passing:
         self._lost = False  # the last frame was one that the tap could not read: it may have been the end
 
     def feed(self, chunk: bytes) -> bytes:
+        sole = self._reader.sole
+        if not self._held and sole(chunk) is not None:
+            self._frames.count += 1
+            self.progress.begun, self._lost = True, False
+            return chunk
         if self.over:
             return b""
         self._held.append(chunk)
@@ -168,6 +173,8 @@ class _LastSeen:
         self.count = 0
         self.broken: DragomanError | None = None
         self._frames = frames
+        if hasattr(frames, "sole"):
+            self.sole = frames.sole  # counted by whoever asks
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
         return self._seen(self._frames.feed(chunk))

@@ -20,7 +20,7 @@ from dragoman.errors import (
     UpstreamViolation,
 )
 from dragoman.gateway import listing
-from dragoman.gateway.attempts import Attempts, Desk
+from dragoman.gateway.attempts import Attempts, Desk, Question
 from dragoman.gateway.backend import Fleet, Refused
 from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.limits import Share, check_conversation, check_tree
@@ -35,30 +35,36 @@ from dragoman.wire.http import Headers, HttpResponse
 
 _WHOLE_BYTES = 64 * 1024 * 1024
 _JSON = ("content-type", "application/json")
+_PLAIN_NODES = 16  # no fewer values than a message of a plain request has, with a share in the rest
 
 
 class Relay:
     """One question. Whoever runs it refuses what it raises, unless the exchange has begun by then."""
 
-    __slots__ = ("_call", "_client", "_desk", "_exchange", "_fleet", "_record")
+    __slots__ = ("_call", "_client", "_desk", "_exchange", "_fleet", "_plain", "_record")
 
     def __init__(self, desk: Desk, fleet: Fleet, exchange: Exchange, matched: Matched, record: Record) -> None:
         self._desk, self._fleet = desk, fleet
         self._exchange, self._record = exchange, record
-        self._client, self._call = matched.dialect, matched.call
+        self._client, self._call, self._plain = matched.dialect, matched.call, matched.plain
         record.dialect, record.operation, record.model = self._client.name, self._call.operation, self._call.model
 
     def run(self) -> Awaitable[None]:
         match self._call.operation:
             case "generate":
-                return self._generate(self._read())
+                return self._generate()
             case "count":
                 return self._count()
             case "models":
                 return self._models()
 
-    def _read(self) -> Conversation:
+    def read(self) -> Conversation:
+        """All that is asked. Raises MalformedRequest, TooLarge."""
         limits = self._fleet.config.server.limits
+        if self._plain is not None:
+            call = self._client.binding.match(self._exchange.request)
+            assert call is not None  # it was skimmed before
+            self._call, self._plain = call, None
         shape = check_tree(self._call.body, len(self._exchange.request.body), limits)
         try:
             asked = self._client.codec.parse_request(self._call)
@@ -68,13 +74,12 @@ class Relay:
         self._call = structs.replace(self._call, body=None)  # a stream may last, and the tree is large
         return asked
 
-    async def _generate(self, asked: Conversation) -> None:
-        self._record.streamed = asked.stream
-        attempts = self._attempts(asked)
-        if asked.stream:
-            del asked  # the attempts let go of it when the answer has begun
-            await self._stream(attempts).run()
-            return
+    def _generate(self) -> Awaitable[None]:
+        self._record.streamed = self._call.stream
+        attempts = self._attempts()
+        return self._stream(attempts).run() if self._call.stream else self._whole(attempts)
+
+    async def _whole(self, attempts: Attempts) -> None:
         whole = Whole(self._record, self._exchange.share)
         await attempts.through(whole)
         if whole.response is not None:
@@ -83,10 +88,16 @@ class Relay:
     def _stream(self, attempts: Attempts) -> Stream:
         server, journal = self._fleet.config.server, self._desk.journal
         told = (self._exchange, self._client, attempts, self._record, journal)
-        return Stream(*told, silence=server.ping, hold=server.hold)
+        return Stream(*told, silence=server.ping, hold=server.hold, pulse=self._desk.pulse)
 
-    def _attempts(self, asked: Conversation) -> Attempts:
-        return Attempts(self._desk, self._fleet, self._exchange, self._client, asked, self._record)
+    def _attempts(self) -> Attempts:
+        plain, limits = self._plain, self._fleet.config.server.limits
+        if plain is None or plain.messages > limits.messages or plain.messages * _PLAIN_NODES > limits.nodes:
+            asked, plain = self.read(), None  # the attempts let go of it when the answer has begun
+        else:
+            asked = plain.asked
+        question = Question(self._exchange, self._client, asked, plain, self.read)
+        return Attempts(self._desk, self._fleet, question, self._record)
 
     def _send(self, response: HttpResponse) -> None:
         self._record.status = response.status
@@ -102,8 +113,9 @@ class Relay:
         counts = self._client.counts
         if counts is None:
             raise ClientFault("this dialect counts no tokens", fault=Fault("not_found", "nothing counts here", 404))
-        asked = self._read()
-        tokens = await self._counted(self._attempts(asked))
+        attempts = self._attempts()
+        asked = attempts.asked
+        tokens = await self._counted(attempts)
         estimated = tokens is None
         body = counts.render_count(listing.estimate(asked) if tokens is None else tokens, estimated)
         marked: Headers = (("dragoman-estimate", "true"),) if estimated else ()
@@ -185,6 +197,10 @@ class Whole:
 
     def _tap(self, made: Plan, body: bytes) -> None:
         """Read along, for the record. Raises BadFrame for what nobody can read: half an answer, somebody's web page."""
+        skim = getattr(made.upstream.codec, "skim_reply", None)
+        if skim is not None and (seen := skim(body)) is not None:
+            self._record.usage, self._record.stop = seen.usage, seen.stop
+            return
         try:
             told = made.upstream.codec.parse_reply(body, made.sent)
         except (DragomanError, RecursionError) as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
@@ -20,6 +21,8 @@ from dragoman.gateway.problems import DEFAULT, Key, Origin, Problem, dotted, nea
 from dragoman.gateway.secrets import REMEDY, BadReference, Secret, Surroundings, literal, reference
 
 S = TypeVar("S", bound=Struct)
+
+fields_of = cache(structs.fields)  # it reads the annotations anew each time, and upstreams are many
 
 # What people write when they mean another key, too far apart for a likeness to tell.
 _OFTEN_MEANT = {
@@ -91,7 +94,7 @@ class Look:
     def table(self, shape: type[S], tree: object, at: Key) -> S | None:
         """The table as this Struct; None if something in it is wrong, which then has been told."""
         before = len(self.problems)
-        values = self.fields(structs.fields(shape), tree, at)
+        values = self.fields(fields_of(shape), tree, at)
         return shape(**values) if len(self.problems) == before else None
 
     def fields(self, fields: Iterable[structs.FieldInfo], tree: object, at: Key) -> dict[str, Any]:

@@ -95,8 +95,8 @@ def serve(
             async with admin.serving(gateway, config.server.admin_socket, config.server.admin_port):
                 await server.serve(listening, lambda: ready(running) if ready else None)
 
-    gc.collect()
-    gc.freeze()  # what is loaded by now stays: no collection need look at it again
+    gc.freeze()  # what is loaded by now stays: no collection need look at it
+    gc.enable()
     with contextlib.closing(listening), asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(main())
     return 0

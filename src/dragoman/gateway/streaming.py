@@ -14,7 +14,7 @@ from dragoman.errors import DragomanError, Fault, TransportError, UpstreamFault,
 from dragoman.gateway.attempts import Attempts
 from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.observe import Journal, Record
-from dragoman.gateway.outlet import Outlet
+from dragoman.gateway.outlet import Outlet, Pulse
 from dragoman.gateway.passing import Passing, Telling
 from dragoman.gateway.refusing import BUG, ENDING
 from dragoman.model.events import Failed
@@ -54,6 +54,7 @@ class Stream:
         *,
         silence: float,
         hold: float,
+        pulse: Pulse,
     ) -> None:
         self._exchange, self._record, self._journal = exchange, record, journal
         self._client, self._attempts = client, attempts
@@ -63,11 +64,12 @@ class Stream:
         self._hold = hold
         self._shown: asyncio.TimerHandle | None = None
         self._grace: asyncio.TimerHandle | None = None
-        self._outlet = Outlet(exchange, self._headers, self._ping, silence=silence)
+        self._outlet = Outlet(exchange, self, silence=silence, pulse=pulse)
 
     async def run(self) -> None:
         """Raises what the attempts raise as long as the client has seen nothing; then it is told in the stream."""
         outlet = self._outlet
+        self._exchange.streams()
         try:
             await self._attempts.through(self)
         except asyncio.CancelledError:
@@ -124,22 +126,31 @@ class Stream:
 
     def _hear(self, chunk: bytes) -> None:
         """The read callback."""
+        answer = self._answer
+        assert answer is not None
+        told = answer.feed(chunk)
+        if self._begun is not None or answer.over:
+            self._turn(answer, told)
+        elif told:
+            self._exchange.chunk(told)
+
+    def _turn(self, answer: Telling, told: bytes) -> None:
+        """It has yet to begin, or it is over."""
+        outlet = self._outlet
         if self._grace is not None:
             return  # it has said its end
-        answer, outlet = self._answer, self._outlet
-        assert answer is not None and self._reply is not None
-        told = answer.feed(chunk)
         if answer.fault is not None and not outlet.flowing:
             raise UpstreamFault(answer.fault.message, fault=answer.fault)
         if answer.over:
+            assert self._reply is not None
             outlet.end(told)
             self._grace = asyncio.get_running_loop().call_later(_GRACE, self._reply.close)
             return
         outlet.push(told)
         if self._begun is not None and answer.progress.begun:
             begun, self._begun = self._begun, None
-            begun()
             outlet.release()
+            begun()  # now that the head is out, nobody asks any more what was asked
             self._rest()
 
     def _rest(self) -> None:
@@ -151,7 +162,7 @@ class Stream:
 
     # --- what the client hears beside the answer
 
-    def _headers(self) -> Headers:
+    def headers(self) -> Headers:
         self._record.status = 200
         wanted = self._attempts.asked
         hints = wanted.hints.fields if wanted.hints else {}  # a client may choose among framings
@@ -160,7 +171,7 @@ class Stream:
         kind = self._client.binding.wrap(asked).header("accept") or "application/octet-stream"
         return (("content-type", kind), *_STREAM_HEADERS)
 
-    def _ping(self) -> bytes:
+    def ping(self) -> bytes:
         if self._answer is not None:
             return self._answer.ping()
         payload = self._client.codec.encoder(self._attempts.asked, REAL_WORLD).ping()

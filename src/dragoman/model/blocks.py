@@ -11,13 +11,26 @@ from dragoman.wire.jsonio import Json
 
 
 class Where(Struct, frozen=True, eq=False, gc=False):
-    """A place in the client's payload. Equal to every other, so that it never decides whether two values are.
+    """A place in the client's payload: a path, or a step from another place. Equal to every other, so that it never
+    decides whether two values are.
 
     `bare`: what a node there should hold was not given at all, which says less than giving nothing.
     """
 
-    path: str = ""
+    base: str | Where = ""
+    step: str | int = ""
     bare: bool = False
+
+    @property
+    def path(self) -> str:
+        """As people read it, `messages[3].content`: put together when somebody asks, which is seldom."""
+        base = self.base if isinstance(self.base, str) else self.base.path
+        if isinstance(self.step, int):
+            return f"{base}[{self.step}]"
+        return f"{base}.{self.step}" if self.step else base
+
+    def __repr__(self) -> str:
+        return f"Where({self.path!r}{', bare=True' if self.bare else ''})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Where)
@@ -32,7 +45,9 @@ NOWHERE = Where()
 class Extra(Struct, frozen=True):
     """Fields that only their own dialect family understands; rendered by that family and no other.
 
-    Those named in `spelling` only say how the family wrote what the node says anyway: nothing is lost without them.
+    A name is the field's place as seen from the node: `../name` stands on what the node came in, and all that came in
+    it may carry it. Those named in `spelling` only say how the family wrote what the node says anyway: nothing is lost
+    without them.
     """
 
     family: str
@@ -55,7 +70,9 @@ class Seal(Struct, frozen=True):
     kind: Literal["signature", "redacted", "encrypted"] = "signature"
 
 
-class Node(Struct, frozen=True, kw_only=True, tag=True):
+class Node(Struct, frozen=True, kw_only=True, tag=True, gc=False):
+    """What all have in common. Frozen values that hold older ones cannot hold themselves, so no collector looks."""
+
     extra: Extra | None = None
     at: Where = NOWHERE
 
@@ -63,7 +80,8 @@ class Node(Struct, frozen=True, kw_only=True, tag=True):
 class Opaque(Node, frozen=True):
     """What the model has no name for, whole, with the family that can read it.
 
-    `kind` is for people; `text` is what it says, if it says something, for families that cannot read it.
+    `kind` is for people; `text` is what it says, if it says something, for families that cannot read it. An `echo` says
+    what the rest of the conversation says too: nothing is lost without it.
     """
 
     family: str
@@ -71,6 +89,7 @@ class Opaque(Node, frozen=True):
     kind: str = ""
     cache: Cache | None = None
     text: str = ""
+    echo: bool = False
 
 
 class Text(Node, frozen=True):

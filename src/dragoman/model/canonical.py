@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain, pairwise, repeat
 from operator import is_
 from typing import TypeVar
 
@@ -13,24 +14,33 @@ from dragoman.model.blocks import Block, Extra, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message
 
 N = TypeVar("N", Text, Message)
+_KNOWN = "canonical"  # stands among what is known of a conversation
 
 
-def canonical(conversation: Conversation) -> Conversation:
-    """Give the conversation its canonical form.
+def canonical(conversation: Conversation, before: Conversation | None = None) -> Conversation:
+    """Give the conversation its canonical form. `before` is what it was made of: what stands there too, at the same
+    place, has it already.
 
     Results come first in their turn, and user messages that follow results belong to that turn; leading system
     messages are part of `system`; a text that says nothing and carries nothing is no block. Raises MalformedRequest
     for a call that the assistant does not make and a result that the user does not give: no target has a place for it.
     """
-    messages = [*map(_tidy, conversation.messages)]
+    if _KNOWN in conversation.__dict__:
+        return conversation
+    tidy = before.messages if before is not None and _KNOWN in before.__dict__ else ()
+    places = zip(conversation.messages, chain(tidy, repeat(None)), strict=False)
+    messages = [message if message is known else _tidy(message) for message, known in places]
     if _has_split_turns(messages):
         messages = _join_result_turns(messages)
     system = list(filter(_says_something, conversation.system))
     while messages and messages[0].role == "system" and _plain(messages[0]):
-        system.extend(_inherit(messages.pop(0)))
-    if _same(messages, conversation.messages) and _same(system, conversation.system):
-        return conversation
-    return structs.replace(conversation, messages=tuple(messages), system=tuple(system))
+        system += _lifted(messages.pop(0))
+    if not (messages or system) and (conversation.messages or conversation.system):
+        messages = [Message("system", ())]  # to say something empty is not to say nothing
+    if not _same(messages, conversation.messages) or not _same(system, conversation.system):
+        conversation = structs.replace(conversation, messages=tuple(messages), system=tuple(system))
+    conversation.__dict__[_KNOWN] = True
+    return conversation
 
 
 def _same(nodes: list[N], others: tuple[N, ...]) -> bool:
@@ -56,15 +66,15 @@ def _says_something(block: Block) -> bool:
 def _tidy(message: Message) -> Message:
     role, tidy, others = message.role, True, False
     for block in message.blocks:
-        if isinstance(block, ToolResult):
+        if type(block) is ToolResult:
             if role != "user":
                 raise MalformedRequest(f"a tool result stands in a message of the role {role}", at=block.at.path)
             tidy = tidy and not others
             continue
         others = True
-        if isinstance(block, Text):
+        if type(block) is Text:
             tidy = tidy and bool(block.text)
-        elif isinstance(block, ToolCall) and role != "assistant":
+        elif type(block) is ToolCall and role != "assistant":
             raise MalformedRequest(f"a tool call stands in a {role} message", at=block.at.path)
     if tidy:
         return message
@@ -74,17 +84,10 @@ def _tidy(message: Message) -> Message:
     return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
 
 
-def _has_split_turns(messages: Iterable[Message]) -> bool:
+def _has_split_turns(messages: Sequence[Message]) -> bool:
     """Whether a user message follows results."""
-    answered = False
-    for message in messages:
-        if message.role == "user":
-            if answered:
-                return True
-            answered = _has_results(message)
-        else:
-            answered = False
-    return False
+    followed = [one for one, other in pairwise(messages) if one.role == other.role == "user"]
+    return any(map(_has_results, followed))
 
 
 def _join_result_turns(messages: Iterable[Message]) -> list[Message]:
@@ -125,12 +128,22 @@ def _union(one: Extra | None, other: Extra | None) -> Extra | bool | None:
 
 
 def _plain(message: Message) -> bool:
-    return all(isinstance(block, Text) for block in message.blocks)
+    """Whether it is texts and nothing else, and each of them can carry what the message says beside them."""
+    outer = _outer(message.extra)
+    return all(isinstance(block, Text) and _union(outer, block.extra) is not False for block in message.blocks)
 
 
-def _inherit(message: Message) -> Iterable[Text]:
-    """The texts of a system message, each keeping the message's own extra fields."""
+def _lifted(message: Message) -> Iterable[Text]:
+    """The texts of a system message, each with the message's own fields, as those of what it came in."""
+    outer = _outer(message.extra)
     for block in message.blocks:
+        extra = _union(outer, block.extra)
         if isinstance(block, Text):
-            extra = _union(message.extra, block.extra)
-            yield structs.replace(block, extra=extra if isinstance(extra, Extra) else block.extra)
+            yield block if extra is block.extra else structs.replace(block, extra=extra)
+
+
+def _outer(extra: Extra | None) -> Extra | None:
+    if extra is None:
+        return None
+    fields = {name if name in extra.spelling else f"../{name}": value for name, value in extra.fields.items()}
+    return Extra(extra.family, fields, extra.spelling)

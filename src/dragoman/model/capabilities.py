@@ -33,10 +33,13 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     choice_names: bool = False  # `auto` or `any` may be limited to some tools
     parallel_flag: bool = False
     strict_tools: bool = False
+    one_name_each: bool = True  # no two tools have one name, those of the service included
     result_media: bool = False  # a tool result may hold images and documents
     result_errors: bool = False  # a tool result may say that it is an error
+    tool_fields: Mapping[str, str] = {}  # fields of tools that several families have: by their name, its own
     # content
     media: frozenset[tuple[str, str]] = frozenset()  # (kind, how)
+    media_roles: frozenset[str] = frozenset({"user", "assistant", "system"})  # whose turns may hold them
     media_types: Mapping[str, frozenset[str]] = {}  # by kind, of what is given as base64; none: any
     reasoning: bool = False  # takes its own family's reasoning back, and shows reasoning in answers
     sealed_reasoning: bool = False  # takes reasoning back only with its seal
@@ -45,13 +48,16 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     seal_slot: bool = False  # has a place where a foreign seal can travel, marked (D50)
     seal_bytes: bool = False  # its seals are bytes, written as base64
     cache_marks: int = 0
+    media_fields: Mapping[str, str] = {}  # fields of media that several families have: by their name, its own
     # answers
     streams_only: bool = False  # every answer is a stream: a whole one is a stream that was gathered
     answer_media: bool = True  # an answer may hold the media that a question may
     interleaves: bool = True  # several blocks may be open at once
     whole_calls: bool = False  # in a stream a call comes whole, its arguments an object
     choices: bool = False  # n > 1
+    pauses: bool = False  # it may stop to be asked to go on, whoever does so
     citations: bool = False
+    answer_fields: Mapping[str, str] = {}  # fields of an answer that several families have: by their name, its own
     raw_tools: bool = False  # models behind it may write tool calls as raw tokens into the text
     # limits and knobs
     knobs: frozenset[str] = frozenset()
@@ -65,6 +71,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     least_budget: int = 0  # not 0: of thinking as Claude has it, which excludes some other wishes
     thinking_show: bool = False  # thinking may be asked for without being shown
     user: bool = False  # takes a user id
+    options: Mapping[str, str] = {}  # fields of a request that several families have: by their name, its own
+    option_needs: Mapping[str, str] = {}  # of those, one that is refused unless another field is true
     stop_limit: int | None = None  # how many stop sequences; 0: none at all
     max_tokens: int | None = None  # not None: required, and this is the default
     zero_tokens: bool = False  # max_tokens 0 is allowed (cache pre-warm)

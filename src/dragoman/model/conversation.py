@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from enum import Enum
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct, structs
 
-from dragoman.model.blocks import Block, Cache, Extra, Node, Opaque, Text
+from dragoman.model.blocks import (
+    Block,
+    Cache,
+    Extra,
+    Media,
+    Node,
+    Opaque,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+    Where,
+)
 from dragoman.wire.jsonio import Json
 
 Role: TypeAlias = Literal["user", "assistant", "system"]
@@ -39,6 +52,7 @@ class ToolChoice(Struct, frozen=True):
     mode: Literal["auto", "any", "none", "one"] = "auto"
     names: tuple[str, ...] = ()
     parallel: bool | None = None
+    at: Where = Where("tool_choice")
 
 
 class Output(Struct, frozen=True):
@@ -60,7 +74,7 @@ class Thinking(Struct, frozen=True):
     show: bool | None = None  # None: as the target does by itself
 
 
-class Conversation(Node, frozen=True, dict=True):
+class Conversation(Node, frozen=True, dict=True, gc=True):
     model: str
     messages: tuple[Message, ...]
     system: tuple[Text, ...] = ()
@@ -78,9 +92,57 @@ class Conversation(Node, frozen=True, dict=True):
     hints: Extra | None = None  # request headers that matter to one family
 
     @cached_property
+    def inventory(self) -> Inventory:
+        """What its messages hold, looked through once."""
+        return _inventory(self.messages)
+
+    @property
     def kinds(self) -> frozenset[type[Block]]:
-        """The types of the blocks of its messages: a filter for what is not there need not look through them all."""
-        return frozenset({type(block) for message in self.messages for block in message.blocks})
+        """The types of the blocks of its messages."""
+        return self.inventory.kinds
+
+    def knowing(self, other: Conversation) -> Conversation:
+        """Itself, and what was found out about the other, which it was made of, need not be found out again."""
+        if self.messages is other.messages:
+            self.__dict__.update(other.__dict__)
+        elif "tokens" in other.__dict__:  # an estimate, and what is made of it says much the same
+            self.__dict__.setdefault("tokens", other.__dict__["tokens"])
+        return self
+
+
+class Inventory(Struct, frozen=True, gc=False):
+    """Blocks by their kind: a filter for one kind of thing need not look through all messages, and most of them find
+    that there is nothing to do."""
+
+    kinds: frozenset[type[Block]]
+    texts: list[Text]
+    calls: list[ToolCall]
+    results: list[ToolResult]
+    thoughts: list[Reasoning]
+    others: list[Media | Opaque]
+    parts: list[Text | Media | Opaque]  # what the results hold
+
+    @property
+    def media(self) -> list[Media]:
+        """In results, too."""
+        return [node for node in (*self.others, *self.parts) if type(node) is Media]
+
+    @property
+    def marked(self) -> list[Text | ToolCall | ToolResult | Media | Opaque]:
+        """All that carries a cache mark, in results, too."""
+        nodes = (*self.texts, *self.calls, *self.results, *self.parts, *self.others)
+        return [node for node in nodes if node.cache]
+
+
+def _inventory(messages: tuple[Message, ...]) -> Inventory:
+    found: defaultdict[type[Block], list[Any]] = defaultdict(list)
+    for message in messages:
+        for block in message.blocks:
+            found[type(block)].append(block)
+    kinds = frozenset(found)
+    parts = [part for result in found[ToolResult] for part in result.content]
+    others = found[Media] + found[Opaque]
+    return Inventory(kinds, found[Text], found[ToolCall], found[ToolResult], found[Reasoning], others, parts)
 
 
 def bare(conversation: Conversation) -> Conversation:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from time import monotonic
 
 from dragoman.errors import ConnectFailed, LocalMisuse
@@ -21,11 +22,10 @@ from dragoman.upstream.dial import dial
 from dragoman.upstream.pool import Lane, LaneState, PoolLimits
 from dragoman.upstream.reply import Reply, Stale, Timeouts
 from dragoman.upstream.tls import Tls
-from dragoman.wire.http import HttpRequest
+from dragoman.wire.http import Headers, HttpRequest
 
 __all__ = ["Client", "LaneState", "PoolLimits", "Reply", "Timeouts", "Tls"]
 
-READ_BYTES = 64 * 1024
 _ONE_PIECE = 64 * 1024  # bytes of a body that are copied behind the head rather than passed beside it
 _SWEEP_SECONDS = 0.25
 _CLOSE_SECONDS = 1.0
@@ -64,7 +64,6 @@ class Client:
     def __init__(self, *, caps: PoolLimits | None = None, sweep_seconds: float = _SWEEP_SECONDS) -> None:
         self._caps = caps or PoolLimits()
         self._sweep_seconds = sweep_seconds
-        self._buffer = memoryview(bytearray(READ_BYTES))
         self._ways: dict[tuple[str, Tls | None, str | None], _Way] = {}
         self._lanes: dict[tuple[str, Tls | None, Proxy | None], Lane] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -140,7 +139,7 @@ class Client:
         left = max(began + timeouts.total - monotonic(), 0.0)
         within = Timeouts(dns=min(timeouts.dns, left), connect=min(timeouts.connect, left), tls=min(timeouts.tls, left))
         connection = await dial(
-            lambda: Connection(way.lane, self._buffer), way.address, timeouts=within, tls=way.tls, proxy=way.proxy
+            lambda: Connection(way.lane), way.address, timeouts=within, tls=way.tls, proxy=way.proxy
         )
         self._must_be_open(connection)
         return connection
@@ -165,21 +164,28 @@ class Client:
 
 def _render(way: _Way, request: HttpRequest) -> tuple[bytes, ...]:
     """Write the head, and the body behind or beside it. Raises LocalMisuse for what would break out of the head."""
-    body, method = request.body, request.method
-    query = "&".join(filter(None, (way.address.query, request.query)))
-    path = f"{way.before}{request.path}"
-    target = f"{path}?{query}" if query else path
-    fields = [f"{name}: {value}\r\n" for name, value in request.headers if name.lower() not in _OURS]
-    if body or method not in ("GET", "HEAD"):
-        fields.append(f"content-length: {len(body)}\r\n")
-    head = f"{method} {target} HTTP/1.1\r\n{way.fixed}{''.join(fields)}\r\n"
-    lines = len(fields) + way.fixed.count("\n") + 2
+    body = request.body
+    begun = _begun(
+        way.before, way.address.query, way.fixed, request.method, request.path, request.query, request.headers
+    )
+    if body or request.method not in ("GET", "HEAD"):
+        begun += b"content-length: %d\r\n" % len(body)
+    return (b"%b\r\n%b" % (begun, body),) if len(body) <= _ONE_PIECE else (begun + b"\r\n", body)
+
+
+@lru_cache(maxsize=64)
+def _begun(before: str, asked: str, fixed: str, method: str, path: str, query: str, headers: Headers) -> bytes:
+    """A head but for its end: many requests differ in their bodies only."""
+    query = "&".join(filter(None, (asked, query)))
+    target = f"{before}{path}?{query}" if query else f"{before}{path}"
+    fields = [f"{name}: {value}\r\n" for name, value in headers if name.lower() not in _OURS]
+    head = f"{method} {target} HTTP/1.1\r\n{fixed}{''.join(fields)}"
+    lines = len(fields) + fixed.count("\n") + 1
     if head.count("\n") != lines or head.count("\r") != lines or "\0" in head:
         raise LocalMisuse("a request's method, path or header holds a line break or a NUL")
-    if not method.isalpha() or not request.path.startswith("/") or " " in target or not target.isascii():
+    if not method.isalpha() or not path.startswith("/") or " " in target or not target.isascii():
         raise LocalMisuse("a request's method or path is not written as HTTP needs it")
     try:
-        raw = head.encode("latin-1")
+        return head.encode("latin-1")
     except UnicodeEncodeError as error:
         raise LocalMisuse("a request's header holds characters that HTTP cannot carry") from error
-    return (raw + body,) if len(body) <= _ONE_PIECE else (raw, body)

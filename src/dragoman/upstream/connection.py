@@ -15,6 +15,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from dragoman.errors import BadFrame, DragomanError, Reset, Truncated
 from dragoman.upstream.reply import Stale
+from dragoman.wire.http import parse_headers
 
 if TYPE_CHECKING:
     from dragoman.upstream.pool import Lane
@@ -22,18 +23,12 @@ if TYPE_CHECKING:
 
 HEAD_BYTES = 64 * 1024  # of heads, 1xx included; and of anything else that brings no body, such as trailers
 HEAD_FIELDS = 128
-# Names that most answers have: no other string is made for them.
-_COMMON = "cache-control connection content-length content-type date request-id server transfer-encoding x-request-id"
-_NAMES = {spelt.encode(): name for name in _COMMON.split() for spelt in (name, name.title())}
 STALE_SECONDS = 1.0  # that a kept connection is closed shows within a round trip; later, the request may have run
 
 
-class Connection(asyncio.BufferedProtocol):
-    """Reads into a buffer that all connections of a client share: the loop fills it and hands it over in one step."""
-
+class Connection(asyncio.Protocol):
     __slots__ = (
         "_barren",
-        "_buffer",
         "_chunks",
         "_end",
         "_fields",
@@ -51,12 +46,11 @@ class Connection(asyncio.BufferedProtocol):
         "on_body",
     )
 
-    def __init__(self, lane: Lane, buffer: memoryview) -> None:
+    def __init__(self, lane: Lane) -> None:
         self.idle_since = 0.0
         self._chunks: list[bytes] = []
         self.on_body = self._chunks.append  # the parser calls it: no Python frame for a chunk
         self._lane = lane
-        self._buffer = buffer
         self._transport: asyncio.Transport | None = None
         self._parser: HttpResponseParser | None = None
         self._reply: Reply | None = None
@@ -89,11 +83,13 @@ class Connection(asyncio.BufferedProtocol):
         """Whether part of the request is still here."""
         return self._transport is not None and self._transport.get_write_buffer_size() > 0
 
-    def usable(self) -> bool:
-        """Whether an idle connection is still good: open, and with nothing to read, which could only be its end."""
+    def usable(self, since: float) -> bool:
+        """Whether an idle connection is still good: open, and with nothing to read, which could only be its end. One
+        that is idle only `since` then is not looked at: its end would be seen when we ask.
+        """
         if self._transport is None or self._transport.is_closing():
             return False
-        return self._lane.quiet(self._transport.get_extra_info("socket").fileno())
+        return self.idle_since > since or self._lane.quiet(self._transport.get_extra_info("socket").fileno())
 
     def pause(self) -> None:
         if not self._paused and self._transport is not None:
@@ -116,30 +112,27 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         self._lane.connections.add(self)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
+    def data_received(self, data: bytes) -> None:
         reply, parser = self._reply, self._parser
         if reply is None or parser is None:
             self.abort()  # bytes that nobody asked for
             return
         reply.fresh = True
-        fault: Exception | None = None
         try:
-            parser.feed_data(self._buffer[:nbytes])
+            parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade) as error:
-            fault = error
+            self._conclude(reply, error)
+            return
         chunks = self._chunks
-        if fault is not None or self._end is not None:
-            self._conclude(reply, fault)
+        if self._end is not None:
+            self._conclude(reply, None)
         elif chunks:
-            body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            body = b"".join(chunks)  # of one piece it makes no copy
             chunks.clear()
             self._barren = 0
             reply.take(body)
         else:
-            self._barren += nbytes
+            self._barren += len(data)
             if self._barren > HEAD_BYTES:
                 self._gone(BadFrame(f"{self._lane.name} sent more than {HEAD_BYTES} bytes of head or trailers"))
 
@@ -177,7 +170,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if len(fields) > HEAD_FIELDS:
             self._refuse(f"sent a head of more than {HEAD_FIELDS} fields")
-        headers = tuple([(_NAMES.get(name) or _name(name), value.decode("latin-1").rstrip()) for name, value in fields])
+        headers = parse_headers(fields)
         self._fields = []
         for name, value in headers:
             if name == "transfer-encoding" and value.lower() != "chunked":
@@ -255,10 +248,6 @@ class Connection(asyncio.BufferedProtocol):
             return True
         except ssl.SSLError:
             return False
-
-
-def _name(raw: bytes) -> str:
-    return raw.decode("latin-1").lower()
 
 
 def _ends_with_the_connection(reply: Reply) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, Literal, NoReturn, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from dragoman.errors import Fault, UpstreamFault
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
@@ -86,9 +86,9 @@ class Secret:
 
 def with_headers(request: HttpRequest, headers: Headers) -> HttpRequest:
     """The request with these headers in place of its own of the same names."""
-    names = {name for name, _ in headers}
-    kept = tuple(header for header in request.headers if header[0] not in names)
-    return structs.replace(request, headers=kept + headers)
+    names = [name for name, _ in headers]
+    kept = [header for header in request.headers if header[0] not in names]
+    return HttpRequest(request.method, request.path, request.query, (*kept, *headers), request.body)
 
 
 class StaticKey(Struct, frozen=True):

@@ -98,6 +98,8 @@ def _check(host: str, found: Sequence[_Found]) -> None:
 
 
 async def _connect(found: Sequence[_Found]) -> socket.socket:
+    if len(found) == 1:
+        return await _attempt(found[0])  # there is nobody to race with
     loop = asyncio.get_running_loop()
     tasks: list[asyncio.Task[socket.socket]] = []
     running: set[asyncio.Task[socket.socket]] = set()

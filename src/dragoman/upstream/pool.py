@@ -1,23 +1,25 @@
 """One lane per origin: its kept connections, how many exchanges may run at once, and the short queue before it.
 
-A slot changes hands: whoever ends gives it to the first who waits, so nobody overtakes. A new connection is made only
-when none is idle, so there are never more connections than slots.
+A new connection is made only when none is idle, so there are never more connections than slots.
 """
 
 from __future__ import annotations
 
-import asyncio
 import select
-from collections import deque
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from dragoman.errors import ConnectFailed, Fault
+from dragoman.upstream.slots import Full, Slots
 
 if TYPE_CHECKING:
     from dragoman.upstream.connection import Connection
     from dragoman.upstream.reply import Reply
+
+
+_FRESH = 0.05  # seconds after an answer in which nobody asks whether its connection has ended
 
 
 class PoolLimits(Struct, frozen=True):
@@ -46,49 +48,29 @@ class Lane:
         self.live: set[Reply] = set()
         self._limits = limits
         self._idle: list[Connection] = []
-        self._active = 0
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._slots = Slots(limits.connections, limits.waiting)
         self._poll = select.poll() if hasattr(select, "poll") else None  # one for all: each has a table of its own
+        self.leave = self._slots.give
 
     @property
     def state(self) -> LaneState:
-        return LaneState(self.name, self._active, len(self._idle), len(self._waiters))
+        return LaneState(self.name, self._slots.active, len(self._idle), self._slots.waiting)
 
     async def enter(self, within: float) -> None:
         """Take a slot, waiting for one if need be. Raises ConnectFailed of kind `overloaded`."""
-        if self._active < self._limits.connections:
-            self._active += 1
+        if self._slots.take():
             return
-        if len(self._waiters) >= self._limits.waiting:
-            raise self._overloaded("and its queue is full")
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        seconds = min(within, self._limits.wait_seconds)
         try:
-            async with asyncio.timeout(seconds):
-                await waiter
-        except BaseException as error:
-            if waiter.done() and not waiter.cancelled():
-                self.leave()  # the slot came in the moment we gave up
-            elif waiter in self._waiters:
-                self._waiters.remove(waiter)
-            if isinstance(error, TimeoutError):
-                raise self._overloaded(f"and none ended within {seconds:g} s") from None
-            raise
-
-    def leave(self) -> None:
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
-        self._active -= 1
+            await self._slots.wait(min(within, self._limits.wait_seconds))
+        except Full as full:
+            message = f"{self.name} is busy: {self._limits.connections} requests are running, {full}"
+            raise ConnectFailed(message, fault=Fault("overloaded", message, 503, retry_after=1.0)) from None
 
     def take(self) -> Connection | None:
         """Give the connection used last, if one is idle and still good."""
         while self._idle:
             connection = self._idle.pop()
-            if connection.usable():
+            if connection.usable(since=monotonic() - _FRESH):
                 return connection
             connection.abort()
         return None
@@ -131,7 +113,3 @@ class Lane:
             reply.close()
         for connection in list(self.connections):
             connection.abort()
-
-    def _overloaded(self, why: str) -> ConnectFailed:
-        message = f"{self.name} is busy: {self._limits.connections} requests are running, {why}"
-        return ConnectFailed(message, fault=Fault("overloaded", message, 503, retry_after=1.0))

@@ -143,7 +143,8 @@ class Reply:
 
     def close(self) -> None:
         """Give the exchange up; an unfinished one closes its connection. May be called twice, and from `on_bytes`."""
-        self.fail(Reset(f"the exchange with {self._lane.name} was closed here before its end"))
+        if not self._ended:
+            self.fail(Reset(f"the exchange with {self._lane.name} was closed here before its end"))
 
     # What follows is for the connection, the client and the sweeper.
 
@@ -163,13 +164,14 @@ class Reply:
         self._wake()
 
     def take(self, body: bytes) -> None:
-        if self._sink is None:
+        sink = self._sink
+        if sink is None:
             self._held.append(body)
             if self._connection is not None and sum(map(len, self._held)) > HELD:
                 self._connection.pause()
             return
         try:
-            self._sink(body)
+            sink(body)
         except Exception as error:  # noqa: BLE001  whatever the reader raises belongs to whoever awaits `pump`
             self.fail(error)
 

@@ -175,13 +175,13 @@ class Fields:
         path, blame = self.path(name), self.blame
         return [Fields(item, f"{path}[{index}]", blame) for index, item in enumerate(value)]
 
-    def objects(self, name: str) -> list[tuple[dict[str, Json], str]]:
-        """Take an array of objects, each as it is and with its path, for whoever can do without Fields."""
-        path, blame, objects = self.path(name), self.blame, self.array(name)
+    def objects(self, name: str) -> list[dict[str, Json]]:
+        """Take an array of objects as it is, for whoever can do without Fields."""
+        objects = self.array(name)
         for index, item in enumerate(objects):
             if not isinstance(item, dict):
-                raise blame(f"expected an object, got {describe(item)}", at=f"{path}[{index}]")
-        return [(item, f"{path}[{index}]") for index, item in enumerate(cast("list[dict[str, Json]]", objects))]
+                raise self.blame(f"expected an object, got {describe(item)}", at=f"{self.path(name)}[{index}]")
+        return cast("list[dict[str, Json]]", objects)
 
     @overload
     def strings(self, name: str) -> tuple[str, ...]: ...

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from email.utils import parsedate_to_datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from time import time
 from typing import TypeAlias
 from urllib.parse import parse_qsl
@@ -15,6 +16,21 @@ from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
 Headers: TypeAlias = tuple[tuple[str, str], ...]
+
+
+_MEMORABLE = 160  # bytes of a field, so that those who send long ones do not fill our memory
+
+
+def parse_headers(fields: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Header fields as they came. Most have come before, word for word: for those, nothing is made."""
+    return tuple([_known(*each) if len(each[0]) + len(each[1]) <= _MEMORABLE else _parse(*each) for each in fields])
+
+
+def _parse(name: bytes, value: bytes) -> tuple[str, str]:
+    return name.decode("latin-1").lower(), value.decode("latin-1").rstrip()
+
+
+_known = lru_cache(512)(_parse)
 
 
 def _look_up(headers: Headers, name: str, default: str) -> str:

@@ -201,6 +201,8 @@ def test_unknown_fields_of_known_objects_come_back() -> None:
             ]
         },
         {"tools": [{"name": "f", "input_schema": "anything"}]},
+        {"tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "auto", "new": 5}},
+        {"messages": [{"role": "system", "content": "x", "text": "not what it says"}]},
         {"tools": [{"type": "custom_20990101", "no": "name"}]},
     ],
 )

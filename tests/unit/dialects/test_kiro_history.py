@@ -316,6 +316,15 @@ def test_a_turn_in_that_form_is_left_alone(message: Message) -> None:
     assert not list(notes)
 
 
+def test_many_turns_without_text_are_one_note_for_each_text_that_they_got() -> None:
+    asked = turn("user", RESULT)
+    _, notes = build(asked, turn("assistant", CALL), asked, turn("assistant", Text("a")), asked)
+    assert [(note.rule, note.at, note.detail) for note in notes] == [
+        ("kiro.text.missing", "here", f"no text {where}, and the service wants one; it is {words!r}")
+        for where, words in (("stands in 3 turns or results", "Tool results provided."), ("stands here", "."))
+    ]
+
+
 def test_parts_of_a_result_are_joined() -> None:
     (built,), notes = build(turn("user", ToolResult("t", (Text("a"), Text("b"))), Text("c")))
     assert built.blocks[0] == ToolResult("t", (Text("a\nb"),))

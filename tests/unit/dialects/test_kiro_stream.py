@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -66,6 +68,7 @@ from tests.unit.dialects.kiro_talk import (
     usage,
     user,
 )
+from tests.unit.wire.cutting import grows_linearly
 
 Body = dict[str, Any]
 
@@ -624,6 +627,34 @@ def test_a_native_call_makes_leaked_ones_text() -> None:
         answered(frames(call("t", "Read", stop=True), text(words), usage()), sent(ask(user("a"), tools=TOOLS)).plan)
     )
     assert (texts(after), len(calls(after))) == (words, 1)
+
+
+def leaking(piece: str, count: int, *, start: str = "", end: str = "") -> list[Any]:
+    """An answer in which a piece comes again and again."""
+    deltas = [TextDelta(0, part) for part in (start, *(piece for _ in range(count)), end) if part]
+    return [BlockStarted(0, Text("")), *deltas, BlockEnded(0), Stopped(Stop(Why.END))]
+
+
+@pytest.mark.parametrize(
+    ("start", "piece", "end"),
+    [
+        ('<invoke name="Read">', '<parameter name="a">', "</invoke>"),
+        ('<invoke name="Read">', '<parameter name="a">1</parameter>', "</invoke>"),
+        ("", "<function_calls>", '<invoke name="Read"></invoke>'),
+        ("", "[Called Read with args: {}]", ""),
+        ("", '[Called Read with args: {"', ""),
+        ("", '<invoke name="Write">', "</invoke>"),
+    ],
+)
+def test_the_search_for_leaked_calls_is_linear(start: str, piece: str, end: str) -> None:
+    def together(count: int) -> Callable[[], object]:
+        return partial(recovered, *leaking(start + piece * count + end, 1))
+
+    def apart(count: int) -> Callable[[], object]:
+        return partial(recovered, *leaking(piece, count, start=start, end=end))
+
+    grows_linearly(together, 400)
+    grows_linearly(apart, 400)
 
 
 def test_recovery_can_be_turned_off() -> None:

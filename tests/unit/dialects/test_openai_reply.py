@@ -118,8 +118,8 @@ REPLIES = [
         "m",
         (
             Choice(
-                (Text("No.", extra=Extra("openai", {"refusal": True})),),
-                Stop(Why.REFUSAL, extra=Extra("openai", {"finish_reason": "stop"})),
+                (Text("No.", extra=Extra("openai", {"refusal": True}, frozenset({"refusal"}))),),
+                Stop(Why.REFUSAL, extra=Extra("openai", {"~finish_reason": "stop"}, frozenset({"~finish_reason"}))),
             ),
         ),
     ),
@@ -176,7 +176,7 @@ def test_a_refusal_that_says_stop_is_a_refusal() -> None:
     message = {"role": "assistant", "content": None, "refusal": "No."}
     choice = parse(with_choice(message=message, finish_reason="stop")).choices[0]
     assert choice.stop.why is Why.REFUSAL
-    assert choice.blocks == (Text("No.", extra=Extra("openai", {"refusal": True})),)
+    assert choice.blocks == (Text("No.", extra=Extra("openai", {"refusal": True}, frozenset({"refusal"}))),)
 
 
 def test_the_stop_sequence_where_an_upstream_names_it() -> None:

@@ -152,8 +152,10 @@ def test_reasoning_and_text_alternate_as_blocks() -> None:
 
 def test_a_refusal_is_a_text_of_its_own_and_refuses() -> None:
     reply = fold(read(wire(chunk({"refusal": "I "}), chunk({"refusal": "won't"}), chunk(finish="stop"), DONE)))
-    assert reply.choices[0].blocks == (Text("I won't", extra=Extra("openai", {"refusal": True})),)
-    assert reply.choices[0].stop == Stop(Why.REFUSAL, extra=Extra("openai", {"finish_reason": "stop"}))
+    refused = Extra("openai", {"refusal": True}, frozenset({"refusal"}))  # how it was spelt: the stop says it too
+    assert reply.choices[0].blocks == (Text("I won't", extra=refused),)
+    word = Extra("openai", {"~finish_reason": "stop"}, frozenset({"~finish_reason"}))
+    assert reply.choices[0].stop == Stop(Why.REFUSAL, extra=word)
 
 
 def test_content_as_parts() -> None:

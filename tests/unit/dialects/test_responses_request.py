@@ -145,8 +145,9 @@ def test_rows_49_and_50_every_item_of_codex_is_told_or_noted_elsewhere(name: str
     made = plan(RESPONSES, registry.get(name), asked)
     registry.get(name).binding.wrap(made.call())
     noted = {note.at for note in made.notes}  # most leave them out, Kiro tells some of them as text (D13)
-    gone = {f"input[{index}]" for index in (13, 14, 15, 16, 17, 18, 20, 21)} | {f"tools[{index}]" for index in range(3)}
+    gone = {f"input[{index}]" for index in (13, 14, 15, 16, 17, 20, 21)} | {f"tools[{index}]" for index in range(3)}
     assert gone <= noted
+    assert "later" in {tool.name for tool in made.sent.tools if isinstance(tool, ToolSpec)}  # all that [18] says
     said = [block for message in made.sent.messages for block in message.blocks]
     calls = {block.name for block in said if isinstance(block, ToolCall)}
     assert {"apply_patch", "local_shell", "agents__spawn", "exec_command"} <= calls
@@ -252,6 +253,37 @@ def test_a_namespaced_tool_can_be_offered_everywhere(name: str) -> None:
     assert "agents__spawn" in {tool.name for tool in made.sent.tools if isinstance(tool, ToolSpec)}
 
 
+def test_fields_called_as_ours_are_kept_where_they_stood() -> None:
+    inner = {"type": "function", "name": "g", "parameters": {}, "namespace": 2}
+    tools = [
+        {"type": "function", "name": "f", "parameters": {}, "namespace": {"description": "d"}},
+        {"type": "namespace", "name": "n", "description": "d", "namespace": 1, "tools": [inner]},
+    ]
+    assert home(tools=tools)["tools"] == tools
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_stored_prompt_alone_is_refused_where_nobody_has_it(name: str) -> None:
+    with pytest.raises(Unrepresentable, match="nothing in it to be answered"):
+        plan(RESPONSES, registry.get(name), read([], prompt={"id": "p"}))
+    assert plan(RESPONSES, RESPONSES, read([], prompt={"id": "p"})).verbatim
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_a_message_that_says_nothing_is_still_one(role: str) -> None:
+    asked = read([{"role": role, "content": ""}])
+    assert len(written(asked)["input"]) == 1
+    for name in OTHERS:
+        other = registry.get(name)
+        assert not other.codec.breaches(plan(RESPONSES, other, asked).call()), name
+
+
+def test_annotations_come_home_whoever_said_the_text() -> None:
+    said = {"type": "input_text", "text": "x", "annotations": [{"type": "new"}]}
+    items = [{"type": "message", "role": role, "content": [said]} for role in ("system", "user")]
+    assert home(items)["input"] == items
+
+
 def test_an_empty_namespace_is_kept_whole() -> None:
     tools = [{"type": "namespace", "name": "n", "description": "", "tools": []}]
     assert home(tools=tools)["tools"] == tools
@@ -293,7 +325,16 @@ def test_tool_choices(given: Any, choice: ToolChoice) -> None:
     assert written(asked).get("tool_choice", "auto") == given
 
 
-@pytest.mark.parametrize("given", [{"type": "web_search"}, {"type": "mcp", "server_label": "x"}], ids=str)
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"type": "web_search"},
+        {"type": "mcp", "server_label": "x"},
+        {"type": "function", "name": "f", "namespace": "unknown"},
+        {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f", "namespace": "unknown"}]},
+    ],
+    ids=str,
+)
 def test_a_choice_of_a_server_tool_is_kept_at_home(given: Any) -> None:
     assert home(tools=TOOLS, tool_choice=given)["tool_choice"] == given
 

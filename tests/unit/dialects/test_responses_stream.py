@@ -294,6 +294,15 @@ def test_a_text_arrives_once_and_whole_whatever_the_server_leaves_out(
     assert [bare(block) for block in blocks_of(*events, completed(MESSAGE), begun=begun)] == [(Text, "Hi there")]
 
 
+def test_a_part_of_an_unknown_kind_is_told_once_for_its_place_however_alike_another_is() -> None:
+    part, other = {"type": "new", "n": 1}, {"type": "new", "n": 2}
+    whole = {**MESSAGE, "content": [part, part]}
+    done = {"type": "response.content_part.done", "output_index": 0}
+    told = (BEGUN, done | {"content_index": 0, "part": part}, done | {"content_index": 0, "part": other}, words("late"))
+    blocks = blocks_of(*told, done | {"content_index": 1, "part": part}, ENDED | {"item": whole}, completed(whole))
+    assert [block.data for block in blocks if isinstance(block, Opaque)] == [part, part] and len(blocks) == 2
+
+
 @pytest.mark.parametrize("events", [(BEGUN, words("Hi "), words("there"), ENDED), (words("Hi there"),), (ENDED,)])
 def test_at_home_a_stream_that_clients_cannot_read_is_written_anew(events: tuple[dict[str, Any], ...]) -> None:
     answer = Answer(plan(RESPONSES, RESPONSES, NOBODY), still_world())

@@ -158,7 +158,7 @@ def test_what_is_held_is_bounded_and_past_it_the_stream_fails(monkeypatch: pytes
 )
 def test_the_stop_reason_follows_the_content(blocks: list[Event], said: Why, right: Why) -> None:
     """Rows 18 and 19, D6."""
-    back, notes = back_of(SettleStop())
+    back, notes = back_of(SettleStop(pauses=True))
     out = back.feed(stream(*blocks, why=said))
     (stopped,) = [event for event in out if isinstance(event, Stopped)]
     assert stopped.stop.why is right

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from dragoman.errors import Unrepresentable
 from dragoman.filters import DropForeign
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.capabilities import Capabilities
-from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
+from dragoman.model.conversation import Conversation, Message, Role, ToolChoice, ToolSpec
 from dragoman.model.notes import Notes
 
 TARGET = Capabilities(
@@ -114,6 +115,18 @@ def test_a_choice_of_a_tool_that_is_gone_is_no_choice() -> None:
     sent, rules = fit(Conversation("m", (USER,), tools=(search, tool), tool_choice=ToolChoice("any", ("web_search",))))
     assert (sent.tools, sent.tool_choice) == ((tool,), ToolChoice())
     assert rules == ["foreign.tool", "tools.choice tool_choice"]
+
+
+@pytest.mark.parametrize(("client", "kept"), [("openai", False), ("anthropic", True)])
+@pytest.mark.parametrize("role", ["assistant", "system"])
+def test_an_image_stays_where_the_target_takes_one_in_such_a_turn(role: Role, client: str, kept: bool) -> None:
+    picture, notes = Media("image", "image/png", "base64", "aGk="), Notes()
+    asked = Conversation("m", (USER, Message(role, (picture,)), USER))
+    target = structs.replace(TARGET, media_roles=frozenset({"user"}))
+    sent, _ = DropForeign(Capabilities(), client, target, "anthropic").forward(asked, notes)
+    words = Text("[image left out: this model cannot take it]")
+    assert sent.messages[1].blocks == (picture if kept else words,)
+    assert [note.rule for note in notes] == ([] if kept else ["media.replaced"])
 
 
 def test_losses_can_be_refused() -> None:

@@ -130,6 +130,8 @@ def test_one_tool_of_a_name_stays() -> None:
     search = Opaque("anthropic", {"type": "web_search_20250305", "name": "f"}, "web_search_20250305")
     sent, rules = fitted(Capabilities(), tools=(TOOL, ToolSpec("f", "again", {}), search))
     assert (sent.tools, rules) == ((TOOL,), ["tools.duplicate", "tools.duplicate"])
+    sent, rules = fitted(Capabilities(one_name_each=False), tools=(TOOL, ToolSpec("f", "again", {}), search, search))
+    assert (sent.tools, rules) == ((TOOL, search, search), ["tools.duplicate"])
 
 
 def test_a_fifth_cache_mark_is_dropped_the_oldest_of_the_messages_first() -> None:

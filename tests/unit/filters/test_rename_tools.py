@@ -168,3 +168,11 @@ def test_the_way_back_keeps_the_grammar_and_does_not_depend_on_batches(
     calls = [(e.choice, e.block.id) for e in whole if isinstance(e, BlockStarted) and isinstance(e.block, ToolCall)]
     assert len(set(calls)) == len(calls)
     assert all(id_ for _, id_ in calls)
+
+
+def test_the_choice_of_a_tool_that_is_not_ours_to_rename_keeps_its_name() -> None:
+    tools = (Opaque("anthropic", {"type": "new", "name": "odd name"}, "new"), ToolSpec("a.b", "", {}))
+    asked = Conversation("m", (), tools=tools, tool_choice=ToolChoice("any", ("odd name", "a.b")))
+    fitted, _, _ = forward(asked)
+    assert fitted.tools[0] is tools[0]
+    assert fitted.tool_choice.names == ("odd name", rename("a.b", NARROW))

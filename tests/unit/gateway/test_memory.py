@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import dragoman.dialects as registry
 from dragoman.conformance.laws import encoded, still_world
 from dragoman.conformance.samples import STREAMS
 from dragoman.errors import ClientFault, Fault
+from dragoman.gateway import memory
 from dragoman.gateway.memory import Memory
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message
@@ -27,6 +30,12 @@ def said(text: str) -> Conversation:
 
 def read(text: str, **fields: object) -> Conversation:
     return RESPONSES.codec.parse_request(RESPONSES.binding.unwrap({"model": "m", "input": text, **fields}))  # type: ignore[dict-item]
+
+
+def test_the_bounds_are_those_that_the_page_states() -> None:
+    assert (memory.MOST, memory.MOST_BYTES, memory.OLDEST) == (1000, 64 * 1024 * 1024, 6 * 3600)
+    page = Path("docs/dialects/responses.md").read_text()
+    assert "at most 1000 answers, 64 MB and 6 hours" in page
 
 
 def test_count_is_bounded_and_the_oldest_goes_first() -> None:

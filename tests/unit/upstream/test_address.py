@@ -77,7 +77,11 @@ def test_a_proxy_we_cannot_speak_to_is_refused_without_showing_it(url: str) -> N
         ("https://api.example.com", {"http_proxy": PROXY}, False),
         ("http://api.example.com", {"http_proxy": PROXY}, True),
         ("http://api.example.com", {"HTTP_PROXY": PROXY}, True),
-        ("http://api.example.com", {"HTTP_PROXY": PROXY, "REQUEST_METHOD": "GET"}, False),  # a CGI's client could set it
+        (
+            "http://api.example.com",
+            {"HTTP_PROXY": PROXY, "REQUEST_METHOD": "GET"},
+            False,
+        ),  # a CGI's client could set it
         ("http://api.example.com", {"HTTPS_PROXY": PROXY}, False),
     ],
 )

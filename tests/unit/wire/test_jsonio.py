@@ -9,7 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.wire.jsonio import Json, JsonError, Raw, decode, encode, pretty, quote, respelt, strings, typed
+from dragoman.wire.jsonio import (
+    Json,
+    JsonError,
+    ObjectText,
+    Raw,
+    decode,
+    encode,
+    is_whole,
+    object_of,
+    pretty,
+    quote,
+    respelt,
+    strings,
+    text_of,
+    typed,
+)
 
 DEEP = 100_000
 any_text = st.text(st.characters(exclude_categories=()), max_size=20)  # lone surrogates included
@@ -248,3 +263,27 @@ def test_what_is_no_inside_of_a_string_is_refused(pieces: list[str]) -> None:
     except ValueError:
         expected = []
     assert strings(insides) == (expected if all(expected) and expected else None)
+
+
+@given(st.dictionaries(any_text, values))
+def test_the_text_of_an_object_is_its_text_everywhere_and_still_knows_it(value: dict[str, Json]) -> None:
+    text = text_of(value)
+    plain = encode(value).decode()
+    assert text == plain
+    assert object_of(text) == object_of(plain) == decode(text)
+    assert encode({"a": [text]}) == encode({"a": [plain]})
+    assert quote(text) == quote(plain)
+    if isinstance(text, ObjectText):
+        assert object_of(text) is value
+
+
+@pytest.mark.parametrize("value", [None, 1, "a", ["a"], {"half": "\ud800"}])
+def test_only_whole_objects_are_known_by_their_text(value: Json) -> None:
+    text = text_of(value)
+    assert type(text) is str and decode(text) == value
+    assert is_whole(value) is not (value == {"half": "\ud800"})
+
+
+@pytest.mark.parametrize("text", ["", "[]", "1", '"{}"', "{", "{}}", "null"])
+def test_what_is_no_object_gives_none(text: str) -> None:
+    assert object_of(text) is None

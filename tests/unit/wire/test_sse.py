@@ -272,10 +272,25 @@ def test_a_row_is_the_frames_it_stands_for(lead: bytes, end: bytes) -> None:
     assert decoder.row(mould) is None
     assert [frame.raw for frame in frames] == [other]
     assert decoder.row(mould, blocks[1]) is None, "half a block is held, and comes first"
+    assert decoder.sole(mould, blocks[1]) is None
     assert [frame.raw for frame in decoder.feed(blocks[0][-1:])] == [blocks[0]]
     whole = decoder.row(mould, blocks[1] + blocks[2] + other)
     assert whole is not None and whole.raw == blocks[1] + blocks[2]
     assert [frame.raw for frame in decoder.feed(other)] == [other]
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
+def test_a_sole_frame_is_the_row_that_it_would_be(end: bytes) -> None:
+    decoder = SseDecoder(max_frame=400)
+    (first,) = decoder.feed(b'data: {"a":"x"}' + end)
+    mould = decoder.mould(first, 6, 7)
+    assert mould is not None
+    for text in (b"y", b'\\"', b"\\n", "漢".encode(), b"z" * 300):
+        block = b'data: {"a":"%b"}' % text + end
+        assert decoder.sole(mould, block) == decoder.row(mould, block) != None  # noqa: E711  a chain
+    for text in (b"", b"\\", b"\n", b'"', b'","b":"', b"\xff", b'x"}' + end + b'data: {"a":"y', b"z" * 400):
+        assert decoder.sole(mould, b'data: {"a":"%b"}' % text + end) is None
+    assert decoder.sole(mould, b'data: {"a":"}' + end) is None, "shorter than its mould"
 
 
 def test_data_of_several_lines_has_no_mould() -> None:

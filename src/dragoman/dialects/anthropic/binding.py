@@ -31,15 +31,14 @@ _COUNTED = frozenset(
 class AnthropicBinding(Struct, frozen=True):
     def match(self, request: HttpRequest) -> Call | None:
         path = request.path.rstrip("/")
-        hints = _hints(request)
         if request.method == "GET" and request.header("anthropic-version"):
             if path == _MODELS or path.startswith(_MODELS + "/"):
-                return Call("models", path[len(_MODELS) + 1 :], False, None, hints)
+                return Call("models", path[len(_MODELS) + 1 :], False, None, _hints(request))
             return None
-        operation = _PATHS.get(path)
+        operation = _PATHS.get(path) or _PATHS.get(f"/v1{path}")  # some clients' base URLs end with it, some do not
         if request.method != "POST" or operation is None:
             return None
-        return _call(Fields.of(request), operation, hints)
+        return _call(Fields.of(request), operation, _hints(request))
 
     def unwrap(self, body: Json) -> Call:
         return _call(Fields(body), "generate", {})

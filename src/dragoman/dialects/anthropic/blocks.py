@@ -86,39 +86,57 @@ def parse_block(fields: Fields) -> Block:
     return read(fields) if read else opaque(fields, kind)
 
 
-def parse_content(value: Json, at: str, blame: type[DragomanError]) -> tuple[Block, ...]:
+def parse_content(value: Json, at: Where, blame: type[DragomanError]) -> tuple[Block, ...]:
     """A message's content: a string, or an array of blocks and strings."""
     if isinstance(value, str):
-        return (Text(value, at=Where(at)),)
+        return (Text(value, at=at),)
     if not isinstance(value, list):
-        raise blame("expected a string or an array of blocks", at=at)
-    return tuple([_item(item, f"{at}[{index}]", blame) for index, item in enumerate(value)])
+        raise blame("expected a string or an array of blocks", at=at.path)
+    blocks: list[Block] = []
+    for index, item in enumerate(value):
+        place = Where(at, index)
+        usual = _USUAL.get(len(item)) if isinstance(item, dict) else None
+        block = usual(item, place) if usual else None  # type: ignore[arg-type]  # it is a dict then
+        blocks.append(block or _item(item, place, blame))
+    return tuple(blocks)
 
 
-def _item(item: Json, at: str, blame: type[DragomanError]) -> Block:
-    if isinstance(item, str):
-        return Text(item, at=Where(at))
-    return _plain(item, at, blame) or parse_block(Fields(item, at, blame))
+def _item(item: Json, at: Where, blame: type[DragomanError]) -> Block:
+    return Text(item, at=at) if isinstance(item, str) else parse_block(Fields(item, at.path, blame))
 
 
-def _plain(item: Json, at: str, blame: type[DragomanError]) -> Block | None:
-    """A block of the most usual shapes, which takes no Fields to read; None for all others."""
-    if not isinstance(item, dict):
+# The most usual shapes take no Fields to read.
+
+
+def _usual_text(item: dict[str, Json], at: Where) -> Text | None:
+    text = item.get("text")
+    return Text(text, at=at) if item.get("type") == "text" and isinstance(text, str) else None
+
+
+def _usual_result(item: dict[str, Json], at: Where) -> ToolResult | None:
+    call_id, text = item.get("tool_use_id"), item.get("content")
+    if item.get("type") != "tool_result" or not isinstance(text, str) or not isinstance(call_id, str) or not call_id:
         return None
-    kind, size = item.get("type"), len(item)
-    if kind == "text" and size == 2:
-        text = item.get("text")
-        return Text(text, at=Where(at)) if isinstance(text, str) else None
-    if kind == "tool_use" and size == 4:
-        call_id, name, given = item.get("id"), item.get("name"), item.get("input")
-        if isinstance(call_id, str) and isinstance(name, str) and isinstance(given, dict) and call_id and name:
-            return ToolCall(call_id, name, json_text(given, f"{at}.input", blame), at=Where(at))
-    if kind == "tool_result" and size == 3:
-        call_id, text = item.get("tool_use_id"), item.get("content")
-        if isinstance(call_id, str) and isinstance(text, str) and call_id:
-            content = (Text(text, at=Where(f"{at}.content")),) if text else ()
-            return ToolResult(call_id, content, at=Where(at))
-    return None
+    return ToolResult(call_id, (Text(text, at=Where(at, "content")),) if text else (), at=at)
+
+
+def _usual_call(item: dict[str, Json], at: Where) -> ToolCall | None:
+    call_id, name, given = item.get("id"), item.get("name"), item.get("input")
+    if item.get("type") != "tool_use" or not isinstance(given, dict) or not call_id or not name:
+        return None
+    if not isinstance(call_id, str) or not isinstance(name, str):
+        return None
+    try:
+        return ToolCall(call_id, name, jsonio.text_of(given), at=at)
+    except jsonio.JsonError:
+        return None
+
+
+_USUAL: dict[int, Callable[[dict[str, Json], Where], Block | None]] = {  # by how many fields there are
+    2: _usual_text,
+    3: _usual_result,
+    4: _usual_call,
+}
 
 
 # --- reading media
@@ -336,11 +354,8 @@ def render_arguments(call: ToolCall, blame: type[DragomanError] = Unrepresentabl
     """A call's arguments as the object they must be."""
     if not call.arguments and call.form == "json":
         return {}
-    try:
-        value = jsonio.decode(call.arguments) if call.form == "json" else None
-    except jsonio.JsonError:
-        value = None
-    if not isinstance(value, dict):
+    value = jsonio.object_of(call.arguments) if call.form == "json" else None
+    if value is None:
         raise blame(f"the arguments of {call.name} are no JSON object", at=call.at.path)
     return value
 

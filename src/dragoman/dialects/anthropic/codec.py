@@ -60,6 +60,7 @@ class AnthropicCodec(Struct, frozen=True):
             cache_marks=4,
             interleaves=False,
             citations=True,
+            pauses=True,
             knobs=frozenset(request.KNOBS),
             knob_ranges=(("temperature", 0.0, 1.0), ("top_p", 0.0, 1.0)),
             output=frozenset({"text", "schema"}),

@@ -11,6 +11,7 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 FAMILY = "anthropic"
+OUTER = "../"  # before the names of the fields of the message that a text came in
 
 
 def extra(fields: Fields) -> Extra | None:
@@ -27,6 +28,17 @@ def with_extra(body: dict[str, Json], kept: Extra | None) -> dict[str, Json]:
     if kept is None or kept.family != FAMILY:
         return body
     return _merged(body, kept.fields)
+
+
+def outer_fields(kept: Extra | None) -> dict[str, Json]:
+    """Those of what a node came in."""
+    if kept is None or kept.family != FAMILY:
+        return {}
+    return {name.removeprefix(OUTER): value for name, value in kept.fields.items() if name.startswith(OUTER)}
+
+
+def inner_fields(kept: Extra | None) -> dict[str, Json]:
+    return {name: value for name, value in kept.fields.items() if not name.startswith(OUTER)} if kept else {}
 
 
 def _merged(body: dict[str, Json], kept: Mapping[str, Json]) -> dict[str, Json]:
@@ -84,6 +96,6 @@ def _words(data: dict[str, Json]) -> str:
 def json_text(value: Json, at: str, blame: type[DragomanError]) -> str:
     """A value as JSON text."""
     try:
-        return jsonio.encode(value).decode()
+        return jsonio.text_of(value)
     except jsonio.JsonError as error:
         raise blame(str(error), at=at) from None

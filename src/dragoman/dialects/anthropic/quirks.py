@@ -34,6 +34,8 @@ class OwnReasoning:
     name = "anthropic.own_reasoning"
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        if not conversation.inventory.thoughts:
+            return conversation, None
         messages = tuple(_with_own_reasoning(message, notes) for message in conversation.messages)
         if all(one is other for one, other in zip(messages, conversation.messages, strict=True)):
             return conversation, None
@@ -49,10 +51,9 @@ def _with_own_reasoning(message: Message, notes: Notes) -> Message:
 
 
 def _own(block: Block, notes: Notes) -> Block | None:
-    at = block.at.path
     if not isinstance(block, Reasoning):
         return block
-    seal = block.seal
+    at, seal = block.at.path, block.seal
     if seal is not None and seal.kind == "encrypted":
         notes.dropped("anthropic.reasoning.encrypted", at, "the service has no encrypted reasoning")
         return None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby, takewhile
+
+from msgspec import structs
 
 from dragoman.dialects.anthropic.blocks import (
     identifier,
@@ -17,8 +20,10 @@ from dragoman.dialects.anthropic.nodes import (
     FAMILY,
     extra,
     extra_of,
+    inner_fields,
     json_text,
     opaque,
+    outer_fields,
     take_cache,
     with_cache,
     with_extra,
@@ -40,6 +45,7 @@ _THINKING = {"enabled": "on", "disabled": "off", "adaptive": "adaptive", "betwee
 _THINKING_TYPES = {mode: name for name, mode in _THINKING.items()}
 _DISPLAYS = {"summarized": True, "omitted": False}
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
+_MESSAGES = Where("messages")
 _PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 
 # --- reading
@@ -56,7 +62,7 @@ def parse_request(call: Call) -> Conversation:
 def _conversation(call: Call) -> Conversation:
     fields = Fields(call.body)
     kept: dict[str, Json] = {}  # what known objects hold beside what we know
-    messages = tuple([_read(item, at) for item, at in fields.objects("messages")])
+    messages = tuple([_read(item, Where(_MESSAGES, at)) for at, item in enumerate(fields.objects("messages"))])
     metadata = fields.maybe_child("metadata")
     user = metadata.text("user_id", "") if metadata else ""
     _keep(kept, "metadata", metadata)
@@ -103,11 +109,11 @@ def _system_text(item: Json, at: str) -> Text:
     return parse_text(fields)
 
 
-def _read(item: dict[str, Json], at: str) -> Message:
+def _read(item: dict[str, Json], at: Where) -> Message:
     role, content = item.get("role"), item.get("content")
     if len(item) == 2 and content is not None and isinstance(role, str) and role in _PLAIN_ROLES:
-        return Message(_PLAIN_ROLES[role], parse_content(content, f"{at}.content", MalformedRequest), at=Where(at))
-    fields = Fields(item, at)
+        return Message(_PLAIN_ROLES[role], parse_content(content, Where(at, "content"), MalformedRequest), at=at)
+    fields = Fields(item, at.path)
     said = fields.text("role").lower()
     if said == "tool":
         return _tool_message(fields)
@@ -121,7 +127,7 @@ def _message(fields: Fields, role: Role) -> Message:
     content = fields.any("content")
     blocks: tuple[Block, ...] = ()
     if content is not None or not calls:
-        blocks = parse_content(content, fields.path("content"), fields.blame)
+        blocks = parse_content(content, Where(fields.path("content")), fields.blame)
     return Message(role, blocks + calls, extra=extra(fields), at=Where(fields.at))
 
 
@@ -251,12 +257,14 @@ def _body(conversation: Conversation) -> dict[str, Json]:
     body: dict[str, Json] = {}
     if conversation.max_tokens is not None:
         body["max_tokens"] = conversation.max_tokens
-    if conversation.system:
-        body["system"] = _render_system(conversation.system)
-    body["messages"] = [_render_message(message) for message in conversation.messages]
+    system = tuple(takewhile(lambda text: not outer_fields(text.extra), conversation.system))
+    if system:
+        body["system"] = _render_system(system)
+    others = _system_messages(conversation.system[len(system) :])
+    body["messages"] = [_render_message(message) for message in (*others, *conversation.messages)]
     if conversation.tools:
         body["tools"] = [_render_tool(tool) for tool in conversation.tools]
-    if conversation.tool_choice != ToolChoice():
+    if conversation.tool_choice != ToolChoice() or _holds(conversation.extra, "tool_choice"):  # it needs its type
         body["tool_choice"] = _render_choice(conversation.tool_choice)
     body |= _render_form(conversation.output, conversation.thinking)
     if conversation.stop:
@@ -267,10 +275,22 @@ def _body(conversation: Conversation) -> dict[str, Json]:
     return with_extra(body, conversation.extra)
 
 
+def _holds(kept: Extra | None, name: str) -> bool:
+    """Whether something of this field was not understood and is kept."""
+    return kept is not None and kept.family == FAMILY and name in kept.fields
+
+
 def _render_system(system: Sequence[Text]) -> Json:
     if len(system) == 1 and (plain := plain_text(system[0])) is not None:
         return plain
     return [render_block(text) for text in system]
+
+
+def _system_messages(system: Sequence[Text]) -> Iterator[Message]:
+    """The messages that system texts came in, from the first one that had fields of its own."""
+    for outer, texts in groupby(system, lambda text: outer_fields(text.extra)):
+        bare = [structs.replace(text, extra=extra_of(inner_fields(text.extra))) for text in texts]
+        yield Message("system", tuple(bare), extra=extra_of(outer))
 
 
 def _render_message(message: Message) -> Json:
@@ -289,10 +309,9 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
     if tool.strict is not None:
         body["strict"] = tool.strict
     with_cache(body, tool.cache)
-    kept = tool.extra
-    if kept is not None and kept.family == FAMILY and "input_schema" in kept.fields:
+    if _holds(tool.extra, "input_schema"):
         del body["input_schema"]  # it came as something else than an object, and goes back as it came
-    return with_extra(body, kept)
+    return with_extra(body, tool.extra)
 
 
 def _render_choice(choice: ToolChoice) -> Json:

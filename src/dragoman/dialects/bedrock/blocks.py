@@ -307,11 +307,8 @@ def render_arguments(call: ToolCall, blame: type[DragomanError] = Unrepresentabl
     """A call's arguments as the object they must be."""
     if not call.arguments and call.form == "json":
         return {}
-    try:
-        value = jsonio.decode(call.arguments) if call.form == "json" else None
-    except jsonio.JsonError:
-        value = None
-    if not isinstance(value, dict):
+    value = jsonio.object_of(call.arguments) if call.form == "json" else None
+    if value is None:
         raise blame(f"the arguments of {call.name} are no JSON object", at=call.at.path)
     return value
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dragoman.dialects.bedrock.models import Vendor
 from dragoman.dialects.bedrock.nodes import with_extra
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import Extra
+from dragoman.model.blocks import Extra, Where
 from dragoman.model.conversation import Conversation, Output, Thinking, ToolChoice
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -115,13 +115,15 @@ class Settings:
     def tool_choice(self, said: Fields | None) -> ToolChoice:
         """toolChoice, and what it has no word for: `none`, and whether calls may be parallel."""
         mode, names = "auto", tuple[str, ...]()
+        at = Where("additionalModelRequestFields.tool_choice")
         if said is not None:
+            at = Where(said.at)
             mode, names = _choice(said)
         more = self._tool_choice
         if not isinstance(more, dict):
             if more is not None:
                 self._free["tool_choice"] = more
-            return ToolChoice(mode, names)  # type: ignore[arg-type]  # _MODES has them all
+            return ToolChoice(mode, names, at=at)  # type: ignore[arg-type]  # _MODES has them all
         rest = {**more}
         kind, alone = rest.pop("type", None), rest.pop("disable_parallel_tool_use", None)
         name = rest.pop("name", None)
@@ -129,11 +131,11 @@ class Settings:
         fits = fits and (kind == "tool") == (isinstance(name, str) and bool(name))
         if not fits:
             self._free["tool_choice"] = more
-            return ToolChoice(mode, names)  # type: ignore[arg-type]
+            return ToolChoice(mode, names, at=at)  # type: ignore[arg-type]
         if mode == "auto":
             mode, names = _MODES[str(kind)], (str(name),) if name else ()
         parallel = None if alone is None else not alone
-        return ToolChoice(mode, names, parallel)  # type: ignore[arg-type]
+        return ToolChoice(mode, names, parallel, at)  # type: ignore[arg-type]
 
 
 def _copied(value: Mapping[str, Json]) -> dict[str, Json]:

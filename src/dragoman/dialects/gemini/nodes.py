@@ -87,6 +87,6 @@ def own_data(block: Opaque, blame: type[DragomanError]) -> dict[str, Json]:
 def json_text(value: Json, at: str, blame: type[DragomanError]) -> str:
     """A value as JSON text."""
     try:
-        return jsonio.encode(value).decode()
+        return jsonio.text_of(value)
     except jsonio.JsonError as error:
         raise blame(str(error), at=at) from None

@@ -91,7 +91,7 @@ def _choice(calling: Fields) -> tuple[ToolChoice, dict[str, Json]]:
         rest["allowedFunctionNames"], allowed = [*allowed], ()
     if said and (said not in _MODES or (said == "VALIDATED" and not allowed)):
         rest["mode"] = said
-    return ToolChoice(mode, allowed), rest  # type: ignore[arg-type]  # _MODES has them all
+    return ToolChoice(mode, allowed, at=Where(calling.at)), rest  # type: ignore[arg-type]  # _MODES has them all
 
 
 # --- rendering

@@ -107,8 +107,7 @@ def _turns(body: dict[str, Json], model: str, *, named: bool) -> dict[str, Json]
 
 
 def _turn(entry: Json, model: str, named: bool) -> Json:
-    user = entry.get(USER) if isinstance(entry, dict) else None
-    if not isinstance(entry, dict) or not isinstance(user, dict):
+    if not isinstance(entry, dict) or not isinstance(user := entry.get(USER), dict):
         return entry
     if named:
         return {**entry, USER: {"modelId": model, **user}}

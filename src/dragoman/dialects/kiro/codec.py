@@ -129,10 +129,10 @@ class KiroCodec(Struct, frozen=True):
             # last
             NoLength(),
             FitImages(),
-            BuildHistory(),
             CleanSchemas(),
             StubTools(),
             WholeCharacters(),
+            BuildHistory(),
             ToldEnd(),
             *((KeepOnce(),) if self.drop_repeats else ()),
         )

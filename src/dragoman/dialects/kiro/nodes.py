@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from dragoman.model.blocks import Extra, ToolCall
+from dragoman.model.blocks import Extra
 from dragoman.model.conversation import Conversation
 from dragoman.wire.jsonio import Json
 
@@ -38,12 +38,14 @@ def merged(body: dict[str, Json], kept: Mapping[str, Json]) -> dict[str, Json]:
     return body
 
 
+def with_own(body: dict[str, Json], extra: Extra | None) -> dict[str, Json]:
+    """The body with what was kept for this family."""
+    return body if extra is None else merged(body, own_fields(extra))
+
+
 def called(conversation: Conversation) -> list[str]:
     """The names of all tools that history calls, in the order of their first call."""
-    if ToolCall not in conversation.kinds:
-        return []
-    blocks = [block for message in conversation.messages for block in message.blocks]
-    return list(dict.fromkeys([block.name for block in blocks if isinstance(block, ToolCall)]))
+    return list(dict.fromkeys([call.name for call in conversation.inventory.calls]))
 
 
 def joined(parts: Iterable[str]) -> str:

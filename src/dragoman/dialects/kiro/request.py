@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha1
 from typing import Protocol
-from uuid import NAMESPACE_URL, uuid5
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro.models import model_of
@@ -34,7 +35,8 @@ class Settings(Protocol):
 
 def conversation_id(seed: str) -> str:
     """A UUID made of what stays the same through a conversation, so that its turns share it (D17)."""
-    return str(uuid5(_NAMESPACE, seed.encode("utf-8", "replace").decode()))
+    digest = sha1(_NAMESPACE.bytes + seed.encode("utf-8", "replace"), usedforsecurity=False).digest()
+    return str(UUID(bytes=digest[:16], version=5))
 
 
 # --- reading

@@ -35,9 +35,21 @@ def _plain(text: str) -> int:
 
 
 def estimate_input(conversation: Conversation) -> int:
-    """Tokens of everything a conversation says to the model."""
-    tools = sum(map(_tool, conversation.tools))
-    return tools + sum(estimate(text.text) for text in conversation.system) + estimate_messages(conversation.messages)
+    """Tokens of everything a conversation says to the model, counted once."""
+    known: dict[str, int] = conversation.__dict__
+    if "tokens" not in known:
+        known["tokens"] = _counted(conversation)
+    return known["tokens"]
+
+
+def _counted(conversation: Conversation) -> int:
+    held = conversation.inventory
+    texts = [text.text for text in (*conversation.system, *held.texts)]
+    texts += [part.text for part in held.parts if type(part) is Text]
+    texts += [call.arguments for call in held.calls] + [call.name for call in held.calls]
+    plain = sum([(len(text) + 3) // 4 for text in texts if text.isascii()])
+    wide = sum([estimate(text) for text in texts if not text.isascii()])
+    return plain + wide + sum(map(_block, (*held.thoughts, *held.others))) + sum(map(_tool, conversation.tools))
 
 
 def estimate_messages(messages: Iterable[Message]) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import binascii
 from collections.abc import Iterator
 
-from dragoman.dialects.kiro.nodes import FAMILY, extra_of, merged, own_fields
+from dragoman.dialects.kiro.nodes import FAMILY, extra_of, own_fields, with_own
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Message
@@ -133,7 +133,7 @@ def identifier(fields: Fields, name: str) -> str:
 
 def json_text(value: Json, at: str, blame: type[DragomanError]) -> str:
     try:
-        return jsonio.encode(value).decode()
+        return jsonio.text_of(value)
     except jsonio.JsonError as error:
         raise blame(str(error), at=at) from None
 
@@ -151,42 +151,49 @@ def render_turn(message: Message, origin: str) -> dict[str, Json]:
 
 
 def _render_user(message: Message, origin: str) -> dict[str, Json]:
-    kept = own_fields(message.extra)
-    body: dict[str, Json] = {"content": _text(message), "origin": kept.get("origin", origin)}
+    texts: list[Text] = []
     images: list[Json] = []
     results: list[Json] = []
     for block in message.blocks:
-        if isinstance(block, ToolResult):
+        if isinstance(block, Text):
+            texts.append(block)
+        elif isinstance(block, ToolResult):
             results.append(render_result(block))
         elif isinstance(block, Media) and (block.kind, block.how) == ("image", "base64"):
             image: dict[str, Json] = {"format": block.mime.removeprefix("image/"), "source": {"bytes": block.data}}
-            images.append(merged(image, own_fields(block.extra)))
-        elif not isinstance(block, Text):
+            images.append(with_own(image, block.extra))
+        else:
             raise _misplaced(block)
+    body: dict[str, Json] = {"content": _one(texts), "origin": own_fields(message.extra).get("origin", origin)}
     if images:
         body["images"] = images
     if results:
         body[CONTEXT] = {"toolResults": results}
-    return merged(body, kept)
+    return with_own(body, message.extra)
 
 
 def _render_assistant(message: Message) -> dict[str, Json]:
-    body: dict[str, Json] = {"content": _text(message)}
+    texts: list[Text] = []
+    thoughts: list[Json] = []
     uses: list[Json] = []
     for block in message.blocks:
-        if isinstance(block, ToolCall):
+        if isinstance(block, Text):
+            texts.append(block)
+        elif isinstance(block, ToolCall):
             uses.append(_render_use(block))
-        elif isinstance(block, Reasoning) and "reasoningContent" not in body:
-            body["reasoningContent"] = _render_thought(block)
-        elif not isinstance(block, Text):
+        elif isinstance(block, Reasoning) and not thoughts:
+            thoughts.append(_render_thought(block))
+        else:
             raise _misplaced(block)
+    body: dict[str, Json] = {"content": _one(texts)}
+    if thoughts:
+        body["reasoningContent"] = thoughts[0]
     if uses:
         body["toolUses"] = uses
-    return merged(body, own_fields(message.extra))
+    return with_own(body, message.extra)
 
 
-def _text(message: Message) -> str:
-    texts = [block for block in message.blocks if isinstance(block, Text)]
+def _one(texts: list[Text]) -> str:
     if len(texts) > 1:
         raise Unrepresentable("a turn has one text here", at=texts[1].at.path)
     return texts[0].text if texts else ""
@@ -207,13 +214,10 @@ def _render_thought(block: Reasoning) -> Json:
 
 
 def _render_use(call: ToolCall) -> Json:
-    try:
-        value = jsonio.decode(call.arguments or "{}") if call.form == "json" else None
-    except jsonio.JsonError:
-        value = None
-    if not isinstance(value, dict):
+    value = jsonio.object_of(call.arguments or "{}") if call.form == "json" else None
+    if value is None:
         raise Unrepresentable(f"the arguments of {call.name} are no JSON object", at=call.at.path)
-    return merged({"toolUseId": call.id, "name": call.name, "input": value}, own_fields(call.extra))
+    return with_own({"toolUseId": call.id, "name": call.name, "input": value}, call.extra)
 
 
 def render_result(result: ToolResult) -> Json:
@@ -222,9 +226,5 @@ def render_result(result: ToolResult) -> Json:
         if not isinstance(part, Text):
             raise Unrepresentable("a tool result holds text only", at=part.at.path)
         content.append({**own_fields(part.extra)} or {"text": part.text})
-    body: dict[str, Json] = {
-        "toolUseId": result.call_id,
-        "content": content,
-        "status": "error" if result.is_error else "success",
-    }
-    return merged(body, own_fields(result.extra))
+    status = "error" if result.is_error else "success"
+    return with_own({"toolUseId": result.call_id, "content": content, "status": status}, result.extra)

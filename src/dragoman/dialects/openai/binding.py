@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from dragoman.dialects.base import Call
-from dragoman.dialects.openai.faults import status_of
+from dragoman.dialects.openai_errors import status_of
 from dragoman.errors import Fault
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import FrameDecoder, Hole, Payload
@@ -20,11 +20,17 @@ _JSON = ("content-type", "application/json")
 class OpenaiBinding(Struct, frozen=True):
     prefix: str = "/v1"
 
+    def generates(self, request: HttpRequest) -> bool:
+        return request.method == "POST" and request.path.rstrip("/").endswith(_PATH)
+
     def match(self, request: HttpRequest) -> Call | None:
-        path = request.path.rstrip("/")
-        if request.method == "POST" and path.endswith(_PATH):
+        if self.generates(request):
             return self._call(Fields.of(request))
-        if request.method == "GET" and path.endswith("/models") and not request.header("anthropic-version"):
+        if (
+            request.method == "GET"
+            and request.path.rstrip("/").endswith("/models")
+            and not request.header("anthropic-version")
+        ):
             return Call("models", "", False, None)
         return None
 

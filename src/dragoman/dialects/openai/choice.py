@@ -13,7 +13,7 @@ from dragoman.dialects.openai.reply import parse_images, parse_stop
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.errors import MissingField, OutOfOrder
 from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text
-from dragoman.model.conversation import Conversation, Stop
+from dragoman.model.conversation import Stop
 from dragoman.model.events import (
     BlockEnded,
     BlockStarted,
@@ -27,7 +27,7 @@ from dragoman.model.events import (
 )
 
 _SHORT_FIELD = extra_of({"~field": "reasoning"})  # so that one stream keeps to one field, whoever writes its frames
-_REFUSAL = Extra(FAMILY, {"refusal": True})
+_REFUSAL = extra_of({"refusal": True})
 
 
 class _Thought:
@@ -43,16 +43,30 @@ class _Thought:
 
 
 class ChoiceReader:
-    def __init__(self, index: int, next_key: Callable[[], int], asked: Conversation) -> None:
+    __slots__ = (
+        "_calls",
+        "_details",
+        "_index",
+        "_next_key",
+        "_refused",
+        "_refusing",
+        "_sequences",
+        "_text",
+        "_thought",
+        "_told_role",
+        "stopped",
+    )
+
+    def __init__(self, index: int, next_key: Callable[[], int], sequences: tuple[str, ...]) -> None:
         self._index = index
         self._next_key = next_key
-        self._sequences = asked.stop  # no more of it: we outlive the stream until the next collection
+        self._sequences = sequences
         self._text = -1  # the key of the open text block
         self._refusing = False  # it is a refusal
         self._refused = False
         self._thought: _Thought | None = None
         self._details = 0
-        self._calls = CallReader(index, next_key, self._close_prose)
+        self._calls: CallReader | None = None  # most answers have none
         self._told_role = index == 0  # that of the first choice comes with the start
         self.stopped = False
 
@@ -83,9 +97,9 @@ class ChoiceReader:
         if delta.tool_calls:
             for position, entry in enumerate(delta.tool_calls):
                 if entry is not None:
-                    self._calls.feed(entry, position, events)
+                    self._called().feed(entry, position, events)
         if delta.function_call is not None:
-            self._calls.older(delta.function_call, events)
+            self._called().older(delta.function_call, events)
         if delta.rest:
             self._odd(delta.rest, events)
 
@@ -97,6 +111,11 @@ class ChoiceReader:
         """More of a thought came without our doing."""
         if self._thought is not None and self._thought.key == run.key:
             self._thought.pieces.append(run.text)
+
+    def _called(self) -> CallReader:
+        if self._calls is None:
+            self._calls = CallReader(self._index, self._next_key, self._close_prose)
+        return self._calls
 
     def _late(self, delta: Delta) -> None:
         """After the stop only silence may follow."""
@@ -229,7 +248,8 @@ class ChoiceReader:
     def close(self, events: list[Event]) -> None:
         """End whatever is open. Raises MissingField for a call that never got its name."""
         self._close_prose(events)
-        self._calls.close(events)
+        if self._calls is not None:
+            self._calls.close(events)
 
     def stop(self, word: str, rest: JsonObject, events: list[Event]) -> None:
         if self.stopped:

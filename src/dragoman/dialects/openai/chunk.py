@@ -136,7 +136,7 @@ class _CallChunk(Struct, gc=False):
     choices: tuple[_CallChoice]
 
 
-_text_only = jsonio.typed(_TextChunk)
+_text_only = jsonio.fitting(_TextChunk)
 _thought_only = jsonio.typed(_ThoughtChunk)
 _call_only = jsonio.typed(_CallChunk)
 _typed = jsonio.typed(Chunk)
@@ -146,10 +146,8 @@ _CALL = frozenset(CallPart.__struct_fields__) - {"rest"}
 
 def more_text(data: bytes) -> str:
     """The text of a chunk that holds nothing else; empty for every other, which takes the long way."""
-    try:
-        return _text_only(data).choices[0].delta.content
-    except jsonio.JsonError:
-        return ""
+    chunk = _text_only(data)
+    return "" if chunk is None else chunk.choices[0].delta.content
 
 
 def more_thought(data: bytes) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dragoman.dialects.base import Breach, Call, Decoder, Encoder, World
-from dragoman.dialects.openai import faults, reply, request, rules, stream_rules
+from dragoman.dialects import openai_errors
+from dragoman.dialects.base import Breach, Call, Decoder, Encoder, Plain, Skimmed, World
+from dragoman.dialects.openai import reply, request, rules, skim, stream_rules
 from dragoman.dialects.openai.encoder import OpenaiEncoder
+from dragoman.dialects.openai.parts import DETAIL, FORMAT
 from dragoman.dialects.openai.quirks import AskUsage, KeepSpecialTokens, NameOutput, OfferTools, OrderBlocks
 from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
 from dragoman.dialects.openai.stream import OpenaiDecoder
@@ -19,6 +21,7 @@ from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import JsonError
 
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
+_ANSWER_FIELDS = {"service_tier": "service_tier"}
 _MEDIA = frozenset(
     {("image", "base64"), ("image", "url"), ("audio", "base64"), ("document", "base64"), ("document", "file")}
 )
@@ -35,15 +38,19 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
         return Capabilities(
             ids=Alphabet(r"\x21-\x7e", 64),
             text_tools=self.custom_tools,
+            tool_fields={"format": FORMAT} if self.custom_tools else {},
             choice_names=True,
             parallel_flag=True,
             strict_tools=True,
             result_media=self.result_media,
             media=_MEDIA,
+            media_roles=frozenset({"user"}),
+            media_fields={"detail": DETAIL},
             reasoning=True,
             seals=frozenset({FAMILY}),
             seal_slot=True,
             raw_tools=True,
+            answer_fields=_ANSWER_FIELDS,
             choices=True,
             knobs=frozenset({*request.KNOBS, *self.more_knobs}),
             knob_ranges=(
@@ -57,6 +64,8 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
             efforts=EFFORTS,
             thinking=frozenset({"default", "off"}),
             user=True,
+            options={name: name for name in self.options},
+            option_needs={"metadata": "store"},
             stop_limit=4,
         )
 
@@ -77,6 +86,12 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
         return reply.parse_reply(body, asked, self)
 
+    def skim_request(self, body: bytes) -> Plain | None:
+        return skim.skim_request(body)
+
+    def skim_reply(self, body: bytes) -> Skimmed | None:
+        return skim.skim_reply(body)
+
     def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
         return reply.render_reply(reply_, asked, world, self)
 
@@ -87,10 +102,10 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
         return OpenaiEncoder(asked, world, self)
 
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
-        return faults.parse_fault(response)
+        return openai_errors.parse_fault(response)
 
     def render_fault(self, fault: Fault) -> bytes:
-        return faults.render_fault(fault)
+        return openai_errors.render_fault(fault)
 
     def breaches(self, call: Call) -> Sequence[Breach]:
         return rules.breaches(call)

@@ -13,13 +13,13 @@ from collections.abc import Iterable
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import World
-from dragoman.dialects.openai.faults import render_fault
 from dragoman.dialects.openai.parts import JsonObject, is_older, own_fields, render_part, wire_fields
 from dragoman.dialects.openai.reasoning import render_detail
 from dragoman.dialects.openai.reply import is_function, render_stop
 from dragoman.dialects.openai.settings import OpenaiSettings
 from dragoman.dialects.openai.tools import render_older_call
 from dragoman.dialects.openai.usage import render_usage
+from dragoman.dialects.openai_errors import render_fault
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
 from dragoman.model.events import (
@@ -71,7 +71,7 @@ class OpenaiEncoder:
         self._settings = settings
         options = own_fields(asked.extra).get("stream_options")
         asks = isinstance(options, dict) and options.get("include_usage") is True
-        self._wants_usage = asks or not asked.messages  # nobody told us the question: better tell it than lose it
+        self._wants_usage = asks or not asked.model  # nobody told us the question: better tell it than lose it
         self._usage: Usage | None = None
         self._usage_told = False  # by the last frame that went out
         self._head = b""

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from dragoman.dialects.openai.parts import (
     CALL_ID_FIELDS,
+    OUTER,
     JsonObject,
     arguments_text,
     cannot,
@@ -27,6 +28,7 @@ from dragoman.dialects.openai.parts import (
 from dragoman.dialects.openai.reasoning import parse_reasoning, render_reasoning
 from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
 from dragoman.dialects.openai.tools import parse_call, render_call
+from dragoman.dialects.openai.usual import usual_message
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Message, Role
@@ -36,6 +38,7 @@ from dragoman.wire.jsonio import Json
 # Fields that SDKs write as null when they echo a message: null says nothing there.
 _OFTEN_NULL = ("name", "audio", "refusal", "function_call", "tool_calls", "annotations", "tool_call_id")
 
+_MESSAGES = Where("messages")
 _PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 
 # --- wire to canonical
@@ -55,16 +58,17 @@ class MessageParser:
             "function": self._function,
         }
 
-    def messages(self, objects: Iterable[tuple[JsonObject, str]]) -> list[Message]:
-        """Read all messages. Most hold a role and a text and nothing else, which takes no Fields to read."""
+    def messages(self, objects: Iterable[JsonObject]) -> list[Message]:
+        """Read all messages. Most are a role and a text, or of another usual shape."""
         read: list[Message] = []
-        for item, at in objects:
+        for index, item in enumerate(objects):
+            at = Where(_MESSAGES, index)
             role, content = item.get("role"), item.get("content")
             if len(item) == 2 and isinstance(content, str) and isinstance(role, str) and role in _PLAIN_ROLES:
-                blocks = (Text(content, at=Where(f"{at}.content")),) if content else ()
-                read.append(Message(_PLAIN_ROLES[role], blocks, at=Where(at)))
+                blocks = (Text(content, at=Where(at, "content")),) if content else ()
+                read.append(Message(_PLAIN_ROLES[role], blocks, at=at))
             else:
-                read.append(self.parse(Fields(item, at)))
+                read.append(usual_message(item, at) or self.parse(Fields(item, at.path)))
         return read
 
     def parse(self, fields: Fields) -> Message:
@@ -136,9 +140,9 @@ def lead(messages: Sequence[Message]) -> tuple[list[Text], Sequence[Message]]:
             return texts, messages[index:]
         own = own_fields(message.extra)
         placing: JsonObject = {"~role": own.pop("~role")} if "~role" in own else {}
-        placing |= {"message": own} if own else {}
+        placing |= {f"{OUTER}{name}": value for name, value in own.items()}
         texts += [structs.replace(text, extra=extra_of(own_fields(text.extra) | placing)) for text in said]
-    return texts, ()
+    return texts, () if texts else messages[-1:]  # one that says something empty is still a message
 
 
 def _is_result(part: Json) -> bool:
@@ -165,6 +169,10 @@ def assistant_blocks(fields: Fields, settings: OpenaiSettings) -> list[Block]:
 def render_messages(system: Sequence[Text], messages: Iterable[Message], settings: OpenaiSettings) -> list[Json]:
     rendered: list[Json] = [_render_system(list(texts)) for _, texts in groupby(system, _placing)]
     for message in messages:
+        words = _words(message)
+        if words is not None:
+            rendered.append({"role": message.role, "content": words})
+            continue
         match message.role:
             case "system":
                 role = str(own_fields(message.extra).get("~role", "system"))
@@ -176,16 +184,25 @@ def render_messages(system: Sequence[Text], messages: Iterable[Message], setting
     return rendered
 
 
-def _placing(text: Text) -> tuple[Json, Json]:
+def _words(message: Message) -> str | None:
+    """The text of a message that is one text and nothing else, as most are."""
+    blocks = message.blocks
+    if len(blocks) != 1 or message.extra is not None or not isinstance(text := blocks[0], Text):
+        return None
+    return None if text.extra or text.cache or text.seal or text.citations or not text.text else text.text
+
+
+def _placing(text: Text) -> tuple[Json, JsonObject]:
     """What the texts of one system message share: its role and its own fields."""
     fields = own_fields(text.extra)
-    return fields.get("~role"), fields.get("message")
+    own = {name.removeprefix(OUTER): value for name, value in fields.items() if name.startswith(OUTER)}
+    return fields.get("~role"), own
 
 
 def _render_system(texts: Sequence[Text]) -> Json:
     role, own = _placing(texts[0])
     content = render_content([without_place(text) for text in texts])
-    return {"role": role or "system", "content": content, **(own if isinstance(own, dict) else {})}
+    return {"role": role or "system", "content": content, **own}
 
 
 def _render_plain(message: Message, role: str, blocks: Sequence[Block]) -> JsonObject:

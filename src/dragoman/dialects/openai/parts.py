@@ -20,6 +20,10 @@ ResultBlock: TypeAlias = Text | Media | Opaque
 JsonObject: TypeAlias = dict[str, Json]
 
 UNREADABLE = "unreadable media"
+DETAIL = "image_url.detail"
+FORMAT = "custom.format"  # what a custom tool's text must look like
+_USUAL: JsonObject = {DETAIL: "auto", FORMAT: {"type": "text"}}  # as without a word
+OUTER = "../"  # before the names of the fields of the message that a text came in
 CALL_ID_FIELDS = ("tool_call_id", "tool_use_id", "tool_useId")
 _FAILURES = frozenset({"error", "failed", "failure"})
 _DATA_URL = re.compile(r"data:([^,]+?);base64,(.*)", re.DOTALL | re.IGNORECASE)
@@ -46,6 +50,9 @@ def extra_of(fields: JsonObject) -> Extra | None:
     if not fields:
         return None
     spelling = frozenset(name for name in fields if name.startswith("~") or name in _SPELLING)
+    for name, usual in _USUAL.items():
+        if fields.get(name) == usual:
+            spelling |= {name}
     return Extra(FAMILY, fields, spelling)
 
 
@@ -146,7 +153,7 @@ def _text(fields: Fields) -> Text:
 
 
 def refusal(text: str, at: str) -> Text:
-    return Text(text, extra=Extra(FAMILY, {"refusal": True}), at=Where(at))
+    return Text(text, extra=extra_of({"refusal": True}), at=Where(at))
 
 
 def _tool_use(fields: Fields) -> ToolCall:
@@ -264,6 +271,8 @@ def _base64(fields: Fields, name: str, data: str) -> str:
 def _nested(fields: Fields, name: str, inner: Fields) -> Extra | None:
     """What nobody took of a part and of its inner object, the latter under the object's own name."""
     rest, inside = fields.rest(), inner.rest()
+    if name == "image_url" and "detail" in inside:  # others have it too
+        rest[DETAIL] = inside.pop("detail")
     return extra_of({**rest, name: inside} if inside else rest)
 
 
@@ -321,6 +330,8 @@ def _render_media(media: Media) -> Json:
 def _around(kind: str, inner: JsonObject, fields: JsonObject) -> JsonObject:
     """A part around its inner object, with what was kept of both."""
     inside = fields.pop(kind, None)
+    if kind == "image_url" and DETAIL in fields:
+        inner["detail"] = fields.pop(DETAIL)
     return {"type": kind, kind: {**inner, **inside} if isinstance(inside, dict) else inner, **fields}
 
 
@@ -350,5 +361,6 @@ def describe(block: Block) -> str:
 
 def without_place(text: Text) -> Text:
     """A text without the fields of the message it came in."""
-    fields = {name: value for name, value in own_fields(text.extra).items() if name not in {"message", "~role"}}
+    own = own_fields(text.extra)
+    fields = {name: value for name, value in own.items() if name != "~role" and not name.startswith(OUTER)}
     return structs.replace(text, extra=extra_of(fields))

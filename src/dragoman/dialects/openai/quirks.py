@@ -10,7 +10,7 @@ from msgspec import structs
 from dragoman.dialects.openai.messages import rank
 from dragoman.dialects.openai.parts import is_older, own_fields
 from dragoman.dialects.openai.settings import FAMILY
-from dragoman.model.blocks import Extra
+from dragoman.model.blocks import Extra, Text
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
@@ -66,6 +66,8 @@ class OrderBlocks:
     name = "openai.order_blocks"
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        if conversation.kinds <= {Text}:
+            return conversation, None
         messages = tuple([self._ordered(message, notes) for message in conversation.messages])
         if all(map(is_, messages, conversation.messages)):
             return conversation, None

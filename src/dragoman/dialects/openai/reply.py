@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from msgspec import structs
 
 from dragoman.dialects.base import World
-from dragoman.dialects.openai.faults import fault_of, stopped_by_error
+from dragoman.dialects.openai.faults import stopped_by_error
 from dragoman.dialects.openai.messages import assistant_blocks
 from dragoman.dialects.openai.parts import (
     JsonObject,
@@ -24,6 +24,7 @@ from dragoman.dialects.openai.reasoning import render_reasoning
 from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
 from dragoman.dialects.openai.tools import render_call, render_older_call
 from dragoman.dialects.openai.usage import parse_usage, render_usage
+from dragoman.dialects.openai_errors import fault_of
 from dragoman.errors import BadFrame, MalformedRequest, MissingField, UpstreamFault
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, Where
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Why
@@ -136,7 +137,7 @@ def parse_stop(word: str, rest: JsonObject, sequences: Collection[str], *, refus
         elif isinstance(matched := kept.get("matched_stop"), str) and matched in sequences:  # SGLang
             why, sequence = Why.SEQUENCE, matched
         elif refused:
-            why, extra = Why.REFUSAL, {"finish_reason": word}
+            why, extra = Why.REFUSAL, {"~finish_reason": word}
     if kept:
         extra["choice"] = kept
     return Stop(why, sequence, extra_of(extra))
@@ -166,8 +167,8 @@ def render_reply(reply: Reply, asked: Conversation, world: World, settings: Open
 
 def render_stop(stop: Stop, *, older: bool = False) -> JsonObject:
     """The fields of a choice that say why it stopped; `older`: its call was told as a `function_call`."""
-    extra = wire_fields(stop.extra)
-    word, kept = extra.get("finish_reason"), extra.get("choice")
+    extra = own_fields(stop.extra)
+    word, kept = extra.get("~finish_reason", extra.get("finish_reason")), extra.get("choice")
     usual = "function_call" if older and stop.why is Why.TOOL else _WORDS[stop.why]
     fields: JsonObject = {"finish_reason": word if isinstance(word, str) and word else usual}
     if stop.sequence is not None:

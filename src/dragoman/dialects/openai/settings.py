@@ -9,6 +9,15 @@ from msgspec import Struct
 FAMILY = "openai"
 MAX_TOKENS_FIELDS = ("max_completion_tokens", "max_tokens")
 REASONING_FIELDS = ("reasoning_content", "reasoning")
+OPTIONS = (
+    "metadata",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "verbosity",
+)
 
 
 class OpenaiSettings(Struct, frozen=True, kw_only=True):
@@ -18,4 +27,5 @@ class OpenaiSettings(Struct, frozen=True, kw_only=True):
     result_media: bool = False  # the upstream takes images in tool messages, which OpenAI itself does not
     ask_usage: bool = True  # ask for the usage chunk of streams that did not ask themselves
     special_tokens: bool = False  # ask a vLLM-like server to keep its special tokens where tools are offered
+    options: tuple[str, ...] = OPTIONS  # of these fields, which the upstream takes from clients of other dialects
     more_knobs: tuple[str, ...] = ()  # numeric fields beyond OpenAI's own: top_k, min_p, repetition_penalty …

@@ -24,13 +24,14 @@ from dragoman.dialects.openai.chunk import (
     read_chunk,
     read_plain,
 )
-from dragoman.dialects.openai.faults import fault_of, stopped_by_error
+from dragoman.dialects.openai.faults import stopped_by_error
 from dragoman.dialects.openai.parts import JsonObject, extra_of
 from dragoman.dialects.openai.reply import envelope_rest
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.dialects.openai.usage import parse_usage
+from dragoman.dialects.openai_errors import fault_of
 from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, UpstreamFault
-from dragoman.model.conversation import Conversation, bare
+from dragoman.model.conversation import Conversation
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
@@ -49,10 +50,12 @@ from dragoman.wire.frame import Frame
 
 
 class OpenaiDecoder:
+    __slots__ = ("_choices", "_early", "_next_key", "_over", "_sequences", "_speaker", "_started", "_world")
+
     texts: ClassVar[Texts] = {TextDelta: more_text, ReasoningDelta: more_thought, ArgumentsDelta: more_arguments}
 
     def __init__(self, asked: Conversation, world: World) -> None:
-        self._asked = bare(asked)  # all that is read of it, and not the question
+        self._sequences = asked.stop  # no more of it: a stream may last
         self._world = world
         self._next_key = count().__next__
         self._choices: dict[int, ChoiceReader] = {}
@@ -137,7 +140,7 @@ class OpenaiDecoder:
         index = position if choice.index is None else choice.index
         reader = self._choices.get(index)
         if reader is None:
-            self._choices[index] = reader = ChoiceReader(index, self._next_key, self._asked)
+            self._choices[index] = reader = ChoiceReader(index, self._next_key, self._sequences)
         if choice.delta is not None:
             try:
                 reader.feed(choice.delta, events)

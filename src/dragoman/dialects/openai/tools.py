@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dragoman.dialects.openai.parts import JsonObject, arguments_text, extra_of, plain, required, wire_fields
+from dragoman.dialects.openai.parts import (
+    FORMAT,
+    JsonObject,
+    arguments_text,
+    extra_of,
+    plain,
+    required,
+    wire_fields,
+)
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Extra, Opaque, ToolCall, Where
@@ -32,8 +40,11 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
         fields.any("type")
         inner = fields.child("custom")
         name, description, strict = required(inner, "name"), inner.text("description", ""), inner.flag("strict", None)
-        extra = _nested(fields.rest(), "custom", inner.rest())
-        return ToolSpec(name, description, strict=strict, extra=extra, at=Where(fields.at))
+        rest, inside = fields.rest(), inner.rest()
+        if form := _flat(inside.get("format")):
+            rest[FORMAT] = form
+            del inside["format"]
+        return ToolSpec(name, description, strict=strict, extra=_nested(rest, "custom", inside), at=Where(fields.at))
     if kind == "function" or (kind is None and fields.has("function")):
         fields.any("type")
         inner = fields.child("function")
@@ -60,6 +71,25 @@ def _nested(rest: JsonObject, name: str, inside: JsonObject) -> Extra | None:
     return extra_of({**rest, name: inside} if inside else rest)
 
 
+def _flat(form: Json) -> Json:
+    """A form as others spell it, where what a grammar is stands beside its type; None for one that nobody else has."""
+    match form:
+        case {"type": "text", **more} if not more:
+            return form
+        case {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition, **most}, **more}:
+            return None if most or more else {"type": "grammar", "syntax": syntax, "definition": definition}
+        case _:
+            return None
+
+
+def _nested_form(form: Json) -> Json:
+    match form:
+        case {"type": "grammar", "syntax": syntax, "definition": definition, **more} if not more:
+            return {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition}}
+        case _:
+            return form
+
+
 def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
     return [_render_tool(tool) for tool in tools]
 
@@ -79,7 +109,10 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
         inner["parameters"] = dict(tool.schema)
     if tool.strict is not None:
         inner["strict"] = tool.strict
-    return _around(kind, inner, wire_fields(tool.extra))
+    fields = wire_fields(tool.extra)
+    if FORMAT in fields:
+        inner["format"] = _nested_form(fields.pop(FORMAT))
+    return _around(kind, inner, fields)
 
 
 def _around(kind: str, inner: JsonObject, fields: JsonObject, **head: Json) -> JsonObject:
@@ -92,13 +125,14 @@ def _around(kind: str, inner: JsonObject, fields: JsonObject, **head: Json) -> J
 
 def parse_choice(fields: Fields) -> tuple[ToolChoice, JsonObject]:
     """The choice, and the field as it came where it says what we have no word for."""
-    name = "function_call" if fields.peek("tool_choice") is None else "tool_choice"
+    older = fields.peek("tool_choice") is None and fields.peek("function_call") is not None
+    name = "function_call" if older else "tool_choice"
     value = fields.any(name)
     parallel = fields.flag("parallel_tool_calls", None)
     choice = _choice(fields, name, value)
     if choice is None:
         return ToolChoice(parallel=parallel), {name: value}
-    return ToolChoice(choice.mode, choice.names, parallel), {}
+    return ToolChoice(choice.mode, choice.names, parallel, Where(name)), {}
 
 
 def _choice(fields: Fields, name: str, value: Json) -> ToolChoice | None:

@@ -7,7 +7,7 @@ import math
 from msgspec import Struct
 
 from dragoman.dialects.base import Call, Operation
-from dragoman.dialects.responses.faults import status_of
+from dragoman.dialects.openai_errors import status_of
 from dragoman.errors import ClientFault, Fault, MissingField
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields

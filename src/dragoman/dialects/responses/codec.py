@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from dragoman.dialects import openai_errors
 from dragoman.dialects.base import Breach, Call, Decoder, Encoder, World
-from dragoman.dialects.responses import faults, reply, request, rules, stream_rules
+from dragoman.dialects.responses import reply, request, rules, stream_rules
 from dragoman.dialects.responses.encoder import ResponsesEncoder
 from dragoman.dialects.responses.nodes import FAMILY
 from dragoman.dialects.responses.quirks import JoinAnswers, LeastTokens, NameOutput
@@ -21,6 +22,11 @@ from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import JsonError
 
+_SHARED = ("metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention")
+OPTIONS = {
+    **{name: name for name in (*_SHARED, "safety_identifier", "service_tier")},
+    "verbosity": "text.verbosity",
+}
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 
 
@@ -37,6 +43,7 @@ class ResponsesCodec(Struct, frozen=True):
         return Capabilities(
             ids=Alphabet(r"\x21-\x7e", 64),
             text_tools=True,
+            tool_fields={"format": "format"},
             choice_names=True,
             parallel_flag=True,
             strict_tools=True,
@@ -45,11 +52,15 @@ class ResponsesCodec(Struct, frozen=True):
                 {("image", how) for how in ("base64", "url", "file")}
                 | {("document", how) for how in ("base64", "url", "file")}
             ),
+            media_roles=frozenset({"user", "system"}),
+            one_name_each=False,
+            media_fields={"detail": "detail"},
             answer_media=False,
             reasoning=True,
             seals=frozenset({FAMILY}),
             seal_slot=True,
             citations=True,
+            answer_fields={"service_tier": "service_tier"},
             knobs=frozenset(request.KNOBS),
             knob_ranges=(("temperature", 0, 2), ("top_p", 0, 1)),
             output=frozenset({"text", "json", "schema"}),
@@ -57,6 +68,7 @@ class ResponsesCodec(Struct, frozen=True):
             efforts=EFFORTS,
             thinking=frozenset({"default", "off"}),
             user=True,
+            options=OPTIONS,
             stop_limit=0,
         )
 
@@ -93,10 +105,10 @@ class ResponsesCodec(Struct, frozen=True):
         return ResponsesEncoder(asked, world)
 
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
-        return faults.parse_fault(response)
+        return openai_errors.parse_fault(response)
 
     def render_fault(self, fault: Fault) -> bytes:
-        return faults.render_fault(fault)
+        return openai_errors.render_fault(fault)
 
     def breaches(self, call: Call) -> Sequence[Breach]:
         return rules.breaches(call)

@@ -80,7 +80,7 @@ class _Open(Struct):
 
 class ResponsesEncoder:
     def __init__(self, asked: Conversation, world: World) -> None:
-        self._asked = asked
+        self._asked = structs.replace(asked, messages=())  # what is repeated to the client; a stream may last
         self._world = world
         self._writer = ItemWriter(asked, world)
         self._envelope: Envelope | None = None

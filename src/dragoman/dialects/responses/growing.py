@@ -69,12 +69,12 @@ class Item:
         self._id = text_of(told.peek("id"))
         self._placing: JsonObject = placing_of(_envelope(told)) if kind == "message" else {}
         self._grown: dict[int, _Grown] = {}  # by part
-        self._whole: list[Block] = []  # an item that came whole
+        self._whole: dict[int, Block] = {}  # by part, what came whole: nothing more is said of it
         self._seen: set[tuple[str, int]] = set()  # parts of reasoning
 
     @property
     def blocks(self) -> list[Block]:
-        return [grown.block for grown in self._grown.values()] + self._whole
+        return [*(grown.block for grown in self._grown.values()), *self._whole.values()]
 
     def begin(self, told: Fields) -> Events:
         """The item was added. Only a call has something to begin with, and only with its name."""
@@ -96,7 +96,7 @@ class Item:
             case kind:
                 extra = extra_of(self._announced if self._added else {**self._announced, IRREGULAR: True})
                 block = Opaque(FAMILY, {"type": kind, **told.rest()}, kind, extra=extra)
-                self._whole = [block]
+                self._whole[0] = block
                 return (BlockStarted(self._key, block), BlockEnded(self._key))
 
     def close(self, *, cut: bool) -> Events:
@@ -128,7 +128,7 @@ class Item:
         return self._key + part
 
     def part(self, part: int, told: Fields) -> Events:
-        if part in self._grown:
+        if part in self._grown or part in self._whole:
             return ()
         kind = told.peek("type")
         if kind not in ("output_text", "refusal", "text"):
@@ -144,6 +144,8 @@ class Item:
 
     def text(self, part: int, delta: str, *, refused: bool = False) -> Events:
         events: list[Event] = []
+        if part in self._whole:
+            return ()
         if part not in self._grown:
             fresh = refusal("", self._at, self._placing) if refused else Text("", extra=extra_of(self._placing))
             events.append(self._start(part, structs.replace(fresh, at=Where())))
@@ -162,8 +164,8 @@ class Item:
 
     def annotate(self, part: int, annotation: Json) -> Events:
         events = self.text(part, "")
-        grown = self._grown[part]
-        if grown.ended:
+        grown = self._grown.get(part)
+        if grown is None or grown.ended:
             return ()
         grown.cited += 1
         return (*events, Cited(self._key + part, parse_annotation(annotation)))
@@ -171,7 +173,7 @@ class Item:
     def part_done(self, part: int, told: Fields) -> Events:
         """A part told whole ends. One that this family alone knows comes here."""
         grown = self._grown.get(part)
-        if grown is not None and grown.ended:
+        if part in self._whole or (grown is not None and grown.ended):
             return ()
         kind = told.peek("type")
         if kind not in ("output_text", "refusal", "text"):
@@ -194,9 +196,7 @@ class Item:
         key, data = self._key + part, told.rest()
         extra = extra_of({**self._placing, PART: True, IRREGULAR: True})  # we write no messages of several parts
         block = Opaque(FAMILY, data, text_of(data.get("type")), extra=extra)
-        if any(block == other for other in self._whole):
-            return ()
-        self._whole.append(block)
+        self._whole[part] = block
         return (BlockStarted(key, block), BlockEnded(key))
 
     def _finish_message(self, told: Fields) -> Events:

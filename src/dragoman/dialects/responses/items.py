@@ -22,7 +22,15 @@ from dragoman.dialects.responses.nodes import (
     text_of,
     wire_fields,
 )
-from dragoman.dialects.responses.parts import PART, PLACING, parse_content, parse_output, render_content
+from dragoman.dialects.responses.parts import (
+    OUTER,
+    PART,
+    is_placing,
+    outer_fields,
+    parse_content,
+    parse_output,
+    render_content,
+)
 from dragoman.dialects.responses.thoughts import parse_reasoning, render_reasoning
 from dragoman.dialects.responses.tools import ADDING, both_names, joined, parted
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
@@ -145,11 +153,8 @@ def _with_answer(turns: list[Message], said: Sequence[Block]) -> list[Message]:
 def placing_of(fields: Fields) -> JsonObject:
     """What a message says beside its content; every block of it carries this."""
     about: JsonObject = {name: value for name in _SPELT if (value := fields.any(name)) is not None}
-    phase = fields.any("phase")
-    rest: JsonObject = {name: value for name, value in fields.rest().items() if value is not None}
-    placing: JsonObject = {"~message": about} if about else {}
-    placing |= {"phase": phase} if phase is not None else {}
-    return {**placing, "message": rest} if rest else placing
+    rest: JsonObject = {f"{OUTER}{name}": value for name, value in fields.rest().items() if value is not None}
+    return {"~message": about, **rest} if about else rest
 
 
 def about_item(fields: Fields) -> JsonObject:
@@ -175,7 +180,8 @@ def _whole(fields: Fields, kind: str) -> Turn:
     else:
         role = "user" if kind.endswith("_output") or kind in _USERS else "assistant"
     words = _words(fields.peek("content")) if kind == "agent_message" else ""
-    return role, [Opaque(FAMILY, fields.rest(), kind, text=words, at=Where(fields.at))], Where(fields.at)
+    whole = Opaque(FAMILY, fields.rest(), kind, text=words, echo=kind == ADDING, at=Where(fields.at))
+    return role, [whole], Where(fields.at)
 
 
 def _words(content: Json) -> str:
@@ -230,15 +236,13 @@ def _placing(block: Block) -> JsonObject | None:
     own = own_fields(block.extra)
     if isinstance(block, Opaque) and not own.get(PART):
         return None
-    return {name: own[name] for name in PLACING if name in own}
+    return {name: value for name, value in own.items() if is_placing(name)}
 
 
 def _head(role: Role, placing: JsonObject) -> JsonObject:
     head: JsonObject = {"type": "message", **object_of(placing.get("~message"))}
     head["role"] = text_of(placing.get("~role")) or role
-    if "phase" in placing:
-        head["phase"] = placing["phase"]
-    return {**head, **object_of(placing.get("message"))}
+    return {**head, **outer_fields(placing)}
 
 
 def _opaque(block: Block) -> Json:

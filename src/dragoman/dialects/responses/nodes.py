@@ -18,11 +18,21 @@ IRREGULAR = "~irregular"  # it came in a way that clients do not read: its frame
 
 # Nothing is lost where another dialect has no such field: the rest of the request, or the gateway, sees to it.
 _SPELLING = frozenset({"created_at", "include", "refusal", "store", "stream_options"})
+# What a request says with these values it says without them too.
+_USUAL: JsonObject = {
+    "background": False,
+    "detail": "auto",
+    "format": {"type": "text"},
+    "service_tier": "auto",
+    "truncation": "disabled",
+}
 
 
 def extra_of(fields: Mapping[str, Json]) -> Extra | None:
     """Fields to keep, if there are any. Some only say how something was spelt: ours begin with a tilde."""
-    spelling = frozenset(name for name in fields if name.startswith("~") or name in _SPELLING)
+    spelling = frozenset(
+        name for name in fields if name.startswith("~") or name in _SPELLING or fields[name] == _USUAL.get(name, ...)
+    )
     return Extra(FAMILY, dict(fields), spelling) if fields else None
 
 

@@ -29,7 +29,8 @@ Part: TypeAlias = Text | Media | Opaque
 
 UNREADABLE = "unreadable media"
 PART = "~part"  # on an Opaque: it is a part of a message, not an item
-PLACING = ("~message", "~role", "message", "phase")  # what the blocks of one message share
+OUTER = "../"  # before the names of the fields of the message that a block came in
+_PLACING = ("~message", "~role")  # and what else the blocks of one message share
 _TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
 _DATA_URL = re.compile(r"data:([^,;]+)(?:;[^,;]+)*;base64,(.*)", re.DOTALL | re.IGNORECASE)
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:\S")
@@ -122,7 +123,7 @@ def _image(fields: Fields, placing: JsonObject) -> Media:
     inner = Fields(given if nested else {"image_url": given}, fields.path("image_url") if nested else fields.at)
     name = "url" if nested else "image_url"
     url = inner.text(name)
-    extra = _kept(fields, placing)
+    extra = _kept(fields, {**placing, **(inner.rest() if nested else {})})
     if found := _DATA_URL.fullmatch(url):
         return Media("image", found[1], "base64", _base64(inner, name, found[2]), extra=extra, at=Where(fields.at))
     if url[:5].lower() == "data:" or not _URL.match(url):
@@ -192,11 +193,10 @@ def render_part(block: Block, kind: str) -> Json:
             fields = _own(block)
             if fields.pop("refusal", None) is True:
                 return {"type": "refusal", "refusal": block.text, **fields}
-            if kind == "output_text":
-                return {"type": kind, "text": block.text, "annotations": render_annotations(block), **fields}
-            if block.citations:
-                raise cannot(block, "only what an assistant said may have annotations")
-            return {"type": kind, "text": block.text, **fields}
+            body: JsonObject = {"type": kind, "text": block.text}
+            if kind == "output_text" or block.citations:
+                body["annotations"] = render_annotations(block)
+            return {**body, **fields}
         case Media():
             plain(block)
             return _render_media(block)
@@ -213,9 +213,19 @@ def render_annotations(text: Text) -> list[Json]:
     return [each.data for each in text.citations]
 
 
+def is_placing(name: str) -> bool:
+    """Whether a field of a block is one of its message."""
+    return name.startswith(OUTER) or name in _PLACING
+
+
+def outer_fields(own: JsonObject) -> JsonObject:
+    """What a block remembers of its message's fields."""
+    return {name.removeprefix(OUTER): value for name, value in own.items() if name.startswith(OUTER)}
+
+
 def _own(block: Text | Media) -> JsonObject:
     """The fields of the part itself, without those of the message that it stood in."""
-    return {name: value for name, value in wire_fields(block.extra).items() if name not in PLACING}
+    return {name: value for name, value in wire_fields(block.extra).items() if not is_placing(name)}
 
 
 def _render_media(media: Media) -> Json:

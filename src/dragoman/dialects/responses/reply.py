@@ -18,7 +18,7 @@ from dragoman.dialects.responses.nodes import (
     text_of,
     wire_fields,
 )
-from dragoman.dialects.responses.parts import is_refusal, parse_content, render_part
+from dragoman.dialects.responses.parts import is_refusal, outer_fields, parse_content, render_part
 from dragoman.dialects.responses.request import render_settings
 from dragoman.dialects.responses.thoughts import parse_reasoning, render_thought
 from dragoman.dialects.responses.tools import both_names, namespaces, render_choice, render_tools
@@ -220,8 +220,7 @@ class ItemWriter:
         own = own_fields(text.extra)
         item: JsonObject = {"id": self.id_for(text, "message"), "type": "message", "status": "in_progress"}
         item |= {"role": "assistant", "content": []}
-        item |= {"phase": own["phase"]} if "phase" in own else {}
-        return {**item, **object_of(own.get("message"))}
+        return {**item, **outer_fields(own)}
 
     def reasoning(self, block: Reasoning, item_id: str) -> JsonObject:
         sealed: JsonObject = {} if block.seal is None else {"encrypted_content": block.seal.data}

@@ -138,10 +138,7 @@ def _tools(body: dict[str, Any]) -> _Found:
     seen: set[tuple[Any, str]] = set()
     for index, tool in enumerate(tools):
         at = f"tools[{index}]"
-        kind = tool.get("type") if isinstance(tool, dict) else None
-        if not isinstance(kind, str):
-            yield "tools.type", f"{at}.type", "a tool has a type"
-        elif kind == "namespace":
+        if isinstance(tool, dict) and tool.get("type") == "namespace":
             inside = tool.get("tools")
             for inner, each in enumerate(inside if isinstance(inside, list) else ()):
                 yield from _tool(each, f"{at}.tools[{inner}]", tool.get("name"), seen)
@@ -151,6 +148,8 @@ def _tools(body: dict[str, Any]) -> _Found:
 
 def _tool(tool: Any, at: str, namespace: Any, seen: set[tuple[Any, str]]) -> _Found:
     kind = tool.get("type") if isinstance(tool, dict) else None
+    if not isinstance(kind, str):
+        yield "tools.type", f"{at}.type", "a tool has a type"
     if kind not in ("function", "custom"):
         return
     name = tool.get("name")
@@ -176,22 +175,26 @@ def _choice(body: dict[str, Any]) -> _Found:
             pass
         case {"type": "allowed_tools", "mode": "auto" | "required", "tools": list(allowed)}:
             wanted = allowed
-        case {"type": str()}:
+        case {"type": str(named)} if named != "allowed_tools":
             wanted = [choice]
         case _:
             yield "tool_choice.shape", "tool_choice", "none, auto, required, a tool, or allowed_tools"
     names = list(_names(tools))
     for tool in wanted:
         kind = tool.get("type") if isinstance(tool, dict) else None
-        if kind in ("function", "custom") and tool.get("name") not in names:
+        if kind in ("function", "custom") and not _is_among(names, tool.get("namespace"), tool.get("name")):
             yield "tool_choice.unknown_tool", "tool_choice", f"there is no tool {tool.get('name')!r}"
 
 
-def _names(tools: Any) -> Iterator[Any]:
+def _names(tools: Any, namespace: Any = None) -> Iterator[tuple[Any, Any]]:
     for tool in tools if isinstance(tools, list) else ():
         if isinstance(tool, dict):
-            yield tool.get("name")
-            yield from _names(tool.get("tools"))
+            yield namespace, tool.get("name")
+            yield from _names(tool.get("tools"), tool.get("name"))
+
+
+def _is_among(names: Sequence[tuple[Any, Any]], namespace: Any, name: Any) -> bool:
+    return any(name == other and namespace in (None, "", space) for space, other in names)
 
 
 # --- settings

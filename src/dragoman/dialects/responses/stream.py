@@ -20,7 +20,8 @@ from typing import TypeAlias
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.responses.faults import failure_of, fault_of
+from dragoman.dialects.openai_errors import fault_of
+from dragoman.dialects.responses.faults import failure_of
 from dragoman.dialects.responses.growing import CALLS, Item
 from dragoman.dialects.responses.nodes import FAMILY, IRREGULAR, JsonObject, extra_of, object_of, own_fields, text_of
 from dragoman.dialects.responses.reply import envelope_extra, parse_stop, upstream_blamed

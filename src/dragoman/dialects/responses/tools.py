@@ -16,12 +16,12 @@ from dragoman.dialects.responses.nodes import (
     FAMILY,
     JsonObject,
     extra_of,
-    object_of,
     own_fields,
     required,
     text_of,
     wire_fields,
 )
+from dragoman.dialects.responses.parts import OUTER, outer_fields
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Extra, Node, Opaque, ToolCall, Where
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
@@ -34,7 +34,7 @@ ADDING = "additional_tools"  # an item
 NAMESPACE = "~namespace"  # on a tool or a call: the namespace it belongs to
 _INNER = "~inner"  # its name in there
 _ADDED = "~added"  # on a tool that came in an item of the input, which still says it
-_ABOUT = "namespace"  # on the first tool of a namespace: what else the namespace says
+_NOTHING: Mapping[str, Json] = {}
 _NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
 _MODES = {"auto": ToolChoice("auto"), "required": ToolChoice("any"), "none": ToolChoice("none")}
 _WORDS = {"auto": "auto", "any": "required", "none": "none"}
@@ -126,15 +126,16 @@ def _namespace(fields: Fields) -> Iterable[ToolSpec | Opaque]:
     fields.any("type")
     name = required(fields, "name")
     inside = fields.children("tools")
-    about: JsonObject = {key: value for key, value in fields.rest().items() if value not in (None, "")}
+    # What else the namespace says, the first of its tools carries.
+    about: JsonObject = {f"{OUTER}{key}": value for key, value in fields.rest().items() if value not in (None, "")}
     for tool in inside:
         yield _tool(tool, name, about)
         about = {}
 
 
-def _tool(fields: Fields, namespace: str, about: JsonObject | None = None) -> ToolSpec | Opaque:
+def _tool(fields: Fields, namespace: str, about: Mapping[str, Json] = _NOTHING) -> ToolSpec | Opaque:
     kind = fields.peek("type")
-    placed: JsonObject = {_ABOUT: about} if about else {}
+    placed: JsonObject = {**about}
     if kind not in ("function", "custom") and not (kind is None and fields.has("name")):
         if not isinstance(kind, str):
             fields.fail("type", f"expected a string, got {describe(kind)}")
@@ -169,7 +170,7 @@ def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
         own = own_fields(tool.extra)
         if is_added(tool):
             continue
-        namespace, about = text_of(own.get(NAMESPACE)), own.get(_ABOUT)
+        namespace, about = text_of(own.get(NAMESPACE)), outer_fields(own)
         if isinstance(tool, ToolSpec):
             namespace = parted(tool.extra, tool.name)[0]
         if not namespace:
@@ -177,7 +178,7 @@ def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
         else:
             if namespace != current or about:
                 inside = []
-                rendered.append({"type": "namespace", "name": namespace, **object_of(about), "tools": inside})
+                rendered.append({"type": "namespace", "name": namespace, **about, "tools": inside})
             inside.append(_render_tool(tool))
         current = namespace
     return rendered
@@ -200,7 +201,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
         body["parameters"] = dict(tool.schema)
     if tool.strict is not None:
         body["strict"] = tool.strict
-    return {**body, **{name: value for name, value in wire_fields(tool.extra).items() if name != _ABOUT}}
+    return {**body, **{name: value for name, value in wire_fields(tool.extra).items() if not name.startswith(OUTER)}}
 
 
 # --- choice
@@ -224,7 +225,8 @@ def _choice(fields: Fields, value: Json, tools: Sequence[ToolSpec | Opaque]) -> 
                 fields.fail("tool_choice", f"expected one of {', '.join(_MODES)} or an object")
             return _MODES[value]
         case {"type": "function" | "custom"}:
-            return ToolChoice("one", (_chosen(Fields(value, fields.path("tool_choice")), tools),))
+            name = _chosen(Fields(value, fields.path("tool_choice")), tools)
+            return ToolChoice("one", (name,)) if name else None
         case {"type": "allowed_tools"}:
             return _allowed(Fields(value, fields.path("tool_choice")), tools)
         case dict():
@@ -233,13 +235,14 @@ def _choice(fields: Fields, value: Json, tools: Sequence[ToolSpec | Opaque]) -> 
             raise fields.blame(f"expected a string or an object, got {describe(value)}", at=fields.path("tool_choice"))
 
 
-def _chosen(fields: Fields, tools: Sequence[ToolSpec | Opaque]) -> str:
-    """The name of a chosen tool; one that stands in a namespace may be named without it."""
+def _chosen(fields: Fields, tools: Sequence[ToolSpec | Opaque]) -> str | None:
+    """The name of a chosen tool, None if nobody knows its namespace; one that stands in a namespace may be named
+    without it."""
     inner = fields.maybe_child(str(fields.peek("type"))) or fields  # Chat's form
     name, namespace = required(inner, "name"), inner.text("namespace", "")
     inside = namespaces(tools)
     if namespace:
-        return next((whole for whole, parts in inside.items() if parts == (namespace, name)), joined(namespace, name))
+        return next((whole for whole, parts in inside.items() if parts == (namespace, name)), None)
     if any(isinstance(tool, ToolSpec) and tool.name == name for tool in tools):
         return name
     return next((whole for whole, parts in inside.items() if parts[1] == name), name)
@@ -252,7 +255,10 @@ def _allowed(fields: Fields, tools: Sequence[ToolSpec | Opaque]) -> ToolChoice |
     for tool in inner.children("tools"):
         if tool.peek("type") not in ("function", "custom"):
             return None
-        names.append(_chosen(tool, tools))
+        name = _chosen(tool, tools)
+        if name is None:
+            return None
+        names.append(name)
     return ToolChoice("any" if mode == "any" else "auto", tuple(names)) if names else None
 
 

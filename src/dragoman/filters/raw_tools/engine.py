@@ -19,7 +19,7 @@ from dragoman.filters.raw_tools.call import HELD_LIMIT, Call, Mode
 from dragoman.filters.raw_tools.grammar import Cut, Opening, Role, Verdict, grammar_of
 from dragoman.filters.raw_tools.names import Header, Ids, Tools
 from dragoman.filters.raw_tools.outputs import Arguments, Carrier, Output, Remark, Said
-from dragoman.filters.raw_tools.prose import Prose, headless_of
+from dragoman.filters.raw_tools.prose import MANY, Prose, headless_of
 from dragoman.filters.raw_tools.readers import LIMIT, skip_blank
 from dragoman.filters.raw_tools.section import Section, stray
 from dragoman.filters.raw_tools.tables import Table
@@ -31,6 +31,33 @@ _PROSE, _SECTION, _HEADER, _BODY, _AFTER = range(5)
 
 class Engine:
     """`choice` is `auto` or a table's name. In `auto` quotations are text, and tags count for declared tools only."""
+
+    __slots__ = (
+        "_auto",
+        "_blank",
+        "_call",
+        "_calls",
+        "_carrier",
+        "_first",
+        "_grammar",
+        "_headless",
+        "_held",
+        "_ids",
+        "_in",
+        "_literals",
+        "_mode",
+        "_muted",
+        "_opener",
+        "_other",
+        "_out",
+        "_said",
+        "_state",
+        "_table",
+        "_tools",
+        "_trailing_text",
+        "completed",
+        "peak",
+    )
 
     def __init__(
         self,
@@ -51,21 +78,14 @@ class Engine:
         self._trailing_text = trailing_text
         named = self._tools.names if self._grammar.bodies else ()
         self._headless = headless_of(named) if named else None
-        self._first = (self._grammar.first_or_end if named else self._grammar.first).search
+        self._first = self._grammar.first_or_end if named else self._grammar.first
         self._literals = self._grammar.prose
-        self._states: tuple[Callable[[str, int, bool], int], ...] = (
-            self._prose,
-            self._section,
-            self._header,
-            self._body,
-            self._after,
-        )
         self._state = _PROSE
         self._held = ""
         self._out: list[Output] = []
         self._carrier = Carrier.TEXT
-        self._prose_of = {carrier: Prose() for carrier in Carrier}
-        self._said = self._prose_of[Carrier.TEXT]
+        self._said = Prose()  # of this carrier
+        self._other: Prose | None = None  # of the other one, once it has spoken
         self._blank = ""  # white space that goes out with the next text, if there is one
         self._opener = ""
         self._table: Table | None = None  # of the section or call we are in, or after
@@ -91,7 +111,7 @@ class Engine:
     def heard(self, text: str) -> None:
         said = self._said
         said.pieces.append(text)
-        if len(said.pieces) > 512 or len(text) > LIMIT:
+        if len(said.pieces) > MANY or len(text) > LIMIT:
             said.settle()
 
     def _flows(self, carrier: Carrier) -> bool:
@@ -104,7 +124,7 @@ class Engine:
         if carrier is not self._carrier:
             self._release()
             self._carrier = carrier
-            self._said = self._prose_of[carrier]
+            self._said, self._other = self._other or Prose(), self._said
         if self._held:
             text = self._held + text
         elif self._call is not None and self._call.streams:
@@ -154,7 +174,7 @@ class Engine:
         at = 0
         while True:
             state = self._state
-            moved = self._states[state](text, at, final)
+            moved = _STATES[state](self, text, at, final)
             if self._state == state and (moved == at or (moved == len(text) and not final)):
                 at = moved
                 break
@@ -208,7 +228,7 @@ class Engine:
 
     def _section(self, text: str, at: int, final: bool) -> int:
         """Noise, then a marker of the section's family. Noise that leads to nothing is text after all."""
-        marks = self._grammar.marks[self._table.name].section  # type: ignore[union-attr]  # a section has its table
+        marks = self._grammar.marks(self._table).section  # type: ignore[arg-type]  # a section has its table
         start, literal = marks.find(text, at, False)
         if start - at > LIMIT:
             self._remark("over_limit", f"more than {LIMIT} characters in a section, and no call: they are text")
@@ -350,8 +370,9 @@ class Engine:
     def _leave(self) -> None:
         """A section or a call on its own is over."""
         self._in, self._state = None, _AFTER
-        for prose in self._prose_of.values():
-            prose.fresh()
+        self._said.fresh()
+        if self._other is not None:
+            self._other.fresh()
 
     def _after(self, text: str, at: int, final: bool) -> int:
         here = skip_blank(text, at)
@@ -360,7 +381,7 @@ class Engine:
             return at
         if here == len(text):
             return here if final else at
-        marks = self._grammar.marks[self._table.name]  # type: ignore[union-attr]  # what is over had its table
+        marks = self._grammar.marks(self._table)  # type: ignore[arg-type]  # what is over had its table
         literal = marks.after.match(text, here, final)
         if literal == "":
             return at
@@ -404,3 +425,12 @@ class Engine:
 
     def _remark(self, rule: str, detail: str) -> None:
         self._out.append(Remark(rule, detail))
+
+
+_STATES: tuple[Callable[[Engine, str, int, bool], int], ...] = (
+    Engine._prose,
+    Engine._section,
+    Engine._header,
+    Engine._body,
+    Engine._after,
+)

@@ -10,10 +10,10 @@ from msgspec import Struct, structs
 from dragoman.filters.raw_tools.call import Mode
 from dragoman.filters.raw_tools.engine import Engine
 from dragoman.filters.raw_tools.grammar import grammar_of
-from dragoman.filters.raw_tools.history import calls_of, number_calls
+from dragoman.filters.raw_tools.history import number_calls
 from dragoman.filters.raw_tools.names import Ids, Tools
 from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Carrier, Output, Remark, Said
-from dragoman.model.blocks import Reasoning, Text, ToolCall, ToolResult
+from dragoman.model.blocks import Reasoning, Text, ToolCall
 from dragoman.model.capabilities import Alphabet
 from dragoman.model.conversation import Conversation, Stop, ToolSpec, Why
 from dragoman.model.events import (
@@ -35,6 +35,7 @@ from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Action, Notes
 
 _KIMI = re.compile(r"kimi|moonshot", re.IGNORECASE)
+_NO_IDS: frozenset[str] = frozenset()  # the same for all: even an empty one takes its place
 _FRESH = 1 << 41  # keys of the blocks made here; decoders count from 0, think_tags from 1 << 40
 
 
@@ -77,7 +78,7 @@ class RawTools:
             self._mode,
             Tools(tool for tool in asked.tools if isinstance(tool, ToolSpec)),
             _used_ids(asked),
-            sum(1 for _ in calls_of(asked)),
+            len(asked.inventory.calls),
             self._ids,
             asked.tool_choice.mode == "none",
             self._interleaves,
@@ -94,10 +95,9 @@ class RawTools:
 
 
 def _used_ids(conversation: Conversation) -> frozenset[str]:
-    if ToolResult not in conversation.kinds:
-        return frozenset(call.id for call in calls_of(conversation))
-    results = (block for message in conversation.messages for block in message.blocks if isinstance(block, ToolResult))
-    return frozenset((*(call.id for call in calls_of(conversation)), *(result.call_id for result in results)))
+    held = conversation.inventory
+    ids = [call.id for call in held.calls] + [result.call_id for result in held.results]
+    return frozenset(ids) if ids else _NO_IDS
 
 
 class _Settings(Struct, frozen=True):
@@ -115,11 +115,11 @@ class _Settings(Struct, frozen=True):
 class _Lane:
     """A text or reasoning block of the upstream, and the block it goes out as."""
 
-    __slots__ = ("carrier", "ended", "key", "opened", "started", "told", "voice")
+    __slots__ = ("carrier", "ended", "engine", "key", "opened", "started", "told")
 
-    def __init__(self, started: BlockStarted, voice: _Voice) -> None:
+    def __init__(self, started: BlockStarted, engine: Engine) -> None:
         self.started = started
-        self.voice = voice
+        self.engine = engine  # and not the voice, which knows us: nobody would be let go of before the next collection
         self.carrier = Carrier.TEXT if isinstance(started.block, Text) else Carrier.REASONING
         self.key: int | None = None  # of the block that is open for it now
         self.opened = False  # it went out under its own key
@@ -129,6 +129,8 @@ class _Lane:
 
 class _Voice:
     """One choice: its engine, its lanes, its open call, and what is to be noted of it."""
+
+    __slots__ = ("call", "choice", "closed", "engine", "lanes", "remarks")
 
     def __init__(self, settings: _Settings, choice: int) -> None:
         ids = Ids(settings.used, settings.calls, settings.alphabet, str(choice))
@@ -148,6 +150,8 @@ class _Voice:
 
 
 class _Back:
+    __slots__ = ("_lanes", "_made", "_notes", "_pending", "_settings", "_voices")
+
     def __init__(self, settings: _Settings, notes: Notes) -> None:
         self._settings = settings
         self._notes = notes
@@ -162,9 +166,9 @@ class _Back:
         for index, event in enumerate(events):
             if type(event) is TextDelta or type(event) is ReasoningDelta:
                 lane = self._lanes.get(event.key)
-                if lane is None or (lane.key == event.key and lane.voice.engine.passes(event.text, lane.carrier)):
+                if lane is None or (lane.key == event.key and lane.engine.passes(event.text, lane.carrier)):
                     continue
-                if len(events) == 1 and event.text and lane.voice.lanes.get(lane.carrier) is lane:
+                if len(events) == 1 and event.text and self._speaker(lane).lanes.get(lane.carrier) is lane:
                     return self._delta(events, lane, event.text)
             elif type(event) not in _CONCERNED:
                 continue
@@ -177,21 +181,21 @@ class _Back:
             return 0
         if lane is None:
             return len(run.row.texts)
-        return lane.voice.engine.lets(run, lane.carrier) if lane.key == run.key else 0
+        return lane.engine.lets(run, lane.carrier) if lane.key == run.key else 0
 
     def heard(self, run: Run) -> None:
         if (lane := self._lanes.get(run.key)) is not None:
-            lane.voice.engine.heard(run.text)
+            lane.engine.heard(run.text)
 
     def _delta(self, events: Events, lane: _Lane, text: str) -> Events:
         """One delta, as most frames are: what comes out may still be what went in."""
-        outputs = lane.voice.engine.feed(text, lane.carrier)
+        outputs = lane.engine.feed(text, lane.carrier)
         if len(outputs) == 1 and lane.key == lane.started.key:
             said = outputs[0]
             if type(said) is Said and said.text == text and said.carrier is lane.carrier:
                 return events
         out: list[Event] = []
-        self._tell(lane.voice, outputs, out)
+        self._tell(self._speaker(lane), outputs, out)
         return tuple(out)
 
     def _changed(self, events: Events, index: int) -> Events:
@@ -212,7 +216,7 @@ class _Back:
             case TextDelta(key, text) | ReasoningDelta(key, text) if text and key in self._lanes:
                 self._text(self._lanes[key], text, out)
             case BlockStarted(key, Text() | Reasoning()):
-                self._lanes[key] = self._pending = _Lane(event, self._voice(event.choice))
+                self._lanes[key] = self._pending = _Lane(event, self._voice(event.choice).engine)
             case BlockEnded(key) if key in self._lanes:
                 self._end_lane(self._lanes.pop(key), event, out)
             case Sealed(key) | Cited(key) | TextDelta(key) | ReasoningDelta(key) if key in self._lanes:
@@ -236,8 +240,11 @@ class _Back:
             voice = self._voices[choice] = _Voice(self._settings, choice)
         return voice
 
+    def _speaker(self, lane: _Lane) -> _Voice:
+        return self._voices[lane.started.choice]
+
     def _text(self, lane: _Lane, text: str, out: list[Event]) -> None:
-        voice = lane.voice
+        voice = self._speaker(lane)
         before = voice.lanes.get(lane.carrier)
         if before is not None and before is not lane:
             self._tell(voice, voice.engine.pause(), out)
@@ -246,8 +253,9 @@ class _Back:
         self._tell(voice, voice.engine.feed(text, lane.carrier), out)
 
     def _end_lane(self, lane: _Lane, event: BlockEnded, out: list[Event]) -> None:
-        if lane.voice.lanes.get(lane.carrier) is lane:
-            self._tell(lane.voice, lane.voice.engine.pause(), out)
+        voice = self._speaker(lane)
+        if voice.lanes.get(lane.carrier) is lane:
+            self._tell(voice, lane.engine.pause(), out)
         if not lane.told and not lane.opened:  # the upstream's own empty block
             self._open(lane, out)
         if lane.key is not None:

@@ -65,7 +65,7 @@ class _Marks(Struct, frozen=True):
 
 
 class Grammar:
-    """The tables in use. Shared by all engines that use the same, and never changed."""
+    """The tables in use. Shared by all engines that use the same; what they read of it never changes."""
 
     def __init__(self, tables: tuple[Table, ...]) -> None:
         self._tables = tables
@@ -77,9 +77,9 @@ class Grammar:
         self.prose = Literals(self.roles)
         self.specials = Literals(literal for literal in self.roles if not self.is_tag(literal))
         first = "".join(map(re.escape, sorted({literal[0] for literal in self.roles})))
-        self.first = re.compile(f"[{first}]")
-        self.first_or_end = re.compile(f"[{first}{re.escape(ENDS)}\n]")
-        self.marks = {table.name: self._marks(table) for table in tables}
+        self.first = re.compile(f"[{first}]").search
+        self.first_or_end = re.compile(f"[{first}{re.escape(ENDS)}\n]").search
+        self._marks: dict[str, _Marks] = {}
 
     def is_tag(self, literal: str) -> bool:
         return literal in self.claims and not self.claims[literal][0].special
@@ -95,7 +95,14 @@ class Grammar:
                 self.roles.update(dict.fromkeys(table.header_end, Role.HEADER_END))
                 self.bodies.update(dict.fromkeys(table.header_end, table))
 
-    def _marks(self, table: Table) -> _Marks:
+    def marks(self, table: Table) -> _Marks:
+        """A table's literals. Made when the first call of its kind is seen: most answers hold none at all."""
+        found = self._marks.get(table.name)
+        if found is None:
+            found = self._marks[table.name] = self._made_marks(table)
+        return found
+
+    def _made_marks(self, table: Table) -> _Marks:
         kin = [each for each in self._tables if each.family == table.family and each.special and table.special]
         section = {literal for each in kin for literal in (*each.ends(), *(() if each.header else each.header_end))}
         leftovers = frozenset((*table.trailing, *table.section_end, *table.call_end))
@@ -116,7 +123,7 @@ class Grammar:
             if isinstance(found, Verdict):
                 return found
             at = found
-        end, mark = self.marks[table.name].header.find(text, at, False)
+        end, mark = self.marks(table).header.find(text, at, False)
         written = text[at:end]
         if not table.special and (table.header is None or not table.header.fullmatch(written)):
             return Verdict.NO
@@ -132,7 +139,7 @@ class Grammar:
 
     def _tag(self, text: str, opener: str, table: Table) -> int | Verdict:
         """Go past what may stand between a tag and its header: the same tag again, or a section's call tag."""
-        marks = self.marks[table.name].tag
+        marks = self.marks(table).tag
         at = len(opener)
         while True:
             here = skip_blank(text, at)

@@ -7,7 +7,6 @@ The count runs over the whole conversation: stateless, and the same for the same
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 
 from msgspec import structs
 
@@ -22,14 +21,6 @@ def number_calls(conversation: Conversation, notes: Notes) -> Conversation:
     numbering = _Numbering(notes)
     messages = tuple([numbering.message(message) for message in conversation.messages])
     return conversation if messages == conversation.messages else structs.replace(conversation, messages=messages)
-
-
-def calls_of(conversation: Conversation) -> Iterator[ToolCall]:
-    if ToolCall in conversation.kinds:
-        for message in conversation.messages:
-            for block in message.blocks:
-                if isinstance(block, ToolCall):
-                    yield block
 
 
 class _Numbering:

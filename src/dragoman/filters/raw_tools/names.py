@@ -132,17 +132,19 @@ def canonical_id(name: str, index: int | str) -> str:
 class Ids:
     """Ids for the calls of one choice, each unique in the conversation, all a function of what has been said."""
 
+    __slots__ = ("_alphabet", "_calls", "_seed", "_used")
+
     def __init__(
         self, used: Iterable[str] = (), calls: int = 0, alphabet: Alphabet | None = None, seed: str = ""
     ) -> None:
-        self._used = set(used)
+        self._used: frozenset[str] | set[str] = frozenset(used)  # a copy only where a call is made
         self._calls = calls  # of the conversation so far
         self._alphabet = alphabet
         self._seed = seed
 
     def taken(self, id_: str) -> None:
         """A native call has this id."""
-        self._used.add(id_)
+        self._use(id_)
         self._calls += 1
 
     def of(self, header: Header, name: str, canonical: bool) -> tuple[str, bool]:
@@ -158,8 +160,13 @@ class Ids:
                     break
                 number += 1
         legal = self._legal(id_)
-        self._used.add(legal)
+        self._use(legal)
         return legal, id_ == own
+
+    def _use(self, id_: str) -> None:
+        if isinstance(self._used, frozenset):
+            self._used = set(self._used)
+        self._used.add(id_)
 
     def _legal(self, id_: str) -> str:
         return id_ if self._alphabet is None else rename(id_, self._alphabet)

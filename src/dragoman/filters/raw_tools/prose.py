@@ -21,7 +21,7 @@ _BLOCKQUOTE = re.compile(r" {0,3}>")
 _ROW = re.compile(r" {0,3}\|")
 _OPENING_QUOTES = "“‘«‹「『"
 _HEAD, _TAIL = 80, 24
-_MANY = 256  # pieces
+MANY = 64  # pieces: each takes more than its text, and every open stream has some
 
 
 class Prose:
@@ -59,7 +59,7 @@ class Prose:
             self.begins, self.line_ends = body[-1] in ENDS, 0
         self.line_ends += text.count("\n", len(body))
         self.begins = self.begins or self.line_ends > 1
-        if len(self.pieces) > _MANY:
+        if len(self.pieces) > MANY:
             self.settle()
 
     def fresh(self) -> None:

@@ -121,6 +121,9 @@ class HttpExchange(Exchange):
             self.gone = True
             self._connection.abort()
 
+    def streams(self) -> None:
+        self._connection.streams(self)
+
     def hold(self) -> None:
         self._hold()
 
@@ -149,7 +152,6 @@ class HttpExchange(Exchange):
             self.last = True
         self._head = self._rendered(status, headers, "transfer-encoding: chunked\r\n" if self._chunked else "")
         self.headers = ()  # told
-        self._connection.streams(self)
 
     def flush(self) -> None:
         if self._head and not self.gone:
@@ -157,13 +159,15 @@ class HttpExchange(Exchange):
             self._head = b""
 
     def chunk(self, data: bytes) -> None:
+        write = self._connection.write
         if self.gone:
             return
+        self.wrote = True
         if self._chunked:
             data = b"%x\r\n%b\r\n" % (len(data), data)
         if self._head:
             data, self._head = self._head + data, b""
-        self._connection.write(data)
+        write(data)
 
     def end(self, data: bytes = b"") -> None:
         if self.gone or self.finished:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
+from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, cast
 
@@ -32,7 +33,7 @@ from dragoman.gateway.server.carrier import (
     TARGET_TOO_LONG,
     TOO_SLOW,
 )
-from dragoman.wire.http import HttpRequest
+from dragoman.wire.http import HttpRequest, parse_headers
 
 if sys.platform != "win32":
     from fcntl import ioctl
@@ -44,20 +45,11 @@ if TYPE_CHECKING:
 _LINGER_SECONDS = 2.0
 _LINGER_BYTES = 64 * 1024 * 1024
 _NO_HTTP = Fault("invalid", "the request's body is not framed as HTTP has it", 400)
+_METHODS = {method.encode(): method for method in ("GET", "HEAD", "POST")}
 
 
-_COMMON = (
-    "host user-agent accept accept-encoding accept-language connection content-type content-length authorization "
-    "x-api-key anthropic-version anthropic-beta x-stainless-lang x-stainless-package-version x-stainless-os "
-    "x-stainless-arch x-stainless-runtime x-stainless-runtime-version x-stainless-retry-count x-stainless-timeout "
-    "x-stainless-helper-method x-stainless-async x-app x-session-id session_id originator openai-beta"
-)
-# How clients spell the names that most of them send: no other string is made for them.
-_NAMES = {spelt.encode(): name for name in _COMMON.split() for spelt in (name, name.title(), name.upper())}
-
-
-def _name(raw: bytes) -> str:
-    return raw.decode("latin-1").lower()
+def _nowhere(_: bytes) -> None:
+    pass
 
 
 class _Refused(Exception):
@@ -86,6 +78,7 @@ class Connection(asyncio.Protocol):
         "_write_paused",
         "deadline",
         "on_body",
+        "write",
     )
 
     def __init__(self, carrier: OwnCarrier) -> None:
@@ -95,6 +88,7 @@ class Connection(asyncio.Protocol):
         self.on_body = self._chunks.append  # the parser calls it: no Python frame for a chunk
         self._parser: HttpRequestParser | None = HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
+        self.write: Callable[[bytes], None] = _nowhere  # the transport's own: no frame of ours for a chunk
         self._url = b""
         self._fields: list[tuple[bytes, bytes]] = []
         self._in_head = False
@@ -113,6 +107,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self.write = self._transport.write
         self._carrier.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
@@ -148,6 +143,7 @@ class Connection(asyncio.Protocol):
         self._carrier.forget(self)
         self._lost()
         self._transport = self._parser = None
+        self.write = _nowhere
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -190,9 +186,9 @@ class Connection(asyncio.Protocol):
         target = self._url.decode("latin-1")
         self._url, self._fields = b"", []
         path, _, query = target.partition("?")
-        version = parser.get_http_version()
-        headers = tuple([(_NAMES.get(name) or _name(name), value.decode("latin-1").rstrip()) for name, value in fields])
-        request = HttpRequest(parser.get_method().decode("latin-1"), path, query, headers)
+        version = sys.intern(parser.get_http_version())
+        method = parser.get_method()
+        request = HttpRequest(_METHODS.get(method) or method.decode("latin-1"), path, query, parse_headers(fields))
         exchange = HttpExchange(self, request, target=target, version=version, began=self._carrier.time())
         exchange.last = version != "1.1" or parser.should_upgrade() or not parser.should_keep_alive()
         if self._current is None:
@@ -216,10 +212,6 @@ class Connection(asyncio.Protocol):
                 self.deadline = inf
 
     # --- for the exchange
-
-    def write(self, data: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(data)
 
     def write_both(self, head: bytes, body: bytes) -> None:
         if self._transport is not None:

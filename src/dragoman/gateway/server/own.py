@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextvars import copy_context
 from typing import Any
 
 from dragoman.gateway.exchange import Exchange
@@ -20,6 +21,7 @@ class OwnCarrier:
         self.quiet_now = False
         self._answer = answer
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()  # one for all: what ends an exchange reads nothing of it
         self.time = self._loop.time
         self.now = self._loop.time()  # as of the last sweep: near enough for deadlines of seconds
 
@@ -50,7 +52,7 @@ class OwnCarrier:
 
     def begin(self, exchange: HttpExchange) -> None:
         task = self._loop.create_task(self._answer(exchange))
-        task.add_done_callback(exchange.drop)
+        task.add_done_callback(exchange.drop, context=self._context)
         exchange.task(task)
 
     def forget(self, connection: Connection) -> None:

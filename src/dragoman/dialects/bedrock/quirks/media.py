@@ -36,6 +36,8 @@ class FitMedia:
     before = "pair_tools"
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        if not conversation.inventory.media:
+            return conversation, None
         before = len(notes)
         last = max((i for i, message in enumerate(conversation.messages) if message.role == "user"), default=-1)
         messages = tuple(
@@ -106,6 +108,8 @@ class NameDocuments:
     name = "bedrock.name_documents"
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        if not conversation.inventory.media:
+            return conversation, None
         before = len(notes)
         taken: set[str] = set()
         messages = tuple(
@@ -149,6 +153,8 @@ class AccompanyDocuments:
     name = "bedrock.accompany_documents"
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        if not conversation.inventory.media:
+            return conversation, None
         before = len(notes)
         messages = tuple(_accompanied(message, notes) for message in conversation.messages)
         return (conversation if len(notes) == before else structs.replace(conversation, messages=messages)), None

@@ -28,6 +28,8 @@ class SettleCache:
         self._tools = tools
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        if not any(node.cache for node in (*conversation.tools, *conversation.system, *conversation.inventory.marked)):
+            return conversation, None
         before = len(notes)
         walk = _Walk(notes)
         tools = tuple(walk.node(tool) if self._tools else walk.without(tool) for tool in conversation.tools)

@@ -21,6 +21,8 @@ class OwnReasoning:
         self._takes = vendor.reasoning
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        if not conversation.inventory.thoughts:
+            return conversation, None
         before = len(notes)
         messages = tuple(self._message(message, notes) for message in conversation.messages)
         return (conversation if len(notes) == before else structs.replace(conversation, messages=messages)), None

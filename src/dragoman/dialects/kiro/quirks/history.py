@@ -38,14 +38,21 @@ class _Building:
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
         self._joined: list[Where] = []  # places where texts were joined or blocks changed their order
+        self._filled: dict[str, list[Where]] = {}  # places that had no text, by the one that they got
 
     def message(self, message: Message) -> Message:
         if _is_built(message):
             return message
         blocks = self._user(message) if message.role == "user" else self._assistant(message)
-        return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
+        if blocks == message.blocks:
+            return message
+        return Message(message.role, blocks, extra=message.extra, at=message.at)
 
     def tell(self) -> None:
+        for words, places in self._filled.items():
+            where = "stands here" if len(places) == 1 else f"stands in {len(places)} turns or results"
+            detail = f"no text {where}, and the service wants one; it is {words!r}"
+            self._notes.added("kiro.text.missing", places[0].path, detail)
         if self._joined:
             count = len(self._joined)
             turns = "one turn" if count == 1 else f"{count} turns or results"
@@ -54,9 +61,16 @@ class _Building:
             )
 
     def _user(self, message: Message) -> tuple[Block, ...]:
-        results = [self._result(block) for block in message.blocks if isinstance(block, ToolResult)]
-        images = [block for block in message.blocks if isinstance(block, Media)]
-        texts = [block for block in message.blocks if isinstance(block, Text)]
+        results: list[ToolResult] = []
+        texts: list[Text] = []
+        images: list[Media] = []
+        for block in message.blocks:
+            if isinstance(block, ToolResult):
+                results.append(self._result(block))
+            elif isinstance(block, Text):
+                texts.append(block)
+            elif isinstance(block, Media):
+                images.append(block)
         if not texts:
             words = RESULTS_ONLY if results else IMAGE_ONLY if images else SILENT
             self._fill(message, words)
@@ -95,6 +109,8 @@ class _Building:
                 return None
 
     def _result(self, result: ToolResult) -> ToolResult:
+        if _is_one_text(result):
+            return result
         texts = [part for part in result.content if isinstance(part, Text)]
         if not texts:
             self._fill(result, NO_OUTPUT)
@@ -123,16 +139,23 @@ class _Building:
             self._joined.append(message.at)
 
     def _fill(self, node: Message | ToolResult, words: str) -> None:
-        rule = "kiro.text.missing"
-        self._notes.added(rule, node.at.path, f"no text stands here, and the service wants one; it is {words!r}")
+        self._filled.setdefault(words, []).append(node.at)
 
 
 def _is_built(message: Message) -> bool:
     """Whether it is a text that is not too long, and calls after it: most of what the model has said is that."""
-    text, *calls = message.blocks or (None,)
-    if message.role != "assistant" or not isinstance(text, Text) or len(text.text) > LONGEST_ASSISTANT:
+    blocks = message.blocks
+    if message.role != "assistant" or not blocks:
         return False
-    return all(isinstance(call, ToolCall) for call in calls)
+    text = blocks[0]
+    if not isinstance(text, Text) or len(text.text) > LONGEST_ASSISTANT:
+        return False
+    return not [call for call in blocks[1:] if not isinstance(call, ToolCall)]
+
+
+def _is_one_text(result: ToolResult) -> bool:
+    content = result.content
+    return len(content) == 1 and isinstance(content[0], Text) and len(content[0].text) <= LONGEST_RESULT
 
 
 def _cut(words: str, longest: int) -> str:

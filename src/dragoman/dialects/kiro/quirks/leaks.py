@@ -39,6 +39,7 @@ _NOTHING = Text("")
 
 _Schemas: TypeAlias = Mapping[str, Mapping[str, Json]]
 _Call: TypeAlias = tuple[str, str]  # name, arguments
+_Found: TypeAlias = tuple[_Call, int]  # and where it ends
 
 _NAMESPACE = "(?:antml:)?"
 _INTERESTING = re.compile(r"[\[<`]").search
@@ -50,7 +51,8 @@ _HEADER = re.compile(
 _LONGEST_HEADER = 200  # characters in which a call must have named its tool
 _BRACKET = re.compile(r"\s*\[Called ([\w.:-]+) with args: (?=\{)")
 _INVOKE = re.compile(rf'\s*<{_NAMESPACE}invoke name="([^"]+)">(.*?)</{_NAMESPACE}invoke>', re.DOTALL)
-_PARAMETER = re.compile(rf'<{_NAMESPACE}parameter name="([^"]+)">(.*?)</{_NAMESPACE}parameter>', re.DOTALL)
+_PARAMETER = re.compile(rf'\s*<{_NAMESPACE}parameter name="([^"]+)">(.*?)</{_NAMESPACE}parameter>', re.DOTALL)
+_PIECE = 1024  # characters of arguments looked at together: what follows them is not copied
 _AROUND = re.compile(rf"\s*</?{_NAMESPACE}function_calls>")
 
 
@@ -73,6 +75,9 @@ class _Recover:
         self._key: int | None = None  # the text block that is open
         self._opening: Events = ()  # its beginning, until there is text in it: what is all a call was no text
         self._held = ""
+        self._sure = False  # it names a declared tool
+        self._more: list[str] = []  # that came since
+        self._size = 0  # of it
         self._waiting: Events = ()  # the end of the text block whose tail is held
         self._made = 0
 
@@ -125,7 +130,7 @@ class _Recover:
         return opening
 
     def _end_text(self, key: int, event: BlockEnded) -> Iterable[Event]:
-        self._key = None
+        self._key, self._held = None, self._taken()
         held = (TextDelta(key, self._held),) if self._held else ()
         ending = (*self._open(), *held, event)
         if _could_be_calls(self._held):
@@ -135,13 +140,23 @@ class _Recover:
             yield from ending
 
     def _text(self, key: int, text: str) -> Iterable[Event]:
-        self._held += text
-        said, self._held = self._split(self._held)
-        if len(self._held) > HELD_LIMIT:
-            said, self._held = said + self._held, ""
+        said = ""
+        if self._sure:
+            self._more.append(text)
+            self._size += len(text)
+        else:
+            said, self._held = self._split(self._held + text)
+        if len(self._held) + self._size > HELD_LIMIT:
+            said += self._taken()
         if said:
             yield from self._open()
             yield TextDelta(key, said)
+
+    def _taken(self) -> str:
+        """All that is held, which no longer is."""
+        held = "".join((self._held, *self._more))
+        self._held, self._more, self._size, self._sure = "", [], 0, False
+        return held
 
     def _split(self, text: str) -> tuple[str, str]:
         """What is surely text, and what may be the beginning of a call."""
@@ -149,7 +164,7 @@ class _Recover:
         while (found := _BEGIN.search(text, position)) is not None:
             if found[0] == "```":
                 self._fenced = not self._fenced
-            elif not self._fenced and not self._refuted(text[found.start() :]):
+            elif not self._fenced and not self._refuted(text, found.start()):
                 return text[: found.start()], text[found.start() :]
             position = found.end()
         tail = text[position:]
@@ -159,20 +174,21 @@ class _Recover:
                 return text[: len(text) - size], text[len(text) - size :]
         return text, ""
 
-    def _refuted(self, text: str) -> bool:
-        """Whether this can no longer become a call of a declared tool."""
-        header = _HEADER.match(text)
+    def _refuted(self, text: str, at: int) -> bool:
+        """Whether what begins here can no longer become a call of a declared tool."""
+        header = _HEADER.match(text, at)
         if header is None:
-            return len(text) > _LONGEST_HEADER
-        return (header[1] or header[2]) not in self._schemas
+            return len(text) - at > _LONGEST_HEADER
+        self._sure = (header[1] or header[2]) in self._schemas
+        return not self._sure
 
     def _let_go(self) -> Iterable[Event]:
         """What was held is text after all: more came after it."""
-        yield from self._waiting
+        held, waiting, self._waiting = self._taken(), self._waiting, ()
+        yield from waiting
         if self._key is not None:
             yield from self._open()
-            yield from [TextDelta(self._key, self._held)] if self._held else []
-        self._waiting, self._held = (), ""
+            yield from [TextDelta(self._key, held)] if held else []
 
     def _end(self, stopped: Stopped) -> Iterable[Event]:
         calls = self._calls(self._held)
@@ -195,36 +211,32 @@ class _Recover:
     def _calls(self, text: str) -> list[_Call]:
         """The calls if the text is nothing but whole calls of declared tools, else none."""
         calls: list[_Call] = []
-        while text.strip():
-            if around := _AROUND.match(text):
-                text = text[around.end() :]
+        at, end = 0, len(text.rstrip())
+        while at < end:
+            if around := _AROUND.match(text, at):
+                at = around.end()
                 continue
-            call, text = self._bracket(text) or self._invoke(text) or (None, "")
-            if call is None or call[0] not in self._schemas:
+            found = _bracket(text, at) or self._invoke(text, at)
+            if found is None or found[0][0] not in self._schemas:
                 return []
+            call, at = found
             calls.append(call)
         return calls
 
-    def _bracket(self, text: str) -> tuple[_Call, str] | None:
-        found = _BRACKET.match(text)
-        if found is None:
-            return None
-        scanner = ObjectScanner()
-        rest = scanner.feed(text[found.end() :])
-        arguments = text[found.end() : len(text) - len(rest)]
-        if not scanner.complete or not rest.startswith("]") or not _is_object(arguments):
-            return None
-        return (found[1], arguments), rest[1:]
-
-    def _invoke(self, text: str) -> tuple[_Call, str] | None:
-        found = _INVOKE.match(text)
+    def _invoke(self, text: str, at: int) -> _Found | None:
+        found = _INVOKE.match(text, at)
         if found is None:
             return None
         name, inside = found[1], found[2]
-        values = {match[1]: self._value(name, match[1], match[2]) for match in _PARAMETER.finditer(inside)}
-        if _PARAMETER.sub("", inside).strip():
-            return None
-        return (name, jsonio.encode(values).decode()), text[found.end() :]
+        values: dict[str, Json] = {}
+        position, end = 0, len(inside.rstrip())
+        while position < end:  # one after another, with nothing between them: where one fails, all do
+            parameter = _PARAMETER.match(inside, position)
+            if parameter is None:
+                return None
+            values[parameter[1]] = self._value(name, parameter[1], parameter[2])
+            position = parameter.end()
+        return (name, jsonio.encode(values).decode()), found.end()
 
     def _value(self, tool: str, name: str, text: str) -> Json:
         """A parameter's value, in the type its schema gives it."""
@@ -241,6 +253,20 @@ class _Recover:
 
 def _could_be_calls(text: str) -> bool:
     return _BEGIN.match(text) is not None and text.rstrip().endswith(("]", ">"))
+
+
+def _bracket(text: str, at: int) -> _Found | None:
+    found = _BRACKET.match(text, at)
+    if found is None:
+        return None
+    scanner, end = ObjectScanner(), found.end()
+    while not scanner.complete and end < len(text):
+        piece = text[end : end + _PIECE]
+        end += len(piece) - len(scanner.feed(piece))
+    arguments = text[found.end() : end]
+    if not scanner.complete or not text.startswith("]", end) or not _is_object(arguments):
+        return None
+    return (found[1], arguments), end + 1
 
 
 def _is_object(arguments: str) -> bool:

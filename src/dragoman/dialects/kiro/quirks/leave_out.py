@@ -41,7 +41,7 @@ class LeaveOut:
             return conversation, None
         choice = _choice(conversation, gone, notes)
         changed = structs.replace(conversation, tools=tools, messages=messages, tool_choice=choice)
-        return canonical(changed), None
+        return canonical(changed, conversation), None
 
     def _tools(self, conversation: Conversation, notes: Notes) -> tuple[tuple[ToolSpec | Opaque, ...], set[str]]:
         """The tools that stay, and the names of those that do not. Typed tools are drop_foreign's to leave out."""

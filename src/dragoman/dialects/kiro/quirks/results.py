@@ -10,7 +10,7 @@ from msgspec import structs
 
 from dragoman.dialects.kiro.nodes import LOG
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolResult
-from dragoman.model.conversation import Conversation, Message
+from dragoman.model.conversation import Conversation, Inventory, Message
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 
@@ -25,7 +25,7 @@ class ReadResults:
     before = "drop_foreign"
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if ToolResult not in conversation.kinds:
+        if _are_read(conversation.inventory):
             return conversation, None
         before = len(notes)
         messages = tuple([_message(message, notes) for message in conversation.messages])
@@ -33,22 +33,16 @@ class ReadResults:
 
 
 def _message(message: Message, notes: Notes) -> Message:
-    if all(map(_is_read, message.blocks)):
-        return message
     blocks: tuple[Block, ...] = tuple(
         [_result(block, notes) if isinstance(block, ToolResult) else block for block in message.blocks]
     )
     return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
 
 
-def _is_read(block: Block) -> bool:
-    """Whether it is no result, or one of texts that say something."""
-    if not isinstance(block, ToolResult):
-        return True
-    for part in block.content:
-        if not isinstance(part, Text) or not part.text or part.text.isspace():
-            return False
-    return bool(block.content)
+def _are_read(held: Inventory) -> bool:
+    """Whether every result holds something, and nothing but texts that say something."""
+    said = [part for part in held.parts if type(part) is Text and part.text and not part.text.isspace()]
+    return len(said) == len(held.parts) and not [result for result in held.results if not result.content]
 
 
 def _result(result: ToolResult, notes: Notes) -> ToolResult:

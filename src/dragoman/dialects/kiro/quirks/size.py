@@ -35,20 +35,23 @@ class FitSize:
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
         asked = conversation.messages
-        messages = asked if self._most_entries is None else _trimmed(asked, self._entries(asked), self._most_entries)
-        counted = len(asked) - len(messages)
         limit = min(model_of(conversation.model).window, MOST_TOKENS)
-        around = estimate_input(structs.replace(conversation, messages=()))
-        tokens = _tokens(messages)
-        if around + tokens[0] > limit and self._trims:
-            messages = _trimmed(messages, tokens, int(limit * _KEPT) - around)
-            tokens = _tokens(messages)
-        if (size := around + tokens[0]) > limit:
+        if self._most_entries is not None:
+            conversation = _with(conversation, _trimmed(asked, self._entries(asked), self._most_entries))
+        counted = len(asked) - len(conversation.messages)
+        size = estimate_input(conversation)
+        if size > limit and self._trims:
+            tokens = _tokens(conversation.messages)
+            around = size - tokens[0]
+            conversation = _with(conversation, _trimmed(conversation.messages, tokens, int(limit * _KEPT) - around))
+            size = estimate_input(conversation)
+        if size > limit:
             fault = context_full(size, limit)
             raise Unrepresentable(fault.message, fault=fault)
         _tell(counted, f"history_limit is {self._most_entries}", notes)
-        _tell(len(asked) - counted - len(messages), f"the service takes no more than {limit} tokens", notes)
-        return (conversation if messages is asked else structs.replace(conversation, messages=messages)), None
+        trimmed = len(asked) - counted - len(conversation.messages)
+        _tell(trimmed, f"the service takes no more than {limit} tokens", notes)
+        return conversation, None
 
     def _entries(self, messages: Sequence[Message]) -> list[int]:
         """How many entries history has, placeholders included, if it begins at each of these messages."""
@@ -62,6 +65,10 @@ class FitSize:
                 after = message.role
             entries.append(max(turns - 1 + (after == "assistant"), 0))
         return [*reversed(entries)] or [0]
+
+
+def _with(conversation: Conversation, messages: tuple[Message, ...]) -> Conversation:
+    return conversation if messages is conversation.messages else structs.replace(conversation, messages=messages)
 
 
 def _tokens(messages: Sequence[Message]) -> list[int]:

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from msgspec import structs
 
-from dragoman.model.blocks import Block, Text, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation, Message, ToolSpec
+from dragoman.model.blocks import Block, Reasoning, Text, ToolCall, ToolResult
+from dragoman.model.conversation import Conversation, Inventory, Message, ToolSpec
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
@@ -21,12 +21,12 @@ N = TypeVar("N", Text, ToolCall, ToolResult, ToolSpec)
 
 
 class WholeCharacters:
-    """Each lone surrogate becomes U+FFFD."""
+    """Each lone surrogate becomes U+FFFD. A thought is no longer what was sealed, then."""
 
     name = "kiro.whole_characters"
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if _are_whole_tools(conversation) and all(map(_is_whole_message, conversation.messages)):
+        if jsonio.is_whole(conversation.tools) and _are_whole(conversation.inventory):
             return conversation, None
         messages = tuple([_message(message) for message in conversation.messages])
         tools = tuple([_tool(tool) if isinstance(tool, ToolSpec) else tool for tool in conversation.tools])
@@ -39,23 +39,11 @@ class WholeCharacters:
         return structs.replace(conversation, messages=messages, tools=tools), None
 
 
-def _are_whole_tools(conversation: Conversation) -> bool:
-    """Whether the text of all tools has no escape such as only half a character gets."""
-    try:
-        return b"\\ud" not in jsonio.encode(conversation.tools)
-    except jsonio.JsonError:
-        return False
-
-
-def _is_whole_message(message: Message) -> bool:
-    for block in message.blocks:
-        for part in block.content if isinstance(block, ToolResult) else (block,):
-            if isinstance(part, Text):
-                if not _is_whole(part.text):
-                    return False
-            elif isinstance(part, ToolCall) and _has_halves(part.arguments):
-                return False
-    return True
+def _are_whole(held: Inventory) -> bool:
+    texts = [text.text for text in held.texts] + [thought.text for thought in held.thoughts]
+    texts += [part.text for part in held.parts if type(part) is Text]
+    suspects = [text for text in texts if not text.isascii()]
+    return all(map(_is_whole, suspects)) and not any(map(_has_halves, [call.arguments for call in held.calls]))
 
 
 def _message(message: Message) -> Message:
@@ -67,6 +55,8 @@ def _block(block: Block) -> Block:
     match block:
         case Text(text):
             return _with(block, text=_whole(text))
+        case Reasoning(text) if not _is_whole(text):
+            return structs.replace(block, text=_whole(text), seal=None)
         case ToolCall(arguments=arguments):
             return _with(block, arguments=_arguments(arguments))
         case ToolResult(content=content):
@@ -107,6 +97,8 @@ def _is_whole(text: str) -> bool:
 
 def _has_halves(arguments: str) -> bool:
     """Whether there may be half a character in it, plainly or escaped."""
+    if isinstance(arguments, jsonio.ObjectText):
+        return False
     return not _is_whole(arguments) or _ESCAPED.search(arguments) is not None
 
 

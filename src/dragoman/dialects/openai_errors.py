@@ -1,0 +1,177 @@
+"""The errors of OpenAI's service, which both of its APIs have: `{"error": {"message", "type", "param", "code"}}`, and
+the shapes that pass for it. Beside them stand those of the many servers that speak like it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TypeAlias
+
+from dragoman.errors import Fault, Kind
+from dragoman.wire import jsonio
+from dragoman.wire.http import HttpResponse
+from dragoman.wire.jsonio import Json
+
+JsonObject: TypeAlias = dict[str, Json]
+
+# Codes and types that say more than their status.
+KINDS: dict[str, Kind] = {
+    "context_length_exceeded": "context_full",
+    "insufficient_quota": "quota",
+    "billing_hard_limit_reached": "quota",
+    "billing_not_active": "quota",
+    "rate_limit_exceeded": "rate_limit",
+    "rate_limit_error": "rate_limit",
+    "requests": "rate_limit",
+    "tokens": "rate_limit",
+    "invalid_api_key": "auth",
+    "authentication_error": "auth",
+    "permission_error": "permission",
+    "permission_denied": "permission",
+    "model_not_found": "not_found",
+    "not_found_error": "not_found",
+    "request_too_large": "too_large",
+    "server_is_overloaded": "overloaded",
+    "slow_down": "overloaded",
+    "overloaded_error": "overloaded",
+    "engine_overloaded_error": "overloaded",
+    "exceeded_current_quota_error": "quota",
+    "usage_not_included": "quota",
+    "invalid_prompt": "invalid",
+    "bio_policy": "invalid",
+    "cyber_policy": "invalid",
+    "previous_response_not_found": "invalid",
+    "unknown_url": "not_found",
+    "timeout": "timeout",
+    "timeout_error": "timeout",
+    "server_error": "server",
+    "api_error": "server",
+    "invalid_request_error": "invalid",
+    "BadRequestError": "invalid",
+}
+_BY_STATUS: dict[int, Kind] = {
+    400: "invalid",
+    401: "auth",
+    402: "quota",
+    403: "permission",
+    404: "not_found",
+    408: "timeout",
+    413: "too_large",
+    422: "invalid",
+    429: "rate_limit",
+    503: "overloaded",
+    504: "timeout",
+    529: "overloaded",
+}
+# How a kind is told: status, type, code.
+_TOLD: dict[Kind, tuple[int, str, str | None]] = {
+    "invalid": (400, "invalid_request_error", None),
+    "auth": (401, "invalid_request_error", "invalid_api_key"),
+    "permission": (403, "permission_error", None),
+    "not_found": (404, "invalid_request_error", "model_not_found"),
+    "too_large": (413, "invalid_request_error", "request_too_large"),
+    "rate_limit": (429, "rate_limit_error", "rate_limit_exceeded"),
+    "quota": (429, "insufficient_quota", "insufficient_quota"),
+    "overloaded": (503, "server_error", "server_is_overloaded"),
+    "context_full": (400, "invalid_request_error", "context_length_exceeded"),
+    "timeout": (504, "server_error", "timeout"),
+    "server": (500, "server_error", None),
+}
+_ANY = frozenset({"invalid_request_error", "BadRequestError", "server_error", "api_error"})  # they name no reason
+_FULL = re.compile(r"maximum context length|context[ _]length|context window|prompt is too long|too many tokens", re.I)
+_TAG = re.compile(r"<(style|script|head)\b(?:(?!<\1\b).)*?</\1>|<[^<>]*>", re.DOTALL | re.I)
+TOLD_WAIT = re.compile(r"try again in ([\d.]+)\s*(ms|s)\b", re.I)
+_LONGEST_MESSAGE = 500
+
+
+def parse_fault(response: HttpResponse) -> Fault:
+    """What an upstream's refusal says, whatever shape it has. Never raises."""
+    try:
+        body = jsonio.decode(response.body)
+    except jsonio.JsonError:
+        text = " ".join(_TAG.sub(" ", response.body.decode("utf-8", "replace")).split())
+        body = text[:_LONGEST_MESSAGE]
+    return fault_of(body, response.status, _retry_after(response))
+
+
+def fault_of(body: Json, status: int | None, retry_after: float | None = None) -> Fault:
+    """The fault in an error body; without a status, in an error frame of a stream."""
+    error = body.get("error", body) if isinstance(body, dict) else body
+    fields: JsonObject = error if isinstance(error, dict) else {"message": error} if isinstance(error, str) else {}
+    if isinstance(body, dict) and not _message(fields):
+        fields = {**body, **fields}
+    message, code, param = _message(fields), _code(fields), fields.get("param")
+    number = fields.get("code")
+    if status is None and type(number) is int and 400 <= number < 600:
+        status = number
+    kind = _kind(code, status, message)
+    if status is None:
+        status = 502 if kind == "server" else _TOLD[kind][0]
+    at = param if isinstance(param, str) else ""
+    if retry_after is None:
+        retry_after = _told_wait(message)
+    wait = None if kind == "quota" else retry_after  # no waiting mends an empty purse
+    return Fault(kind, message or f"the upstream answered {status}", status, wait, at, code)
+
+
+def _told_wait(message: str) -> float | None:
+    found = TOLD_WAIT.search(message)
+    try:
+        return None if found is None else float(found[1]) / (1000 if found[2].lower() == "ms" else 1)
+    except ValueError:
+        return None
+
+
+def _message(error: JsonObject) -> str:
+    for name in ("message", "detail", "msg", "error", "error_description"):
+        value = error.get(name)
+        if isinstance(value, str) and value:
+            return value
+        if value and name in {"message", "detail"}:
+            return jsonio.encode(value).decode()[:_LONGEST_MESSAGE]
+    return ""
+
+
+def _code(error: JsonObject) -> str:
+    words = [value for name in ("code", "type") if isinstance(value := error.get(name), str) and value]
+    return next((word for word in words if word in KINDS), words[0] if words else "")
+
+
+def _kind(code: str, status: int | None, message: str) -> Kind:
+    """A code that says more than a status wins over it; one that only says who is to blame does not."""
+    told = KINDS.get(code)
+    if told is not None and told not in {"invalid", "server"}:
+        return told
+    if _FULL.search(message) and (status in {400, 413, 422} or told == "invalid"):
+        return "context_full"
+    return told or "server" if status is None else _by_status(status)
+
+
+def _by_status(status: int) -> Kind:
+    return _BY_STATUS.get(status, "server" if status >= 500 or status < 400 else "invalid")
+
+
+def _retry_after(response: HttpResponse) -> float | None:
+    """Seconds to wait, from either header."""
+    millis = response.header("retry-after-ms")
+    if re.fullmatch(r"\d{1,12}(\.\d+)?", millis, re.ASCII):
+        return float(millis) / 1000
+    return response.retry_after
+
+
+def render_error(fault: Fault) -> JsonObject:
+    _, kind, code = _TOLD[fault.kind]
+    if KINDS.get(fault.code) == fault.kind and fault.code not in _ANY:
+        code = fault.code
+    return {"message": fault.message, "type": kind, "param": fault.at or None, "code": code}
+
+
+def render_fault(fault: Fault) -> bytes:
+    return jsonio.encode({"error": render_error(fault)})
+
+
+def status_of(fault: Fault) -> int:
+    """The status an OpenAI client expects with this fault: its own where it says the same, else the usual one."""
+    if fault.kind in {"invalid", "server"} and (400 <= fault.status < 600) and _by_status(fault.status) == fault.kind:
+        return fault.status
+    return _TOLD[fault.kind][0]

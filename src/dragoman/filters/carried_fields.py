@@ -1,0 +1,51 @@
+"""Fields that a family keeps beside the model (`Extra`) and that another has too, and what is said of all others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from dragoman.model.blocks import Extra
+from dragoman.model.capabilities import Capabilities
+
+OUTER = "../"
+NOTHING: Mapping[str, str] = {}
+
+
+class Carried(Struct, frozen=True):
+    """Fields of a family that the other side has too: its own name by the family's."""
+
+    family: str
+    options: Mapping[str, str]
+    media: Mapping[str, str]
+    tools: Mapping[str, str]
+    answers: Mapping[str, str]
+
+    def of(self, extra: Extra, fields: Mapping[str, str]) -> Mapping[str, str]:
+        return fields if extra.family == self.family else NOTHING
+
+
+def carried(family: str, giver: Capabilities, taker: Capabilities) -> Carried:
+    return Carried(
+        family,
+        _both(giver.options, taker.options),
+        _both(giver.media_fields, taker.media_fields),
+        _both(giver.tool_fields, taker.tool_fields),
+        _both(giver.answer_fields, taker.answer_fields),
+    )
+
+
+def _both(given: Mapping[str, str], taken: Mapping[str, str]) -> dict[str, str]:
+    return {own: taken[name] for name, own in given.items() if name in taken}
+
+
+def place_of(name: str, at: str) -> str:
+    """Where a field stands, of a node that stands there."""
+    if name.startswith(OUTER):
+        at, name = at.rpartition(".")[0], name.removeprefix(OUTER)
+    return f"{at}.{name}" if at else name
+
+
+def told_lost(name: str, family: str) -> str:
+    return f"the other side has no {name.removeprefix(OUTER)} as {family} has it"
