@@ -1,6 +1,7 @@
 """Dragoman and its peers side by side, on pinned cores: `make bench`. Exits with 1 if a bar is missed.
 
-A peer that is not installed is named and its bars are not judged; one that is installed and does not start fails.
+A peer that is not installed is named and its bars are not judged; one that is installed and does not start, or does not
+answer rightly, fails.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from bench import gateways, growth, processes, report
+from bench import chart, gateways, growth, processes, report, workers
 from bench.lanes import Direct, Gateway, Lane, NotStarted, Relay, Upstream, checked
-from bench.measure import BadCell, Results, cell, rounds
+from bench.measure import BadCell, Results, rounds
 from bench.reading import WrongAnswer
-from bench.scenarios import BARS, BY_NAME, FLOOR, LITELLM, OURS, ROUTER, Scenario
+from bench.scenarios import BY_NAME, FLOOR, LITELLM, OURS, ROUTER, Scenario
 
 try:
     from uvloop import new_event_loop
@@ -33,13 +34,14 @@ except ImportError:
 START, GROWTH, WORKERS = "start", "growth", "workers"
 PARTS = (*BY_NAME, START, GROWTH, WORKERS)
 _SAVED = gateways.ROOT / "build" / "bench" / "results.json"
-Make = Callable[[str], Gateway]
+Make = Callable[..., Gateway]
 
 
 class Bench:
     def __init__(self, chosen: argparse.Namespace, folder: Path, upstream: Upstream) -> None:
         self.results = Results()
-        self.failed: list[str] = []  # installed, and did not start
+        self.failed: list[str] = []  # whatever must not happen
+        self.absent: set[str] = set()  # not asked for, or not installed: the bars beside them are not judged
         self._chosen, self._folder, self._upstream = chosen, folder, upstream
         self._made = 0
         self.makers: dict[str, Make] = self._ours() | self._peers()
@@ -56,20 +58,22 @@ class Bench:
             makers[f"{OURS} {source.name}"] = partial(self._dragoman, source=source / "src")
         return makers
 
-    def _dragoman(self, name: str, *, engine: str = "", source: Path | None = None, workers: int = 1) -> Gateway:
+    def _dragoman(
+        self, name: str, *, engine: str = "", source: Path | None = None, workers: int = 1, few: bool = False
+    ) -> Gateway:
         folder = self._new_folder()
-        launch = gateways.dragoman(folder, self._upstream.ports, engine=engine, workers=workers)
+        launch = gateways.dragoman(folder, self._upstream.ports, engine=engine, workers=workers, few=few)
         return Gateway(name, launch, folder, BY_NAME["A"], source)
 
     def _peers(self) -> dict[str, Make]:
         makers: dict[str, Make] = {}
         for name in gateways.MAKERS:
-            if name not in self._chosen.peers:
-                self.results.troubles[name] = "not asked for"
-            elif not gateways.installed(name):
-                self.results.troubles[name] = "not installed: make bench-peers"
-            else:
+            if name in self._chosen.peers and gateways.installed(name):
                 makers[name] = self._peer
+                continue
+            self.absent.add(name)
+            asked = name in self._chosen.peers
+            self.results.troubles[name] = "not installed: make bench-peers" if asked else "not asked for"
         return makers
 
     def _peer(self, name: str) -> Gateway:
@@ -112,8 +116,6 @@ class Bench:
                     self._whole(asked)
             except (WrongAnswer, OSError, http.client.HTTPException) as error:
                 self.results.troubles[f"{name}, {scenario.name}"] = f"a wrong answer: {error}"
-                if lane == OURS:
-                    self.failed.append(f"{scenario.name}: a wrong answer: {error}")
         await rounds(scenario, lanes, self._chosen.rounds, self.results, tell)
 
     def _whole(self, scenario: Scenario) -> None:
@@ -124,20 +126,20 @@ class Bench:
             raise WrongAnswer(f"the upstream was sent {came} bytes of more than {meant}")
 
     def starts(self) -> None:
-        """Cold start and idle memory, in processes of their own."""
+        """Cold start and idle memory, in processes of their own, all with the same upstreams."""
         for number in range(self._chosen.rounds):
             for name, make in self.makers.items():
                 if name not in self._running or (name != LITELLM and not name.startswith(OURS) and number):
                     continue
                 try:
-                    gateway = make(name)
+                    gateway = make(name, few=True) if name in self.ours else make(name)
                 except NotStarted as error:
                     self.failed.append(f"{name} would not start again: {error}")
                     continue
-                self.results.figures.setdefault("cold start", {}).setdefault(name, []).append(gateway.started_in)
+                found = {"cold start": gateway.started_in, "cold start CPU": gateway.process.cpu()}
                 time.sleep(0.3)
-                memory = gateway.process.memory()
-                self.results.figures.setdefault("idle memory", {}).setdefault(name, []).append(memory)
+                for figure, value in {**found, "idle memory": gateway.process.memory()}.items():
+                    self.results.figures.setdefault(figure, {}).setdefault(name, []).append(value)
                 gateway.stop()
             tell(f"cold start {number + 1}/{self._chosen.rounds}")
 
@@ -156,28 +158,20 @@ class Bench:
                     fresh.stop()
             except (BadCell, WrongAnswer, NotStarted, OSError) as error:
                 self.results.troubles[f"{name}, growth"] = str(error)
-                self.failed.append(f"{name}, growth: {error}")
 
     async def workers(self) -> None:
-        """One worker and two, each on as many cores. The load shares them, so the rate says little."""
         if not gateways.has_workers():
             self.results.troubles["two workers"] = "this Dragoman has no `serve --workers`"
             return
-        for count in (1, 2):
-            gateway = self._dragoman(f"{OURS}, {count} workers", workers=count)
-            try:
-                for scenario in (BY_NAME["A"], BY_NAME["C"]):
-                    before = gateway.process.cpus()
-                    done = await cell(gateway, scenario, 0)
-                    after = gateway.process.cpus()
-                    figures = self.results.figures
-                    figures.setdefault(f"workers {scenario.name}: CPU ms/request", {})[gateway.name] = [
-                        done.ms_a_request
-                    ]
-                    spent = sorted((after[pid] - before.get(pid, 0.0) for pid in after), reverse=True)
-                    figures.setdefault(f"workers {scenario.name}: CPU s of each process", {})[gateway.name] = spent
-                    figures.setdefault(f"workers {scenario.name}: requests/s", {})[gateway.name] = [done.rate]
-            finally:
+        started: dict[int, Gateway] = {}
+        try:
+            for count in workers.COUNTS:
+                started[count] = self._dragoman(f"{OURS}, {count} workers", workers=count)
+            self.results.shared = await workers.compare(started, self._upstream, self._chosen.rounds, tell)
+        except (BadCell, WrongAnswer, NotStarted, OSError) as error:
+            self.failed.append(f"workers: {error}")
+        finally:
+            for gateway in started.values():
                 gateway.stop()
 
     async def all(self) -> None:
@@ -192,32 +186,61 @@ class Bench:
             await self.workers()
 
 
+_BEGAN = time.monotonic()
+
+
 def tell(text: str) -> None:
-    print(
-        f"\r\033[K{text}" if sys.stderr.isatty() else text,
-        end="" if sys.stderr.isatty() else "\n",
-        file=sys.stderr,
-        flush=True,
-    )
+    """Say how far it is: on a terminal in one line that changes, elsewhere in one more."""
+    minutes, seconds = divmod(int(time.monotonic() - _BEGAN), 60)
+    line, live = f"{minutes:2}:{seconds:02} {text}", sys.stderr.isatty()
+    print(f"\r\033[K{line}" if live else line, end="" if live else "\n", file=sys.stderr, flush=True)
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parts = "\n".join(f"  {scenario.name:8}{scenario.title}" for scenario in BY_NAME.values())
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description=__doc__,
+        epilog=f"""parts:
+{parts}
+  {START:8}cold start and idle memory
+  {GROWTH:8}80,000 events, a body of 20 MB, 1,000 streams held
+  {WORKERS:8}one worker and two
+
+examples:
+  make bench BENCH="--only A,C --rounds 3 --peers tensorzero,claude-code-router"
+  make bench BENCH="--only C,D --peers '' --engines '' --against ../main-of-yesterday"
+
+All of it with all peers takes about 25 minutes. It needs Linux, and two cores that nobody else uses. Figures go to
+build/bench/results.json, too.""",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     listed = lambda text: [part for part in text.split(",") if part]  # noqa: E731
-    parser.add_argument("--only", type=listed, default=list(PARTS), help=f"some of {','.join(PARTS)}")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--peers", type=listed, default=list(gateways.MAKERS), help="some of them, or an empty text")
+    parser.add_argument("--only", type=listed, default=list(PARTS), metavar="PARTS", help="some of the parts below")
+    parser.add_argument("--rounds", type=int, default=5, help="of each cell, interleaved; the median counts (5)")
     parser.add_argument(
-        "--engines", type=listed, default=None, help="values of server.engine to measure beside the default"
+        "--peers",
+        type=listed,
+        default=list(gateways.MAKERS),
+        help=f"some of {','.join(gateways.MAKERS)}; '' for none (all that are installed)",
     )
     parser.add_argument(
-        "--against", type=Path, action="append", default=[], help="another source tree of Dragoman, beside"
+        "--engines", type=listed, default=None, help="values of server.engine beside the default; '' for none (all)"
     )
-    parser.add_argument("--docs", action="store_true", help="write the figures into docs/performance.md")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="another source tree of Dragoman, measured beside this one; may be given again",
+    )
+    parser.add_argument("--docs", action="store_true", help="write the figures into docs/performance.md, and its chart")
     chosen = parser.parse_args()
-    for name in (*chosen.only, *chosen.peers):
-        if name not in PARTS and name not in gateways.MAKERS:
-            parser.error(f"there is no {name}")
+    for given, known in ((chosen.only, PARTS), (chosen.peers, gateways.MAKERS)):
+        for name in given:
+            if name not in known:
+                parser.error(f"there is no {name}; there are {', '.join(known)}")
     return chosen
 
 
@@ -251,14 +274,14 @@ def finished(bench: Bench, chosen: argparse.Namespace) -> int:
     block = report.text(results, bench.ours, asked)
     print(block)
     report.saved(results, _SAVED)
-    missed = [*bench.failed, *report.judged(results, bench.ours, asked)[1]]
-    unjudged = [bar.figure for bar in BARS if bar.figure in asked and not report.ratio(results, bar)[1]]
+    missed = [*bench.failed, *report.missed(results, asked, bench.absent)]
+    unjudged = report.unjudged(results, asked, bench.absent)
     if unjudged:
         print(f"\nNot judged, for want of their peers: {', '.join(unjudged)}.")
     for line in missed:
         print(f"MISSED  {line}")
     if chosen.docs:
-        report.write_page(block, datetime.now(UTC).strftime("%B %Y"), chosen.rounds)
+        report.write_page(chart.write(results) + block, datetime.now(UTC).strftime("%B %Y"), chosen.rounds)
     return 1 if missed else 0
 
 

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 PEERS = Path(os.environ.get("DRAGOMAN_PEERS") or ROOT / "build" / "peers")
 LITELLM_VERSION, TENSORZERO_VERSION, ROUTER_VERSION = "1.108.4", "2026.6.0", "2.0.0"
 ROUTER_PACKAGE = "@musistudio/claude-code-router"
+PLAIN = ("whole", "stream", "call", "paced", "held")  # upstreams that every gateway can have
 _PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
 
 
@@ -56,10 +57,12 @@ def free_port() -> int:
 _DIALECTS = {"anthropic": "anthropic", "kiro": "kiro", "bedrock": "bedrock"}
 
 
-def dragoman(folder: Path, ports: Mapping[str, int], *, engine: str = "", workers: int = 1) -> Launch:
-    """`engine`: the value of server.engine; empty: whatever is the default."""
+def dragoman(
+    folder: Path, ports: Mapping[str, int], *, engine: str = "", workers: int = 1, few: bool = False
+) -> Launch:
+    """`engine`: the value of server.engine; empty: whatever is the default. `few`: only the upstreams of the peers."""
     port = free_port()
-    file = _dragoman_config(folder, ports, engine)
+    file = _dragoman_config(folder, ports, engine, few=few)
     command = [sys.executable, "-m", "dragoman", "serve", "--config", str(file), "--port", str(port), "--quiet"]
     if workers > 1:
         command += ["--workers", str(workers)]
@@ -67,14 +70,16 @@ def dragoman(folder: Path, ports: Mapping[str, int], *, engine: str = "", worker
     return Launch(command, env, port, _PATHS, _HEADERS, lambda name: name, workers)
 
 
-def _dragoman_config(folder: Path, ports: Mapping[str, int], engine: str) -> Path:
+def _dragoman_config(folder: Path, ports: Mapping[str, int], engine: str, *, few: bool = False) -> Path:
     lines = ["[server]", 'key = "env:BENCH_KEY"', "drain = 1"]
     if engine:
         lines.append(f'engine = "{engine}"')
     for kind, port in ports.items():
+        if few and kind not in PLAIN:
+            continue
         wanted = {"dialect": _DIALECTS.get(kind, "openai"), "base_url": f"http://127.0.0.1:{port}"}
         lines += _upstream(kind, wanted, {"raw_tools": "auto"} if kind.startswith("kimi") else {})
-        if wanted["dialect"] == "openai":
+        if wanted["dialect"] == "openai" and not few:
             lines += _upstream(f"{kind}-read", wanted, {"repair": True})
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "dragoman.toml"
@@ -97,9 +102,9 @@ def _upstream(name: str, wanted: Mapping[str, str], translation: Mapping[str, ob
 
 
 def engines(folder: Path) -> list[str]:
-    """The values of server.engine that this Dragoman takes; none if it has no such setting."""
+    """The values of server.engine that this Dragoman takes beside its default; none if it has no such setting."""
     taken = []
-    for engine in ("own", "uvicorn"):
+    for engine in ("uvicorn",):
         file = _dragoman_config(folder, {"whole": 1}, engine)
         command = [sys.executable, "-m", "dragoman", "config", "check", "--config", str(file)]
         done = subprocess.run(command, capture_output=True, env={**os.environ, "BENCH_KEY": KEY}, check=False)
@@ -118,7 +123,7 @@ def has_workers() -> bool:
 def tensorzero(folder: Path, ports: Mapping[str, int]) -> Launch:
     """Its wheel carries the whole gateway; this is the way in that its own patch of the OpenAI client uses."""
     lines = ["[gateway]", "observability.enabled = false"]
-    for kind in ("whole", "stream", "call", "paced", "held"):
+    for kind in PLAIN:
         lines += [
             f'[models."{kind}"]',
             'routing = ["up"]',
@@ -161,7 +166,7 @@ def claude_code_router(folder: Path, ports: Mapping[str, int]) -> Launch:
             "api_key": KEY,
             "models": ["bench"],
         }
-        for kind in ("whole", "stream", "call", "paced", "held")
+        for kind in PLAIN
     ]
     config = {
         "PORT": port,
@@ -178,29 +183,26 @@ def claude_code_router(folder: Path, ports: Mapping[str, int]) -> Launch:
     return Launch(command, {"HOME": str(folder)}, port, paths, _HEADERS, lambda name: f"{name},bench")
 
 
-# Else it asks OpenAI's upstreams for Responses, whatever they speak.
-_CHAT = {"litellm_settings": {"use_chat_completions_url_for_anthropic_messages": True}}
-
-
 def litellm(folder: Path, ports: Mapping[str, int]) -> Launch:
+    """As users reach a server that speaks Chat Completions. By `openai/`, with OpenAI's client, it costs more."""
     port = free_port()
     models = [
         {
             "model_name": kind,
             "litellm_params": {
-                "model": f"openai/{kind}",
+                "model": f"hosted_vllm/{kind}",
                 "api_base": f"http://127.0.0.1:{ports[kind]}/v1",
                 "api_key": KEY,
             },
         }
-        for kind in ("whole", "stream", "call", "paced", "held")
+        for kind in PLAIN
     ]
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "litellm.yaml"  # JSON is YAML
-    file.write_text(json.dumps({"model_list": models, "general_settings": {"master_key": KEY}} | _CHAT))
+    file.write_text(json.dumps({"model_list": models, "general_settings": {"master_key": KEY}}))
     command = [str(PEERS / LITELLM / "bin" / "litellm"), "--config", str(file), "--host", "127.0.0.1"]
     command += ["--port", str(port), "--telemetry", "False"]
-    env = {"HOME": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    env = {"HOME": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"}
     env["PATH"] = f"{PEERS / LITELLM / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
     return Launch(command, env, port, _PATHS, _HEADERS, lambda name: name)
 

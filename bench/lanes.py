@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -38,6 +38,7 @@ class Upstream:
         assert self._process.stdout is not None
         self.ports: dict[str, int] = json.loads(self._process.stdout.readline())
         self._told = self.ports.pop("sizes")
+        self.pid = self._process.pid
 
     def sizes(self) -> dict[str, int]:
         """How large the last request of each kind was, as it came here."""
@@ -186,6 +187,3 @@ def _relay(folder: Path) -> tuple[list[str], str]:
         if done.returncode == 0:
             return [str(program)], "C"
     return [sys.executable, str(here / "relay.py")], "Python"
-
-
-Start = Callable[[], Gateway]

@@ -45,12 +45,24 @@ class Cell:
         return self.us_an_event if per == "event" else self.ms_a_request
 
 
+@dataclass(frozen=True)
+class Shared:
+    """What a cell of several workers gave: requests a second; CPU ms a request, ours and the load's; what the
+    busier worker took of ours."""
+
+    rate: float
+    ours: float
+    load: float
+    busiest: float
+
+
 @dataclass
 class Results:
     """Cells by scenario and lane, one per round; other figures by name and lane; what went wrong."""
 
     cells: dict[str, dict[str, list[Cell]]] = field(default_factory=dict)
     figures: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    shared: dict[str, dict[int, list[Shared]]] = field(default_factory=dict)  # by scenario and number of workers
     troubles: dict[str, str] = field(default_factory=dict)  # "lane" or "lane, scenario": why it is not judged
 
     def series(self, figure: str, lane: str) -> list[float]:
@@ -66,13 +78,13 @@ async def cell(lane: Lane, scenario: Scenario, least_size: int, seconds: float |
     port = lane.target(scenario)[0]
     if scenario.paced:
         return await _paced(lane, scenario, port, raw, seconds or PACED_SECONDS)
-    probe = _good(await load.closed(port, raw, 1, PROBE), least_size)
+    probe = good(await load.closed(port, raw, 1, PROBE), least_size)
     times, firsts = [time * 1e3 for time in probe.times], [time * 1e3 for time in probe.firsts]
     if isinstance(lane, Direct) and lane.name == "direct":
         return Cell(0, 0, 0, 0, times, firsts)
-    _good(await load.closed(port, raw, scenario.callers, WARM), least_size)
+    good(await load.closed(port, raw, scenario.callers, WARM), least_size)
     before = lane.cpu()
-    tally = _good(await load.closed(port, raw, scenario.callers, seconds or SECONDS), least_size)
+    tally = good(await load.closed(port, raw, scenario.callers, seconds or SECONDS), least_size)
     cpu = lane.cpu() - before
     requests = tally.requests
     return Cell(requests, requests * scenario.events, cpu, requests / tally.seconds, times, firsts)
@@ -87,13 +99,14 @@ async def _paced(lane: Lane, scenario: Scenario, port: int, raw: bytes, seconds:
     events, cpu, took = tally.events - events, lane.cpu() - cpu, loop.time() - began
     if tally.requests:
         raise BadCell("streams ended while they were measured")
-    _good(tally, 0)
+    good(tally, 0)
     running.abort()
     await asyncio.sleep(SETTLED)
     return Cell(0, events, cpu, events / took)
 
 
-def _good(tally: Tally, least_size: int) -> Tally:
+def good(tally: Tally, least_size: int) -> Tally:
+    """The same; raises BadCell for a mistake in it."""
     if tally.errors:
         raise BadCell(f"{len(tally.errors)} errors, the first: {tally.errors[0]}")
     if tally.sizes and min(tally.sizes) < least_size * 0.98:

@@ -13,16 +13,16 @@ from pathlib import Path
 GATEWAY, LOAD = 0, 1
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _TICK = 1 / os.sysconf("SC_CLK_TCK")
-_CORES = sorted(os.sched_getaffinity(0))
+CORES = sorted(os.sched_getaffinity(0))
 
 
 def core(number: int) -> set[int]:
     """This core, or all there are where there is only one."""
-    return {_CORES[number]} if len(_CORES) > number else set(_CORES)
+    return {CORES[number]} if len(CORES) > number else set(CORES)
 
 
 def cores(number: int) -> set[int]:
-    return set(_CORES[:number])
+    return set(CORES[:number])
 
 
 class Process:
@@ -68,7 +68,7 @@ class Process:
         spent = {}
         for pid in self.pids:
             with suppress(OSError, IndexError):
-                spent[pid] = sum(map(int, _stat(pid)[11:15])) * _TICK
+                spent[pid] = cpu_of(pid)
         return spent
 
     def memory(self) -> float:
@@ -98,6 +98,11 @@ def _settle(on: set[int]) -> None:
     """Keep to these cores, and end with whoever started us."""
     os.sched_setaffinity(0, on)
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+
+
+def cpu_of(pid: int) -> float:
+    """Seconds of user and system time, its children's that ended included."""
+    return sum(map(int, _stat(pid)[11:15])) * _TICK
 
 
 def _stat(pid: int) -> list[str]:

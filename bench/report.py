@@ -6,13 +6,14 @@ import json
 import math
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 
 from bench.gateways import ROOT, VERSIONS
 from bench.measure import Cell, Results, middle, part, spread
-from bench.scenarios import BARS, LIMITS, OURS, SCENARIOS, Bar
+from bench.scenarios import BARS, FLOOR, LIMITS, OURS, SCENARIOS, Bar
 
 BEGIN, END = "<!-- figures: written by `make bench-docs` -->", "<!-- end of figures -->"
 PAGE = ROOT / "docs" / "performance.md"
@@ -47,7 +48,7 @@ def scenario_rows(results: Results) -> list[list[str]]:
         lanes = results.cells.get(scenario.name, {})
         direct = lanes.get("direct", [])
         own = middle(results.series(scenario.name, OURS))
-        for at, (name, cells) in enumerate(sorted(lanes.items(), key=lambda item: not item[0].startswith(OURS))):
+        for at, (name, cells) in enumerate(sorted(lanes.items(), key=_place)):
             if name == "direct":
                 continue
             values = results.series(scenario.name, name)
@@ -67,6 +68,12 @@ def scenario_rows(results: Results) -> list[list[str]]:
                 ]
             )
     return rows
+
+
+def _place(row: tuple[str, object]) -> tuple[bool, bool, bool, str]:
+    """Ours first, the default before all; the floor last."""
+    name = row[0]
+    return name == FLOOR, not name.startswith(OURS), name != OURS, name
 
 
 SCENARIO_HEAD = (
@@ -89,44 +96,66 @@ def ratio(results: Results, bar: Bar, lane: str = OURS) -> tuple[float, list[flo
     return middle(ratios), ratios
 
 
-def judged(results: Results, lanes: Sequence[str], asked: Iterable[str]) -> tuple[list[list[str]], list[str]]:
-    """Rows of all bars for Dragoman's lanes, and those that were missed by the first of them: the default."""
-    rows, missed = [], []
-    asked = set(asked)
+def judged(results: Results, lanes: Sequence[str], asked: Iterable[str]) -> list[list[str]]:
+    """Rows of all bars for Dragoman's lanes."""
+    rows, asked = [], set(asked)
     for bar in BARS:
-        if bar.figure not in asked:
-            continue
-        for lane in lanes:
+        for lane in lanes if bar.figure in asked else ():
             value, ratios = ratio(results, bar, lane)
             verdict = "not judged" if not ratios else "holds" if value <= bar.most else "MISSED"
             if verdict == "holds" and bar.aim is not None and value > bar.aim:
                 verdict = f"holds; above the aim of {bar.aim:g}"
             reach = f"{number(min(ratios), 2)}-{number(max(ratios), 2)}" if ratios else ""
             rows.append([bar.figure, lane, bar.rival, f"≤ {bar.limit}", number(value, 2), reach, verdict])
-            if lane == OURS and verdict == "MISSED":
-                missed.append(f"{bar.figure} against {bar.rival}: {number(value, 2)}, bar {bar.limit}")
     for limit in LIMITS:
         for lane, values in results.figures.get(limit.figure, {}).items():
-            value = middle(values)
-            verdict = "holds" if value <= limit.most else "MISSED"
-            rows.append([limit.title, lane, "", f"≤ {limit.most:g}", number(value, 2), "", verdict])
-            if lane == OURS and verdict == "MISSED":
-                missed.append(f"{limit.title}: {number(value, 2)}, bar {limit.most:g}")
-    return rows, missed
+            verdict = "holds" if middle(values) <= limit.most else "MISSED"
+            rows.append([limit.title, lane, "", f"≤ {limit.most:g}", number(middle(values), 2), "", verdict])
+    return rows
+
+
+def missed(results: Results, asked: Iterable[str], absent: Collection[str]) -> list[str]:
+    """What fails the run: bars that Dragoman's default misses, or that could have been judged and were not."""
+    asked = set(asked)
+    lines = [f"{name}: {why}" for name, why in results.troubles.items() if name.startswith(f"{OURS}, ")]
+    for bar in BARS:
+        value, ratios = ratio(results, bar)
+        if bar.figure not in asked or (not ratios and _lane(bar.rival) in absent):
+            continue
+        if not ratios:
+            lines.append(f"{bar.figure} against {bar.rival}: not measured")
+        elif value > bar.most:
+            lines.append(f"{bar.figure} against {bar.rival}: {number(value, 2)}, bar {bar.limit}")
+    for limit in LIMITS if "growth" in asked else ():
+        value = middle(results.series(limit.figure, OURS))
+        if not value <= limit.most:  # nor if there is none
+            lines.append(f"{limit.title}: {number(value, 2) or 'not measured'}, bar {limit.most:g}")
+    return lines
+
+
+def unjudged(results: Results, asked: Iterable[str], absent: Collection[str]) -> list[str]:
+    """Bars for which there was nobody to compare with."""
+    asked = set(asked)
+    bars = (bar for bar in BARS if bar.figure in asked and _lane(bar.rival) in absent)
+    return [bar.figure for bar in bars if not ratio(results, bar)[1]]
+
+
+def _lane(rival: str) -> str:
+    return rival.partition(":")[0]
 
 
 BAR_HEAD = ("bar", "gateway", "against", "bar is", "measured", "rounds", "verdict")
 
 
 def start_rows(results: Results) -> list[list[str]]:
-    cold, idle = results.figures.get("cold start", {}), results.figures.get("idle memory", {})
-    return [
-        [name, number(middle(cold[name]), 2), f"±{spread(cold[name]):.0%}", number(middle(idle[name]), 3)]
-        for name in cold
-    ]
+    rows = []
+    for name, cold in results.figures.get("cold start", {}).items():
+        cpu, idle = (middle(results.series(figure, name)) for figure in ("cold start CPU", "idle memory"))
+        rows.append([name, number(middle(cold), 2), f"±{spread(cold):.0%}", number(cpu, 2), number(idle)])
+    return rows
 
 
-START_HEAD = ("gateway", "cold start to first answer, s", "spread", "idle memory, MB (PSS)")
+START_HEAD = ("gateway", "cold start to first answer, s", "spread", "its CPU, s", "idle memory, MB (PSS)")
 
 
 def other_rows(results: Results) -> list[list[str]]:
@@ -139,13 +168,34 @@ def other_rows(results: Results) -> list[list[str]]:
 
 
 def worker_rows(results: Results) -> list[list[str]]:
-    """Figures named `workers SCENARIO: WHAT`."""
-    names = [name for name in results.figures if name.startswith("workers ")]
-    return [
-        [name.removeprefix("workers "), lane, " / ".join(number(value, 2) for value in values)]
-        for name in names
-        for lane, values in results.figures[name].items()
-    ]
+    rows = []
+    for name, counts in results.shared.items():
+        single = middle([cell.rate for cell in counts.get(1, [])])
+        for at, (count, cells) in enumerate(counts.items()):
+            rate = middle([cell.rate for cell in cells])
+            rows.append(
+                [
+                    name if at == 0 else "",
+                    str(count),
+                    number(middle([cell.ours for cell in cells])),
+                    number(middle([cell.load for cell in cells])),
+                    number(rate),
+                    "" if count == 1 else number(rate / single, 2),
+                    f"{middle([cell.busiest for cell in cells]):.0%}",
+                ]
+            )
+    return rows
+
+
+WORKER_HEAD = (
+    "on one port",
+    "workers",
+    "CPU ms/request",
+    "the load's CPU ms/request",
+    "requests/s",
+    "to one worker",
+    "the busier one's part",
+)
 
 
 def machine() -> str:
@@ -175,31 +225,35 @@ def _has(name: str) -> bool:
 
 
 def text(results: Results, lanes: Sequence[str], asked: Iterable[str]) -> str:
-    parts = [table(SCENARIO_HEAD, scenario_rows(results))]
     sections = (
+        (SCENARIO_HEAD, scenario_rows(results)),
         (START_HEAD, start_rows(results)),
         (("figure", "gateway", "value"), other_rows(results)),
-        (("workers", "gateway", "value"), worker_rows(results)),
-        (BAR_HEAD, judged(results, lanes, asked)[0]),
+        (WORKER_HEAD, worker_rows(results)),
+        (BAR_HEAD, judged(results, lanes, asked)),
         (("not measured", "why"), [[name, why[:200]] for name, why in results.troubles.items()]),
     )
-    return "\n\n".join([*parts, *(table(head, rows) for head, rows in sections if rows)])
+    return "\n\n".join(table(head, rows) for head, rows in sections if rows)
 
 
 def saved(results: Results, place: Path) -> None:
+    """All of it for programs, numbers that there are none of as null."""
     place.parent.mkdir(parents=True, exist_ok=True)
     cells = {
-        scenario: {
-            lane: [
-                {"ms_a_request": one.ms_a_request, "us_an_event": one.us_an_event, "cpu": one.cpu, "rate": one.rate}
-                for one in made
-            ]
-            for lane, made in lanes.items()
-        }
+        scenario: {lane: [_numbers(cell) for cell in made] for lane, made in lanes.items()}
         for scenario, lanes in results.cells.items()
     }
-    whole = {"machine": machine(), "cells": cells, "figures": results.figures, "troubles": results.troubles}
-    place.write_text(json.dumps(whole, indent=1))
+    shared = {
+        scenario: {count: [asdict(cell) for cell in made] for count, made in counts.items()}
+        for scenario, counts in results.shared.items()
+    }
+    whole = {"machine": machine(), "cells": cells, "figures": results.figures, "workers": shared}
+    place.write_text(json.dumps({**whole, "troubles": results.troubles}, indent=1))
+
+
+def _numbers(cell: Cell) -> dict[str, float | None]:
+    numbers = {name: getattr(cell, name) for name in ("ms_a_request", "us_an_event", "cpu", "rate")}
+    return {name: None if math.isnan(value) else value for name, value in numbers.items()}
 
 
 def write_page(block: str, when: str, rounds: int, page: Path = PAGE) -> None:

@@ -1,0 +1,109 @@
+"""What `make bench` says in the end: a bar that is missed, or that could have been judged and was not, fails the run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bench import chart, report
+from bench.measure import Cell, Results, Shared
+from bench.scenarios import BARS, LIMITS, OURS, TENSORZERO, Limit
+
+
+def costing(ms: float) -> Cell:
+    return Cell(requests=1000, events=0, cpu=ms, rate=1.0)
+
+
+def beside(ours: list[float], theirs: list[float]) -> Results:
+    """A measured run of scenario A."""
+    return Results(cells={"A": {OURS: [*map(costing, ours)], TENSORZERO: [*map(costing, theirs)]}})
+
+
+def test_a_bar_is_judged_by_the_median_of_the_rounds_own_ratios() -> None:
+    shaken = beside([0.4, 4.0, 0.4], [1.0, 10.0, 1.0])  # a slow moment slows both
+
+    assert report.missed(shaken, ["A"], ()) == []
+    assert report.missed(beside([0.6, 0.6, 0.1], [1.0, 1.0, 1.0]), ["A"], ()) == ["A against tensorzero: 0.60, bar 0.5"]
+
+
+def test_a_bar_that_nobody_measured_is_missed_unless_its_peer_is_absent() -> None:
+    nothing = Results()
+
+    assert report.missed(nothing, ["A"], ()) == ["A against tensorzero: not measured"]
+    assert report.missed(nothing, ["A"], {TENSORZERO}) == []
+    assert report.unjudged(nothing, ["A"], {TENSORZERO}) == ["A"]
+    assert report.missed(nothing, ["B"], {TENSORZERO}) == []
+
+
+def test_a_bar_against_ourselves_is_never_excused() -> None:
+    absent = {bar.rival.partition(":")[0] for bar in BARS} - {OURS}
+
+    assert report.missed(Results(), [bar.figure for bar in BARS], absent) == ["E2 against dragoman:E: not measured"]
+
+
+def test_our_own_bad_cell_fails_the_run_and_another_engines_does_not() -> None:
+    results = Results(troubles={"dragoman, F": "3 errors", "dragoman uvicorn, F": "3 errors", "litellm, C": "an error"})
+
+    assert report.missed(results, ["F"], ()) == ["dragoman, F: 3 errors"]
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.figure)
+def test_growth_is_judged_and_what_was_not_measured_does_not_pass(limit: Limit) -> None:
+    results = Results(figures={each.figure: {OURS: [each.most]} for each in LIMITS})
+    assert report.missed(results, ["growth"], ()) == []
+
+    results.figures[limit.figure][OURS] = [limit.most * 1.01]
+    assert len(report.missed(results, ["growth"], ())) == 1
+
+    del results.figures[limit.figure]
+    assert report.missed(results, ["growth"], ()) == [f"{limit.title}: not measured, bar {limit.most:g}"]
+    assert report.missed(results, ["A"], {TENSORZERO}) == []
+
+
+def test_the_tables_say_who_is_cheaper_and_the_page_keeps_what_stands_around_them(tmp_path: Path) -> None:
+    results = beside([0.4], [1.0])
+    results.shared = {"A": {1: [Shared(1000, 0.4, 0.1, 1.0)], 2: [Shared(1500, 0.4, 0.1, 0.5)]}}
+    block = report.text(results, [OURS], ["A"])
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{report.BEGIN}\nlast year\n{report.END}\nafter\n")
+
+    report.write_page(block, "May", 1, page)
+
+    said = page.read_text()
+    assert said.startswith("before\n")
+    assert said.endswith("after\n")
+    assert "last year" not in said
+    assert "| holds" in said
+    assert "1.5 " in said  # two workers to one
+
+
+def test_results_for_programs_are_json_without_nan(tmp_path: Path) -> None:
+    place = tmp_path / "results.json"
+
+    report.saved(beside([0.4], [1.0]), place)
+
+    saved = json.loads(place.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert saved["cells"]["A"][OURS][0]["us_an_event"] is None
+
+
+def test_the_chart_says_whose_figure_of_another_scenario_it_shows() -> None:
+    results = Results(cells={"D": {OURS: [costing(1.0)], "litellm:C": [costing(200.0)]}})
+
+    assert chart.rows(results) == {"D": [(OURS, 1.0), ("litellm, its C", 200.0)]}
+    assert ">litellm, its C<" in chart.svg(chart.rows(results))
+
+
+def test_the_chart_has_a_bar_for_every_gateway_the_longer_the_dearer_and_is_xml(tmp_path: Path) -> None:
+    place = tmp_path / "picture.svg"
+    assert chart.write(Results(), place) == ""
+    assert "(picture.svg)" in chart.write(beside([0.04], [0.4]), place)
+
+    drawn = place.read_text()
+
+    bars = [node for node in ElementTree.fromstring(drawn).iter() if node.tag.endswith("rect")]
+    short, long = (float(bar.get("width", 0)) for bar in bars)
+    assert short < long
+    assert "NaN" not in drawn
