@@ -9,9 +9,10 @@ import dragoman.dialects as registry
 from bench.answers import answer
 from bench.questions import question
 from bench.scenarios import BY_NAME
+from dragoman.answer import Answer, reply_whole
 from dragoman.dialects.base import REAL_WORLD, Dialect
 from dragoman.gateway.passing import Passing
-from dragoman.translate import Answer, Plan, Settings, plan, reply_whole
+from dragoman.translate import Plan, Settings, plan
 from dragoman.wire.http import HttpRequest
 
 READ = 64 * 1024  # bytes a read, as a socket gives them when the upstream is in a hurry

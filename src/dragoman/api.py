@@ -11,11 +11,12 @@ import msgspec
 from msgspec import structs
 
 import dragoman.dialects as registry
+from dragoman.answer import Answer, answer_whole
 from dragoman.dialects.base import Dialect
 from dragoman.errors import DragomanError, LocalMisuse, MalformedRequest, UpstreamViolation
 from dragoman.model.conversation import Conversation
 from dragoman.model.notes import Note
-from dragoman.translate import Answer, Plan, Settings, answer_whole, configured, plan
+from dragoman.translate import Plan, Settings, configured, plan
 from dragoman.wire import jsonio
 
 P = ParamSpec("P")

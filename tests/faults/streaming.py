@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import dragoman.dialects as registry
+from dragoman.answer import Answer as Translated
 from dragoman.conformance.samples import STREAMS
 from dragoman.dialects.base import REAL_WORLD
 from dragoman.errors import Fault as Trouble
@@ -38,7 +39,6 @@ from dragoman.simulator.faults.frames import (
 )
 from dragoman.simulator.faults.toxics import Slicer
 from dragoman.simulator.pieces import Piece
-from dragoman.translate import Answer as Translated
 from dragoman.translate import plan
 from dragoman.wire.http import HttpRequest
 from tests.faults.judging import Probe

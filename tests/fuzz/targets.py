@@ -17,6 +17,7 @@ from pathlib import Path
 from msgspec import structs
 
 import dragoman.dialects as registry
+from dragoman.answer import Answer
 from dragoman.conformance import laws
 from dragoman.conformance.compare import alike
 from dragoman.dialects.base import Dialect
@@ -24,7 +25,7 @@ from dragoman.errors import DragomanError
 from dragoman.filters.raw_tools.outputs import Remark
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
-from dragoman.translate import Answer, plan
+from dragoman.translate import plan
 from dragoman.wire import jsonio
 from dragoman.wire.eventstream import EventStreamDecoder, encode_message, parse_headers
 from dragoman.wire.frame import Frame, FrameDecoder

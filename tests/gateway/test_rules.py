@@ -19,6 +19,7 @@ import pytest
 from msgspec import structs
 
 import dragoman.dialects as registry
+from dragoman.answer import Answer
 from dragoman.dialects.kiro.quirks import leaks
 from dragoman.dialects.openai import calls
 from dragoman.filters import object_arguments, serialize_blocks
@@ -36,7 +37,7 @@ from dragoman.gateway.server import carrier, running
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message
 from dragoman.simulator import Simulator, parse, running_simulator
-from dragoman.translate import Answer, plan
+from dragoman.translate import plan
 from dragoman.upstream.reply import Timeouts as UpstreamTimeouts
 from dragoman.wire import eventstream, sse
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event

@@ -7,12 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dragoman.dialects as registry
+from dragoman.answer import WaysBack
 from dragoman.conformance import laws, run
 from dragoman.conformance.laws import NOBODY, RequestLaw
 from dragoman.dialects.base import Dialect
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import Events
-from dragoman.translate import WaysBack, plan
+from dragoman.translate import plan
 from dragoman.wire import jsonio
 from tests import strategies
 from tests.stories.telling import Story, stories

@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 import dragoman.dialects as registry
+from dragoman.answer import Answer
 from dragoman.conformance.laws import still_world
 from dragoman.dialects.base import Reader
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.model.events import Run
-from dragoman.translate import Answer, Plan, Settings, plan
+from dragoman.translate import Plan, Settings, plan
 from dragoman.wire.eventstream import encode_event
 from dragoman.wire.frame import Frame, FrameDecoder
 from tests.unit.wire.cutting import grows_linearly, reads

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import dragoman.dialects as registry
+from dragoman.answer import Answer, WaysBack, answer_whole
 from dragoman.conformance.laws import NOBODY, encoded, still_world
 from dragoman.conformance.samples import STREAMS
 from dragoman.errors import Fault
@@ -19,7 +20,7 @@ from dragoman.model.assemble import fold
 from dragoman.model.blocks import Reasoning, Text, ToolCall
 from dragoman.model.conversation import Reply
 from dragoman.model.events import Failed
-from dragoman.translate import Answer, WaysBack, answer_whole, plan
+from dragoman.translate import plan
 from tests.sdk.asking import Outcome, Task, ask_node, ask_python
 from tests.stories.telling import stories
 

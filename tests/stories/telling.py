@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import dragoman.dialects as registry
+from dragoman.answer import Answer
 from dragoman.dialects.base import Dialect, Reader, World
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import Event
-from dragoman.translate import Answer, Plan, plan
+from dragoman.translate import Plan, plan
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 

@@ -11,12 +11,13 @@ from dragoman.agent.errors import BedrockResponseError
 from dragoman.agent.http import HttpSender
 from dragoman.agent.reading import content_of, has_tool_use, text_in, tool_uses_in, validated
 from dragoman.agent.types import ToolUseBlock
+from dragoman.answer import WaysBack
 from dragoman.dialects.base import REAL_WORLD, Dialect, Reader
 from dragoman.errors import Fault, LocalMisuse, TransportError, UpstreamFault
 from dragoman.model.assemble import unfold
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import Events, Run, Step
-from dragoman.translate import WaysBack, plan
+from dragoman.translate import plan
 from dragoman.wire.http import HttpRequest, HttpResponse
 
 Body: TypeAlias = Iterable[bytes]

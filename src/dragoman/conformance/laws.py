@@ -13,6 +13,7 @@ from typing import TypeAlias
 from msgspec import structs
 
 import dragoman.dialects as registry
+from dragoman.answer import Answer, WaysBack, folded
 from dragoman.conformance.compare import alike, summary
 from dragoman.conformance.samples import CONVERSATIONS, STREAMS
 from dragoman.dialects.base import Dialect, Reader, World
@@ -22,7 +23,7 @@ from dragoman.model.conversation import Conversation, Message
 from dragoman.model.events import BlockEnded, Events, Failed
 from dragoman.model.grammar import check
 from dragoman.model.notes import Notes
-from dragoman.translate import Answer, Plan, WaysBack, folded, plan
+from dragoman.translate import Plan, plan
 from dragoman.wire import jsonio
 
 NOBODY = Conversation("", ())  # a question nobody told us

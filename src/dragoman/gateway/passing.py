@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Protocol
 
+from dragoman.answer import Mask, Progress
 from dragoman.dialects.base import REAL_WORLD, Reader, World
 from dragoman.errors import DragomanError, Fault
 from dragoman.model.events import FINISHED, Events, Failed, Run, Step
 from dragoman.model.notes import Note
-from dragoman.translate import Mask, Plan, Progress
+from dragoman.translate import Plan
 from dragoman.wire.frame import Frame, FrameDecoder, Row
 
 
@@ -36,7 +37,7 @@ class Telling(Protocol):
 
 
 class Passing:
-    """Has the same face as `translate.Answer`."""
+    """Has the same face as `answer.Answer`."""
 
     def __init__(self, plan: Plan, world: World = REAL_WORLD, mask: Mask | None = None) -> None:
         dialect = plan.upstream

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import structs
 
+from dragoman.answer import reply_whole
 from dragoman.dialects.base import REAL_WORLD
 from dragoman.errors import (
     BadFrame,
@@ -28,7 +29,7 @@ from dragoman.gateway.observe import Record
 from dragoman.gateway.router import Matched
 from dragoman.gateway.streaming import Stream
 from dragoman.model.conversation import Conversation
-from dragoman.translate import Plan, reply_whole
+from dragoman.translate import Plan
 from dragoman.upstream.client import Reply
 from dragoman.wire import jsonio
 from dragoman.wire.http import Headers, HttpResponse

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from dragoman.answer import Answer
 from dragoman.dialects.base import REAL_WORLD, Call, Dialect
 from dragoman.errors import DragomanError, Fault, TransportError, UpstreamFault, UpstreamViolation
 from dragoman.gateway.attempts import Attempts
@@ -18,7 +19,7 @@ from dragoman.gateway.outlet import Outlet, Pulse
 from dragoman.gateway.passing import Passing, Telling
 from dragoman.gateway.refusing import BUG, ENDING
 from dragoman.model.events import Failed
-from dragoman.translate import Answer, Plan
+from dragoman.translate import Plan
 from dragoman.upstream.client import Reply
 from dragoman.wire.http import Headers
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import dragoman
+from dragoman.answer import Answer
 from dragoman.api import Translated
 from dragoman.conformance.laws import still_world
 from dragoman.dialects.kiro import DIALECT
@@ -14,7 +15,7 @@ from dragoman.dialects.kiro.codec import KiroCodec
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import Event, Events, Failed
 from dragoman.simulator.kiro.rules import refusals
-from dragoman.translate import Answer, Plan
+from dragoman.translate import Plan
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
 from dragoman.wire.http import HttpRequest
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 import dragoman
+from dragoman.answer import WaysBack
 from dragoman.dialects.base import REAL_WORLD
 from dragoman.dialects.bedrock import DIALECT
 from dragoman.errors import Fault, LocalMisuse, MissingField, UpstreamFault, UpstreamViolation
@@ -29,7 +30,7 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
-from dragoman.translate import WaysBack, plan
+from dragoman.translate import plan
 from dragoman.wire.eventstream import EventStreamDecoder
 from tests import strategies
 from tests.unit.dialects.bedrock_wire import ASKED, CLAUDE, METADATA, START, delta, end, frames, stop, stream, text, use

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import dragoman.dialects as registry
+from dragoman.answer import Answer, WaysBack, answer_whole
 from dragoman.conformance.laws import NOBODY, encoded, read_back, still_world
 from dragoman.conformance.samples import STREAMS
 from dragoman.dialects.base import Call, Reader
@@ -17,7 +18,7 @@ from dragoman.model.assemble import fold
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Conversation, Reply, Stop, Usage, Why
 from dragoman.model.events import ArgumentsDelta, Events, Failed, Finished, OpaqueEvent, Sealed, Stopped
-from dragoman.translate import Answer, WaysBack, answer_whole, plan
+from dragoman.translate import plan
 from dragoman.wire.frame import Payload
 from dragoman.wire.http import HttpResponse
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import dragoman
+from dragoman.answer import Answer, WaysBack
 from dragoman.conformance.laws import NOBODY, still_world
 from dragoman.dialects.kiro import DIALECT, KiroCodec
 from dragoman.dialects.kiro.encoder import KiroEncoder
@@ -47,7 +48,7 @@ from dragoman.model.events import (
 )
 from dragoman.model.grammar import check
 from dragoman.model.notes import Notes
-from dragoman.translate import Answer, WaysBack, plan
+from dragoman.translate import plan
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
 from dragoman.wire.frame import Frame
 from tests.unit.dialects.kiro_talk import (

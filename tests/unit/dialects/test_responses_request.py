@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 import dragoman.dialects as registry
+from dragoman.answer import WaysBack
 from dragoman.conformance.laws import still_world
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Stop, ToolChoice, ToolSpec, Why
 from dragoman.model.events import FINISHED, ArgumentsDelta, BlockEnded, BlockStarted, Started, Stopped
-from dragoman.translate import WaysBack, configured, plan
+from dragoman.translate import configured, plan
 from dragoman.wire import jsonio
 
 RESPONSES = registry.get("responses")

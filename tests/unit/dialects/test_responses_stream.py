@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import dragoman.dialects as registry
+from dragoman.answer import Answer, answer_whole
 from dragoman.conformance.laws import NOBODY, encoded, read_back, still_world
 from dragoman.errors import Fault
 from dragoman.model.assemble import fold
@@ -28,7 +29,7 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
-from dragoman.translate import Answer, answer_whole, plan
+from dragoman.translate import plan
 from dragoman.wire.frame import Frame
 from dragoman.wire.sse import SseDecoder
 

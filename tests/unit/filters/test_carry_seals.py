@@ -7,6 +7,7 @@ import base64
 import pytest
 
 import dragoman.dialects as registry
+from dragoman.answer import WaysBack
 from dragoman.conformance.laws import NOBODY, encoded, read_back, still_world
 from dragoman.filters import CarrySeals
 from dragoman.filters.carry_seals import Mark, mark, unmark
@@ -17,7 +18,7 @@ from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Choice, Conversation, Message, Reply, Stop, Why
 from dragoman.model.events import BlockStarted, Events, Sealed
 from dragoman.model.notes import Notes
-from dragoman.translate import WaysBack, plan
+from dragoman.translate import plan
 
 GEMINI = registry.get("gemini")
 USER = Message("user", (Text("hi"),))

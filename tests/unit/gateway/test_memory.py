@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import dragoman.dialects as registry
+from dragoman.answer import Answer
 from dragoman.conformance.laws import encoded, still_world
 from dragoman.conformance.samples import STREAMS
 from dragoman.errors import ClientFault, Fault
@@ -15,7 +16,7 @@ from dragoman.gateway.memory import Memory
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.events import BlockEnded, BlockStarted, Failed, Started, TextDelta
-from dragoman.translate import Answer, Settings
+from dragoman.translate import Settings
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
 
