@@ -61,16 +61,9 @@ class _Building:
             )
 
     def _user(self, message: Message) -> tuple[Block, ...]:
-        results: list[ToolResult] = []
-        texts: list[Text] = []
-        images: list[Media] = []
-        for block in message.blocks:
-            if isinstance(block, ToolResult):
-                results.append(self._result(block))
-            elif isinstance(block, Text):
-                texts.append(block)
-            elif isinstance(block, Media):
-                images.append(block)
+        results = [self._result(block) for block in message.blocks if isinstance(block, ToolResult)]
+        images = [block for block in message.blocks if isinstance(block, Media)]
+        texts = [block for block in message.blocks if isinstance(block, Text)]
         if not texts:
             words = RESULTS_ONLY if results else IMAGE_ONLY if images else SILENT
             self._fill(message, words)
