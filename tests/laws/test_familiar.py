@@ -103,13 +103,12 @@ def test_who_follows_is_asked_as_if_planned(
     familiar = Familiar()
     made, sent = _carefully(upstream, first, settings)
     familiar.learn(one, made, first, sent)
-    followed = familiar.plan(OPENAI, other, other.asked.model)
+    outline = familiar.outline(OPENAI, other, other.asked.model)
     careful, wanted = _carefully(upstream, second, settings)
-    if followed is None:
+    if outline is None:
         assert not made.passes
         return
-    outline, quick = followed
-    request = outline.request(second.body)
+    quick, request = outline.plan(other), outline.request(second.body)
     assert jsonio.decode(request.body) == {**bodies[1], **jsonio.decode(wanted.body)}  # type: ignore[dict-item]
     assert structs.replace(request, body=b"") == structs.replace(wanted, body=b"")
     assert (quick.notes, quick.verbatim, quick.passes) == (careful.notes, careful.verbatim, careful.passes)

@@ -35,7 +35,7 @@ from dragoman.gateway.exchange import Exchange, Gone
 from dragoman.gateway.explain import Ring
 from dragoman.gateway.guard import Guard
 from dragoman.gateway.limits import Load, check_text
-from dragoman.gateway.meters import Meters
+from dragoman.gateway.meters import Meters, Moment
 from dragoman.gateway.observe import Journal, Level, Record
 from dragoman.gateway.places import places
 from dragoman.gateway.policy import Budget, Patience
@@ -188,14 +188,15 @@ class Gateway:
     def metrics(self) -> bytes:
         from dragoman.gateway.exposition import text  # noqa: PLC0415  slow to load, and few ask
 
-        meters = self._desk.meters
-        meters.inflight, meters.held = len(self._live), self.load.bytes
-        meters.unwritten(self._journal)
-        meters.rests(self.breaker.left())
-        for backend in self._fleet.backends if self._fleet else ():
-            for name, seconds in backend.expiries():
-                meters.expires(backend.name, name, seconds)
-        return self.redactor.text(text(meters).decode()).encode()  # a label may be a client's text
+        journal, backends = self._journal, self._fleet.backends if self._fleet else ()
+        moment = Moment(
+            len(self._live),
+            self.load.bytes,
+            {"dropped": journal.dropped, "capped": journal.suppressed},
+            list(self.breaker.left()),
+            {(backend.name, name): seconds for backend in backends for name, seconds in backend.expiries()},
+        )
+        return self.redactor.text(text(self._desk.meters, moment).decode()).encode()  # a label may be a client's text
 
     def status(self) -> dict[str, Json]:
         """All that a person asks first: up since when, what runs, how the upstreams are."""

@@ -237,11 +237,9 @@ class Attempts:
         """The question as this target can be asked it. Raises MalformedRequest, Unrepresentable."""
         record = self._record
         record.upstream, record.upstream_dialect, record.used_model = backend.name, backend.dialect.name, model
-        followed = self._plain and backend.familiar.plan(self._client, self._plain, model)
-        if followed:
-            self._outline, made = followed
-        else:
-            self._outline, made = None, self._planned(backend, model)
+        plain = self._plain
+        outline = self._outline = None if plain is None else backend.familiar.outline(self._client, plain, model)
+        made = outline.plan(plain) if plain and outline else self._planned(backend, model)
         record.notes, record.verbatim = list(made.notes), made.verbatim
         self._announce(backend)
         return made
@@ -260,7 +258,8 @@ class Attempts:
             )
         except RecursionError:
             raise MalformedRequest("nested too deeply") from None
-        if backend.upstream.settings.losses == "refuse" and (name := jsonio.doubled(self._exchange.request.body)):
+        given = self._exchange.request
+        if backend.upstream.settings.losses == "refuse" and (name := jsonio.doubled(given.body, given.document)):
             raise MalformedRequest(f"{name!r} stands twice in one object; losses are refused")
         return made
 

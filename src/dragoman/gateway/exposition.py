@@ -9,36 +9,36 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from dragoman._version import __version__
-from dragoman.gateway.meters import Meters
+from dragoman.gateway.meters import Meters, Moment
 
 _WAY = ("dialect", "upstream", "model")
 _SCOPE = ("upstream", "credential", "models", "state")
 Samples: TypeAlias = Iterable[tuple[tuple[str, ...], float]]  # the labels' values, and the number
 
 
-def text(meters: Meters) -> bytes:
+def text(meters: Meters, moment: Moment) -> bytes:
     registry = CollectorRegistry()
-    registry.register(_Collector(meters))
+    registry.register(_Collector(meters, moment))
     return generate_latest(registry)
 
 
 class _Collector:
     """What a registry asks."""
 
-    def __init__(self, meters: Meters) -> None:
-        self._meters = meters
+    def __init__(self, meters: Meters, moment: Moment) -> None:
+        self._meters, self._moment = meters, moment
 
     def collect(self) -> Iterator[Metric]:
-        meters = self._meters
+        meters, moment = self._meters, self._moment
         yield from self._requests()
         yield _counter("notes", "Changes made by translations", ("rule",), _single(meters.notes))
         yield _counter("retries", "Attempts that failed", ("upstream", "kind"), meters.retries.items())
-        resting = (((upstream, key, models, state), left) for upstream, key, models, state, left in meters.resting)
+        resting = (((upstream, key, models, state), left) for upstream, key, models, state, left in moment.resting)
         yield _gauge("resting_seconds", "Seconds until a scope that rests is tried again", _SCOPE, resting)
-        yield _gauge("unwritten_log_lines", "Dropped, or only counted", ("why",), _single(meters.lines))
-        yield _gauge("inflight_bytes", "Bytes held for requests under way", (), [((), meters.held)])
-        yield _gauge("inflight_requests", "Requests under way", (), [((), meters.inflight)])
-        yield _gauge("credential_expiry_seconds", "Seconds until it ends", _SCOPE[:2], meters.expiry.items())
+        yield _gauge("unwritten_log_lines", "Dropped, or only counted", ("why",), _single(moment.lines))
+        yield _gauge("inflight_bytes", "Bytes held for requests under way", (), [((), moment.held)])
+        yield _gauge("inflight_requests", "Requests under way", (), [((), moment.inflight)])
+        yield _gauge("credential_expiry_seconds", "Seconds until it ends", _SCOPE[:2], moment.expiry.items())
         yield _gauge("build_info", "The version", ("version",), [((__version__,), 1)])
 
     def _requests(self) -> Iterator[Metric]:

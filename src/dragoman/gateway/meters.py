@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
 from itertools import accumulate
 
-from dragoman.gateway.observe import Journal, Outcome, Record
+from msgspec import Struct
+
+from dragoman.gateway.observe import Outcome, Record
 from dragoman.model.conversation import Usage
 
 _MOST_MODELS = 100  # different values of a label
@@ -54,17 +55,23 @@ class Tally:
                 self.tokens[kind] = self.tokens.get(kind, 0) + count
 
 
+class Moment(Struct, frozen=True):
+    """What is not counted but so, whenever somebody reads."""
+
+    inflight: int  # requests under way
+    held: int  # bytes held for them
+    lines: dict[str, int]  # of the log, that were not written, by why not
+    resting: list[tuple[str, str, str, str, float]]  # who rests, how, and for how many seconds more
+    expiry: dict[tuple[str, str], float]  # of credentials, by upstream and name, in seconds
+
+
 class Meters:
-    """All that is counted, or looked up when somebody reads. Labels come from closed sets, or are capped."""
+    """All that is counted. Labels come from closed sets, or are capped."""
 
     def __init__(self) -> None:
-        self.inflight = self.held = 0  # requests under way, and bytes held for them
         self.tallies: dict[tuple[str, str, str], Tally] = {}
         self.notes: Counter[str] = Counter()
         self.retries: Counter[tuple[str, str]] = Counter()
-        self.resting: list[tuple[str, str, str, str, float]] = []
-        self.lines: dict[str, int] = {}  # of the log, that were not written
-        self.expiry: dict[tuple[str, str], float] = {}
         self._models: set[str] = set()
 
     def request(self, record: Record) -> None:
@@ -78,16 +85,6 @@ class Meters:
 
     def retry(self, upstream: str, kind: str) -> None:
         self.retries[upstream, kind] += 1
-
-    def rests(self, rows: Iterable[tuple[str, str, str, str, float]]) -> None:
-        """What rests now, and for how long; what does not any more is gone from here."""
-        self.resting = list(rows)
-
-    def unwritten(self, journal: Journal) -> None:
-        self.lines = {"dropped": journal.dropped, "capped": journal.suppressed}
-
-    def expires(self, upstream: str, credential: str, seconds: float) -> None:
-        self.expiry[upstream, credential] = seconds
 
     def _model(self, model: str) -> str:
         if model not in self._models and len(self._models) >= _MOST_MODELS:
