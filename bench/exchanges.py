@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import dragoman.dialects as registry
 from bench.answers import answer
+from bench.gateways import PATHS
 from bench.questions import question
 from bench.scenarios import BY_NAME
 from dragoman.answer import Answer, reply_whole
@@ -16,7 +17,6 @@ from dragoman.translate import Plan, Settings, plan
 from dragoman.wire.http import HttpRequest
 
 READ = 64 * 1024  # bytes a read, as a socket gives them when the upstream is in a hurry
-_PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
 _UPSTREAMS = {"kiro": "kiro", "bedrock": "bedrock", "anthropic": "anthropic"}
 
 
@@ -32,7 +32,7 @@ def exchange(name: str) -> Exchange:
     client, upstream = registry.get(scenario.client), registry.get(_UPSTREAMS.get(scenario.upstream, "openai"))
     body = question(scenario.client, scenario.question, "bench", stream=scenario.stream)
     headers = (("content-type", "application/json"), ("anthropic-version", "2023-06-01"))
-    request = HttpRequest("POST", _PATHS[scenario.client], headers=headers, body=body)
+    request = HttpRequest("POST", PATHS[scenario.client], headers=headers, body=body)
     settings = Settings(repair=scenario.reads, raw_tools="auto" if scenario.upstream == "kimi" else None)
     said = answer(scenario.upstream)
     whole = b"".join(said.events)

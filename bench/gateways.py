@@ -20,7 +20,7 @@ PEERS = Path(os.environ.get("DRAGOMAN_PEERS") or ROOT / "build" / "peers")
 LITELLM_VERSION, TENSORZERO_VERSION, ROUTER_VERSION = "1.108.4", "2026.6.0", "2.0.0"
 ROUTER_PACKAGE = "@musistudio/claude-code-router"
 PLAIN = ("whole", "stream", "call", "paced", "held")  # upstreams that every gateway can have
-_PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
+PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Launch:
     cores: int = 1
 
 
-_HEADERS = {
+HEADERS = {
     "openai": {"authorization": f"Bearer {KEY}"},
     "anthropic": {"x-api-key": KEY, "anthropic-version": "2023-06-01"},
 }
@@ -67,7 +67,7 @@ def dragoman(
     if workers > 1:
         command += ["--workers", str(workers)]
     env = {"BENCH_KEY": KEY, "HOME": str(folder), "XDG_RUNTIME_DIR": str(folder)}
-    return Launch(command, env, port, _PATHS, _HEADERS, lambda name: name, workers)
+    return Launch(command, env, port, PATHS, HEADERS, lambda name: name, workers)
 
 
 def _dragoman_config(folder: Path, ports: Mapping[str, int], engine: str, *, few: bool = False) -> Path:
@@ -140,7 +140,7 @@ def tensorzero(folder: Path, ports: Mapping[str, int]) -> Launch:
     command = [str(PEERS / TENSORZERO / "bin" / "python"), str(starter), str(folder / "tensorzero.toml")]
     paths = {"openai": "/openai/v1/chat/completions"}
     env = {"BENCH_KEY": KEY, "HOME": str(folder)}
-    return Launch(command, env, 0, paths, _HEADERS, lambda name: f"tensorzero::model_name::{name}")
+    return Launch(command, env, 0, paths, HEADERS, lambda name: f"tensorzero::model_name::{name}")
 
 
 _TENSORZERO_START = """\
@@ -178,9 +178,9 @@ def claude_code_router(folder: Path, ports: Mapping[str, int]) -> Launch:
     }
     (home / "config.json").write_text(json.dumps(config))
     script = PEERS / ROUTER / "node_modules" / ROUTER_PACKAGE / "dist" / "cli.js"
-    paths = {"anthropic": _PATHS["anthropic"]}
+    paths = {"anthropic": PATHS["anthropic"]}
     command = [shutil.which("node") or "node", str(script), "start"]
-    return Launch(command, {"HOME": str(folder)}, port, paths, _HEADERS, lambda name: f"{name},bench")
+    return Launch(command, {"HOME": str(folder)}, port, paths, HEADERS, lambda name: f"{name},bench")
 
 
 def litellm(folder: Path, ports: Mapping[str, int]) -> Launch:
@@ -204,7 +204,7 @@ def litellm(folder: Path, ports: Mapping[str, int]) -> Launch:
     command += ["--port", str(port), "--telemetry", "False"]
     env = {"HOME": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"}
     env["PATH"] = f"{PEERS / LITELLM / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
-    return Launch(command, env, port, _PATHS, _HEADERS, lambda name: name)
+    return Launch(command, env, port, PATHS, HEADERS, lambda name: name)
 
 
 MAKERS: dict[str, Callable[[Path, Mapping[str, int]], Launch]] = {

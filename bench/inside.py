@@ -19,7 +19,7 @@ from typing import Any
 
 from bench import load
 from bench.answers import answer, chunk
-from bench.gateways import KEY
+from bench.gateways import HEADERS, KEY, PATHS
 from bench.questions import question
 from bench.scenarios import BY_NAME, Scenario
 from dragoman.gateway.app import Gateway
@@ -30,7 +30,6 @@ from dragoman.upstream import client as upstream
 
 STREAMS, HELD, TURNS = 64, 500, 5
 LINES = 60
-_PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
 _CONFIG = """
 allow_literal_secrets = true
 log.level = "error"
@@ -80,9 +79,9 @@ class Bench:
         self.carrier = OwnCarrier(self.gateway.answer)
         self.dialled: list[Any] = []
         upstream.dial = self._dial  # type: ignore[attr-defined]
-        headers = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "content-type": "application/json"}
+        headers = {**HEADERS[scenario.client], "content-type": "application/json"}
         body = question(scenario.client, scenario.question, "paced", stream=True)
-        self.request = load.request("127.0.0.1:1", _PATHS[scenario.client], headers, body)
+        self.request = load.request("127.0.0.1:1", PATHS[scenario.client], headers, body)
 
     async def _dial(self, make: Callable[[], Any], *_: Any, **__: Any) -> Any:
         connection = make()

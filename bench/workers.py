@@ -27,7 +27,7 @@ async def compare(
     found: dict[str, dict[int, list[Shared]]] = {name: {count: [] for count in gateways} for name in NAMES}
     before = os.sched_getaffinity(0)
     everybody = [pid for gateway in gateways.values() for pid in gateway.process.pids]
-    _spread(processes.cores(len(processes.CORES)), 0, upstream.pid, *everybody)
+    _spread(set(processes.CORES), 0, upstream.pid, *everybody)
     try:
         for name in NAMES:
             for gateway in gateways.values():

@@ -185,9 +185,11 @@ class Answer:
             return self._write(self._reader.feed(chunk))
         out: list[bytes] = []
         try:
-            return out[0] if self._filled(run, out) else self._write([run])
+            if not self._filled(run, out):
+                self._add(next(run.steps()), out)  # its only one
         except DragomanError as error:
             return self._failed(error, out)
+        return b"".join(out)
 
     def close(self, broken: Fault | None = None) -> bytes:
         """The upstream's bytes are over. The client's stream always ends with its dialect's end or its error."""

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import atheris
 
-from tests.fuzz.bending import LIMIT, bender
+from tests.fuzz.bending import LIMIT, BytesBender, bender
 from tests.fuzz.targets import attempt, named, seeds, verdict
 
 _FOUND = Path("build/fuzz")
@@ -48,8 +48,8 @@ def _fuzz(target: str, seconds: int) -> NoReturn:
     corpus.mkdir(parents=True, exist_ok=True)
     for example in examples:
         (corpus / hashlib.sha1(example, usedforsecurity=False).hexdigest()).write_bytes(example)
-    bytes_alone = target in ("sse", "eventstream", "raw_tools")  # which the fuzzer bends well by itself
-    mutator = {} if bytes_alone else {"custom_mutator": bender(target, examples)}
+    bend = bender(target, examples)
+    mutator = {} if isinstance(bend, BytesBender) else {"custom_mutator": bend}  # the fuzzer bends bytes well itself
     arguments = [sys.argv[0], *_OPTIONS, f"-max_total_time={seconds}", str(corpus)]
     atheris.Setup(arguments, lambda data: attempt(target, data), **mutator)
     atheris.Fuzz()

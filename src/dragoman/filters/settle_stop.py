@@ -62,13 +62,13 @@ class _Settle:
     def _settle(self, stop: Stop, choice: int) -> Stop:
         if stop.why not in _FOLLOWS:
             return stop
-        called = self._whole.get(choice)
-        if called is False:
+        if not self._whole.get(choice, True):
             return self._right(stop, Why.LENGTH, "a tool call never came to its end")
+        called = choice in self._whole
         if stop.why is Why.PAUSE and not called and not self._pauses:
             self._notes.changed("stop.pause", "", "the answer paused to be asked to go on; for the client it has ended")
             return structs.replace(stop, why=Why.END, extra=None)
-        if called == (stop.why is Why.TOOL) or (stop.why is not Why.TOOL and not called):
+        if called == (stop.why is Why.TOOL):
             return stop
         if called:
             return self._right(stop, Why.TOOL, "it made a tool call")

@@ -54,10 +54,7 @@ def _wrap_tool(tool: ToolSpec | Opaque, notes: Notes) -> ToolSpec | Opaque:
 
 
 def _wrap_message(message: Message, notes: Notes) -> Message:
-    for block in message.blocks:
-        if isinstance(block, ToolCall) and block.form == "text":
-            break
-    else:
+    if not any(isinstance(block, ToolCall) and block.form == "text" for block in message.blocks):
         return message
     return structs.replace(message, blocks=tuple(_wrap_call(block, notes) for block in message.blocks))
 

@@ -144,9 +144,10 @@ class Mould(Struct, frozen=True, gc=False):
             return sys.maxsize, 0
         if payload != self.payload or total < _PRELUDE_SIZE + len(self.head) + len(self.tail) + 4:
             return sys.maxsize, 0
+        found = total, crc32(prelude + self.head)
         if len(self.lengths) < _MOST_LENGTHS:
-            self.lengths[prelude] = total, crc32(prelude + self.head)
-        return total, crc32(prelude + self.head)
+            self.lengths[prelude] = found
+        return found
 
 
 class EventStreamDecoder:

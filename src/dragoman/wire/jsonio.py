@@ -175,14 +175,21 @@ def quote(text: str) -> bytes:
 def strings(insides: list[bytes]) -> list[str] | None:
     """Give the texts of many string literals, of which these are the insides; None if one is no such, or says nothing.
 
-    None of them may end with a backslash. They are read as one array: a quote that is not escaped makes more strings of
-    it, and nothing but a backslash at an end could make fewer.
+    They are read as one array: a quote that is not escaped makes more strings of it, and nothing but an escape that is
+    open at an end could make fewer.
     """
+    array = b'["%b"]' % b'","'.join(insides)
+    if b'\\","' in array and any(map(_is_open, insides)):
+        return None
     try:
-        texts = _decode_strings(b'["' + b'","'.join(insides) + b'"]')
+        texts = _decode_strings(array)
     except _TROUBLE:
         return None
     return texts if len(texts) == len(insides) and all(texts) else None
+
+
+def _is_open(inside: bytes) -> bool:
+    return (len(inside) - len(inside.rstrip(b"\\"))) % 2 == 1
 
 
 def string(literal: bytes) -> str:
@@ -205,7 +212,7 @@ def may_double(data: bytes, names: int, colons: int) -> bool:
 
     A name that the reader has passed over would have one colon more, unless an escape hides another.
     """
-    return data.count(b":") != names + colons or (colons > 0 and _HIDDEN_COLON.search(data) is not None)
+    return _colons(data) != names + colons or (colons > 0 and _HIDDEN_COLON.search(data) is not None)
 
 
 def doubled(data: bytes, tree: Json = None) -> str | None:
@@ -238,10 +245,13 @@ def _is_single(data: bytes, tree: Json) -> bool:
         names.update(*objects)
         arrays = [value for value in level if type(value) is list]
         level = [each for value in objects for each in value.values()] + [each for value in arrays for each in value]
-    colons = len(data) - len(data.replace(b":", b""))  # it finds them several times as fast as `count`
-    if colons != fields + inside or ":" in "".join(names):
+    if _colons(data) != fields + inside or ":" in "".join(names):
         return False
     return not inside or _HIDDEN_COLON.search(data) is None
+
+
+def _colons(data: bytes) -> int:
+    return len(data) - len(data.replace(b":", b""))  # in long texts several times as fast as `count`
 
 
 class _Doubled(Exception):

@@ -168,12 +168,12 @@ class SseDecoder:
         buffer, at = (chunk, 0) if chunk else (self._buffer, self._at)
         if not buffer.startswith(begin, at) or (self._held or self._buffer if chunk else self._tired):
             return None
-        insides, stop = _insides(buffer, at + len(begin), mould)
-        if not insides or insides[-1][-1:] == b"\\" or len(buffer) > self._max_frame:
+        if len(buffer) > self._max_frame:  # one of its blocks may be too long
             return None
-        texts = strings(insides)
+        insides, stop = _insides(buffer, at + len(begin), mould)
+        texts = strings(insides) if insides else None
         if texts is None:
-            self._tired = True
+            self._tired = bool(insides)
             return None
         if not chunk:
             self._at = stop
@@ -205,9 +205,12 @@ class SseDecoder:
             frame = self._usual()
             if frame is None:
                 buffer, at = self._buffer, self._at
-                found = _BLOCK_END.search(buffer, at) if self._mixed else None
-                end = found.end() if found else -1 if self._mixed else buffer.find(b"\n\n", at) + 2
-                if end < 2:
+                if self._mixed:
+                    found = _BLOCK_END.search(buffer, at)
+                    end = found.end() if found else 0
+                else:
+                    end = buffer.find(b"\n\n", at) + 2
+                if end < 2:  # there is no other
                     break
                 self._at, raw = end, buffer[at:end].lstrip(b"\r\n" if self._mixed else b"\n")
                 if len(raw) > self._max_frame:
@@ -272,23 +275,24 @@ def _name(line: bytes) -> str | None:
 def _insides(buffer: bytes, start: int, mould: Mould) -> tuple[list[bytes], int]:
     """Give what stands in the moulds that follow one another, the first from `start` on, and where the last one ends.
 
-    None of it ends with a backslash: whether a quote that stands behind one is escaped is left to others.
+    A quote behind a backslash is passed over, unless all that a mould has follows it: `strings` will not have that.
     """
-    between, width, found = mould.end + mould.begin, mould.rim, []
-    begin, end = start - len(mould.begin), buffer.find(_QUOTE, start)
+    between, found = mould.end + mould.begin, []
+    width, find = len(between), buffer.find
+    end = find(_QUOTE, start)
     while end > 0:
-        if buffer[end - 1] == _BACKSLASH:
-            end = buffer.find(_QUOTE, end + 1)
-        elif buffer[end : end + width] == between:
+        if buffer[end : end + width] == between:
             found.append(buffer[start:end])
             start = end + width
-            begin, end = start - len(mould.begin), buffer.find(_QUOTE, start)
+            end = find(_QUOTE, start)
+        elif buffer[end - 1] == _BACKSLASH:
+            end = find(_QUOTE, end + 1)
         else:
-            if buffer.startswith(mould.end, end):
-                found.append(buffer[start:end])
-                begin = end + len(mould.end)
             break
-    return found, begin
+    if end > 0 and buffer.startswith(mould.end, end):
+        found.append(buffer[start:end])
+        return found, end + len(mould.end)
+    return found, start - len(mould.begin)
 
 
 def _then_raise(error: BadFrame) -> Iterator[Frame]:
