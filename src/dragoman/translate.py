@@ -20,6 +20,7 @@ from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Note, Notes
+from dragoman.wire.http import HttpRequest
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,7 +61,7 @@ ORDER: tuple[_Maker, ...] = (
     lambda pair: filters.WrapTextTools(native=pair.upstream.text_tools),
     lambda pair: filters.PairTools() if pair.upstream.paired_results else None,
     lambda pair: filters.PlainResults(pair.upstream),
-    lambda pair: filters.RenameTools(pair.upstream),
+    lambda pair: filters.RenameTools(pair.upstream, pair.upstream_family),
     lambda pair: None if pair.upstream.system == "native" else filters.FoldSystem(pair.upstream),
     lambda pair: None if pair.upstream.blank_text else filters.FillEmpty(),
     lambda pair: filters.AlternateTurns(pair.upstream),
@@ -93,7 +94,7 @@ class Plan(Struct, frozen=True):
     notes: tuple[Note, ...]
     makers: tuple[MakeBack, ...]
     settings: Settings
-    changed: bool = False  # by anything but a filter that `only_asks`
+    passes: bool = False  # an answer may pass frame by frame; those that tell what only we asked for are left out
 
     @property
     def verbatim(self) -> bool:
@@ -101,19 +102,17 @@ class Plan(Struct, frozen=True):
         return self.passes and not self.notes
 
     @property
-    def passes(self) -> bool:
-        """Whether an answer may pass frame by frame: as `verbatim`, but something was asked for that the client did not
-        ask; the frames that tell it are left out."""
-        return self.same_wire and not self.changed and not self.settings.reads_answers
-
-    @property
     def same_wire(self) -> bool:
-        """One language in one framing; settings say how a side is asked, not what its frames mean."""
-        client, upstream = self.client, self.upstream
-        return type(client.codec) is type(upstream.codec) and type(client.binding) is type(upstream.binding)
+        return _same_wire(self.client, self.upstream)
 
     def call(self) -> Call:
         return self.upstream.codec.render_request(self.sent)
+
+    def request(self) -> HttpRequest:
+        """What is sent, for those who do not look into the call."""
+        codec = self.upstream.codec
+        render: Callable[[Conversation], Call] = getattr(codec, "render_to_send", codec.render_request)
+        return self.upstream.binding.wrap(render(self.sent))
 
     def head(self) -> Call:
         """The same without a body, for one that is already written in the upstream's own words."""
@@ -151,7 +150,13 @@ def plan(
             makers.append(maker)
     if said and not (sent.messages or sent.system):
         raise Unrepresentable(_NO_QUESTION, at="messages")
-    return Plan(client, upstream, asked, sent, tuple(notes), tuple(makers), settings, altered)
+    passes = not altered and not settings.reads_answers and _same_wire(client, upstream)
+    return Plan(client, upstream, asked, sent, tuple(notes), tuple(makers), settings, passes)
+
+
+def _same_wire(client: Dialect, upstream: Dialect) -> bool:
+    """One language in one framing; settings say how a side is asked, not what its frames mean."""
+    return type(client.codec) is type(upstream.codec) and type(client.binding) is type(upstream.binding)
 
 
 def _filters(client: Dialect, upstream: Dialect, model: str, settings: Settings) -> Sequence[Filter]:

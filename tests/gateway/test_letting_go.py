@@ -14,6 +14,7 @@ from dragoman.gateway.explain import Ring
 from dragoman.model.conversation import Conversation
 from dragoman.simulator.script import parse
 from dragoman.simulator.server import running_simulator
+from dragoman.wire.jsonio import Json
 from tests.gateway.house import House, RawClient, house, messages, upstream
 from tests.gateway.test_resources import Canned, kind_of, simply
 
@@ -40,14 +41,28 @@ def slowly(dialect: str, go_on: threading.Event) -> Iterator[bytes]:
     yield last + b"0\r\n\r\n"
 
 
+CALL: Json = {"type": "tool_use", "id": "t", "name": "f", "input": {"path": LONG}}
+CALLED: list[Json] = [  # which is read in one go
+    {"role": "user", "content": "hello"},
+    {"role": "assistant", "content": [CALL]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "done"}]},
+]
+
+
 @pytest.mark.parametrize("dialect", ["kiro", "bedrock"])
 @pytest.mark.parametrize("explain", [True, False])
-def test_a_stream_that_has_begun_holds_only_what_explain_needs(dialect: str, explain: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("called", [True, False])
+def test_a_stream_that_has_begun_holds_only_what_explain_needs(
+    dialect: str, explain: bool, called: bool, tmp_path: Path
+) -> None:
+    asked = messages(CLAUDE, LONG, stream=True)
+    if called:
+        asked["messages"] = CALLED
     canned, go_on = Canned(), threading.Event()
     canned.answer = lambda: slowly(dialect, go_on)
     with (
         house(upstream("one", dialect, f"http://127.0.0.1:{canned.port}"), tmp_path, explain=explain) as home,
-        RawClient(home, "/v1/messages", messages(CLAUDE, LONG, stream=True)) as client,
+        RawClient(home, "/v1/messages", asked) as client,
     ):
         client.read_until(b"Well")
         until = time.monotonic() + 1

@@ -107,7 +107,7 @@ class _Counting(Reader):
         self.sole = self._sole
 
     def _sole(self, chunk: bytes) -> Run | None:
-        run = self._moulds.sole(chunk)
+        run = self.moulds.sole(chunk)
         self.in_runs += run is not None
         return run
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from difflib import get_close_matches
 from functools import cache
-from importlib.metadata import entry_points
 from types import ModuleType
 
 from msgspec import structs
@@ -14,6 +14,7 @@ from msgspec import structs
 from dragoman.dialects.base import Dialect
 from dragoman.errors import LocalMisuse
 
+_GROUP = "dragoman.dialects"
 _BUILT_IN = {
     "anthropic": "dragoman.dialects.anthropic:DIALECT",
     "gemini": "dragoman.dialects.gemini:DIALECT",  # before openai, whose list of models is at any path
@@ -56,8 +57,33 @@ def bedrock_invoke() -> Dialect:
 
 @cache
 def _places() -> dict[str, str]:
-    added = {entry.name: entry.value for entry in entry_points(group="dragoman.dialects")}
+    if not any(map(_may_add, sys.path)):
+        return _BUILT_IN
+    from importlib.metadata import entry_points  # noqa: PLC0415  slow to load, and few need it
+
+    added = {entry.name: entry.value for entry in entry_points(group=_GROUP)}
     return {**_BUILT_IN, **{name: place for name, place in added.items() if name not in _BUILT_IN}}
+
+
+def _may_add(folder: str) -> bool:
+    """Whether something that is installed there may add dialects."""
+    try:
+        with os.scandir(folder or ".") as found:
+            return any(map(_mentions_us, found))
+    except NotADirectoryError:
+        return True  # an archive: we do not look into it
+    except OSError:
+        return False
+
+
+def _mentions_us(entry: os.DirEntry[str]) -> bool:
+    if not entry.name.endswith((".dist-info", ".egg-info")):
+        return False
+    try:
+        with open(os.path.join(entry.path, "entry_points.txt"), encoding="utf-8", errors="replace") as file:  # noqa: PTH118, PTH123
+            return _GROUP in file.read()
+    except OSError:
+        return False
 
 
 class _Callable(ModuleType):

@@ -25,14 +25,28 @@ from dragoman.wire.jsonio import Json
 Operation: TypeAlias = Literal["generate", "count", "models"]
 
 
+class Outline(list[Json]):
+    """Instead of an array that was read: what of it goes deep, as deep as it went, and how many values were beside."""
+
+    __slots__ = ("beside",)
+
+    def __init__(self, deep: Iterable[Json], beside: int) -> None:
+        super().__init__(deep)
+        self.beside = beside
+
+
 class Call(Struct, frozen=True):
-    """A request out of its envelope. `body` holds neither model nor stream; `hints` are headers that matter."""
+    """A request out of its envelope. `body` holds neither model nor stream; `hints` are headers that matter.
+
+    `asked` is what it says if it was read with its envelope, in one go: then the body only shows its size.
+    """
 
     operation: Operation
     model: str
     stream: bool
     body: Json
     hints: Mapping[str, str] = {}
+    asked: Conversation | None = None
 
 
 class Breach(Struct, frozen=True):
@@ -60,7 +74,8 @@ class Decoder(Protocol):
 
     To be read in runs (moulds.py) it has `texts`, from a kind of delta to a pure reader of the string in a frame's data
     that becomes the delta's text; the reader raises JsonError, or gives "", for frames that mean more than that, or
-    change how the next one is read. A decoder that must know what was said has `heard(run: Run)` too.
+    change how the next one is read. A decoder that must know what was said has `heard(run: Run)` too, and if it need
+    not know of all kinds of delta, `hears`, a collection of those.
     """
 
     def feed(self, frame: Frame) -> Events | None:
@@ -76,6 +91,7 @@ class Encoder(Protocol):
     To write runs in one go it has `hole(kind, key)`: the payload of such a delta of this block, with a hole for the
     inside of the string that tells its text, or None if a delta would not go out as just that. And `heard(run: Run)`,
     if it must know of those that went out so. A binding that puts the same bytes around every payload has `around`.
+    Where a quirk asks for what the client did not, `silent(events)` tells whether the frame of these tells only that.
     """
 
     def feed(self, events: Events) -> Iterable[Payload]: ...
@@ -109,7 +125,8 @@ class Codec(Protocol):
 
     One that has `skim_reply(body: bytes) -> Skimmed | None` makes replies cheap that are passed on as they are, and one
     that has `skim_request(body: bytes) -> Plain | None`, with a binding that tells by `generates(request)` whether that
-    is the body's place, requests. None: this one must be parsed to know.
+    is the body's place, requests. None: this one must be parsed to know. One that has `render_to_send(conversation) ->
+    Call` may leave parts of the body as `Raw`, for a binding that wraps it at once.
     """
 
     @property
@@ -136,7 +153,11 @@ class Codec(Protocol):
 
 
 class Binding(Protocol):
-    """Path, headers and framing."""
+    """Path, headers and framing.
+
+    One that has `glance(request: HttpRequest) -> Call | None` reads usual requests in one go, into calls that say what
+    is `asked`. None: this one must be matched to know.
+    """
 
     def match(self, request: HttpRequest) -> Call | None:
         """The call in this request, or None if it is not for this dialect. Raises MalformedRequest."""
@@ -190,20 +211,21 @@ class Reader:
     Frames that are alike but for one text come as one `Run` (moulds.py), which stands for as many steps.
     """
 
-    __slots__ = ("_decoder", "_frames", "_moulds", "over", "sole")
+    __slots__ = ("_decoder", "_frames", "_skips", "moulds", "over", "sole")
 
-    def __init__(self, frames: FrameDecoder, decoder: Decoder) -> None:
+    def __init__(self, frames: FrameDecoder, decoder: Decoder, *, skips: bool = False) -> None:
         self._frames = frames
+        self._skips = skips  # whoever reads need not know of deltas that come after their like
         self._decoder = decoder
-        self._moulds = Moulds(frames, decoder)
-        self.sole = self._moulds.sole  # instead of `feed`, if it gives something
+        self.moulds = Moulds(frames, decoder)
+        self.sole = self.moulds.sole  # instead of `feed`, if it gives something
         self.over = False
 
     def feed(self, chunk: bytes) -> list[Step | Run]:
         if self.over:
             return []
         steps: list[Step | Run] = []
-        run = self._moulds.run(chunk)
+        run = self.moulds.run(chunk)
         if run is not None:
             steps.append(run)
             chunk = chunk[len(run.row.raw) :]
@@ -234,7 +256,7 @@ class Reader:
         return steps
 
     def _read(self, frames: Iterable[Frame], steps: list[Step | Run]) -> None:
-        moulds = self._moulds
+        moulds = self.moulds
         for frame in frames:
             events = self._decoder.feed(frame)
             if events is not None:
@@ -244,13 +266,12 @@ class Reader:
                     moulds.forget()
                     break
             moulds.learn(frame, events)
-            run = moulds.run()
-            if run is not None:
+            if not (self._skips and moulds.skip()) and (run := moulds.run()) is not None:
                 steps.append(run)
 
     def _ended(self, events: Events) -> Step:
         self.over = True
-        self._moulds.forget()
+        self.moulds.forget()
         return Step(events)
 
 

@@ -9,7 +9,8 @@ another text. That holds until a frame comes that is of another mould, and it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 from dragoman.model.events import Delta, Events, Run, TextDelta
@@ -25,20 +26,40 @@ _PLACES = 4  # that one text may have in a frame
 class Moulds:
     """Learns from frames that were read; gives runs."""
 
-    __slots__ = ("_frames", "_heard", "_key", "_kind", "_mould", "_patience", "_sole", "_texts")
+    __slots__ = (
+        "_fits",
+        "_frames",
+        "_heard",
+        "_hears",
+        "_key",
+        "_kind",
+        "_listener",
+        "_mould",
+        "_patience",
+        "_skip",
+        "_sole",
+        "_texts",
+        "fits",
+    )
 
     def __init__(self, frames: FrameDecoder, decoder: object) -> None:
         self._frames: Any = frames
         self._sole: Callable[[Any, bytes], Row | None] = getattr(frames, "sole", _nothing)
+        self._skip: Callable[[Any], object] = getattr(frames, "skip", _none)
+        self._fits: Callable[[Any, bytes], bool] = getattr(frames, "fits", _nothing)
         self._texts: Texts = getattr(decoder, "texts", {}) if hasattr(frames, "row") else {}
         self._heard: Callable[[Run], None] | None = getattr(decoder, "heard", None)
+        self._hears: Collection[type[Delta]] = getattr(decoder, "hears", self._texts)
+        self._listener = self._heard  # to deltas of the mould's kind
         self._mould: object | None = None
         self._kind: type[Delta] = TextDelta
         self._key = 0
         self._patience = _PATIENCE
+        # Whether a chunk is what `sole` would give a run of that nobody listens to here: if so, that was it.
+        self.fits: Callable[[bytes], bool] = _never
 
     def learn(self, frame: Frame, events: Events | None) -> None:
-        self._mould = None
+        self.forget()
         if not events or len(events) > 1 or not self._patience:
             return
         delta: Any = events[0]
@@ -47,14 +68,21 @@ class Moulds:
         if found is not None:
             self._mould = self._frames.mould(frame, *found)
             self._kind, self._key = type(delta), delta.key
+            self._listener = self._heard if self._kind in self._hears else None
             self._patience -= 1
+            if self._mould is not None and self._listener is None:
+                self.fits = partial(self._fits, self._mould)
+
+    def praise(self) -> None:
+        """Something fitted."""
+        self._patience = _PATIENCE
 
     def forget(self) -> None:
-        self._mould = None
+        self._mould, self.fits = None, _never
 
     def sole(self, chunk: bytes) -> Run | None:
         """A chunk that is just one frame, of the mould of the last: so come most events that do not hurry."""
-        mould, sole, heard = self._mould, self._sole, self._heard
+        mould, sole, heard = self._mould, self._sole, self._listener
         if mould is None:
             return None
         row = sole(mould, chunk)
@@ -66,6 +94,15 @@ class Moulds:
             heard(run)
         return run
 
+    def skip(self) -> bool:
+        """Whether `run` would give something that nobody listens to here: then that was it. What was skipped, the frame
+        decoder knows.
+        """
+        if self._mould is None or self._listener is not None or self._skip(self._mould) is None:
+            return False
+        self._patience = _PATIENCE
+        return True
+
     def run(self, chunk: bytes = b"") -> Run | None:
         """The frames that come next, or that a chunk begins with, if they are of the mould of the last."""
         if self._mould is None:
@@ -75,12 +112,20 @@ class Moulds:
             return None
         self._patience = _PATIENCE
         run = Run(self._kind, self._key, row, "".join(row.texts))
-        if self._heard is not None:
-            self._heard(run)
+        if self._listener is not None:
+            self._listener(run)
         return run
 
 
-def _nothing(_mould: object, _chunk: bytes) -> None:
+def _never(_chunk: bytes) -> bool:
+    return False
+
+
+def _none(_mould: object) -> None:
+    return None
+
+
+def _nothing(_mould: object, _chunk: bytes) -> Any:
     return None
 
 

@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from dragoman.model.blocks import Extra
 from dragoman.model.capabilities import Capabilities
+from dragoman.model.naming import OUTER, wire_name
 
-OUTER = "../"
 NOTHING: Mapping[str, str] = {}
 
 
@@ -43,9 +43,10 @@ def _both(given: Mapping[str, str], taken: Mapping[str, str]) -> dict[str, str]:
 def place_of(name: str, at: str) -> str:
     """Where a field stands, of a node that stands there."""
     if name.startswith(OUTER):
-        at, name = at.rpartition(".")[0], name.removeprefix(OUTER)
+        at = at.rpartition(".")[0]
+    name = wire_name(name)
     return f"{at}.{name}" if at else name
 
 
 def told_lost(name: str, family: str) -> str:
-    return f"the other side has no {name.removeprefix(OUTER)} as {family} has it"
+    return f"the other side has no {wire_name(name)} as {family} has it"

@@ -14,7 +14,7 @@ from typing import TypeVar
 from msgspec import Struct, structs
 
 from dragoman.errors import MalformedRequest, Unrepresentable
-from dragoman.filters.carried_fields import NOTHING, OUTER, Carried, carried, place_of, told_lost
+from dragoman.filters.carried_fields import NOTHING, Carried, carried, place_of, told_lost
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Role, ToolChoice, ToolSpec
@@ -35,6 +35,7 @@ from dragoman.model.events import (
     UsageReported,
 )
 from dragoman.model.filter import MakeBack
+from dragoman.model.naming import OUTER
 from dragoman.model.notes import Notes
 from dragoman.wire.jsonio import Json
 
@@ -270,7 +271,7 @@ class _Request:
         """A choice of tools that are gone is no choice. One of a tool that never was is a mistake, as for services."""
         choice = conversation.tool_choice
         if choice.names and conversation.tools:
-            declared = set(map(_tool_name, conversation.tools))
+            declared = set(map(tool_name, conversation.tools))
             unknown = [name for name in choice.names if name not in declared]
             if unknown and None not in declared:
                 raise MalformedRequest(f"there is no tool {unknown[0]!r} among the tools", at=choice.at.path)
@@ -284,7 +285,7 @@ class _Request:
         return structs.replace(choice, names=names, mode=choice.mode if names and tools else "auto")
 
 
-def _tool_name(tool: ToolSpec | Opaque) -> object:
+def tool_name(tool: ToolSpec | Opaque) -> str | None:
     """The name of a tool; None for what may bring tools whose names nobody here knows."""
     if isinstance(tool, ToolSpec):
         return tool.name

@@ -54,8 +54,8 @@ def _says_all(conversation: Conversation) -> bool:
     messages, held = conversation.messages, conversation.inventory
     if [message for message in messages if not message.blocks] or (messages and messages[-1].role == "assistant"):
         return False
-    texts = [*conversation.system, *held.texts, *[part for part in held.parts if type(part) is Text]]
-    return not [text for text in texts if not text.text or text.text.isspace()]
+    words = [text.text for text in conversation.system] + held.words
+    return not [text for text in words if not text or text.isspace()]
 
 
 def _spoken(message: Message, notes: Notes) -> Message:

@@ -8,6 +8,7 @@ from typing import TypeAlias, TypeVar
 from msgspec import Struct, structs
 
 from dragoman.errors import Unrepresentable
+from dragoman.filters.drop_foreign import tool_name
 from dragoman.filters.fit_thinking import fit_thinking
 from dragoman.model.blocks import Block, Opaque, ToolResult
 from dragoman.model.capabilities import Capabilities
@@ -136,23 +137,16 @@ def _tool_choice(conversation: Conversation, target: Capabilities, notes: Notes)
 
 def _tool_names(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
     """Of several tools with one name the first counts: no service takes two. What it runs itself it may name freely."""
-    names: set[str] = set()
+    names: set[str | None] = set()
     tools: list[ToolSpec | Opaque] = []
     for tool in conversation.tools:
-        name = _tool_name(tool) if target.one_name_each or isinstance(tool, ToolSpec) else ""
+        name = tool_name(tool) if target.one_name_each or isinstance(tool, ToolSpec) else None
         if name and name in names:
             notes.dropped("tools.duplicate", tool.at.path, f"there is a tool {name} already")
             continue
         names.add(name)
         tools.append(tool)
     return conversation if len(tools) == len(conversation.tools) else structs.replace(conversation, tools=tuple(tools))
-
-
-def _tool_name(tool: ToolSpec | Opaque) -> str:
-    name = (
-        tool.data.get("name") if isinstance(tool, Opaque) and isinstance(tool.data, dict) else getattr(tool, "name", "")
-    )
-    return name if isinstance(name, str) else ""
 
 
 def _strict_tools(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:

@@ -43,9 +43,14 @@ def _paired(conversation: Conversation) -> bool:
     """Whether there is nothing to do: each id is called once and answered in the next message, with no other result."""
     if conversation.kinds.isdisjoint((ToolCall, ToolResult)):
         return True
-    turns = [(index, block) for index, message in enumerate(conversation.messages) for block in message.blocks]
-    called = [(index, block.id) for index, block in turns if type(block) is ToolCall]
-    answered = [(index - 1, block.call_id) for index, block in turns if type(block) is ToolResult]
+    called: list[tuple[int, str]] = []
+    answered: list[tuple[int, str]] = []
+    for index, message in enumerate(conversation.messages):
+        for block in message.blocks:
+            if type(block) is ToolCall:
+                called.append((index + 1, block.id))
+            elif type(block) is ToolResult:
+                answered.append((index, block.call_id))
     if called != answered and sorted(called) != sorted(answered):
         return False
     return len({call_id for _, call_id in called}) == len(called)

@@ -9,11 +9,12 @@ from hashlib import sha256
 
 from msgspec import structs
 
-from dragoman.model.blocks import Block, Opaque, ToolCall, ToolResult, Where
+from dragoman.model.blocks import Block, Extra, Opaque, ToolCall, ToolResult, Where
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Inventory, Message, ToolChoice, ToolSpec
 from dragoman.model.events import BlockStarted, Event, Events, Started
 from dragoman.model.filter import MakeBack
+from dragoman.model.naming import NAME_AT_HOME
 from dragoman.model.notes import Notes
 
 _HASH = 8
@@ -45,12 +46,13 @@ def _digest(text: str) -> str:
 class RenameTools:
     name = "rename_tools"
 
-    def __init__(self, upstream: Capabilities) -> None:
+    def __init__(self, upstream: Capabilities, family: str = "") -> None:
+        self._family = family
         self._names = upstream.names
         self._ids = upstream.ids
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        names = _Aliases(self._names, "tools.renamed", notes)
+        names = _Aliases(self._names, "tools.renamed", notes, self._family)
         ids = _Aliases(self._ids, "ids.renamed", notes)
         tools = tuple([_tool(tool, names) for tool in conversation.tools])
         held = conversation.inventory
@@ -68,8 +70,9 @@ class RenameTools:
 class _Aliases:
     """The aliases of one request; each new one is noted, at the first place that needs it."""
 
-    def __init__(self, alphabet: Alphabet, rule: str, notes: Notes) -> None:
+    def __init__(self, alphabet: Alphabet, rule: str, notes: Notes, family: str = "") -> None:
         self._alphabet = alphabet
+        self._family = family
         self._legal = _rules(alphabet)[0].fullmatch
         self._rule = rule
         self._notes = notes
@@ -87,20 +90,26 @@ class _Aliases:
         self._aliases.update(zip(texts, texts, strict=True))
         return True
 
-    def of(self, text: str, at: Where) -> str:
+    def of(self, text: str, at: Where, extra: Extra | None = None) -> str:
         alias = self._aliases.get(text)
         if alias is None:
-            alias = self._aliases[text] = text if self._legal(text) else rename(text, self._alphabet)
+            fits = self._legal(text) or self._has_another(extra)
+            alias = self._aliases[text] = text if fits else rename(text, self._alphabet)
             if alias != text:
                 self.originals[alias] = text
                 self._notes.renamed(self._rule, at.path, f"{text!r} is sent as {alias!r}")
         return alias
 
+    def _has_another(self, extra: Extra | None) -> bool:
+        """Whether the target is told another name than this one, and that one is legal."""
+        name = extra.fields.get(NAME_AT_HOME) if extra is not None and extra.family == self._family else None
+        return isinstance(name, str) and self._legal(name) is not None
+
 
 def _tool(tool: ToolSpec | Opaque, names: _Aliases) -> ToolSpec | Opaque:
     if isinstance(tool, Opaque):
         return tool
-    name = names.of(tool.name, tool.at)
+    name = names.of(tool.name, tool.at, tool.extra)
     return tool if name == tool.name else structs.replace(tool, name=name)
 
 
@@ -115,7 +124,7 @@ def _look(held: Inventory, names: _Aliases, ids: _Aliases) -> None:
     """Find out which names and ids need an alias."""
     for call in held.calls:
         ids.of(call.id, call.at)
-        names.of(call.name, call.at)
+        names.of(call.name, call.at, call.extra)
     for result in held.results:
         ids.of(result.call_id, result.at)
 
@@ -127,7 +136,7 @@ def _message(message: Message, names: _Aliases, ids: _Aliases) -> Message:
 
 def _block(block: Block, names: _Aliases, ids: _Aliases) -> Block:
     if isinstance(block, ToolCall):
-        id_, name = ids.of(block.id, block.at), names.of(block.name, block.at)
+        id_, name = ids.of(block.id, block.at), names.of(block.name, block.at, block.extra)
         return block if (id_, name) == (block.id, block.name) else structs.replace(block, id=id_, name=name)
     if isinstance(block, ToolResult):
         id_ = ids.of(block.call_id, block.at)

@@ -31,6 +31,7 @@ from dragoman.gateway.backend import Fleet
 from dragoman.gateway.breaker import Breaker
 from dragoman.gateway.config import Config, ConfigError, load
 from dragoman.gateway.cooldowns import CooldownFile
+from dragoman.gateway.door import Door
 from dragoman.gateway.exchange import Exchange, Gone
 from dragoman.gateway.explain import Ring
 from dragoman.gateway.guard import Guard
@@ -50,7 +51,6 @@ from dragoman.wire.jsonio import Json
 
 _PROBES = ("/healthz", "/readyz")
 _TEXT = (("content-type", "text/plain; charset=utf-8"),)
-_ID_HEADERS = ("x-request-id", "request-id", "x-amzn-requestid")  # as the clients of each family read it
 _ONE_MODEL = "/v1/models/"
 _CAPS = PoolLimits(connections=sys.maxsize)  # how many at once is counted by the gate of each upstream
 _UNREAD = frozenset({408, 413})  # the body was not read to its end, so nothing can follow it
@@ -102,10 +102,9 @@ class Gateway:
         self.breaker = Breaker(words=self.redactor.text)
         self._cooldowns = CooldownFile(state or ours.state, self.breaker)
         self.load = Load(config.server.limits)
-        self._keeper = Gatekeeper(self.key)
         self._router = Router(dialects or [registry.get(name) for name in registry.names()])
         self._config = config
-        self._guard = Guard(config.server.host, config.server.hosts)
+        self._door = self._door_of(config)
         self._client: Client | None = None
         self._fleet: Fleet | None = None
         self._starting = asyncio.Lock()
@@ -149,14 +148,17 @@ class Gateway:
         fleet = Fleet(config, self._client, self.breaker)
         await fleet.start()
         old, self._fleet, self._config = self._fleet, fleet, config
-        self.key, self._keeper = key, Gatekeeper(key)
-        self._guard = Guard(config.server.host, config.server.hosts)
+        self.key = key
+        self._door = self._door_of(config)
         self.load.limits = config.server.limits
         self._desk = structs.replace(self._desk, ring=self._desk.ring.switched(config.explain))
         self.generation, self.reload_refused = self.generation + 1, ""
         self._journal.event("info", "reloaded", generation=self.generation, upstreams=len(config.upstreams))
         if old is not None:
             self.later(old.retire())
+
+    def _door_of(self, config: Config) -> Door:
+        return Door(Guard(config.server.host, config.server.hosts), Gatekeeper(self.key))
 
     def drain(self) -> None:
         """Tell balancers to send no more; what runs goes on."""
@@ -277,35 +279,62 @@ class Gateway:
     async def answer(self, exchange: Exchange) -> None:
         """See to one request, whatever it is, to its end."""
         method, path = exchange.request.method, exchange.request.path  # no more of it: a stream may last
-        exchange.id = f"req_{self._ids}{next(self._count):08x}"
         exchange.last = exchange.last or self.draining
         if path in _PROBES and method in ("GET", "HEAD"):
             await self._probe(exchange)
             return
-        exchange.headers = tuple([(name, exchange.id) for name in _ID_HEADERS])
+        exchange.id = f"req_{self._ids}{next(self._count):08x}"
         record = Record(exchange.id, method, path)
         self._live.add(exchange)
         exchange.share = share = self.load.enter()
         try:
-            await self._answer(exchange, record)
-        except Gone:
-            record.outcome = "gone"
-        except asyncio.CancelledError:
-            if not exchange.interrupted():
+            matched = await self._admitted(exchange)
+            if matched is None:
+                self._refuse_unmatched(exchange, record)
+                return
+            if self._fleet is None:
+                await self.start()
+            fleet = self._fleet
+            assert fleet is not None
+            exchange.watch()
+            with fleet:
+                running = Relay(self._desk, fleet, exchange, matched, record).run()
+                matched = None  # the body in it is the relay's to let go of
+                await running
+        except BaseException as error:
+            if not self._told(exchange, record, error):
                 raise
-            record.outcome = "gone" if exchange.gone else "cut"
-            if not exchange.gone:
-                self._refuse(exchange, record, None, ENDING)
-        except Exception as error:  # noqa: BLE001  the last line: no client is left without an answer
-            record.outcome, record.error = "bug", f"{type(error).__name__}: {error}"
-            self._journal.bug(exchange.id, error)
-            self._refuse(exchange, record, None, BUG)
         finally:
             self._live.discard(exchange)
             share.leave()
             record.end()
             self._desk.meters.request(record)
             self._journal.request(record)
+
+    def _told(self, exchange: Exchange, record: Record, error: BaseException) -> bool:
+        """Tell the client what went wrong, if it is there; False if that is not the request's affair."""
+        match error:
+            case Gone():
+                record.outcome = "gone"
+            case asyncio.CancelledError():
+                if not exchange.interrupted():
+                    return False
+                record.outcome = "gone" if exchange.gone else "cut"
+                if not exchange.gone:
+                    self._refuse(exchange, record, None, ENDING)
+            case Unreadable():
+                record.outcome = "refused"
+                self._refuse(exchange, record, error.dialect, error.error.fault)
+            case DragomanError():
+                record.outcome = "refused" if isinstance(error, ClientFault) else "failed"
+                self._refuse(exchange, record, self._router.named(record.dialect), error.fault)
+            case Exception():  # the last line: no client is left without an answer
+                record.outcome, record.error = "bug", f"{type(error).__name__}: {error}"
+                self._journal.bug(exchange.id, error)
+                self._refuse(exchange, record, None, BUG)
+            case _:
+                return False
+        return True
 
     async def _probe(self, exchange: Exchange) -> None:
         if exchange.request.path == "/healthz":
@@ -316,51 +345,19 @@ class Gateway:
         state = b"draining\n" if self.draining else b"ready\n" if self._ready else b"no upstream\n"
         exchange.whole(200 if self._ready else 503, _TEXT, state)
 
-    async def _answer(self, exchange: Exchange, record: Record) -> None:
-        dialect: Dialect | None = None
-        try:
-            matched = await self._admitted(exchange)
-            if matched is None:
-                fault, allowed = self._router.unmatched(exchange.request)
-                headers: Headers = (("allow", allowed),) if allowed else ()
-                record.outcome = "refused"
-                self._refuse(exchange, record, None, fault, headers)
-                return
-            dialect = matched.dialect
-            if self._fleet is None:
-                await self.start()
-            fleet = self._fleet
-            assert fleet is not None
-            exchange.watch()
-            with fleet:
-                running = Relay(self._desk, fleet, exchange, matched, record).run()
-                matched = None  # the body in it is the relay's to let go of
-                await running
-        except Unreadable as unreadable:
-            record.outcome = "refused"
-            self._refuse(exchange, record, unreadable.dialect, unreadable.error.fault)
-        except DragomanError as error:
-            record.outcome = "refused" if isinstance(error, ClientFault) else "failed"
-            self._refuse(exchange, record, dialect, error.fault)
-
     async def _admitted(self, exchange: Exchange) -> Matched | None:
         """The call of a request that may ask. Raises ClientFault, Unreadable, Gone."""
-        head = exchange.request
-        fault = self._guard.refusal(head, target=exchange.target, version=exchange.version)
-        if fault is not None:
-            exchange.last = True  # who sends such a thing is not heard on
-            raise ClientFault(fault.message, fault=fault)
+        admitted = self._door.admits(exchange)
         self.load.check()
-        signed = self._keeper.needs_body(head)
-        if not signed:
-            self._keeper.check(head)
-        request = structs.replace(head, body=await exchange.body(self._config.server.max_body))
-        exchange.request = request
+        body = await exchange.body(self._config.server.max_body)
+        request = exchange.request
+        if body is not request.body:
+            request = exchange.request = structs.replace(request, body=body)
         if exchange.share is not None:  # what came together with the head was not counted
-            exchange.share.add(len(request.body) - exchange.share.held)
-        check_text(request.body, self.load.limits)
-        if signed:
-            self._keeper.check(request)
+            exchange.share.add(len(body) - exchange.share.held)
+        check_text(body, self.load.limits)
+        if not admitted:
+            self._door.keeper.check(request)
         return self._router.glance(request) or self._router.match(request) or self._one_model(request)
 
     def _one_model(self, request: HttpRequest) -> Matched | None:
@@ -371,6 +368,11 @@ class Gateway:
         matched = self._router.match(listed)
         wanted = request.path.removeprefix(_ONE_MODEL)
         return matched and structs.replace(matched, call=Call("models", wanted, False, None))
+
+    def _refuse_unmatched(self, exchange: Exchange, record: Record) -> None:
+        fault, allowed = self._router.unmatched(exchange.request)
+        record.outcome = "refused"
+        self._refuse(exchange, record, None, fault, (("allow", allowed),) if allowed else ())
 
     def _refuse(
         self, exchange: Exchange, record: Record, dialect: Dialect | None, fault: Fault, headers: Headers = ()

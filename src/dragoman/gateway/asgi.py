@@ -12,7 +12,17 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from dragoman.errors import ClientFault, Fault
-from dragoman.gateway.exchange import BODY_SECONDS, HIGH, LOW, STALL, Exchange, Gone, header_value, too_large
+from dragoman.gateway.exchange import (
+    BODY_SECONDS,
+    HIGH,
+    ID_HEADERS,
+    LOW,
+    STALL,
+    Exchange,
+    Gone,
+    header_value,
+    too_large,
+)
 from dragoman.wire.http import Headers, HttpRequest
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -87,9 +97,10 @@ class AsgiExchange(Exchange):
     def head(self, status: int, headers: Headers) -> None:
         self.begun = True
         last: Headers = (("connection", "close"),) if self.last else ()
+        ids = [(name, self.id) for name in ID_HEADERS] if self.id else []
         lines = [
             (name.encode("latin-1"), header_value(value).encode("latin-1", "replace"))
-            for name, value in (*headers, *self.headers, *last)
+            for name, value in (*headers, *ids, *self.headers, *last)
         ]
         self._start = {"type": "http.response.start", "status": status, "headers": lines}
 

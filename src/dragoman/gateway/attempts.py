@@ -99,7 +99,6 @@ class Attempts:
         "_made",
         "_outline",
         "_plain",
-        "_plain_headers",
         "_read",
         "_record",
         "_ticket",
@@ -114,7 +113,6 @@ class Attempts:
         self._plain = question.plain
         self._read: Callable[[], Conversation] | None = question.read if question.plain else None  # until it was
         self._outline: Outline | None = None  # of the question like it that went before
-        self._plain_headers = question.exchange.headers
         self._tries = 0  # beyond the first
         self._made: Plan | None = None  # until the answer has begun
         self._ticket: Ticket | None = None
@@ -175,40 +173,39 @@ class Attempts:
         return wait
 
     async def _attempt(self, backend: Backend, credential: Credential, delivery: Delivery) -> None:
+        gate, reply, inside = backend.gate, None, False
         ticket = self._ticket = backend.enter(credential, self._plan(backend).sent.model)
         self._record.attempts += 1
-        reply: Reply | None = None
         try:
-            async with backend.gate:
-                try:
-                    reply = await self._opened(backend, credential)
-                    fault = await delivery.take(reply, self._plan(backend), self._begun)
-                except Refused as refused:
-                    await self._keep(backend, refused.response, refused.fault)
-                    raise
-                except UpstreamFault as failed:
-                    await self._keep_stream(backend, reply, failed.fault)
-                    raise
-                finally:
-                    if reply is not None:
-                        reply.close()
-                if fault is not None:
-                    await self._keep_stream(backend, reply, fault)
-                    backend.went_wrong(ticket, UpstreamFault("", fault=fault))
-                else:
-                    backend.went_well(ticket)
+            if not gate.take():
+                await gate.enter()
+            inside = True
+            reply = await backend.open(self._request(backend), credential, self._plan(backend).sent)
+            fault = await delivery.take(reply, self._plan(backend), self._begun)
+            if fault is None:
+                backend.went_well(ticket)
+            else:
+                await self._keep_stream(backend, reply, fault)
+                backend.went_wrong(ticket, UpstreamFault("", fault=fault))
         except DragomanError as error:
-            if not isinstance(error, ClientFault | Busy):
-                backend.went_wrong(ticket, error)
-                self._desk.meters.retry(backend.name, error.fault.kind)
-                self._record.tried.append(f"{backend.name}: {error.fault.kind} {error.fault.status}")
+            await self._failed(backend, ticket, reply, error)
             raise
         finally:
+            if reply is not None:
+                reply.close()
+            if inside:
+                gate.leave()
             ticket.close()
 
-    async def _opened(self, backend: Backend, credential: Credential) -> Reply:
-        made = self._plan(backend)
-        return await backend.open(self._request(backend, made), credential, made.sent)
+    async def _failed(self, backend: Backend, ticket: Ticket, reply: Reply | None, error: DragomanError) -> None:
+        if isinstance(error, Refused):
+            await self._keep(backend, error.response, error.fault)
+        elif isinstance(error, UpstreamFault):
+            await self._keep_stream(backend, reply, error.fault)
+        if not isinstance(error, ClientFault | Busy):
+            backend.went_wrong(ticket, error)
+            self._desk.meters.retry(backend.name, error.fault.kind)
+            self._record.tried.append(f"{backend.name}: {error.fault.kind} {error.fault.status}")
 
     def _begun(self) -> None:
         """The answer says something, so nothing is asked again. A stream may last: the question is let go of, and only
@@ -217,7 +214,6 @@ class Attempts:
         if self._ticket is not None:
             self._ticket.accepted()
         self._made = self._read = self._outline = self._plain = None
-        self._plain_headers = ()
         self.asked = _FORGOTTEN
         if not self._desk.ring.enabled:
             self._exchange.forget_body()
@@ -264,21 +260,20 @@ class Attempts:
         return made
 
     def _announce(self, backend: Backend) -> None:
-        own = (("dragoman-notes", str(len(self._record.notes))), ("dragoman-upstream", backend.name))
-        self._exchange.headers = (*self._plain_headers, *own)
+        told = str(len(self._record.notes))
+        self._exchange.headers = (("dragoman-notes", told), ("dragoman-upstream", backend.name))
 
     def session(self) -> str:
         """What ties the requests of one conversation together, so that they share a credential and its caches."""
-        told = {name: value for name, value in self._exchange.request.headers if name in _SESSION_HEADERS and value}
-        found = next((told[name] for name in _SESSION_HEADERS if name in told), "") if told else ""
-        return found or self.asked.user
+        told = [field for field in self._exchange.request.headers if field[0] in _SESSION_HEADERS and field[1]]
+        return min(told, key=lambda field: _SESSION_HEADERS.index(field[0]))[1] if told else self.asked.user
 
-    def _request(self, backend: Backend, made: Plan) -> HttpRequest:
-        given = self._exchange.request
+    def _request(self, backend: Backend) -> HttpRequest:
+        made, given = self._plan(backend), self._exchange.request
         if self._outline is not None:
             return self._outline.request(given.body)
         self._exchange.request = structs.replace(given)  # what was read of its body is not kept while it is answered
-        request = self._rendered(backend, made, given)
+        request = backend.dressed(self._rendered(backend, made, given))
         if self._plain is not None:
             backend.familiar.learn(self._plain, made, given, request)
         return request
@@ -295,7 +290,7 @@ class Attempts:
                 self._record.notes.append(note)
                 self._announce(backend)
         try:
-            return binding.wrap(made.call())
+            return made.request()
         except RecursionError:
             raise Unrepresentable("nested too deeply") from None
 
@@ -312,8 +307,10 @@ class Attempts:
         if not ring.enabled:
             return
         try:
-            made = self._plan(backend)
-            request = self._request(backend, made)  # rendered again: nobody holds it while an answer comes
+            made, request = (
+                self._plan(backend),
+                self._request(backend),
+            )  # rendered again: nobody holds it while an answer comes
         except DragomanError:  # what the client went on from is not known any more
             return
         way = (self._exchange.id, self._client.name, backend.name)

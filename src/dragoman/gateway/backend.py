@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import AsyncExitStack
 
 from msgspec import structs
@@ -47,6 +47,7 @@ class Gate:
         self._name = name
         self._limits = limits
         self._slots = Slots(limits.concurrency, limits.queue)
+        self.take, self.leave = self._slots.take, self._slots.give  # at once, if there is one; whoever is in must leave
 
     @property
     def active(self) -> int:
@@ -56,18 +57,15 @@ class Gate:
     def waiting(self) -> int:
         return self._slots.waiting
 
-    async def __aenter__(self) -> None:
-        """Raises Busy."""
-        if self._slots.take():
+    async def enter(self) -> None:
+        """Take a slot, when it is our turn. Raises Busy."""
+        if self.take():
             return
         try:
             await self._slots.wait(self._limits.queue_wait)
         except Full as full:
             message = f"{self._name} is busy: {self._limits.concurrency} requests are running, {full}"
             raise Busy(message, fault=Fault("overloaded", message, 529, retry_after=1.0)) from None
-
-    async def __aexit__(self, *_: object) -> None:
-        self._slots.give()
 
 
 class Backend:
@@ -117,12 +115,11 @@ class Backend:
         return self.upstream.limits.breaker and self._breaker.ready(self.name, credential.name, model) > 0
 
     async def open(self, request: HttpRequest, credential: Credential, sent: Conversation | None = None) -> Reply:
-        """Sign and send; gives a reply that is no refusal. `sent` is what the request says, for those who ask how long.
+        """Sign and send what is dressed; gives a reply that is no refusal. `sent` is what it says.
 
         A credential that can renew itself is given one more chance. Raises Refused, CredentialFault, and what the
         network does.
         """
-        request = self._dressed(request)
         timeouts = self._timeouts_for(sent.model) if sent is not None else self._timeouts
         reply = await self._send(await credential.sign(request), timeouts)
         if 200 <= reply.status < 300:
@@ -196,17 +193,18 @@ class Backend:
         message = f"the upstream {self.name} refused this gateway's credential: {fault.message}"
         return structs.replace(fault, message=message)
 
-    def _dressed(self, request: HttpRequest) -> HttpRequest:
+    def dressed(self, request: HttpRequest) -> HttpRequest:
+        """The request with what this upstream wants in every head."""
         own = tuple((name, value.reveal()) for name, value in self.upstream.headers)
         return with_headers(request, (("user-agent", _AGENT), *own))
 
     def _timeouts_for(self, model: str) -> Timeouts:
         patterns = self.upstream.long_thinking
-        return self._long_timeouts if any(fits(each, model) for each in patterns) else self._timeouts
+        return self._long_timeouts if patterns and any(fits(each, model) for each in patterns) else self._timeouts
 
-    async def _send(self, request: HttpRequest, timeouts: Timeouts) -> Reply:
+    def _send(self, request: HttpRequest, timeouts: Timeouts) -> Awaitable[Reply]:
         proxy = self.upstream.proxy.reveal() if self.upstream.proxy else None
-        return await self._client.open(self._base_url, request, timeouts=timeouts, tls=self._tls, proxy=proxy)
+        return self._client.open(self._base_url, request, timeouts=timeouts, tls=self._tls, proxy=proxy)
 
     async def _fetch(self, base_url: str, request: HttpRequest) -> HttpResponse:
         """For credentials that ask a sign-in service, which may be behind the same proxy."""

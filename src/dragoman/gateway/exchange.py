@@ -26,6 +26,9 @@ HIGH = 256 * 1024  # bytes that wait for a client before its source is paused
 LOW = 64 * 1024
 
 
+ID_HEADERS = ("x-request-id", "request-id", "x-amzn-requestid")  # as the clients of each family read it
+
+
 class Gone(Exception):
     """The client left."""
 
@@ -51,6 +54,7 @@ class Exchange(ABC):
         "headers",
         "id",
         "last",
+        "like",
         "paused",
         "request",
         "share",
@@ -64,7 +68,8 @@ class Exchange(ABC):
         self.request = request
         self.share: Share | None = None  # what is held for it is counted here
         self.target, self.version = target, version  # as they stood in the request line
-        self.headers: Headers = ()  # of every response to it
+        self.headers: Headers = ()  # of every response to it, beside its id
+        self.like: object = None  # the same for all that have this one's head, but for the length of the body
         self.last = False  # the connection ends with this answer
         self.began = began
         self.begun = False

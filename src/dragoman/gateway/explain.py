@@ -10,9 +10,10 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from dragoman.dialects.base import Breach
 from dragoman.errors import Fault
@@ -23,6 +24,8 @@ from dragoman.model.notes import Note
 from dragoman.translate import Plan
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest, HttpResponse
+
+T = TypeVar("T", Note, Breach)
 
 MOST = 20
 MOST_BYTES = 16 * 1024 * 1024
@@ -144,14 +147,19 @@ def remembered(
         client=client,
         upstream=upstream,
         dialect=made.upstream.name,
-        model=made.sent.model,
+        model=redactor.text(made.sent.model),
         fault=redactor.text(fault.message),
         asked=_request(asked, redactor),
         sent=_request(sent, redactor),
         answered=Sent(str(answered.status), redactor.headers(answered.headers), _text(answered.body, redactor)),
-        notes=made.notes,
-        breaches=tuple(made.upstream.codec.breaches(made.call())),
+        notes=tuple(_masked(note, redactor) for note in made.notes),
+        breaches=tuple(_masked(breach, redactor) for breach in made.upstream.codec.breaches(made.call())),
     )
+
+
+def _masked(told: T, redactor: Redactor) -> T:
+    """A note or a breach: both quote what people wrote."""
+    return structs.replace(told, at=redactor.text(told.at), detail=redactor.text(told.detail))
 
 
 def _request(request: HttpRequest, redactor: Redactor) -> Sent:

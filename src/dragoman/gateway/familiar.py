@@ -25,13 +25,15 @@ class Outline(Struct, frozen=True):
 
     def plan(self, plain: Plain) -> Plan:
         """The plan of another one."""
-        sent = structs.replace(plain.asked, extra=self.made.sent.extra)
-        return structs.replace(self.made, asked=plain.asked, sent=sent)
+        made, asked = self.made, plain.asked
+        sent = structs.replace(asked, extra=made.sent.extra) if self.added else asked
+        return Plan(made.client, made.upstream, asked, sent, made.notes, (), made.settings, made.passes)
 
     def request(self, body: bytes) -> HttpRequest:
         if self.added:
             body = b"%b,%b" % (body.rstrip()[:-1], self.added)
-        return structs.replace(self.head, body=body)
+        head = self.head
+        return HttpRequest(head.method, head.path, head.query, head.headers, body)
 
 
 class Familiar:
@@ -42,7 +44,7 @@ class Familiar:
 
     def outline(self, client: Dialect, plain: Plain, model: str) -> Outline | None:
         """How this question is asked, if one like it was; None if not, or if it names another model."""
-        return self._outlines.get((client, model, plain.shape)) if model == plain.asked.model else None
+        return self._outlines.get((client.name, model, plain.shape)) if model == plain.asked.model else None
 
     def learn(self, plain: Plain, made: Plan, given: HttpRequest, sent: HttpRequest) -> None:
         """Remember how it was asked, if that is: as it was given, perhaps with fields added."""
@@ -58,7 +60,7 @@ class Familiar:
         if len(self._outlines) >= _MOST:
             self._outlines.clear()
         like = structs.replace(plain.asked, extra=made.sent.extra if added else plain.asked.extra)
-        self._outlines[made.client, model, plain.shape] = Outline(
+        self._outlines[made.client.name, model, plain.shape] = Outline(
             structs.replace(sent, body=b""),
             structs.replace(made, asked=like, sent=like, makers=()),
             jsonio.encode(added)[1:] if added else b"",

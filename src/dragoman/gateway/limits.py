@@ -12,6 +12,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from dragoman.dialects.base import Outline
 from dragoman.errors import ClientFault, Fault, MalformedRequest, TooLarge
 from dragoman.model.conversation import Conversation, ToolSpec
 from dragoman.wire import jsonio
@@ -84,8 +85,6 @@ def check_tree(tree: Json, size: int, limits: RequestLimits) -> Shape:
         nodes += len(level)
         if depth > limits.depth and _holds_containers(level):
             raise MalformedRequest(f"nested more than {limits.depth} levels deep, the limit here ({_SETTING}.depth)")
-        if nodes > limits.nodes:
-            raise _too_many_values(limits)
         inside: list[Json] = []
         for value in level:
             kind = value.__class__
@@ -94,6 +93,11 @@ def check_tree(tree: Json, size: int, limits: RequestLimits) -> Shape:
                 refers = refers or "$ref" in value  # type: ignore[operator]
             elif kind is list:
                 inside += value  # type: ignore[arg-type]
+            elif kind is Outline:
+                inside += value  # type: ignore[arg-type]
+                nodes += value.beside  # type: ignore[union-attr]
+        if nodes > limits.nodes:
+            raise _too_many_values(limits)
         level = inside
     return Shape(depth, nodes, refers, size)
 
@@ -164,11 +168,13 @@ class Load:
         self.limits = limits
         self.requests = 0
         self.bytes = 0
-        self.peak = 0  # the most bytes since somebody looked
+        self.peak = self.most = 0  # the most bytes, and requests, since somebody looked
 
     def enter(self) -> Share:
         """One more request, and its part in all this; whoever enters must leave."""
         self.requests += 1
+        if self.requests > self.most:  # noqa: PLR1730  a call more for every request
+            self.most = self.requests
         return Share(self)
 
     def check(self) -> None:
@@ -200,9 +206,12 @@ class Share:
         load = self._load
         self.held += size
         load.bytes += size
-        load.peak = max(load.peak, load.bytes)
+        if load.bytes > load.peak:  # noqa: PLR1730  as above
+            load.peak = load.bytes
 
     def leave(self) -> None:
         """Give everything back."""
-        self.add(-self.held)
-        self._load.requests -= 1
+        load = self._load
+        load.requests -= 1
+        load.bytes -= self.held
+        self.held = 0

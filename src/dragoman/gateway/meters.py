@@ -9,8 +9,8 @@ from itertools import accumulate
 from msgspec import Struct
 
 from dragoman.gateway.observe import Outcome, Record
-from dragoman.model.conversation import Usage
 
+_TOKENS = ("input", "output", "cache_read", "cache_write")  # kinds of them
 _MOST_MODELS = 100  # different values of a label
 _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 300.0)
 
@@ -36,23 +36,30 @@ class Spread:
 class Tally:
     """What was counted of the requests of one way, as plain numbers: every request pays for them."""
 
-    __slots__ = ("first", "outcomes", "seconds", "tokens")
+    __slots__ = ("first", "outcomes", "seconds", *_TOKENS)
 
     def __init__(self) -> None:
         self.outcomes: dict[Outcome, int] = {}
-        self.tokens: dict[str, int] = {}
+        self.input = self.output = self.cache_read = self.cache_write = 0
         self.seconds, self.first = Spread(), Spread()
 
     def count(self, record: Record) -> None:
-        self.outcomes[record.outcome] = self.outcomes.get(record.outcome, 0) + 1
+        outcome, usage = record.outcome, record.usage
+        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
         if not record.upstream:
             return
         self.seconds.see(record.total)
         if record.first_byte is not None:
             self.first.see(record.first_byte)
-        if record.usage is not None:
-            for kind, count in _counted(record.usage):
-                self.tokens[kind] = self.tokens.get(kind, 0) + count
+        if usage is not None:
+            self.input += usage.input
+            self.output += usage.output
+            self.cache_read += usage.cache_read
+            self.cache_write += usage.cache_write
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        return {kind: count for kind in _TOKENS if (count := getattr(self, kind))}
 
 
 class Moment(Struct, frozen=True):
@@ -91,12 +98,3 @@ class Meters:
             return "other"
         self._models.add(model)
         return model or "none"
-
-
-def _counted(usage: Usage) -> tuple[tuple[str, int], ...]:
-    return (
-        ("input", usage.input),
-        ("output", usage.output),
-        ("cache_read", usage.cache_read),
-        ("cache_write", usage.cache_write),
-    )

@@ -7,9 +7,8 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
-from functools import lru_cache
 from typing import Literal, TextIO, TypeAlias
 
 from msgspec import Struct, field
@@ -37,6 +36,8 @@ _LEVEL_OF: dict[Outcome, Level] = {
 }
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _TOLD_AFTER = 10.0  # seconds
+_MOST_CLEAN = 256  # what is remembered of one second
+_Words: TypeAlias = tuple[str, str, str, str]
 
 
 class Line(Struct, omit_defaults=True):
@@ -131,20 +132,18 @@ class Record(Struct):
             self.streamed,
             self.verbatim,
             self.attempts,
+            self.tried or None,
             total_ms=round(self.total * 1000, 1),
             notes=len(notes),
+            rules=list(dict.fromkeys([note.rule for note in notes])) if notes else None,
             error=self.error,
         )
-        if self.tried:
-            line.tried = self.tried
         if usage is not None:
             line.input_tokens, line.output_tokens = usage.input, usage.output
             line.cache_read_tokens, line.cache_write_tokens = usage.cache_read, usage.cache_write
             line.tokens_estimated = usage.estimated
         if first is not None:
             line.first_byte_ms = round(first * 1000, 1)
-        if notes:
-            line.rules = list(dict.fromkeys(note.rule for note in notes))
         if stop is not None:
             line.stop = stop.why.value
         return line
@@ -188,8 +187,10 @@ class Journal:
         self._stream = stream if stream is not None else sys.stderr
         self._json = form == "json" or (form == "auto" and not self._is_terminal())
         self._least = _RANKS[level]
-        self._sink = Sink(self._stream, self._masked)
+        self._sink = Sink(self._stream)
         self._cap = Cap()
+        self._second, self._stamp = 0, ""  # the last one that was told
+        self._clean: dict[_Words, _Words] = {}  # what was said in it, and the same without secrets
         self._turn: asyncio.TimerHandle | None = None
 
     @property
@@ -209,19 +210,25 @@ class Journal:
         if record.outcome == "refused" and not self._cap.allows(record.status, time.monotonic(), self._tell_capped):
             self._tell_soon()
             return
+        now = self._now()
+        words = record.method, record.path, record.model, record.used_model
+        record.method, record.path, record.model, record.used_model = self._clean.get(words) or self._cleaned(words)
+        if record.error:
+            record.error = self.redactor.text(record.error)
         if self._json:
-            self._encoded(record.told(_now(), level))
+            self._encoded(record.told(now, level))
         else:
-            self._shown(level, record.line())
+            self._shown(now, level, record.line())
 
     def event(self, level: Level, event: str, **fields: Json) -> None:
         """Tell something that is no request."""
         if self._wants(level):
+            now, mask = self._now(), self.redactor.text
             if self._json:
-                self._encoded({"ts": _now(), "level": level, "event": event, **fields})
+                self._encoded({"ts": now, "level": level, "event": event, **fields}, mask)
             else:
                 said = " ".join(f"{name}={value}" for name, value in fields.items())
-                self._shown(level, f"{event}  {said}".rstrip())
+                self._shown(now, level, mask(f"{event}  {said}".rstrip()))
 
     def bug(self, identity: str, error: BaseException) -> None:
         """Tell of an error that nobody foresaw, with the way to it."""
@@ -250,40 +257,43 @@ class Journal:
     def _wants(self, level: Level) -> bool:
         return _RANKS[level] >= self._least
 
-    def _encoded(self, line: Line | dict[str, Json]) -> None:
+    def _encoded(self, line: Line | dict[str, Json], mask: Callable[[str], str] | None = None) -> None:
         try:
-            text = jsonio.encode(line).decode()
+            text = jsonio.encode(line)
         except ValueError:  # a value that JSON cannot hold
             self._sink.dropped += 1
             return
-        self._write(text)
+        self._write(text if mask is None else mask(text.decode()).encode())
 
-    def _shown(self, level: Level, text: str) -> None:
+    def _shown(self, now: str, level: Level, text: str) -> None:
         mark = "" if level == "info" else f"{level.upper()} "
         # What a model or an upstream said may hold escape codes.
-        self._write(_CONTROL.sub(" ", f"{_now()[11:19]} {mark}{text}"))
+        self._write(_CONTROL.sub(" ", f"{now[11:19]} {mark}{text}").encode("utf-8", "replace"))
 
-    def _write(self, line: str) -> None:
+    def _write(self, line: bytes) -> None:
+        """Write what has no secrets in it."""
         if lost := self._sink.untold:
             self.event("warning", "dropped", what="log lines that nobody read in time", lines=lost)
         self._sink.write(line)
 
-    def _masked(self, text: str) -> str:
-        return self.redactor.text(text)  # the one of now: another may be given
+    def _cleaned(self, words: _Words) -> _Words:
+        """Words of others without secrets. Requests repeat them: they are looked through once a second."""
+        if len(self._clean) >= _MOST_CLEAN:
+            self._clean.clear()
+        method, path, model, used_model = map(self.redactor.text, words)
+        clean = self._clean[words] = method, path, model, used_model
+        return clean
+
+    def _now(self) -> str:
+        """The time, to the millisecond."""
+        second, rest = divmod(int(time.time() * 1000), 1000)
+        if second != self._second:
+            self._second, self._stamp = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+            self._clean.clear()
+        return f"{self._stamp}.{rest:03}Z"
 
     def _is_terminal(self) -> bool:
         try:
             return self._stream.isatty()
         except (OSError, ValueError):
             return False
-
-
-def _now() -> str:
-    """The time, to the millisecond."""
-    second, rest = divmod(int(time.time() * 1000), 1000)
-    return f"{_second(second)}.{rest:03}Z"
-
-
-@lru_cache(maxsize=2)
-def _second(second: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))

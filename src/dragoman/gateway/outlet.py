@@ -2,19 +2,23 @@
 
     held ──release──> flowing ──end──> ended
 
-Held output can still be dropped: nobody has seen it, and another attempt may answer instead. Silence releases it, since
-a client that hears nothing for long goes away.
+Held output can still be dropped: nobody has seen it, and another attempt may answer instead. It is released when it
+was held so long that it is no refusal of the question any more; and by silence, since a client that hears nothing for
+long goes away.
 """
 
 from __future__ import annotations
 
 import asyncio
+from math import inf
+from time import monotonic
 from typing import Protocol
 
 from dragoman.gateway.exchange import HIGH, Exchange, Source
 from dragoman.wire.http import Headers
 
-_BEAT, _BEATS = 0.25, 8  # seconds between two looks at a stream, or a part of its silence if that is shorter
+_BEAT, _BEATS = 0.25, 8  # seconds between two looks at a stream, or a part of its silence or hold if that is shorter
+_LEAST_BEAT = 0.01
 
 
 class Voice(Protocol):
@@ -30,6 +34,7 @@ class Outlet:
         "_ended",
         "_exchange",
         "_held",
+        "_held_since",
         "_pulse",
         "_size",
         "_source",
@@ -37,13 +42,14 @@ class Outlet:
         "_wrote_at",
         "first_at",
         "flowing",
+        "hold",
         "silence",
     )
 
-    def __init__(self, exchange: Exchange, voice: Voice, *, silence: float, pulse: Pulse) -> None:
+    def __init__(self, exchange: Exchange, voice: Voice, *, silence: float, hold: float, pulse: Pulse) -> None:
         self.flowing = False
         self.first_at: float | None = None
-        self.silence = silence
+        self.silence, self.hold = silence, hold
         self._exchange = exchange
         self._voice: Voice | None = voice
         self._held: list[bytes] = []
@@ -51,6 +57,7 @@ class Outlet:
         self._ended = False
         self._source: Source | None = None
         self._wrote_at = exchange.began  # or as much as a beat later
+        self._held_since = inf  # when the attempt was answered
         self._pulse = pulse
         pulse.add(self)
 
@@ -101,33 +108,37 @@ class Outlet:
     # --- for the attempts
 
     def feed_from(self, source: Source) -> None:
-        """A new attempt."""
-        self._source = source
+        """A new attempt was answered."""
+        self._source, self._held_since = source, monotonic()
         self._exchange.feed_from(source)
+        if not self.hold:
+            self.release()
 
     @property
     def left(self) -> float:
         """Seconds until silence lets the client see something."""
-        return self._wrote_at + self.silence - asyncio.get_running_loop().time()
+        return self._wrote_at + self.silence - monotonic()
 
     def drop(self) -> None:
         """The attempt failed: what is held of it is forgotten."""
-        self._source = None
+        self._source, self._held_since = None, inf
         self._exchange.feed_from(None)
         self._held.clear()
         self._size = 0
 
     def _begin(self) -> None:
         self.flowing = True
-        self.first_at = asyncio.get_running_loop().time()
+        self.first_at = monotonic()
         self._exchange.head(200, self._voice.headers() if self._voice else ())
 
     # --- for the pulse
 
     def check(self, now: float) -> None:
-        """See whether silence has lasted long enough."""
+        """See whether something was held, or silence has lasted, long enough."""
         exchange = self._exchange
-        if exchange.wrote:
+        if not self.flowing and now >= self._held_since + self.hold:
+            asyncio.get_running_loop().call_soon(self.release)
+        elif exchange.wrote:
             exchange.wrote, self._wrote_at = False, now
         elif now >= self._wrote_at + self.silence:
             self._wrote_at = now
@@ -150,7 +161,8 @@ class Pulse:
 
     def add(self, outlet: Outlet) -> None:
         self._outlets.add(outlet)
-        self._gap = min(self._gap, outlet.silence / _BEATS)
+        gap = min(self._gap, outlet.silence / _BEATS, outlet.hold / _BEATS)
+        self._gap = max(gap, _LEAST_BEAT)
         if self._timer is None:
             self._wait()
 
@@ -162,7 +174,7 @@ class Pulse:
 
     def _beat(self) -> None:
         self._timer = None
-        now = asyncio.get_running_loop().time()
+        now = monotonic()
         for outlet in list(self._outlets):
             outlet.check(now)
         if self._outlets:

@@ -7,17 +7,19 @@ stream, since no client could read them either.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Protocol
 
 from dragoman.answer import Mask, Progress
-from dragoman.dialects.base import REAL_WORLD, Reader, World
+from dragoman.dialects.base import REAL_WORLD, Encoder, Reader, World
 from dragoman.errors import DragomanError, Fault
 from dragoman.model.events import FINISHED, Events, Failed, Run, Step
 from dragoman.model.notes import Note
 from dragoman.translate import Plan
 from dragoman.wire.frame import Frame, FrameDecoder, Row
+
+_MOST_UNHEARD = 32  # frames that were neither of a run nor told to an encoder
 
 
 class Telling(Protocol):
@@ -47,22 +49,27 @@ class Passing:
         self.fault: Fault | None = None
         self.notes: list[Note] = []
         self._frames = _LastSeen(dialect.binding.frames())
-        self._reader = Reader(self._frames, dialect.codec.decoder(plan.sent, world))
+        self._reader = Reader(self._frames, dialect.codec.decoder(plan.sent, world), skips=True)
+        self._moulds = self._reader.moulds
         self._encoder = plan.client.codec.encoder(plan.asked, world)
         self._frame = plan.client.binding.frame
         self._held: list[bytes] = []
         self._unasked: list[bytes] = []  # frames that tell what only we asked for
-        self._asked_more = bool(plan.notes)
+        self._unheard: list[Events] = []  # what passed, and the encoder was not told yet
+        self._silent: Callable[[Events], bool] | None = getattr(self._encoder, "silent", None) if plan.notes else None
+        self._fitted = False  # the last chunk was a frame like the one before it
         self._lost = False  # the last frame was one that the tap could not read: it may have been the end
 
     def feed(self, chunk: bytes) -> bytes:
-        sole = self._reader.sole
-        if not self._held and sole(chunk) is not None:
+        if not self._held and self._moulds.fits(chunk):
             self._frames.count += 1
-            self.progress.begun, self._lost = True, False
+            self._fitted, self._lost = True, False
             return chunk
         if self.over:
             return b""
+        if self._fitted:
+            self._fitted = False
+            self._moulds.praise()
         self._held.append(chunk)
         self._frames.last = b""
         steps = self._reader.feed(chunk)
@@ -88,7 +95,8 @@ class Passing:
             if not step.raw or masked is not last.fault:
                 return self._ended_with(masked, told=bool(step.raw))
             self.fault = last.fault
-        if not self._see(step.events) and self._asked_more:
+        self._see(step.events)
+        if self._silent is not None and self._silent(step.events):
             self._unasked.append(step.raw)
         return None
 
@@ -103,7 +111,8 @@ class Passing:
                 if step.events == (FINISHED,) and not step.raw:
                     end = step.events  # it had said why it stopped, and not that it did
                     continue
-                if not self._see(step.events) and self._asked_more:
+                self._see(step.events)
+                if self._silent is not None and self._silent(step.events):
                     self._held = []
                 if step.events and isinstance(last := step.events[-1], Failed) and not self._lost:
                     broken = last.fault
@@ -116,18 +125,25 @@ class Passing:
         return self._written((Failed(self._masked(broken)),))
 
     def ping(self) -> bytes:
-        payload = None if self.over else self._encoder.ping()
+        payload = None if self.over else self._speaker().ping()
         return b"" if payload is None else self._frame(payload)
 
-    def _see(self, events: Events) -> bool:
-        """Note how far it has come, and let the encoder count: an end or error of ours must have the right number.
-
-        Gives whether the client is told anything by these events.
-        """
+    def _see(self, events: Events) -> None:
+        """Note how far it has come."""
         self.progress.see(events)
-        with suppress(DragomanError):
-            return self._encoder.passes(events) or bool(list(self._encoder.feed(events))) or not events
-        return True
+        self._unheard.append(events)
+        if len(self._unheard) > _MOST_UNHEARD:
+            self._speaker()
+
+    def _speaker(self) -> Encoder:
+        """The encoder, when it has counted what passed: an end or error of ours must have the right number."""
+        encoder, unheard = self._encoder, self._unheard
+        self._unheard = []
+        for events in unheard:
+            with suppress(DragomanError):
+                if not encoder.passes(events):
+                    list(encoder.feed(events))
+        return encoder
 
     def _ended_with(self, fault: Fault, *, told: bool) -> bytes:
         """The upstream failed in bytes that nobody can read, or in words that the client must not: in ours, then."""
@@ -138,9 +154,10 @@ class Passing:
         return self._asked_for(held[:whole]) + self._written((Failed(fault),))
 
     def _written(self, events: Events) -> bytes:
-        if renumber := getattr(self._encoder, "renumber", None):
+        speaker = self._speaker()
+        if renumber := getattr(speaker, "renumber", None):
             renumber(self._frames.count)
-        return b"".join([self._frame(payload) for payload in self._encoder.feed(events)])
+        return b"".join([self._frame(payload) for payload in speaker.feed(events)])
 
     def _masked(self, fault: Fault) -> Fault:
         return fault if self._mask is None else self._mask(fault)
@@ -161,7 +178,8 @@ class Passing:
 
     def _asked_for(self, data: bytes) -> bytes:
         for raw in self._unasked:
-            data = data.replace(raw, b"", 1)
+            before, _, behind = data.rpartition(raw)  # they come late
+            data = before + behind
         self._unasked = []
         return data
 
@@ -174,8 +192,10 @@ class _LastSeen:
         self.count = 0
         self.broken: DragomanError | None = None
         self._frames = frames
-        if hasattr(frames, "sole"):
-            self.sole = frames.sole  # counted by whoever asks
+        if hasattr(frames, "fits"):
+            self.fits = frames.fits  # counted by whoever asks
+        if hasattr(frames, "skip"):
+            self.skip = self._skip
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
         return self._seen(self._frames.feed(chunk))
@@ -194,6 +214,13 @@ class _LastSeen:
             self.last = row.raw
             self.count += len(row.texts)
         return row
+
+    def _skip(self, mould: object) -> tuple[int, bytes] | None:
+        skipped: tuple[int, bytes] | None = self._frames.skip(mould)  # type: ignore[attr-defined]
+        if skipped is not None:
+            self.count += skipped[0]
+            self.last = skipped[1]
+        return skipped
 
     def _seen(self, frames: Iterator[Frame]) -> Iterator[Frame]:
         try:

@@ -72,7 +72,7 @@ class Relay:
         except RecursionError:
             raise MalformedRequest("nested too deeply") from None
         check_conversation(asked, shape, limits)
-        self._call = structs.replace(self._call, body=None)  # a stream may last, and the tree is large
+        self._call = structs.replace(self._call, body=None, asked=None)  # a stream may last, and the tree is large
         return asked
 
     def _generate(self) -> Awaitable[None]:
@@ -135,9 +135,13 @@ class Relay:
             credential = backend.credentials(attempts.session(), target.model)[0]
             if backend.rests(credential, target.model):
                 return None
-            async with backend.gate:
-                reply = await backend.open(backend.dialect.binding.wrap(call), credential, made.sent)
+            await backend.gate.enter()
+            try:
+                request = backend.dressed(backend.dialect.binding.wrap(call))
+                reply = await backend.open(request, credential, made.sent)
                 return counts.parse_count((await backend.read(reply)).body)
+            finally:
+                backend.gate.leave()
         except Refused as refused:
             fault = refused.fault
         except (TransportError, UpstreamViolation):
@@ -182,8 +186,8 @@ class Whole:
         self._record.first()
         if made.verbatim:
             self._tap(made, body)
-            kind = next((value for name, value in reply.headers if name == "content-type"), _JSON[1])
-            self.response = HttpResponse(200, (("content-type", kind),), body)
+            kind = [field for field in reply.headers if field[0] == "content-type"]
+            self.response = HttpResponse(200, (kind[0] if kind else _JSON,), body)
             return None
         try:
             told, notes = reply_whole(made, body)

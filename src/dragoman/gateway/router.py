@@ -40,15 +40,21 @@ class Router:
             if (generates := getattr(dialect.binding, "generates", None))
             and (skim := getattr(dialect.codec, "skim_request", None))
         ]
+        self._glance: list[tuple[Dialect, Callable[[HttpRequest], Call | None]]] = [
+            (dialect, read) for dialect in dialects if (read := getattr(dialect.binding, "glance", None))
+        ]
 
     def glance(self, request: HttpRequest) -> Matched | None:
-        """The call in this request, if it can be told without reading all of it."""
+        """The call in this request, if it can be told without reading all of it, or with less care."""
         for dialect, generates, skim in self._skim:
             if generates(request):
                 plain = skim(request.body)
                 if plain is None:
                     return None
                 return Matched(dialect, Call("generate", plain.asked.model, plain.asked.stream, None), plain)
+        for dialect, read in self._glance:
+            if (call := read(request)) is not None:
+                return Matched(dialect, call)
         return None
 
     def match(self, request: HttpRequest) -> Matched | None:
@@ -63,6 +69,9 @@ class Router:
             if call is not None:
                 return Matched(dialect, call)
         return None
+
+    def named(self, name: str) -> Dialect | None:
+        return next((dialect for dialect in self._dialects if dialect.name == name), None)
 
     def speaker(self, request: HttpRequest) -> Dialect:
         """In whose words to refuse a request that is not, or not yet, read: by its path, else by its headers."""

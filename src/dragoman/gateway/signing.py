@@ -44,7 +44,7 @@ class ConfiguredKey:
         self._header = header
 
     async def sign(self, request: HttpRequest) -> HttpRequest:
-        key = await _revealed(self._key)
+        key = self._key.revealed or await _revealed(self._key)
         value = f"Bearer {key}" if self._header == "authorization" else key
         return with_headers(request, ((self._header, value),))
 

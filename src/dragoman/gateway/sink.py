@@ -1,8 +1,8 @@
 """Where log lines go: written at once if that cannot block, else they wait in a small queue, else they are counted.
 
 A log reader that stops reading must not stop a stream. A write of at most 4096 bytes to what `poll` calls writable does
-not block, so no thread is needed. A busy log is written fifty times a second: what comes between is masked and written
-in one go. Lines about requests that were refused are capped: a storm of them is one line.
+not block, so no thread is needed. A busy log is written fifty times a second: what comes between is written in one go.
+Lines about requests that were refused are capped: a storm of them is one line.
 """
 
 from __future__ import annotations
@@ -24,22 +24,21 @@ _GATHER = 0.02  # seconds after a line in which others are gathered
 class Sink:
     """Never blocks and never fails."""
 
-    def __init__(self, stream: TextIO, mask: Callable[[str], str] = str) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self.dropped = 0
         self._stream = stream
-        self._mask = mask  # what takes secrets out of a text; nothing is written without it
         self._handle = _handle(stream)
         self._poll = _poll(self._handle)
-        self._fresh: list[str] = []  # lines as they came
-        self._waiting: deque[bytes] = deque()  # masked
+        self._fresh: list[bytes] = []  # lines as they came
+        self._waiting: deque[bytes] = deque()  # many of them
         self._size = 0  # of both
         self._timer: asyncio.TimerHandle | None = None
         self._untold = 0  # of those dropped
 
-    def write(self, line: str) -> None:
-        """Write the line, with its end."""
+    def write(self, line: bytes) -> None:
+        """Write the line, with its end. It is written as it is, secrets and all."""
         if self._handle is None:
-            self._plain(self._mask(line))
+            self._plain(line.decode())
             return
         size = len(line) + 1
         if self._size + size > _MOST_WAITING:
@@ -52,7 +51,9 @@ class Sink:
 
     def drain(self) -> bool:
         """Write what waits, as far as it goes; tell whether nothing waits any more."""
-        self._masked()
+        if self._fresh:
+            self._waiting.append(b"\n".join([*self._fresh, b""]))
+            self._fresh.clear()
         while self._waiting:
             data = self._waiting[0]
             sent = self._some(data[:_SAFE_BYTES])
@@ -66,14 +67,6 @@ class Sink:
                 self._waiting.popleft()
         self._later(_GATHER)
         return True
-
-    def _masked(self) -> None:
-        if self._fresh:
-            text = "\n".join([*self._fresh, ""])
-            self._fresh.clear()
-            data = self._mask(text).encode("utf-8", "replace")
-            self._waiting.append(data)
-            self._size += len(data) - len(text)
 
     @property
     def untold(self) -> int:

@@ -7,10 +7,12 @@ after that, after `hold` seconds, and after the first ping, the stream goes on t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
+from functools import lru_cache
+from typing import cast
 
 from dragoman.answer import Answer
-from dragoman.dialects.base import REAL_WORLD, Call, Dialect
+from dragoman.dialects.base import REAL_WORLD, Binding, Call, Dialect
 from dragoman.errors import DragomanError, Fault, TransportError, UpstreamFault, UpstreamViolation
 from dragoman.gateway.attempts import Attempts
 from dragoman.gateway.exchange import Exchange
@@ -22,6 +24,7 @@ from dragoman.model.events import Failed
 from dragoman.translate import Plan
 from dragoman.upstream.client import Reply
 from dragoman.wire.http import Headers
+from dragoman.wire.jsonio import Json
 
 _GRACE = 1.0  # seconds for the upstream to end its body after its answer has: then the connection can be kept
 _STREAM_HEADERS: Headers = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
@@ -36,13 +39,10 @@ class Stream:
         "_begun",
         "_client",
         "_exchange",
-        "_grace",
-        "_hold",
         "_journal",
         "_outlet",
         "_record",
         "_reply",
-        "_shown",
     )
 
     def __init__(
@@ -60,12 +60,9 @@ class Stream:
         self._exchange, self._record, self._journal = exchange, record, journal
         self._client, self._attempts = client, attempts
         self._answer: Telling | None = None
-        self._reply: Reply | None = None
+        self._reply: Reply | None = None  # until the answer has said its end
         self._begun: Callable[[], None] | None = None  # to be told when the answer says something
-        self._hold = hold
-        self._shown: asyncio.TimerHandle | None = None
-        self._grace: asyncio.TimerHandle | None = None
-        self._outlet = Outlet(exchange, self, silence=silence, pulse=pulse)
+        self._outlet = Outlet(exchange, self, silence=silence, hold=hold, pulse=pulse)
 
     async def run(self) -> None:
         """Raises what the attempts raise as long as the client has seen nothing; then it is told in the stream."""
@@ -107,15 +104,13 @@ class Stream:
         del made  # the attempts let go of it when the answer has begun
         self._reply, self._begun = reply, begun
         outlet.feed_from(reply)
-        # What comes later than this is no refusal of the question any more, and the client has waited enough.
-        self._shown = asyncio.get_running_loop().call_later(self._hold, outlet.release)
         broken: DragomanError | None = None
         try:
             await reply.pump(self._hear)
         except (TransportError, UpstreamViolation) as error:
             broken = error
         finally:
-            self._rest()
+            self._reply = None
         last = b"" if answer.over else answer.close(broken.fault if broken else None)
         if answer.fault is not None:
             failure = broken or UpstreamFault(answer.fault.message, fault=answer.fault)
@@ -138,38 +133,27 @@ class Stream:
     def _turn(self, answer: Telling, told: bytes) -> None:
         """It has yet to begin, or it is over."""
         outlet = self._outlet
-        if self._grace is not None:
+        if self._reply is None:
             return  # it has said its end
         if answer.fault is not None and not outlet.flowing:
             raise UpstreamFault(answer.fault.message, fault=answer.fault)
         if answer.over:
-            assert self._reply is not None
             outlet.end(told)
-            self._grace = asyncio.get_running_loop().call_later(_GRACE, self._reply.close)
+            self._reply.end_within(_GRACE)
+            self._reply = None
             return
         outlet.push(told)
         if self._begun is not None and answer.progress.begun:
             begun, self._begun = self._begun, None
             outlet.release()
             begun()  # now that the head is out, nobody asks any more what was asked
-            self._rest()
-
-    def _rest(self) -> None:
-        """Wait for nothing any more."""
-        for timer in (self._shown, self._grace):
-            if timer is not None:
-                timer.cancel()
-        self._shown = self._grace = None
 
     # --- what the client hears beside the answer
 
     def headers(self) -> Headers:
         self._record.status = 200
-        wanted = self._attempts.asked
-        hints = wanted.hints.fields if wanted.hints else {}  # a client may choose among framings
-        said = {name: value for name, value in hints.items() if isinstance(value, str)}
-        asked = Call("generate", wanted.model, True, {}, said)
-        kind = self._client.binding.wrap(asked).header("accept") or "application/octet-stream"
+        asked, binding = self._attempts.asked, self._client.binding
+        kind = _kind(binding, asked.hints.fields) if asked.hints else _usual_kind(cast(Hashable, binding))
         return (("content-type", kind), *_STREAM_HEADERS)
 
     def ping(self) -> bytes:
@@ -203,3 +187,14 @@ class Stream:
         self._record.error = str(error)
         if not isinstance(error, DragomanError):
             self._journal.bug(self._record.id, error)
+
+
+def _kind(binding: Binding, hints: Mapping[str, Json]) -> str:
+    """What a stream is, as a client of this binding asks for it; some choose among framings."""
+    said = {name: value for name, value in hints.items() if isinstance(value, str)}
+    return binding.wrap(Call("generate", "model", True, {}, said)).header("accept") or "application/octet-stream"
+
+
+@lru_cache(64)
+def _usual_kind(binding: Hashable) -> str:
+    return _kind(cast(Binding, binding), {})

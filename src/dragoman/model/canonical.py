@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain, pairwise, repeat
-from operator import is_
+from itertools import chain, compress, count, pairwise, repeat
+from operator import is_, is_not
 from typing import TypeVar
 
 from msgspec import structs
@@ -12,6 +12,7 @@ from msgspec import structs
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message
+from dragoman.model.naming import OUTER
 
 N = TypeVar("N", Text, Message)
 _KNOWN = "canonical"  # stands among what is known of a conversation
@@ -28,8 +29,9 @@ def canonical(conversation: Conversation, before: Conversation | None = None) ->
     if _KNOWN in conversation.__dict__:
         return conversation
     tidy = before.messages if before is not None and _KNOWN in before.__dict__ else ()
-    places = zip(conversation.messages, chain(tidy, repeat(None)), strict=False)
-    messages = [message if message is known else _tidy(message) for message, known in places]
+    messages = list(conversation.messages)
+    for place in compress(count(), map(is_not, messages, chain(tidy, repeat(None)))):
+        messages[place] = _tidy(messages[place])
     if _has_split_turns(messages):
         messages = _join_result_turns(messages)
     system = list(filter(_says_something, conversation.system))
@@ -145,5 +147,5 @@ def _lifted(message: Message) -> Iterable[Text]:
 def _outer(extra: Extra | None) -> Extra | None:
     if extra is None:
         return None
-    fields = {name if name in extra.spelling else f"../{name}": value for name, value in extra.fields.items()}
+    fields = {name if name in extra.spelling else f"{OUTER}{name}": value for name, value in extra.fields.items()}
     return Extra(extra.family, fields, extra.spelling)

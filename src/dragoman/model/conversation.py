@@ -121,6 +121,7 @@ class Inventory(Struct, frozen=True, gc=False):
     thoughts: list[Reasoning]
     others: list[Media | Opaque]
     parts: list[Text | Media | Opaque]  # what the results hold
+    words: list[str]  # all texts, in results, too
 
     @property
     def media(self) -> list[Media]:
@@ -142,7 +143,8 @@ def _inventory(messages: tuple[Message, ...]) -> Inventory:
     kinds = frozenset(found)
     parts = [part for result in found[ToolResult] for part in result.content]
     others = found[Media] + found[Opaque]
-    return Inventory(kinds, found[Text], found[ToolCall], found[ToolResult], found[Reasoning], others, parts)
+    words = [text.text for text in found[Text]] + [part.text for part in parts if type(part) is Text]
+    return Inventory(kinds, found[Text], found[ToolCall], found[ToolResult], found[Reasoning], others, parts, words)
 
 
 def bare(conversation: Conversation) -> Conversation:

@@ -88,7 +88,8 @@ class Client:
         way = self._ways.get((base_url, tls, proxy)) or self._find_way(base_url, tls, proxy)
         payload = _render(way, request)
         lane = way.lane
-        await lane.enter(limits.total)
+        if not lane.take_slot():
+            await lane.wait(limits.total)
         reply = Reply(lane, limits, began, bodiless=request.method == "HEAD")
         try:
             connection = lane.take() or await self._dial(way, limits, began)

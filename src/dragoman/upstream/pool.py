@@ -5,6 +5,7 @@ A new connection is made only when none is idle, so there are never more connect
 
 from __future__ import annotations
 
+import asyncio
 import select
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -46,20 +47,19 @@ class Lane:
         self.name = name
         self.connections: set[Connection] = set()
         self.live: set[Reply] = set()
+        self.loop = asyncio.get_running_loop()
         self._limits = limits
         self._idle: list[Connection] = []
         self._slots = Slots(limits.connections, limits.waiting)
         self._poll = select.poll() if hasattr(select, "poll") else None  # one for all: each has a table of its own
-        self.leave = self._slots.give
+        self.take_slot, self.leave = self._slots.take, self._slots.give
 
     @property
     def state(self) -> LaneState:
         return LaneState(self.name, self._slots.active, len(self._idle), self._slots.waiting)
 
-    async def enter(self, within: float) -> None:
-        """Take a slot, waiting for one if need be. Raises ConnectFailed of kind `overloaded`."""
-        if self._slots.take():
-            return
+    async def wait(self, within: float) -> None:
+        """Take a slot when it is our turn. Raises ConnectFailed of kind `overloaded`."""
         try:
             await self._slots.wait(min(within, self._limits.wait_seconds))
         except Full as full:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -100,7 +101,7 @@ class Reply:
                 on_bytes(held)
             if not self._ended:
                 self._sink = on_bytes
-                self._waiter = asyncio.get_running_loop().create_future()
+                self._waiter = self._lane.loop.create_future()
                 if not self._paused:
                     self._let_flow()
                 await self._waiter
@@ -141,6 +142,10 @@ class Reply:
         self._paused = False
         self._let_flow()
 
+    def end_within(self, seconds: float) -> None:
+        """Wait no longer than that for the body's end."""
+        self._end_by = min(self._end_by, monotonic() + seconds)
+
     def close(self) -> None:
         """Give the exchange up; an unfinished one closes its connection. May be called twice, and from `on_bytes`."""
         if not self._ended:
@@ -150,10 +155,9 @@ class Reply:
 
     async def ask(self, connection: Connection, payload: tuple[bytes, ...]) -> None:
         """Send the request and wait for the head. Raises as `open` does, and Stale."""
-        loop = asyncio.get_running_loop()
         self._connection, self._error = connection, None
-        self._waiter = loop.create_future()
-        self._seen = loop.time()
+        self._waiter = self._lane.loop.create_future()
+        self._seen = monotonic()
         connection.send(self, payload, self._seen)
         await self._waiter
         if not self.status:

@@ -222,19 +222,19 @@ class EventStreamDecoder:
         buffer, begin = (chunk, 0) if chunk else (self._buffer, self._at)
         if self._held or self._buffer if chunk else self._tired:
             return None
-        first, size, start = begin, len(buffer), _PRELUDE_SIZE + len(head)
+        first, size, start, cut = begin, len(buffer), _PRELUDE_SIZE + len(head), -len(tail)
         checksum, lengths, insides = _CRC.unpack_from, mould.lengths, []
-        while buffer[begin + _PRELUDE_SIZE : begin + start] == head:
+        unclear = b"\\" + tail  # `strings` could not tell where it ends
+        while buffer.startswith(head, begin + _PRELUDE_SIZE):
             prelude = buffer[begin : begin + _PRELUDE_SIZE]
             total, so_far = lengths.get(prelude) or mould.length(prelude)
             end = begin + total
             rest = buffer[begin + start : end - 4]
-            if end > size or crc32(rest, so_far) != checksum(buffer, end - 4)[0] or not rest.endswith(tail):
+            if end > size or crc32(rest, so_far) != checksum(buffer, end - 4)[0]:
                 break
-            insides.append(rest[: -len(tail)])
-            if insides[-1][-1:] == b"\\":  # `strings` could not tell where it ends
-                insides.pop()
+            if not rest.endswith(tail) or rest.endswith(unclear):
                 break
+            insides.append(rest[:cut])
             begin = end
         texts = strings(insides) if insides else None
         if texts is None:

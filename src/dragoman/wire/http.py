@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from email.utils import parsedate_to_datetime
-from functools import cached_property, lru_cache
+from functools import cached_property
 from time import time
 from typing import TypeAlias
 from urllib.parse import parse_qsl
@@ -18,19 +17,23 @@ from dragoman.wire.jsonio import Json
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 
 
-_MEMORABLE = 160  # bytes of a field, so that those who send long ones do not fill our memory
+_MEMORABLE, _REMEMBERED = 160, 512  # bytes of a field, and how many: who sends others does not fill our memory
+_known: dict[tuple[bytes, bytes], tuple[str, str]] = {}
 
 
 def parse_headers(fields: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Header fields as they came. Most have come before, word for word: for those, nothing is made."""
-    return tuple([_known(*each) if len(each[0]) + len(each[1]) <= _MEMORABLE else _parse(*each) for each in fields])
+    return tuple([_known.get(field) or _parse(field) for field in fields])
 
 
-def _parse(name: bytes, value: bytes) -> tuple[str, str]:
-    return name.decode("latin-1").lower(), value.decode("latin-1").rstrip()
-
-
-_known = lru_cache(512)(_parse)
+def _parse(field: tuple[bytes, bytes]) -> tuple[str, str]:
+    name, value = field
+    parsed = name.decode("latin-1").lower(), value.decode("latin-1").rstrip()
+    if len(name) + len(value) <= _MEMORABLE:
+        if len(_known) >= _REMEMBERED:
+            _known.clear()
+        _known[field] = parsed
+    return parsed
 
 
 def _look_up(headers: Headers, name: str, default: str) -> str:
@@ -93,6 +96,8 @@ class HttpResponse(Struct, frozen=True):
 
 
 def _moment(date: str) -> float | None:
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415  slow to load, and few say a date
+
     try:
         return parsedate_to_datetime(date).timestamp()
     except (ValueError, TypeError, IndexError, OverflowError):

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -34,6 +34,7 @@ __all__ = [
     "string",
     "strings",
     "text_of",
+    "text_of_parts",
     "typed",
 ]
 
@@ -56,13 +57,23 @@ class JsonError(ValueError):
 
 
 class ObjectText(str):
-    """The JSON text of an object, written here, and the object itself: nobody need read what was just written.
+    """The JSON text of an object, written here: nobody need ask whether it is one, nor write it again as bytes.
 
     There is no half character in it.
     """
 
-    __slots__ = ("value",)
-    value: dict[str, Json]
+    __slots__ = ("_value", "data")
+    data: bytes
+    _value: dict[str, Json]
+
+    @property
+    def value(self) -> dict[str, Json]:
+        """The object, read when somebody asks."""
+        try:
+            return self._value
+        except AttributeError:
+            self._value = _decode_object(self.data)
+            return self._value
 
 
 def _as_plain(value: object) -> str:
@@ -72,14 +83,16 @@ def _as_plain(value: object) -> str:
     raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
 
 
-_TROUBLE = (msgspec.MsgspecError, RecursionError, ValueError)  # ValueError: UnicodeError, and integers of 4300 digits
+TROUBLE = (msgspec.MsgspecError, RecursionError, ValueError)  # ValueError: UnicodeError, and integers of 4300 digits
 _DEEP = "nested too deeply"
 
 _plain_decode: Callable[[bytes | str], Json] = msgspec.json.Decoder().decode
 _plain_encode = msgspec.json.Encoder(enc_hook=_as_plain).encode
 _BACKSLASH = 0x5C  # a number is found several times as fast as bytes
+_ODD_ESCAPE = re.compile(rb"\\[u/]")  # a control character is written like that here, too, but seldom comes
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_strings = msgspec.json.Decoder(list[str]).decode
-_decode_string = msgspec.json.Decoder(str).decode
+read_string = msgspec.json.Decoder(str).decode
 
 
 def decode(data: bytes | str) -> Json:
@@ -88,7 +101,7 @@ def decode(data: bytes | str) -> Json:
         return data.value
     try:
         return _plain_decode(data)
-    except _TROUBLE as error:
+    except TROUBLE as error:
         return _decode_again(_plain_decode, data, error)
 
 
@@ -99,7 +112,7 @@ def typed(kind: type[T]) -> Callable[[bytes | str], T]:
     def read(data: bytes | str) -> T:
         try:
             return strict(data)
-        except _TROUBLE as error:
+        except TROUBLE as error:
             return _decode_again(strict, data, error)
 
     return read
@@ -112,7 +125,7 @@ def fitting(kind: type[T]) -> Callable[[bytes], T | None]:
     def read(data: bytes) -> T | None:
         try:
             return strict(data)
-        except _TROUBLE:
+        except TROUBLE:
             return None
 
     return read
@@ -141,13 +154,33 @@ def text_of(value: Json) -> str:
     """Encode as text, which of an object is an ObjectText. Raises JsonError."""
     if isinstance(value, dict):
         try:
-            text = ObjectText(_plain_encode(value), "utf-8")
+            text = _object_text(_plain_encode(value))
         except (RecursionError, TypeError, ValueError):
             pass  # `encode` knows a way, or says what is wrong
         else:
-            text.value = value
+            text._value = value
             return text
     return encode(value).decode()
+
+
+def text_of_parts(parts: Mapping[str, Raw | Json]) -> ObjectText:
+    """The text of an object of which some strings are not read yet, the same as if they had been. Raises JsonError.
+
+    Such a string is written as it came, unless that is not how strings are written here.
+    """
+    try:
+        data = _plain_encode(parts)
+        if _ODD_ESCAPE.search(data) is not None:
+            data = _plain_encode(_decode_object(data))
+        return _object_text(data)
+    except TROUBLE as error:
+        raise _refusal(error) from None
+
+
+def _object_text(data: bytes) -> ObjectText:
+    text = ObjectText(data, "utf-8")
+    text.data = data
+    return text
 
 
 def object_of(text: str) -> dict[str, Json] | None:
@@ -183,7 +216,7 @@ def strings(insides: list[bytes]) -> list[str] | None:
         return None
     try:
         texts = _decode_strings(array)
-    except _TROUBLE:
+    except TROUBLE:
         return None
     return texts if len(texts) == len(insides) and all(texts) else None
 
@@ -195,8 +228,8 @@ def _is_open(inside: bytes) -> bool:
 def string(literal: bytes) -> str:
     """Give the text of one string literal; none at all if it is no such, or says nothing."""
     try:
-        return _decode_string(literal)
-    except _TROUBLE:
+        return read_string(literal)
+    except TROUBLE:
         return ""
 
 
@@ -292,7 +325,7 @@ def _decode_again(decoder: Callable[[bytes | str], T], data: bytes | str, error:
         if found:
             try:
                 return _unmask(decoder(masked), re.compile(mark + "(....)"))  # type: ignore[return-value]
-            except _TROUBLE as second:
+            except TROUBLE as second:
                 refusal = _refusal(second)
                 raise JsonError(refusal.message, at=refusal.at) from None  # its position is one in the masked text
     raise _refusal(error, len(data)) from None

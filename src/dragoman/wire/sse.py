@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from dragoman.errors import BadFrame, LocalMisuse
 from dragoman.wire.frame import Frame, Hole, Row
-from dragoman.wire.jsonio import string, strings
+from dragoman.wire.jsonio import TROUBLE, read_string, string, strings
 
 MAX_FRAME = 16 * 1024 * 1024
 
@@ -162,6 +162,17 @@ class SseDecoder:
             return None
         return Row([text], [literal[1:-1]], chunk, mould.rim)
 
+    def fits(self, mould: Mould, chunk: bytes) -> bool:
+        """See FrameDecoder."""
+        if self._held or self._buffer or len(chunk) > self._max_sole:
+            return False
+        if not chunk.startswith(mould.begin) or not chunk.endswith(mould.end):
+            return False
+        try:
+            return read_string(chunk[mould.start : mould.stop]) != ""
+        except TROUBLE:
+            return False
+
     def row(self, mould: Mould, chunk: bytes = b"") -> Row | None:
         """See FrameDecoder. No block can end inside a string, either."""
         begin = mould.begin
@@ -178,6 +189,21 @@ class SseDecoder:
         if not chunk:
             self._at = stop
         return Row(texts, insides, buffer[at:stop], mould.rim)
+
+    def skip(self, mould: Mould) -> tuple[int, bytes] | None:
+        """See FrameDecoder. Only the last string is read; that the others are such shows by their quotes."""
+        buffer, at = self._buffer, self._at
+        if self._tired or not buffer.startswith(mould.begin, at) or len(buffer) > self._max_frame:
+            return None
+        count, last, stop = _skipped(buffer, at, mould)
+        if not count:
+            return None
+        taken = buffer[at:stop]
+        if len(taken) - len(taken.replace(b"\n", b"")) != count * (mould.begin + mould.end).count(b"\n"):
+            self._tired = True  # a block ended within what looked like a string
+            return None
+        self._at = stop
+        return count, buffer[last:stop]
 
     # --- blocks
 
@@ -293,6 +319,25 @@ def _insides(buffer: bytes, start: int, mould: Mould) -> tuple[list[bytes], int]
         found.append(buffer[start:end])
         return found, end + len(mould.end)
     return found, start - len(mould.begin)
+
+
+def _skipped(buffer: bytes, at: int, mould: Mould) -> tuple[int, int, int]:
+    """How many moulds follow one another from `at` on, where the last of them begins and where it ends."""
+    between, find = mould.end + mould.begin, buffer.find
+    width, size, count, last = len(between), len(mould.begin), 0, at
+    start = at + size
+    end = find(_QUOTE, start)
+    while end > 0:
+        if buffer[end - 1] == _BACKSLASH:
+            end = find(_QUOTE, end + 1)
+        elif buffer[end : end + width] == between:
+            count, last, start = count + 1, start, end + width
+            end = find(_QUOTE, start)
+        else:
+            break
+    if end > 0 and buffer.startswith(mould.end, end) and string(buffer[start - 1 : end + 1]):
+        return count + 1, start - size, end + len(mould.end)
+    return count, last - size, start - size
 
 
 def _then_raise(error: BadFrame) -> Iterator[Frame]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import dragoman
 import dragoman.dialects as registry
 from dragoman.answer import WaysBack
 from dragoman.conformance.laws import still_world
@@ -606,3 +607,60 @@ def test_an_output_of_local_shell_names_its_call_as_it_did(about: dict[str, str]
 def test_an_item_that_only_brings_tools_leaves_no_empty_turn_behind(name: str) -> None:
     asked = read([{"role": "user", "content": "go"}, ADDED, {"role": "user", "content": "on"}])
     assert all(message.blocks for message in plan(RESPONSES, registry.get(name), asked).sent.messages)
+
+
+# --- joined names that are not legal, of names that are
+
+LONG = [("a.b", "read"), ("n" * 40, "r" * 40), ("srv/x", "go")]
+
+
+def inside(namespace: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in names]
+    return {"type": "namespace", "name": namespace, "tools": tools}
+
+
+@pytest.mark.parametrize(("namespace", "name"), LONG)
+@pytest.mark.parametrize("mixed", [False, True], ids=["one", "among others"])
+@pytest.mark.parametrize("added", [False, True], ids=["offered", "added"])
+def test_no_tool_in_a_namespace_is_renamed_at_home_and_the_choice_names_it(
+    namespace: str, name: str, mixed: bool, added: bool
+) -> None:
+    chosen: dict[str, Any] = {"type": "function", "name": name, "namespace": namespace}
+    if mixed:  # a choice that we have no word for stays as it came
+        chosen = {"type": "allowed_tools", "mode": "auto", "tools": [chosen, {"type": "mcp", "server_label": "x"}]}
+    tools = [inside(namespace, name, "other")]
+    call = {"type": "function_call", "call_id": "c1", "name": name, "arguments": "{}", "namespace": namespace}
+    items = [
+        *([{"type": "additional_tools", "tools": tools}] if added else []),
+        {"type": "message", "role": "user", "content": "go"},
+        call,
+        {"type": "function_call_output", "call_id": "c1", "output": "1"},
+    ]
+    body = {"input": items, "tool_choice": chosen} | ({} if added else {"tools": tools})
+    made = dragoman.translate_request({"model": "m", **body}, source="responses", target="responses")
+    assert {field: made.body.get(field) for field in body} == body
+    assert not made.notes
+    said = {"type": "function_call", "call_id": "c2", "name": name, "arguments": "{}", "namespace": namespace}
+    reply = {"id": "resp_1", "object": "response", "model": "m", "status": "completed", "output": [said]}
+    told = dragoman.translate_reply(reply, source="responses", target="responses", request=made)
+    assert [told.body["output"][0][field] for field in ("name", "namespace")] == [name, namespace]
+
+
+def test_a_tool_whose_name_is_not_legal_in_its_namespace_either_is_renamed_and_the_choice_with_it() -> None:
+    body = {"model": "m", "input": "go", "tools": [inside("n", "read file")]}
+    chosen = {"type": "function", "name": "read file", "namespace": "n"}
+    made = dragoman.translate_request({**body, "tool_choice": chosen}, source="responses", target="responses")
+    assert [note.rule for note in made.notes] == ["tools.renamed"]
+    assert made.body["tool_choice"]["name"] == made.body["tools"][0]["name"]
+
+
+@pytest.mark.parametrize("target", [name for name in registry.names() if name != "responses"])
+@pytest.mark.parametrize(("namespace", "name"), LONG)
+def test_elsewhere_its_joined_name_is_made_legal_and_the_choice_follows(namespace: str, name: str, target: str) -> None:
+    chosen = {"type": "function", "name": name, "namespace": namespace}
+    body = {"model": "m", "input": "go", "tools": [inside(namespace, name)], "tool_choice": chosen}
+    sent = dragoman.translate_request(body, source="responses", target=target).plan.sent
+    (tool,) = sent.tools
+    assert isinstance(tool, ToolSpec)
+    assert sent.tool_choice.names in ((), (tool.name,))  # Kiro has no choice
+    assert registry.get(target).codec.capabilities("m").names.limit >= len(tool.name)

@@ -41,6 +41,19 @@ def test_small_requests_are_never_worth_it(load: Load) -> None:
     assert not done
 
 
+def test_very_many_small_requests_at_once_are_a_burst(load: Load) -> None:
+    done: list[int] = []
+    trimmer = Trimmer(load, lambda: done.append(1))
+    shares = [load.enter() for _ in range(1000)]
+    trimmer.look(100.0)
+    assert not done
+    for share in shares:
+        share.leave()
+    trimmer.look(100.25)
+    trimmer.look(110.0)
+    assert len(done) == 1
+
+
 def test_bursts_one_after_the_other_are_trimmed_seconds_apart(load: Load) -> None:
     done: list[int] = []
     trimmer = Trimmer(load, lambda: done.append(1))

@@ -18,6 +18,7 @@ from dragoman.dialects.anthropic.nodes import (
 )
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
+from dragoman.model.naming import to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -161,7 +162,7 @@ def _media(fields: Fields, kind: str) -> Media | Opaque:
     mime, data = _source(inner, how)
     cache = take_cache(fields)
     name = fields.text("title", "") if kind == "document" else ""
-    rest, unknown = fields.rest(), inner.rest()
+    rest, unknown = to_keep(fields.rest()), inner.rest()
     if unknown:
         rest["source"] = unknown
     return Media(

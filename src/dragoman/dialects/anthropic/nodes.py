@@ -6,17 +6,17 @@ from collections.abc import Mapping
 
 from dragoman.errors import DragomanError
 from dragoman.model.blocks import Cache, Extra, Opaque, Where
+from dragoman.model.naming import OUTER, of_the_node, to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 FAMILY = "anthropic"
-OUTER = "../"  # before the names of the fields of the message that a text came in
 
 
 def extra(fields: Fields) -> Extra | None:
     """All that nobody took, for this family alone."""
-    return extra_of(fields.rest())
+    return extra_of(to_keep(fields.rest()))
 
 
 def extra_of(rest: dict[str, Json]) -> Extra | None:
@@ -27,11 +27,11 @@ def with_extra(body: dict[str, Json], kept: Extra | None) -> dict[str, Json]:
     """Put kept fields back. Objects are merged, as a known one may hold unknown fields; else the kept one wins."""
     if kept is None or kept.family != FAMILY:
         return body
-    return _merged(body, kept.fields)
+    return _merged(body, of_the_node(kept.fields))
 
 
 def outer_fields(kept: Extra | None) -> dict[str, Json]:
-    """Those of what a node came in."""
+    """Those of what a node came in, as they are kept there."""
     if kept is None or kept.family != FAMILY:
         return {}
     return {name.removeprefix(OUTER): value for name, value in kept.fields.items() if name.startswith(OUTER)}
@@ -58,7 +58,7 @@ def take_cache(fields: Fields) -> Cache | None:
         return None
     fields.any("cache_control")
     rest = {name: value for name, value in mark.items() if name not in ("type", "ttl")}
-    return Cache("1h" if mark.get("ttl") == "1h" else "5m", extra_of(rest))
+    return Cache("1h" if mark.get("ttl") == "1h" else "5m", extra_of(to_keep(rest)))
 
 
 def with_cache(body: dict[str, Json], cache: Cache | None) -> dict[str, Json]:

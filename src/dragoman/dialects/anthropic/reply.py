@@ -19,6 +19,7 @@ from dragoman.dialects.base import World
 from dragoman.errors import BadFrame, LocalMisuse, MissingField, UpstreamFault
 from dragoman.model.blocks import Block, Extra, Opaque, Where
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
+from dragoman.model.naming import to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -112,7 +113,7 @@ def parse_usage(fields: Fields, before: Usage | None = None) -> Usage:
         fields.integer("cache_creation_input_tokens", before.cache_write),
         before.reasoning if reasoning is None else reasoning,
     )
-    rest = {**(before.extra.fields if before.extra else {}), **fields.rest()}
+    rest = {**(before.extra.fields if before.extra else {}), **to_keep(fields.rest())}
     if details and (unknown := details.rest()):
         rest["output_tokens_details"] = unknown
     return structs.replace(usage, extra=extra_of(rest))

@@ -33,6 +33,7 @@ from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Opaque, Text, ToolCall, Where
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message, Output, Role, Thinking, ToolChoice, ToolSpec
+from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -45,7 +46,7 @@ _THINKING = {"enabled": "on", "disabled": "off", "adaptive": "adaptive", "betwee
 _THINKING_TYPES = {mode: name for name, mode in _THINKING.items()}
 _DISPLAYS = {"summarized": True, "omitted": False}
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
-_MESSAGES = Where("messages")
+MESSAGES = Where("messages")
 _PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 
 # --- reading
@@ -54,20 +55,22 @@ _PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "syst
 def parse_request(call: Call) -> Conversation:
     """Read a request. Raises MalformedRequest, naming the place."""
     try:
-        return canonical(_conversation(call))
+        return call.asked or conversation_of(call)
     except RecursionError:
         raise MalformedRequest("nested too deeply") from None
 
 
-def _conversation(call: Call) -> Conversation:
+def conversation_of(call: Call, messages: tuple[Message, ...] | None = None) -> Conversation:
+    """All that is asked. `messages` are those of the body, if they are read already and left out there."""
     fields = Fields(call.body)
     kept: dict[str, Json] = {}  # what known objects hold beside what we know
-    messages = tuple([_read(item, Where(_MESSAGES, at)) for at, item in enumerate(fields.objects("messages"))])
+    if messages is None:
+        messages = tuple([_read(item, Where(MESSAGES, at)) for at, item in enumerate(fields.objects("messages"))])
     metadata = fields.maybe_child("metadata")
     user = metadata.text("user_id", "") if metadata else ""
     _keep(kept, "metadata", metadata)
     output, thinking = _asked_form(fields, kept)
-    return Conversation(
+    conversation = Conversation(
         call.model,
         messages,
         system=_system(fields.any("system")),
@@ -81,8 +84,9 @@ def _conversation(call: Call) -> Conversation:
         stream=call.stream,
         user=user,
         hints=Extra(FAMILY, {**call.hints}) if call.hints else None,
-        extra=extra_of({**fields.rest(), **kept}),
+        extra=extra_of({**to_keep(fields.rest()), **kept}),
     )
+    return canonical(conversation)
 
 
 def _keep(kept: dict[str, Json], name: str, fields: Fields | None) -> None:
@@ -159,7 +163,7 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
     schema = fields.any("input_schema")
     name, description = identifier(fields, "name"), fields.text("description", "")
     cache, strict = take_cache(fields), fields.flag("strict", None)
-    rest = fields.rest()
+    rest = to_keep(fields.rest())
     if schema is not None and not isinstance(schema, dict):
         rest["input_schema"] = schema
     known = schema if isinstance(schema, dict) else NO_PARAMETERS

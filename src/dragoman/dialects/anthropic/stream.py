@@ -49,6 +49,7 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
+from dragoman.model.naming import to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
@@ -207,7 +208,7 @@ class AnthropicDecoder:
     def _parse_stop(self, delta: Fields) -> Stop:
         stop = parse_stop(delta)
         drop_null(delta, "container")
-        rest = {**(stop.extra.fields if stop.extra else {}), **delta.rest()}
+        rest = {**(stop.extra.fields if stop.extra else {}), **to_keep(delta.rest())}
         return structs.replace(stop, extra=extra_of(rest))
 
     def _message_stop(self, _: Fields) -> Events:

@@ -27,6 +27,7 @@ from dragoman.dialects.bedrock.nodes import (
 )
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
+from dragoman.model.naming import to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -133,7 +134,7 @@ def _reasoning(fields: Fields, name: str) -> Block:
         return Opaque(FAMILY, whole, name, at=at)
     said = inner.child("reasoningText")
     text, signature = said.text("text", ""), said.text("signature", "")
-    rest = inner.rest() | ({"reasoningText": more} if (more := said.rest()) else {})
+    rest = to_keep(inner.rest()) | ({"reasoningText": more} if (more := said.rest()) else {})
     return Reasoning(text, FAMILY, Seal(FAMILY, signature) if signature else None, extra=extra_of(rest), at=at)
 
 
@@ -199,7 +200,7 @@ def _add_part(fields: Fields, parts: list[Text | Media | Opaque]) -> None:
         parts[-1] = structs.replace(parts[-1], cache=mark)
     elif fields.has("json"):
         text = json_text(fields.any("json"), fields.path("json"), fields.blame)
-        kept = extra_of({**fields.rest(), AS_JSON: True}, frozenset({AS_JSON}))
+        kept = extra_of({**to_keep(fields.rest()), AS_JSON: True}, frozenset({AS_JSON}))
         parts.append(Text(text, extra=kept, at=at))
     elif isinstance(fields.peek("text"), str):
         text_block = _text(fields, "text")

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 from dragoman.dialects.bedrock.nodes import extra_of, with_extra
 from dragoman.errors import DragomanError
 from dragoman.model.blocks import Media, Where
+from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -59,7 +60,7 @@ def parse_media(kind: Kind, fields: Fields, at: str) -> Media | None:
     if mime is None or told is None:
         return None
     how, data, more = told
-    rest = fields.rest() | ({"source": more} if more else {})
+    rest = to_keep(fields.rest()) | ({"source": more} if more else {})
     return Media(kind, mime, how, data, name, extra=extra_of(rest), at=Where(at))
 
 

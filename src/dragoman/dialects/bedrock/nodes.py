@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from dragoman.errors import DragomanError
 from dragoman.model.blocks import Cache, Extra, Opaque, Where
+from dragoman.model.naming import of_the_node, to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -17,7 +18,7 @@ _BESIDE = "~beside"  # fields that stand beside an object's one member, which th
 
 def extra(fields: Fields) -> Extra | None:
     """All that nobody took, for this family alone."""
-    return extra_of(fields.rest())
+    return extra_of(to_keep(fields.rest()))
 
 
 def extra_of(rest: dict[str, Json], spelling: frozenset[str] = frozenset()) -> Extra | None:
@@ -31,13 +32,11 @@ def own_fields(kept: Extra | None) -> Mapping[str, Json]:
 
 def with_extra(body: dict[str, Json], kept: Extra | None) -> dict[str, Json]:
     """Put kept fields back. Objects are merged, as a known one may hold unknown fields; else the kept one wins."""
-    return _merged(body, own_fields(kept))
+    return _merged(body, of_the_node(own_fields(kept)))
 
 
 def _merged(body: dict[str, Json], kept: Mapping[str, Json]) -> dict[str, Json]:
     for name, value in kept.items():
-        if name.startswith("~"):
-            continue
         known = body.get(name)
         body[name] = _merged({**known}, value) if isinstance(known, dict) and isinstance(value, dict) else value
     return body
@@ -63,7 +62,7 @@ def take_mark(fields: Fields) -> Cache | None:
     if point.get("type") != "default" or point.get("ttl") not in (None, "5m", "1h"):
         return None
     rest = {name: value for name, value in point.items() if name not in ("type", "ttl")}
-    return Cache("1h" if point.get("ttl") == "1h" else "5m", extra_of(rest))
+    return Cache("1h" if point.get("ttl") == "1h" else "5m", extra_of(to_keep(rest)))
 
 
 def render_mark(cache: Cache) -> dict[str, Json]:

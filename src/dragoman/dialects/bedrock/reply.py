@@ -8,6 +8,7 @@ from dragoman.dialects.bedrock.nodes import FAMILY, extra_of, own_fields, with_e
 from dragoman.errors import BadFrame, Fault, LocalMisuse, MissingField, UpstreamFault
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
+from dragoman.model.naming import to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -51,7 +52,7 @@ def parse_reply(body: bytes, asked: Conversation) -> Reply:
         fault = malformed_fault(str(fields.peek("stopReason")))
         raise UpstreamFault(fault.message, fault=fault)
     stop, usage = parse_stop(fields), parse_usage(fields)
-    kept = fields.rest()
+    kept = to_keep(fields.rest())
     if inner := (output.rest() | ({"message": more} if (more := message.rest()) else {})):
         kept["output"] = inner
     return Reply("", asked.model, (Choice(blocks, stop),), usage, extra=extra_of(kept))

@@ -31,6 +31,7 @@ from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Opaque, Text, Where
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message, Role, ToolChoice, ToolSpec
+from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -68,7 +69,7 @@ def _conversation(call: Call, vendor: Vendor) -> Conversation:
         knobs=settings.knobs,
         stream=call.stream,
         user=settings.user,
-        extra=extra_of(fields.rest() | settings.leftovers()),
+        extra=extra_of(to_keep(fields.rest()) | settings.leftovers()),
     )
 
 
@@ -92,7 +93,7 @@ def _system(items: Iterable[Fields]) -> tuple[Text, ...]:
         texts.append(
             block
             if isinstance(block, Text)
-            else Text("", extra=extra_of(own_data(_whole(block), MalformedRequest)), at=block.at)
+            else Text("", extra=extra_of(to_keep(own_data(_whole(block), MalformedRequest))), at=block.at)
         )
     return tuple(texts)
 

@@ -9,6 +9,7 @@ from dragoman.dialects.bedrock.nodes import with_extra
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Extra, Where
 from dragoman.model.conversation import Conversation, Output, Thinking, ToolChoice
+from dragoman.model.naming import to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -79,7 +80,7 @@ class Settings:
         said = _schema(schema)
         name, kept = schema.text("name", ""), schema.rest()
         more = structure.rest() | ({"jsonSchema": kept} if kept else {})
-        rest = inner.rest() | ({"structure": more} if more else {})
+        rest = to_keep(inner.rest()) | ({"structure": more} if more else {})
         return Output("schema", name, said, extra=Extra("bedrock", rest) if rest else None)
 
     def _effort(self, output: Fields | None) -> str:

@@ -9,6 +9,7 @@ from typing import Literal
 from dragoman.dialects.gemini.nodes import child, extra_of, identifier, names, with_extra
 from dragoman.errors import DragomanError
 from dragoman.model.blocks import Media, Where
+from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -27,7 +28,7 @@ def parse_media(fields: Fields, name: str) -> Media:
     if how == "base64" and not mime:
         data.fail("mimeType", "expected the type of the data")
     content = _base64(data) if how == "base64" else identifier(data, "fileUri")
-    rest = fields.rest()
+    rest = to_keep(fields.rest())
     if unknown := data.rest():
         rest[name] = unknown
     if title:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from dragoman.errors import DragomanError
 from dragoman.model.blocks import Extra, Opaque, Where
+from dragoman.model.naming import WORD, of_the_node, to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -38,12 +39,12 @@ def child(fields: Fields, name: str, known: Names) -> Fields | None:
 
 def extra(fields: Fields) -> Extra | None:
     """All that nobody took, for this family alone."""
-    return extra_of(fields.rest())
+    return extra_of(to_keep(fields.rest()))
 
 
 def extra_of(rest: dict[str, Json], spelling: frozenset[str] = frozenset()) -> Extra | None:
     """Fields for this family alone. Those that begin with `~` are ours: how a thing was spelt, never sent."""
-    ours = frozenset(name for name in rest if name.startswith("~"))
+    ours = frozenset(name for name in rest if name.startswith(WORD))
     return Extra(FAMILY, rest, (spelling | ours) & rest.keys()) if rest else None
 
 
@@ -53,13 +54,11 @@ def own_fields(kept: Extra | None) -> Mapping[str, Json]:
 
 def with_extra(body: dict[str, Json], kept: Extra | None) -> dict[str, Json]:
     """Put kept fields back. Objects are merged, as a known one may hold unknown fields; else the kept one wins."""
-    return _merged(body, own_fields(kept))
+    return _merged(body, of_the_node(own_fields(kept)))
 
 
 def _merged(body: dict[str, Json], kept: Mapping[str, Json]) -> dict[str, Json]:
     for name, value in kept.items():
-        if name.startswith("~"):
-            continue
         known = body.get(name)
         body[name] = _merged({**known}, value) if isinstance(known, dict) and isinstance(value, dict) else value
     return body

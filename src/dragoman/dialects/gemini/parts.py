@@ -23,6 +23,7 @@ from dragoman.dialects.gemini.pairs import Pairs
 from dragoman.dialects.gemini.results import parse_result, render_result
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
+from dragoman.model.naming import to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -77,7 +78,7 @@ def _call(fields: Fields, pairs: Pairs | None) -> ToolCall:
         call.fail("args", "expected an object")
     arguments = "" if value is None else json_text(value, call.path("args"), call.blame)
     seal = take_seal(fields)
-    rest = fields.rest()
+    rest = to_keep(fields.rest())
     if unknown := call.rest():
         rest["functionCall"] = unknown
     call_id = pairs.called(own_id, name) if pairs else own_id

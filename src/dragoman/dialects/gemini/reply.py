@@ -14,6 +14,7 @@ from dragoman.dialects.gemini.usage import parse_usage, render_usage
 from dragoman.errors import BadFrame, Fault, LocalMisuse, MissingField, UpstreamFault
 from dragoman.model.blocks import Block, Reasoning, Text, ToolCall
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Why
+from dragoman.model.naming import to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json, Raw
@@ -86,7 +87,7 @@ def _reply(fields: Fields, arguments: Arguments, asked: Conversation) -> Reply:
         fields.text("modelVersion", "") or asked.model,
         tuple(choice for _, choice in choices),
         None if usage is None else parse_usage(usage),
-        extra=extra_of(fields.rest()),
+        extra=extra_of(to_keep(fields.rest())),
     )
 
 

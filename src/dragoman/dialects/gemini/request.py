@@ -16,6 +16,7 @@ from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message, Role
+from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -68,7 +69,7 @@ def _conversation(call: Call) -> Conversation:
         choices=settings.choices,
         stream=call.stream,
         hints=Extra(FAMILY, hints, frozenset(hints)) if hints else None,
-        extra=extra_of({**fields.rest(), **kept}, spelling),
+        extra=extra_of({**to_keep(fields.rest()), **kept}, spelling),
     )
 
 

@@ -20,6 +20,7 @@ from dragoman.dialects.gemini.nodes import (
 from dragoman.dialects.gemini.pairs import Pairs
 from dragoman.errors import DragomanError
 from dragoman.model.blocks import Media, Opaque, Text, ToolCall, ToolResult, Where
+from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -38,7 +39,7 @@ def parse_result(fields: Fields, pairs: Pairs) -> ToolResult:
     text, is_error = _said(value or {}, answer)
     content: list[Text | Media | Opaque] = [Text(text, at=Where(answer.path("response")))] if text else []
     content += _parts(answer)
-    rest = fields.rest()
+    rest = to_keep(fields.rest())
     if unknown := answer.rest():
         rest["functionResponse"] = unknown
     if value != _usual(text, is_error):

@@ -44,6 +44,7 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
+from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json
@@ -120,7 +121,7 @@ class GeminiDecoder:
         rest = fields.rest()
         if not self._begun:
             self._begun = True
-            events.append(Started(response_id, model or self._model, extra=extra_of(rest)))
+            events.append(Started(response_id, model or self._model, extra=extra_of(to_keep(rest))))
         elif news := {name: value for name, value in rest.items() if self._told.get(name) != value}:
             events.append(OpaqueEvent(FAMILY, "response", news))
         self._told |= rest

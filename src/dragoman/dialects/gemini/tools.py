@@ -19,6 +19,7 @@ from dragoman.dialects.gemini.schema import NO_PARAMETERS, json_schema
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Opaque, Where
 from dragoman.model.conversation import ToolChoice, ToolSpec
+from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -61,7 +62,7 @@ def _function(fields: Fields) -> ToolSpec:
             if not isinstance(converted, dict):
                 fields.fail("parameters", "expected an object")
             schema = converted
-    return ToolSpec(name, description, schema, extra=extra_of(fields.rest() | shape), at=Where(fields.at))
+    return ToolSpec(name, description, schema, extra=extra_of(to_keep(fields.rest()) | shape), at=Where(fields.at))
 
 
 _MODES = {"AUTO": "auto", "ANY": "any", "NONE": "none", "VALIDATED": "auto"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dragoman.dialects.gemini.nodes import extra_of, names, own_fields, read, with_extra
 from dragoman.errors import MissingField
 from dragoman.model.conversation import Usage
+from dragoman.model.naming import to_keep
 from dragoman.wire.jsonio import Json
 
 _TOOLS = "toolUsePromptTokenCount"
@@ -25,7 +26,7 @@ def parse_usage(value: Json, at: str = "usageMetadata") -> Usage:
     answer, thoughts = fields.integer("candidatesTokenCount", 0), fields.integer("thoughtsTokenCount", 0)
     tools = fields.integer(_TOOLS, 0)
     fields.any("totalTokenCount")
-    rest = fields.rest()
+    rest = to_keep(fields.rest())
     if tools:
         rest[_TOOLS] = tools
     extra = extra_of(rest, _COUNTED)

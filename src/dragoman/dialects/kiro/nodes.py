@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from dragoman.model.blocks import Extra
 from dragoman.model.conversation import Conversation
+from dragoman.model.naming import of_the_node, to_keep
 from dragoman.wire.jsonio import Json
 
 FAMILY = "kiro"
@@ -19,7 +20,7 @@ _NONE: Mapping[str, Json] = {}
 
 def extra_of(fields: dict[str, Json], spelling: frozenset[str] = frozenset()) -> Extra | None:
     """Fields that nobody took, for this family alone."""
-    return Extra(FAMILY, fields, spelling.intersection(fields)) if fields else None
+    return Extra(FAMILY, to_keep(fields), spelling.intersection(fields)) if fields else None
 
 
 def own_fields(extra: Extra | None) -> Mapping[str, Json]:
@@ -40,7 +41,7 @@ def merged(body: dict[str, Json], kept: Mapping[str, Json]) -> dict[str, Json]:
 
 def with_own(body: dict[str, Json], extra: Extra | None) -> dict[str, Json]:
     """The body with what was kept for this family."""
-    return body if extra is None else merged(body, own_fields(extra))
+    return body if extra is None else merged(body, of_the_node(own_fields(extra)))
 
 
 def called(conversation: Conversation) -> list[str]:

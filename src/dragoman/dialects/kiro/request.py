@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha1
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro.models import model_of
 from dragoman.dialects.kiro.nodes import FAMILY, IDENTITY, extra_of, merged, own_fields
 from dragoman.dialects.kiro.turns import CONTEXT, USER, identifier, parse_turn, render_turn
+from dragoman.dialects.kiro.written import written_turn
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Extra, Opaque, Text, Where
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
+from dragoman.model.naming import of_the_node
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -128,10 +130,13 @@ def _thinking(fields: Fields, kept: dict[str, Json]) -> Thinking:
 # --- rendering
 
 
-def render_request(conversation: Conversation, settings: Settings) -> Call:
-    """Say a conversation that fits. Raises Unrepresentable for what this dialect cannot say."""
+def render_request(conversation: Conversation, settings: Settings, *, written: bool = False) -> Call:
+    """Say a conversation that fits. Raises Unrepresentable for what this dialect cannot say.
+
+    `written`: entries of history may be such as only an encoder understands.
+    """
     _refuse_unsayable(conversation)
-    body = _body(conversation, settings)
+    body = _body(conversation, settings, written)
     headers = own_fields(conversation.hints)
     hints = {name: value for name, value in headers.items() if isinstance(value, str)}
     return Call("generate", conversation.model, True, body, hints)
@@ -158,11 +163,18 @@ def _refuse_unsayable(conversation: Conversation) -> None:
         raise Unrepresentable("the last turn must be the user's", at="messages")
 
 
-def _body(conversation: Conversation, settings: Settings) -> dict[str, Json]:
-    *history, current = [render_turn(message, settings.origin) for message in conversation.messages]
+def _body(conversation: Conversation, settings: Settings, written: bool) -> dict[str, Json]:
+    *messages, last = conversation.messages
+    model, origin = conversation.model, settings.origin
+    history: list[Any]
+    if written and model:
+        history = [written_turn(message, model, origin) or render_turn(message, origin) for message in messages]
+    else:
+        history = [render_turn(message, origin) for message in messages]
+    current = render_turn(last, origin)
     if conversation.tools:
         _give_tools(current, [_render_tool(tool) for tool in conversation.tools])
-    kept = {**own_fields(conversation.extra)}
+    kept = of_the_node(own_fields(conversation.extra))
     named = kept.pop("conversationId", None) or conversation_id(first_words(conversation.messages))
     state: dict[str, Json] = {"chatTriggerType": "MANUAL", "conversationId": named, "currentMessage": current}
     if history:
@@ -206,7 +218,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
         "description": tool.description,
         "inputSchema": {"json": {**tool.schema}},
     }
-    return {"toolSpecification": merged(body, own_fields(tool.extra))}
+    return {"toolSpecification": merged(body, of_the_node(own_fields(tool.extra)))}
 
 
 def _render_thinking(thinking: Thinking, model: str) -> dict[str, Json]:

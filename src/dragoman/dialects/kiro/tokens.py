@@ -23,15 +23,22 @@ class Counting(Protocol):
 
 def estimate(text: str) -> int:
     """Tokens in a text: four ASCII characters, or one other character, are about one."""
-    if text.isascii():
-        return (len(text) + 3) // 4
+    return (len(text) + 3) // 4 if text.isascii() else _wide(text)
+
+
+def _wide(text: str) -> int:
     plain = _plain(text)
     return len(text) - plain + (plain + 3) // 4
 
 
 def _plain(text: str) -> int:
-    """How many characters are ASCII; counted by the encoder, since a long text has very many."""
-    return len(text) if text.isascii() else len(text.encode("ascii", "ignore"))
+    """How many characters are ASCII; counted by encoders, since a long text has very many."""
+    try:
+        text.encode("latin-1")
+    except UnicodeEncodeError:
+        return len(text.encode("ascii", "ignore"))
+    # All others of this alphabet have two bytes. The text keeps them for whoever writes it next.
+    return 2 * len(text) - len(text.data if type(text) is jsonio.ObjectText else jsonio.Raw(text))
 
 
 def estimate_input(conversation: Conversation) -> int:
@@ -44,11 +51,10 @@ def estimate_input(conversation: Conversation) -> int:
 
 def _counted(conversation: Conversation) -> int:
     held = conversation.inventory
-    texts = [text.text for text in (*conversation.system, *held.texts)]
-    texts += [part.text for part in held.parts if type(part) is Text]
+    texts = [text.text for text in conversation.system] + held.words
     texts += [call.arguments for call in held.calls] + [call.name for call in held.calls]
     plain = sum([(len(text) + 3) // 4 for text in texts if text.isascii()])
-    wide = sum([estimate(text) for text in texts if not text.isascii()])
+    wide = sum([_wide(text) for text in texts if not text.isascii()])
     return plain + wide + sum(map(_block, (*held.thoughts, *held.others))) + sum(map(_tool, conversation.tools))
 
 
@@ -87,7 +93,7 @@ class Counter:
         self._wide = 0
 
     def add(self, text: str) -> None:
-        plain = _plain(text)
+        plain = len(text) if text.isascii() else _plain(text)
         self._plain += plain
         self._wide += len(text) - plain
 

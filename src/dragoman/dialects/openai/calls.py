@@ -14,6 +14,7 @@ from dragoman.dialects.openai.settings import FAMILY
 from dragoman.errors import MissingField
 from dragoman.model.blocks import ToolCall
 from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockStarted, Event, OpaqueEvent
+from dragoman.model.naming import to_keep
 
 _MOST_HELD = 1024 * 1024  # characters of arguments that may wait for their call's name (D22)
 
@@ -96,7 +97,7 @@ class CallReader:
             return
         self._before(events)
         call.name, call.key = name, self._next_key()
-        block = ToolCall(call.id, name, form="text" if form == "text" else "json", extra=extra_of(call.rest))
+        block = ToolCall(call.id, name, form="text" if form == "text" else "json", extra=extra_of(to_keep(call.rest)))
         events.append(BlockStarted(call.key, block, self._choice))
         if call.held:
             events.append(ArgumentsDelta(call.key, "".join(call.held)))

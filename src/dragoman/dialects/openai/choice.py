@@ -25,6 +25,7 @@ from dragoman.model.events import (
     Stopped,
     TextDelta,
 )
+from dragoman.model.naming import to_keep
 
 _SHORT_FIELD = extra_of({"~field": "reasoning"})  # so that one stream keeps to one field, whoever writes its frames
 _REFUSAL = extra_of({"refusal": True})
@@ -265,7 +266,7 @@ class ChoiceReader:
 def _entry_extra(entry: dict[str, Any], position: int) -> Extra | None:
     """What an entry says beside its text and seal."""
     known = {"text", "summary", "signature", "data", "index"}
-    rest = {name: value for name, value in entry.items() if name not in known and value is not None}
+    rest = to_keep({name: value for name, value in entry.items() if name not in known and value is not None})
     if rest.get("type") != SUMMARY:
         rest.pop("type", None)
     if entry.get("index", position) != position:

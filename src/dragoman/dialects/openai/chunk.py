@@ -136,6 +136,35 @@ class _CallChunk(Struct, gc=False):
     choices: tuple[_CallChoice]
 
 
+# And what says nothing beside what every first chunk and every stop says.
+
+
+class _BareEnvelope(Struct, forbid_unknown_fields=True, gc=False):
+    id: Any = None
+    object: Any = None
+    created: Any = None
+    model: Any = None
+    choices: Any = None
+    usage: Any = None
+    service_tier: None = None
+    system_fingerprint: None = None
+
+
+class _BareChoice(Struct, forbid_unknown_fields=True, gc=False):
+    index: Any = None
+    delta: Any = None
+    finish_reason: Any = None
+    logprobs: Any = None
+    stop_reason: None = None
+    matched_stop: None = None
+
+
+class _BareStop(Struct, gc=False):
+    choices: tuple[_BareChoice]
+
+
+_is_bare_envelope = jsonio.fitting(_BareEnvelope)
+_is_bare_stop = jsonio.fitting(_BareStop)
 _text_only = jsonio.fitting(_TextChunk)
 _thought_only = jsonio.typed(_ThoughtChunk)
 _call_only = jsonio.typed(_CallChunk)
@@ -167,6 +196,20 @@ def read_chunk(data: bytes) -> Chunk:
         return _typed(data)
     except jsonio.JsonError:
         return _read_odd(data)
+
+
+def beside_the_usual(data: bytes) -> JsonObject:
+    """All that a chunk says, if that is more than every one says. Raises BadFrame."""
+    return {} if _is_bare_envelope(data) is not None else read_plain(data)
+
+
+def beside_the_stop(data: bytes, position: int) -> JsonObject:
+    """The fields of a choice that has stopped, if they are more than every one has. Raises BadFrame."""
+    if _is_bare_stop(data) is not None:
+        return {}
+    choices = read_plain(data).get("choices")
+    choice = choices[position] if isinstance(choices, list) else None
+    return {name: value for name, value in choice.items() if name != "logprobs"} if isinstance(choice, dict) else {}
 
 
 def read_plain(data: bytes) -> JsonObject:

@@ -94,6 +94,9 @@ class OpenaiEncoder:
     def ping(self) -> Payload | None:
         return _PING
 
+    def silent(self, events: Events) -> bool:
+        return not self._wants_usage and bool(events) and all(type(event) is UsageReported for event in events)
+
     def passes(self, events: Events) -> bool:
         """Frames about calls are always written anew: upstreams number and repeat in ways that break clients."""
         if len(events) == 1 and type(events[0]) is TextDelta and not self._waiting:

@@ -9,7 +9,6 @@ from msgspec import structs
 
 from dragoman.dialects.openai.parts import (
     CALL_ID_FIELDS,
-    OUTER,
     JsonObject,
     arguments_text,
     cannot,
@@ -32,6 +31,7 @@ from dragoman.dialects.openai.usual import usual_message
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Message, Role
+from dragoman.model.naming import OUTER, of_what_it_came_in, to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -82,8 +82,8 @@ class MessageParser:
 
     def _system(self, fields: Fields, role: str) -> Message:
         blocks = parse_content(fields.any("content"), fields.path("content"))
-        kept = _rest(fields) | ({"~role": role} if role == "developer" else {})
-        return Message("system", tuple(blocks), extra=extra_of(kept), at=Where(fields.at))
+        own = _rest(fields) | ({"~role": role} if role == "developer" else {})
+        return Message("system", tuple(blocks), extra=extra_of(own), at=Where(fields.at))
 
     def _user(self, fields: Fields) -> Message:
         blocks = parse_content(fields.any("content"), fields.path("content"))
@@ -102,7 +102,7 @@ class MessageParser:
         name, arguments = required(fields, "name"), arguments_text(fields.any("arguments"))
         call_id = self._next_id()
         self._unanswered.append((name, call_id))
-        return ToolCall(call_id, name, arguments, extra=extra_of(fields.rest()), at=Where(fields.at))
+        return ToolCall(call_id, name, arguments, extra=extra_of(to_keep(fields.rest())), at=Where(fields.at))
 
     def _next_id(self) -> str:
         """An id for a call or result of the time before ids; it depends on nothing but the messages before."""
@@ -150,7 +150,9 @@ def _is_result(part: Json) -> bool:
 
 
 def _rest(fields: Fields) -> JsonObject:
-    return {name: value for name, value in fields.rest().items() if value is not None or name not in _OFTEN_NULL}
+    return to_keep(
+        {name: value for name, value in fields.rest().items() if value is not None or name not in _OFTEN_NULL}
+    )
 
 
 def assistant_blocks(fields: Fields, settings: OpenaiSettings) -> list[Block]:
@@ -195,8 +197,7 @@ def _words(message: Message) -> str | None:
 def _placing(text: Text) -> tuple[Json, JsonObject]:
     """What the texts of one system message share: its role and its own fields."""
     fields = own_fields(text.extra)
-    own = {name.removeprefix(OUTER): value for name, value in fields.items() if name.startswith(OUTER)}
-    return fields.get("~role"), own
+    return fields.get("~role"), of_what_it_came_in(fields)
 
 
 def _render_system(texts: Sequence[Text]) -> Json:

@@ -12,6 +12,7 @@ from msgspec import structs
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Text, ToolCall, ToolResult, Where
+from dragoman.model.naming import OUTER, WORD, of_the_node, to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -23,7 +24,6 @@ UNREADABLE = "unreadable media"
 DETAIL = "image_url.detail"
 FORMAT = "custom.format"  # what a custom tool's text must look like
 _USUAL: JsonObject = {DETAIL: "auto", FORMAT: {"type": "text"}}  # as without a word
-OUTER = "../"  # before the names of the fields of the message that a text came in
 CALL_ID_FIELDS = ("tool_call_id", "tool_use_id", "tool_useId")
 _FAILURES = frozenset({"error", "failed", "failure"})
 _DATA_URL = re.compile(r"data:([^,]+?);base64,(.*)", re.DOTALL | re.IGNORECASE)
@@ -49,7 +49,7 @@ def extra_of(fields: JsonObject) -> Extra | None:
     """Fields to keep, if there are any. Some only say how something was spelt: ours begin with a tilde."""
     if not fields:
         return None
-    spelling = frozenset(name for name in fields if name.startswith("~") or name in _SPELLING)
+    spelling = frozenset(name for name in fields if name.startswith(WORD) or name in _SPELLING)
     for name, usual in _USUAL.items():
         if fields.get(name) == usual:
             spelling |= {name}
@@ -62,8 +62,8 @@ def own_fields(extra: Extra | None) -> JsonObject:
 
 
 def wire_fields(extra: Extra | None) -> JsonObject:
-    """The same without what only remembers a spelling."""
-    return {name: value for name, value in own_fields(extra).items() if not name.startswith("~")} if extra else {}
+    """Those of them that stand on the node itself, as they are written."""
+    return of_the_node(own_fields(extra)) if extra else {}
 
 
 def is_older(extra: Extra | None) -> bool:
@@ -149,7 +149,7 @@ def _part(part: JsonObject, at: str, in_result: bool) -> Block:
 def _text(fields: Fields) -> Text:
     text = flat_text(fields.any("text"))
     fields.any("type")
-    return Text(text, extra=extra_of(fields.rest()), at=Where(fields.at))
+    return Text(text, extra=extra_of(to_keep(fields.rest())), at=Where(fields.at))
 
 
 def refusal(text: str, at: str) -> Text:
@@ -159,7 +159,7 @@ def refusal(text: str, at: str) -> Text:
 def _tool_use(fields: Fields) -> ToolCall:
     fields.any("type")
     call_id, name, given = required(fields, "id"), required(fields, "name"), fields.any("input")
-    extra = extra_of(fields.rest())
+    extra = extra_of(to_keep(fields.rest()))
     return ToolCall(call_id, name, arguments_text(given), extra=extra, at=Where(fields.at))
 
 
@@ -189,7 +189,7 @@ def parse_result(fields: Fields) -> ToolResult:
     content, text = fields.any("content"), fields.any("text")
     at = fields.path("content" if content is not None or text is None else "text")
     is_error, status = fields.flag("is_error", None), fields.any("status")
-    rest = fields.rest()
+    rest = to_keep(fields.rest())
     failed = isinstance(status, str) and status.lower() in _FAILURES
     if status is not None and status != "success" and not failed:
         rest["status"] = status  # it counts as success; the word is kept
@@ -249,10 +249,11 @@ def _source(fields: Fields) -> Media:
     source = fields.child("source")
     how = source.one_of("type", ("base64", "url"))
     name = fields.text("title", "")
+    extra = extra_of(to_keep(fields.rest()))
     if how == "url":
-        return Media(kind, "", "url", required(source, "url"), name, extra=extra_of(fields.rest()), at=Where(fields.at))
+        return Media(kind, "", "url", required(source, "url"), name, extra=extra, at=Where(fields.at))
     mime, data = required(source, "media_type"), _base64(source, "data", source.text("data"))
-    return Media(kind, mime, "base64", data, name, extra=extra_of(fields.rest()), at=Where(fields.at))
+    return Media(kind, mime, "base64", data, name, extra=extra, at=Where(fields.at))
 
 
 _MEDIA = {"image_url": _image_url, "input_audio": _input_audio, "file": _file, "image": _source, "document": _source}
@@ -270,7 +271,7 @@ def _base64(fields: Fields, name: str, data: str) -> str:
 
 def _nested(fields: Fields, name: str, inner: Fields) -> Extra | None:
     """What nobody took of a part and of its inner object, the latter under the object's own name."""
-    rest, inside = fields.rest(), inner.rest()
+    rest, inside = to_keep(fields.rest()), inner.rest()
     if name == "image_url" and "detail" in inside:  # others have it too
         rest[DETAIL] = inside.pop("detail")
     return extra_of({**rest, name: inside} if inside else rest)
@@ -308,12 +309,13 @@ def render_part(block: Block) -> Json:
 
 
 def _render_media(media: Media) -> Json:
-    fields = wire_fields(media.extra)
+    fields, own = wire_fields(media.extra), own_fields(media.extra)
+    shown: JsonObject = {"detail": own[DETAIL]} if DETAIL in own else {}
     match media:
         case Media(kind="image", how="base64"):
-            return _around("image_url", {"url": f"data:{media.mime};base64,{media.data}"}, fields)
+            return _around("image_url", {"url": f"data:{media.mime};base64,{media.data}", **shown}, fields)
         case Media(kind="image", how="url"):
-            return _around("image_url", {"url": media.data}, fields)
+            return _around("image_url", {"url": media.data, **shown}, fields)
         case Media(kind="audio", how="base64"):
             form = _AUDIO_MIMES.get(media.mime) or media.mime.removeprefix("audio/")
             return _around("input_audio", {"data": media.data, "format": form}, fields)
@@ -330,8 +332,6 @@ def _render_media(media: Media) -> Json:
 def _around(kind: str, inner: JsonObject, fields: JsonObject) -> JsonObject:
     """A part around its inner object, with what was kept of both."""
     inside = fields.pop(kind, None)
-    if kind == "image_url" and DETAIL in fields:
-        inner["detail"] = fields.pop(DETAIL)
     return {"type": kind, kind: {**inner, **inside} if isinstance(inside, dict) else inner, **fields}
 
 

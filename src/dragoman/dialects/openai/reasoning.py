@@ -11,6 +11,7 @@ from typing import TypeAlias
 from dragoman.dialects.openai.parts import JsonObject, extra_of, own_fields, wire_fields
 from dragoman.dialects.openai.settings import FAMILY, REASONING_FIELDS, OpenaiSettings
 from dragoman.model.blocks import Opaque, Reasoning, Seal, Where
+from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -59,7 +60,7 @@ def _parse_detail(fields: Fields, position: int) -> Reasoning | Opaque:
     seal = Seal(FAMILY, data, "encrypted") if data else Seal(FAMILY, signature) if signature else None
     if fields.peek("index") == position:
         fields.any("index")
-    rest = fields.rest()
+    rest = to_keep(fields.rest())
     if kind == SUMMARY:
         rest["type"] = SUMMARY
     return Reasoning(text or summary, FAMILY, seal, extra=extra_of(rest), at=Where(fields.at))
@@ -71,10 +72,10 @@ def _parse_block(fields: Fields, position: int) -> Reasoning | Opaque:
     if kind == "thinking":
         text, signature = fields.text("thinking", ""), fields.text("signature", "")
         seal = Seal(FAMILY, signature) if signature else None
-        return Reasoning(text, FAMILY, seal, extra=extra_of({**fields.rest(), **spelt}), at=Where(fields.at))
+        return Reasoning(text, FAMILY, seal, extra=extra_of({**to_keep(fields.rest()), **spelt}), at=Where(fields.at))
     if kind == "redacted_thinking":
         seal = Seal(FAMILY, fields.text("data"), "redacted")
-        return Reasoning("", FAMILY, seal, extra=extra_of({**fields.rest(), **spelt}), at=Where(fields.at))
+        return Reasoning("", FAMILY, seal, extra=extra_of({**to_keep(fields.rest()), **spelt}), at=Where(fields.at))
     return Opaque(
         FAMILY,
         dict(fields.rest(), type=kind),

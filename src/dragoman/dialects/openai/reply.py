@@ -28,6 +28,7 @@ from dragoman.dialects.openai_errors import fault_of
 from dragoman.errors import BadFrame, MalformedRequest, MissingField, UpstreamFault
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, Where
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Why
+from dragoman.model.naming import to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -76,19 +77,19 @@ def _reply(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Rep
     choices.sort(key=lambda pair: pair[0])
     usage = fields.maybe_child("usage")
     created = fields.any("created")
-    kept: JsonObject = {"created": created} if type(created) is int and created else {}
+    timed: JsonObject = {"created": created} if type(created) is int and created else {}
     return Reply(
         fields.text("id", ""),
         fields.text("model", ""),
         tuple(_choice(entry, asked, settings) for _, entry in choices),
         parse_usage(usage) if usage else None,
-        extra=extra_of(envelope_rest(fields.rest()) | kept),
+        extra=extra_of(envelope_rest(fields.rest()) | timed),
     )
 
 
 def envelope_rest(rest: JsonObject) -> JsonObject:
     """What a reply or a first chunk says beside what every one says; nulls say nothing."""
-    return {name: value for name, value in rest.items() if name not in _ENVELOPE and value is not None}
+    return to_keep({name: value for name, value in rest.items() if name not in _ENVELOPE and value is not None})
 
 
 def telling(fields: JsonObject) -> JsonObject:
@@ -129,17 +130,17 @@ def parse_stop(word: str, rest: JsonObject, sequences: Collection[str], *, refus
     extra: JsonObject = {} if word in _WHYS else {"finish_reason": word}
     if word == "function_call":
         extra["~older"] = True
-    kept = telling({name: value for name, value in rest.items() if name not in _CHOICE})
+    beside = telling({name: value for name, value in rest.items() if name not in _CHOICE})
     sequence = None
     if why is Why.END and not extra:
-        if isinstance(kept.get("stop_reason"), str):  # vLLM
-            why, sequence = Why.SEQUENCE, str(kept.pop("stop_reason"))
-        elif isinstance(matched := kept.get("matched_stop"), str) and matched in sequences:  # SGLang
+        if isinstance(beside.get("stop_reason"), str):  # vLLM
+            why, sequence = Why.SEQUENCE, str(beside.pop("stop_reason"))
+        elif isinstance(matched := beside.get("matched_stop"), str) and matched in sequences:  # SGLang
             why, sequence = Why.SEQUENCE, matched
         elif refused:
             why, extra = Why.REFUSAL, {"~finish_reason": word}
-    if kept:
-        extra["choice"] = kept
+    if beside:
+        extra["choice"] = beside
     return Stop(why, sequence, extra_of(extra))
 
 

@@ -12,6 +12,7 @@ from dragoman.dialects.openai.tools import parse_choice, parse_tools, render_cho
 from dragoman.errors import Unrepresentable
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Output, Thinking
+from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
@@ -54,7 +55,7 @@ def parse_request(call: Call, settings: OpenaiSettings) -> Conversation:
         user=user,
     )
     rest = {name: value for name, value in fields.rest().items() if value is not None or name not in _NULLABLE}
-    return canonical(structs.replace(conversation, extra=extra_of({**rest, **kept})))
+    return canonical(structs.replace(conversation, extra=extra_of({**to_keep(rest), **kept})))
 
 
 def _max_tokens(fields: Fields, settings: OpenaiSettings, kept: JsonObject) -> int | None:
@@ -109,9 +110,9 @@ def _output(fields: Fields, kept: JsonObject) -> Output:
     form = Fields(given, "response_format")
     match form.any("type"):
         case "text":
-            return Output(extra=extra_of(form.rest()))
+            return Output(extra=extra_of(to_keep(form.rest())))
         case "json_object":
-            return Output("json", extra=extra_of(form.rest()))
+            return Output("json", extra=extra_of(to_keep(form.rest())))
         case "json_schema":
             return _schema(form)
         case str():
@@ -127,7 +128,7 @@ def _schema(form: Fields) -> Output:
     if schema is not None and not isinstance(schema, dict):
         inner.fail("schema", f"expected an object, got {describe(schema)}")
     name, strict = inner.text("name", ""), inner.flag("strict", None)
-    inside, rest = inner.rest(), form.rest()
+    inside, rest = inner.rest(), to_keep(form.rest())
     return Output("schema", name, schema, strict, extra_of({**rest, "json_schema": inside} if inside else rest))
 
 

@@ -44,7 +44,8 @@ class _Request(Struct, forbid_unknown_fields=True, gc=False):
 
 
 _LONGEST = 64 * 1024  # bytes; to be sure that no name stands twice in a longer one costs as much as to read it
-_FIELDS = _Request.__struct_fields__
+_FIELDS = len(_Request.__struct_fields__)
+_TURNS = ["user", "assistant"]
 _read_request = jsonio.fitting(_Request)
 
 
@@ -53,23 +54,34 @@ def skim_request(body: bytes) -> Plain | None:
     asked = _read_request(body) if len(body) <= _LONGEST else None
     if asked is None:
         return None
+    model, stream, options, user = asked.model, asked.stream, asked.stream_options, asked.user
     texts = [turn.content for turn in asked.messages]
     roles = [turn.role for turn in asked.messages]
-    turns = roles[1:] if roles[:1] == ["system"] else roles
-    half, odd = divmod(len(turns), 2)
-    if not odd or turns[::2] != ["user"] * (half + 1) or turns[1::2] != ["assistant"] * half:
+    if roles[:1] == ["system"]:
+        del roles[0]
+    half = len(roles) // 2
+    if roles != _TURNS * half + ["user"] or not all(texts) or any(map(str.isspace, texts)):
         return None
-    if not all(texts) or any(map(str.isspace, texts)) or UNSET not in (asked.max_tokens, asked.max_completion_tokens):
+    if asked.max_tokens is not UNSET and asked.max_completion_tokens is not UNSET:
         return None
-    user = asked.user if asked.user is not UNSET else ""
-    names = tuple([name for name in _FIELDS if getattr(asked, name) is not UNSET])
-    inside = sum([text.count(":") for text in (asked.model, user, *texts)])
-    options = asked.stream_options
-    if jsonio.may_double(body, len(names) + 2 * len(texts) + (options is not UNSET), inside):
+    unsaid = (
+        stream is UNSET,
+        options is UNSET,
+        asked.max_tokens is UNSET,
+        asked.max_completion_tokens is UNSET,
+        asked.temperature is UNSET,
+        asked.top_p is UNSET,
+        user is UNSET,
+    )
+    said = "" if user is UNSET else user
+    names = _FIELDS - unsaid.count(True) + 2 * len(texts) + (options is not UNSET)
+    if jsonio.may_double(body, names, "".join([model, said, *texts]).count(":")):
         return None
-    extra = None if options is UNSET else extra_of({"stream_options": {"include_usage": options.include_usage}})
-    wanted = Conversation(asked.model, (), stream=asked.stream is True, user=user, extra=extra)
-    return Plain(wanted, len(texts), (names, wanted.stream, options is not UNSET and options.include_usage))
+    usage = options is not UNSET and options.include_usage
+    extra = None if options is UNSET else extra_of({"stream_options": {"include_usage": usage}})
+    return Plain(
+        Conversation(model, (), stream=stream is True, user=said, extra=extra), len(texts), (unsaid, stream, usage)
+    )
 
 
 # --- replies

@@ -18,6 +18,8 @@ from dragoman.dialects.openai.choice import ChoiceReader
 from dragoman.dialects.openai.chunk import (
     Chunk,
     ChunkChoice,
+    beside_the_stop,
+    beside_the_usual,
     more_arguments,
     more_text,
     more_thought,
@@ -28,7 +30,7 @@ from dragoman.dialects.openai.faults import stopped_by_error
 from dragoman.dialects.openai.parts import JsonObject, extra_of
 from dragoman.dialects.openai.reply import envelope_rest
 from dragoman.dialects.openai.settings import FAMILY
-from dragoman.dialects.openai.usage import parse_usage
+from dragoman.dialects.openai.usage import parse_usage, plain_usage
 from dragoman.dialects.openai_errors import fault_of
 from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, UpstreamFault
 from dragoman.model.conversation import Conversation
@@ -53,6 +55,7 @@ class OpenaiDecoder:
     __slots__ = ("_choices", "_early", "_next_key", "_over", "_sequences", "_speaker", "_started", "_world")
 
     texts: ClassVar[Texts] = {TextDelta: more_text, ReasoningDelta: more_thought, ArgumentsDelta: more_arguments}
+    hears: ClassVar[frozenset[type[Event]]] = frozenset({ReasoningDelta})
 
     def __init__(self, asked: Conversation, world: World) -> None:
         self._sequences = asked.stop  # no more of it: a stream may last
@@ -91,13 +94,14 @@ class OpenaiDecoder:
             if self._over:
                 return tuple(events)
         if chunk.usage is not None:
-            events.append(UsageReported(parse_usage(Fields(chunk.usage, "usage", MissingField))))
+            told = plain_usage(chunk.usage) or parse_usage(Fields(chunk.usage, "usage", MissingField))
+            events.append(UsageReported(told))
         elif events and type(events[-1]) is TextDelta:
             self._speaker = self._choices.get(0)
         return tuple(events)
 
     def heard(self, run: Run) -> None:
-        for choice in self._choices.values() if run.kind is ReasoningDelta else ():
+        for choice in self._choices.values():
             choice.heard(run)
 
     def close(self, broken: Fault | None) -> Events:
@@ -125,7 +129,7 @@ class OpenaiDecoder:
 
     def _start(self, chunk: Chunk, data: bytes, events: list[Event]) -> bool:
         """Begin with the first chunk that is one; Azure sends a frame with nothing but its filters before."""
-        rest = self._early | envelope_rest(read_plain(data))
+        rest = self._early | envelope_rest(beside_the_usual(data))
         if not (chunk.id or chunk.choices or chunk.usage):
             self._early = rest
             return False
@@ -149,16 +153,9 @@ class OpenaiDecoder:
         if choice.logprobs:
             events.append(OpaqueEvent(FAMILY, "logprobs", {"index": index, "logprobs": choice.logprobs}))
         if choice.finish_reason == "error":
-            fault = stopped_by_error(_beside(data, position))
+            fault = stopped_by_error(beside_the_stop(data, position))
             if not events:
                 raise self._unfit(fault)
             events += self._failed(fault)
         elif choice.finish_reason:
-            reader.stop(choice.finish_reason, _beside(data, position), events)
-
-
-def _beside(data: bytes, position: int) -> JsonObject:
-    """The other fields of a choice, wanted once, at its end."""
-    choices = read_plain(data).get("choices")
-    choice = choices[position] if isinstance(choices, list) else None
-    return {name: value for name, value in choice.items() if name != "logprobs"} if isinstance(choice, dict) else {}
+            reader.stop(choice.finish_reason, beside_the_stop(data, position), events)

@@ -9,6 +9,7 @@ from dragoman.dialects.openai.parts import (
     JsonObject,
     arguments_text,
     extra_of,
+    own_fields,
     plain,
     required,
     wire_fields,
@@ -17,6 +18,7 @@ from dragoman.dialects.openai.settings import FAMILY
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Extra, Opaque, ToolCall, Where
 from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec
+from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
@@ -40,7 +42,7 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
         fields.any("type")
         inner = fields.child("custom")
         name, description, strict = required(inner, "name"), inner.text("description", ""), inner.flag("strict", None)
-        rest, inside = fields.rest(), inner.rest()
+        rest, inside = to_keep(fields.rest()), inner.rest()
         if form := _flat(inside.get("format")):
             rest[FORMAT] = form
             del inside["format"]
@@ -48,7 +50,7 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
     if kind == "function" or (kind is None and fields.has("function")):
         fields.any("type")
         inner = fields.child("function")
-        return _function(fields, inner, fields.rest())
+        return _function(fields, inner, to_keep(fields.rest()))
     if not isinstance(kind, str):
         fields.fail("type", f"expected a string, got {describe(kind)}")
     return Opaque(FAMILY, fields.rest(), kind, at=Where(fields.at))
@@ -109,10 +111,10 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
         inner["parameters"] = dict(tool.schema)
     if tool.strict is not None:
         inner["strict"] = tool.strict
-    fields = wire_fields(tool.extra)
-    if FORMAT in fields:
-        inner["format"] = _nested_form(fields.pop(FORMAT))
-    return _around(kind, inner, fields)
+    own = own_fields(tool.extra)
+    if FORMAT in own:
+        inner["format"] = _nested_form(own[FORMAT])
+    return _around(kind, inner, wire_fields(tool.extra))
 
 
 def _around(kind: str, inner: JsonObject, fields: JsonObject, **head: Json) -> JsonObject:
@@ -212,7 +214,7 @@ def _call(fields: Fields, kind: str, words: str) -> ToolCall:
     fields.any("type")
     call_id, inner = fields.text("id", ""), fields.child(kind)
     name, arguments = required(inner, "name"), arguments_text(inner.any(words))
-    extra = _nested(fields.rest(), kind, inner.rest())
+    extra = _nested(to_keep(fields.rest()), kind, inner.rest())
     return ToolCall(call_id, name, arguments, "text" if kind == "custom" else "json", extra=extra, at=Where(fields.at))
 
 

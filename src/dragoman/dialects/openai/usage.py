@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from dragoman.dialects.openai.parts import JsonObject, extra_of, wire_fields
 from dragoman.model.conversation import Usage
+from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 _PROMPT, _COMPLETION = "prompt_tokens_details", "completion_tokens_details"
+
+
+def plain_usage(told: JsonObject) -> Usage | None:
+    """Counts that come without details; None for all others."""
+    prompt, completion, total = map(told.get, ("prompt_tokens", "completion_tokens", "total_tokens"))
+    if len(told) != 3 or type(prompt) is not int or type(completion) is not int or type(total) is not int:
+        return None
+    return Usage(prompt, completion) if prompt >= 0 and completion >= 0 and total == prompt + completion else None
 
 
 def parse_usage(fields: Fields) -> Usage:
@@ -18,7 +27,7 @@ def parse_usage(fields: Fields) -> Usage:
     for elsewhere in ("cached_tokens", "prompt_cache_hit_tokens"):  # Kimi, DeepSeek
         read = read or _peeked(fields, elsewhere)
     thought = _count(after, "reasoning_tokens") if after else 0
-    rest = fields.rest()
+    rest = to_keep(fields.rest())
     for name, details in ((_PROMPT, before), (_COMPLETION, after)):
         rest[name] = _telling(details.rest()) if details else None
     if total not in {0, prompt + completion}:

@@ -23,10 +23,8 @@ from dragoman.dialects.responses.nodes import (
     wire_fields,
 )
 from dragoman.dialects.responses.parts import (
-    OUTER,
     PART,
     is_placing,
-    outer_fields,
     parse_content,
     parse_output,
     render_content,
@@ -35,6 +33,7 @@ from dragoman.dialects.responses.thoughts import parse_reasoning, render_reasoni
 from dragoman.dialects.responses.tools import ADDING, both_names, joined, parted
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Message, Role
+from dragoman.model.naming import OUTER, of_what_it_came_in, to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.fields import describe as describe_json
@@ -153,14 +152,14 @@ def _with_answer(turns: list[Message], said: Sequence[Block]) -> list[Message]:
 def placing_of(fields: Fields) -> JsonObject:
     """What a message says beside its content; every block of it carries this."""
     about: JsonObject = {name: value for name in _SPELT if (value := fields.any(name)) is not None}
-    rest: JsonObject = {f"{OUTER}{name}": value for name, value in fields.rest().items() if value is not None}
+    rest: JsonObject = {f"{OUTER}{name}": value for name, value in to_keep(fields.rest()).items() if value is not None}
     return {"~message": about, **rest} if about else rest
 
 
 def about_item(fields: Fields) -> JsonObject:
     """What an item says that nobody took: about itself as spelling, the rest as it is."""
     about: JsonObject = {f"~{name}": value for name in _SPELT if (value := fields.any(name)) is not None}
-    return {**about, **{name: value for name, value in fields.rest().items() if value is not None}}
+    return {**about, **{name: value for name, value in to_keep(fields.rest()).items() if value is not None}}
 
 
 def parse_call(fields: Fields) -> ToolCall:
@@ -242,7 +241,7 @@ def _placing(block: Block) -> JsonObject | None:
 def _head(role: Role, placing: JsonObject) -> JsonObject:
     head: JsonObject = {"type": "message", **object_of(placing.get("~message"))}
     head["role"] = text_of(placing.get("~role")) or role
-    return {**head, **outer_fields(placing)}
+    return {**head, **of_what_it_came_in(placing)}
 
 
 def _opaque(block: Block) -> Json:

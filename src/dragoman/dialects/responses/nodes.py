@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Text, ToolCall, ToolResult
+from dragoman.model.naming import WORD, of_the_node
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -31,7 +32,7 @@ _USUAL: JsonObject = {
 def extra_of(fields: Mapping[str, Json]) -> Extra | None:
     """Fields to keep, if there are any. Some only say how something was spelt: ours begin with a tilde."""
     spelling = frozenset(
-        name for name in fields if name.startswith("~") or name in _SPELLING or fields[name] == _USUAL.get(name, ...)
+        name for name in fields if name.startswith(WORD) or name in _SPELLING or fields[name] == _USUAL.get(name, ...)
     )
     return Extra(FAMILY, dict(fields), spelling) if fields else None
 
@@ -42,8 +43,8 @@ def own_fields(extra: Extra | None) -> JsonObject:
 
 
 def wire_fields(extra: Extra | None) -> JsonObject:
-    """The same without what only remembers a spelling."""
-    return {name: value for name, value in own_fields(extra).items() if not name.startswith("~")}
+    """Those of them that stand on the node itself, as they are written."""
+    return of_the_node(own_fields(extra))
 
 
 def required(fields: Fields, name: str) -> str:

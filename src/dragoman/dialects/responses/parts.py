@@ -20,6 +20,7 @@ from dragoman.dialects.responses.nodes import (
 )
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Text, Where
+from dragoman.model.naming import OUTER, to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.fields import describe as describe_json
@@ -29,8 +30,7 @@ Part: TypeAlias = Text | Media | Opaque
 
 UNREADABLE = "unreadable media"
 PART = "~part"  # on an Opaque: it is a part of a message, not an item
-OUTER = "../"  # before the names of the fields of the message that a block came in
-_PLACING = ("~message", "~role")  # and what else the blocks of one message share
+_PLACING = ("~message", "~role")  # what the blocks of one message share beside its fields
 _TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
 _DATA_URL = re.compile(r"data:([^,;]+)(?:;[^,;]+)*;base64,(.*)", re.DOTALL | re.IGNORECASE)
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:\S")
@@ -94,7 +94,7 @@ def parse_text(fields: Fields, placing: JsonObject) -> Text:
     text = fields.text("text", "")
     noted = tuple(map(parse_annotation, fields.array("annotations", ())))
     rest = {name: value for name, value in fields.rest().items() if name != "type" and value not in (None, [])}
-    return Text(text, citations=noted, extra=extra_of({**placing, **rest}), at=Where(fields.at))
+    return Text(text, citations=noted, extra=extra_of({**placing, **to_keep(rest)}), at=Where(fields.at))
 
 
 def parse_annotation(annotation: Json) -> Opaque:
@@ -123,7 +123,7 @@ def _image(fields: Fields, placing: JsonObject) -> Media:
     inner = Fields(given if nested else {"image_url": given}, fields.path("image_url") if nested else fields.at)
     name = "url" if nested else "image_url"
     url = inner.text(name)
-    extra = _kept(fields, {**placing, **(inner.rest() if nested else {})})
+    extra = _kept(fields, {**placing, **(to_keep(inner.rest()) if nested else {})})
     if found := _DATA_URL.fullmatch(url):
         return Media("image", found[1], "base64", _base64(inner, name, found[2]), extra=extra, at=Where(fields.at))
     if url[:5].lower() == "data:" or not _URL.match(url):
@@ -158,7 +158,7 @@ _MEDIA: dict[str, Callable[[Fields, JsonObject], Media]] = {
 
 def _kept(fields: Fields, placing: JsonObject) -> Extra | None:
     rest = {name: value for name, value in fields.rest().items() if value is not None}
-    return extra_of({**placing, **rest})
+    return extra_of({**placing, **to_keep(rest)})
 
 
 def _base64(fields: Fields, name: str, data: str) -> str:
@@ -179,7 +179,13 @@ def render_content(blocks: Sequence[Block], kind: str) -> Json:
     if not blocks:
         return ""
     first = blocks[0]
-    if len(blocks) == 1 and isinstance(first, Text) and kind == "input_text" and first.text and not _own(first):
+    if (
+        len(blocks) == 1
+        and isinstance(first, Text)
+        and kind == "input_text"
+        and first.text
+        and not wire_fields(first.extra)
+    ):
         plain(first)
         if not first.citations:
             return first.text
@@ -190,7 +196,7 @@ def render_part(block: Block, kind: str) -> Json:
     match block:
         case Text():
             plain(block)
-            fields = _own(block)
+            fields = wire_fields(block.extra)
             if fields.pop("refusal", None) is True:
                 return {"type": "refusal", "refusal": block.text, **fields}
             body: JsonObject = {"type": kind, "text": block.text}
@@ -218,18 +224,8 @@ def is_placing(name: str) -> bool:
     return name.startswith(OUTER) or name in _PLACING
 
 
-def outer_fields(own: JsonObject) -> JsonObject:
-    """What a block remembers of its message's fields."""
-    return {name.removeprefix(OUTER): value for name, value in own.items() if name.startswith(OUTER)}
-
-
-def _own(block: Text | Media) -> JsonObject:
-    """The fields of the part itself, without those of the message that it stood in."""
-    return {name: value for name, value in wire_fields(block.extra).items() if not is_placing(name)}
-
-
 def _render_media(media: Media) -> Json:
-    fields = _own(media)
+    fields = wire_fields(media.extra)
     named: JsonObject = {"filename": media.name} if media.name else {}
     match media.kind, media.how:
         case "image", "base64":

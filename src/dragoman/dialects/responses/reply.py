@@ -18,7 +18,7 @@ from dragoman.dialects.responses.nodes import (
     text_of,
     wire_fields,
 )
-from dragoman.dialects.responses.parts import is_refusal, outer_fields, parse_content, render_part
+from dragoman.dialects.responses.parts import is_refusal, parse_content, render_part
 from dragoman.dialects.responses.request import render_settings
 from dragoman.dialects.responses.thoughts import parse_reasoning, render_thought
 from dragoman.dialects.responses.tools import both_names, namespaces, render_choice, render_tools
@@ -26,6 +26,7 @@ from dragoman.dialects.responses.usage import parse_usage, render_usage
 from dragoman.errors import BadFrame, DragomanError, MalformedRequest, MissingField, UpstreamFault
 from dragoman.model.blocks import Block, Extra, Opaque, Reasoning, Text, ToolCall, Where
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
+from dragoman.model.naming import of_what_it_came_in, to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -83,9 +84,9 @@ def _reply(fields: Fields) -> Reply:
 
 def envelope_extra(rest: JsonObject) -> Extra | None:
     """What a response says about itself beside what every one says; nulls say nothing."""
-    kept = {name: value for name, value in rest.items() if name not in _ENVELOPE and value is not None}
-    extra = extra_of(kept)
-    return None if extra is None else structs.replace(extra, spelling=extra.spelling | (_REPEATED & kept.keys()))
+    told = {name: value for name, value in rest.items() if name not in _ENVELOPE and value is not None}
+    extra = extra_of(to_keep(told))
+    return None if extra is None else structs.replace(extra, spelling=extra.spelling | (_REPEATED & told.keys()))
 
 
 def parse_item(fields: Fields) -> list[Block]:
@@ -220,7 +221,7 @@ class ItemWriter:
         own = own_fields(text.extra)
         item: JsonObject = {"id": self.id_for(text, "message"), "type": "message", "status": "in_progress"}
         item |= {"role": "assistant", "content": []}
-        return {**item, **outer_fields(own)}
+        return {**item, **of_what_it_came_in(own)}
 
     def reasoning(self, block: Reasoning, item_id: str) -> JsonObject:
         sealed: JsonObject = {} if block.seal is None else {"encrypted_content": block.seal.data}

@@ -22,13 +22,13 @@ from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Text, Where
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message, Output, Thinking
+from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
 KNOBS = ("temperature", "top_p")
 _USER_FIELDS = ("user", "safety_identifier")
 _MAX = "max_output_tokens"
-_NESTED = ("text.", "reasoning.")  # paths of what was kept out of inner objects
 
 
 def parse_request(call: Call) -> Conversation:
@@ -53,7 +53,7 @@ def parse_request(call: Call) -> Conversation:
         previous=_previous(fields, kept),
         user=_user(fields, kept),
     )
-    kept |= {name: value for name, value in fields.rest().items() if value is not None}
+    kept |= to_keep({name: value for name, value in fields.rest().items() if value is not None})
     conversation = canonical(structs.replace(conversation, extra=extra_of(kept)))
     if not instructions:
         return conversation
@@ -125,13 +125,13 @@ def _output(fields: Fields, kept: JsonObject) -> Output:
     text.any("format")
     _keep(kept, "text", text)
     if kind != "json_schema":
-        return Output("text" if kind == "text" else "json", extra=extra_of(form.rest()))
+        return Output("text" if kind == "text" else "json", extra=extra_of(to_keep(form.rest())))
     schema = form.any("schema")
     if schema is not None and not isinstance(schema, dict):
         form.fail("schema", f"expected an object, got {describe(schema)}")
     name, strict = form.text("name", ""), form.flag("strict", None)
     rest = {key: value for key, value in form.rest().items() if value is not None}
-    return Output("schema", name, schema, strict, extra_of(rest))
+    return Output("schema", name, schema, strict, extra_of(to_keep(rest)))
 
 
 def _odd(kept: JsonObject, form: JsonObject) -> Output:
@@ -182,9 +182,7 @@ def render_request(conversation: Conversation) -> Call:
     body |= render_settings(conversation)
     if conversation.previous is not None:
         body[str(own_fields(conversation.extra).get("~previous", "previous_response_id"))] = conversation.previous
-    kept = wire_fields(conversation.extra)
-    flat = {name: value for name, value in kept.items() if not name.startswith(_NESTED)}
-    return Call("generate", conversation.model, conversation.stream, {**flat, **body})
+    return Call("generate", conversation.model, conversation.stream, {**wire_fields(conversation.extra), **body})
 
 
 def _led(conversation: Conversation) -> tuple[str, list[Text]]:
@@ -197,7 +195,7 @@ def _led(conversation: Conversation) -> tuple[str, list[Text]]:
 
 def render_settings(conversation: Conversation) -> JsonObject:
     """All that says how to answer, beside the tools; a response repeats it."""
-    kept = wire_fields(conversation.extra)
+    kept = own_fields(conversation.extra)
     body: JsonObject = {}
     if text := _nested(kept, "text") | _render_output(conversation.output):
         body["text"] = text

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from dragoman.dialects.responses.nodes import FAMILY, JsonObject, cannot, extra_of, own_fields, text_of, wire_fields
 from dragoman.model.blocks import Reasoning, Seal, Where
+from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -25,7 +26,7 @@ def parse_reasoning(fields: Fields) -> Reasoning:
     parts: JsonObject = {name: given for name in _KINDS if (given := _array(fields, name))}
     data = fields.text("encrypted_content", "")
     extra: JsonObject = {f"~{name}": value for name in ("id", "status") if (value := fields.any(name)) is not None}
-    extra |= {name: value for name, value in fields.rest().items() if value is not None}
+    extra |= {name: value for name, value in to_keep(fields.rest()).items() if value is not None}
     text = joined_text(parts)
     if parts == {"content": [{"type": "reasoning_text", "text": text}]}:
         extra[IN_CONTENT] = True

@@ -21,10 +21,10 @@ from dragoman.dialects.responses.nodes import (
     text_of,
     wire_fields,
 )
-from dragoman.dialects.responses.parts import OUTER, outer_fields
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Extra, Node, Opaque, ToolCall, Where
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
+from dragoman.model.naming import NAME_AT_HOME, OUTER, of_what_it_came_in, to_keep
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
@@ -32,7 +32,6 @@ N = TypeVar("N", bound=Node)
 
 ADDING = "additional_tools"  # an item
 NAMESPACE = "~namespace"  # on a tool or a call: the namespace it belongs to
-_INNER = "~inner"  # its name in there
 _ADDED = "~added"  # on a tool that came in an item of the input, which still says it
 _NOTHING: Mapping[str, Json] = {}
 _NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
@@ -47,13 +46,13 @@ def joined(namespace: str, name: str) -> str:
 
 def both_names(namespace: str, name: str) -> JsonObject:
     """What a tool or a call remembers of the two names that were joined."""
-    return {NAMESPACE: namespace, _INNER: name} if namespace else {}
+    return {NAMESPACE: namespace, NAME_AT_HOME: name} if namespace else {}
 
 
 def parted(extra: Extra | None, whole: str) -> tuple[str, str]:
     """Both names of a tool; the namespace is empty if it is in none, or was renamed and is known by its one name."""
     own = own_fields(extra)
-    namespace, name = text_of(own.get(NAMESPACE)), text_of(own.get(_INNER))
+    namespace, name = text_of(own.get(NAMESPACE)), text_of(own.get(NAME_AT_HOME))
     joint = whole.removeprefix(namespace).removesuffix(name)
     if namespace and len(namespace + joint + name) == len(whole) and not joint.strip("_"):
         return namespace, name
@@ -127,7 +126,9 @@ def _namespace(fields: Fields) -> Iterable[ToolSpec | Opaque]:
     name = required(fields, "name")
     inside = fields.children("tools")
     # What else the namespace says, the first of its tools carries.
-    about: JsonObject = {f"{OUTER}{key}": value for key, value in fields.rest().items() if value not in (None, "")}
+    about: JsonObject = {
+        f"{OUTER}{key}": value for key, value in to_keep(fields.rest()).items() if value not in (None, "")
+    }
     for tool in inside:
         yield _tool(tool, name, about)
         about = {}
@@ -159,7 +160,7 @@ def _tool(fields: Fields, namespace: str, about: Mapping[str, Json] = _NOTHING) 
 
 
 def _said(fields: Fields) -> JsonObject:
-    return {name: value for name, value in fields.rest().items() if value is not None}
+    return {name: value for name, value in to_keep(fields.rest()).items() if value is not None}
 
 
 def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
@@ -170,7 +171,7 @@ def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
         own = own_fields(tool.extra)
         if is_added(tool):
             continue
-        namespace, about = text_of(own.get(NAMESPACE)), outer_fields(own)
+        namespace, about = text_of(own.get(NAMESPACE)), of_what_it_came_in(own)
         if isinstance(tool, ToolSpec):
             namespace = parted(tool.extra, tool.name)[0]
         if not namespace:
@@ -201,7 +202,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
         body["parameters"] = dict(tool.schema)
     if tool.strict is not None:
         body["strict"] = tool.strict
-    return {**body, **{name: value for name, value in wire_fields(tool.extra).items() if not name.startswith(OUTER)}}
+    return {**body, **wire_fields(tool.extra)}
 
 
 # --- choice

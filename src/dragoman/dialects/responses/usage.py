@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dragoman.dialects.responses.nodes import JsonObject, extra_of, object_of, wire_fields
 from dragoman.model.conversation import Usage
+from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields
 
 _INPUT, _OUTPUT = "input_tokens_details", "output_tokens_details"
@@ -14,7 +15,7 @@ def parse_usage(fields: Fields) -> Usage:
     before, after = fields.maybe_child(_INPUT), fields.maybe_child(_OUTPUT)
     read, write = (_count(before, "cached_tokens"), _count(before, "cache_write_tokens")) if before else (0, 0)
     thought = _count(after, "reasoning_tokens") if after else 0
-    rest = fields.rest()
+    rest = to_keep(fields.rest())
     for name, details in ((_INPUT, before), (_OUTPUT, after)):
         rest[name] = _telling(details.rest()) if details else None
     if total not in {0, given + answered}:

@@ -99,25 +99,26 @@ class Engine:
 
     def passes(self, text: str, carrier: Carrier) -> bool:
         """Whether this text goes out as it came; if so it is taken. The short way, for nearly all prose."""
-        if not self._flows(carrier) or self._first(text) is not None:
+        if self._state or self._held or carrier is not self._carrier or self._first(text) is not None:
+            return False
+        if self._headless is not None and (self._said.begins or self._said.line_ends):
             return False
         self.heard(text)
         return True
 
     def lets(self, run: Run, carrier: Carrier) -> int:
         """How many of these texts go out as they came; they are taken when they are `heard`."""
-        return run.clear(self._first) if self._flows(carrier) else 0
+        if self._state or self._held or carrier is not self._carrier:
+            return 0
+        if self._headless is not None and (self._said.begins or self._said.line_ends):
+            return 0
+        return len(run.row.texts) if self._first(run.text) is None else run.clear(self._first)
 
     def heard(self, text: str) -> None:
         said = self._said
         said.pieces.append(text)
         if len(said.pieces) > MANY or len(text) > LIMIT:
             said.settle()
-
-    def _flows(self, carrier: Carrier) -> bool:
-        if self._state or self._held or carrier is not self._carrier:
-            return False
-        return self._headless is None or not (self._said.begins or self._said.line_ends)
 
     def feed(self, text: str, carrier: Carrier = Carrier.TEXT) -> list[Output]:
         """Take more text."""

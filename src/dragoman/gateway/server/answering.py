@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from dragoman.errors import ClientFault, Fault
-from dragoman.gateway.exchange import BODY_SECONDS, Exchange, header_value, too_large
+from dragoman.gateway.exchange import BODY_SECONDS, ID_HEADERS, Exchange, header_value, too_large
 from dragoman.gateway.limits import Overloaded
 from dragoman.wire.http import Headers, HttpRequest
 
@@ -19,6 +20,7 @@ _ONE_PIECE = 64 * 1024  # bytes of a body that are copied behind the head
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 _STATUS = {status: f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n" for status in range(200, 600)}
 _BODILESS = frozenset({204, 304})
+_IDS = "".join([f"{name}: %s\r\n" for name in ID_HEADERS])
 
 
 class HttpExchange(Exchange):
@@ -184,10 +186,17 @@ class HttpExchange(Exchange):
     def _rendered(self, status: int, headers: Headers, length: str) -> bytes:
         if not self.arrived:
             self.last = True  # what is still to come of the request is not read to its end
-        lines = [f"{name}: {header_value(value)}\r\n" for name, value in (*headers, *self.headers)]
+        ids = _IDS % (self.id, self.id, self.id) if self.id else ""
         close = "connection: close\r\n" if self.last else ""
-        return f"{_STATUS[status]}{''.join(lines)}{length}{close}\r\n".encode("latin-1", "replace")
+        lines = f"{_STATUS[status]}{_lines(headers)}{ids}{_lines(self.headers)}{length}{close}\r\n"
+        return lines.encode("latin-1", "replace")
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+@lru_cache(64)
+def _lines(headers: Headers) -> str:
+    """Header lines; most answers have the same."""
+    return "".join([f"{name}: {header_value(value)}\r\n" for name, value in headers])

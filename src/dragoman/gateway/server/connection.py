@@ -33,6 +33,7 @@ from dragoman.gateway.server.carrier import (
     TARGET_TOO_LONG,
     TOO_SLOW,
 )
+from dragoman.gateway.server.usual import Mould, mould_of
 from dragoman.wire.http import HttpRequest, parse_headers
 
 if sys.platform != "win32":
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 _LINGER_SECONDS = 2.0
 _LINGER_BYTES = 64 * 1024 * 1024
+_PATIENCE = 4  # moulds learnt without a request that was of one
 _NO_HTTP = Fault("invalid", "the request's body is not framed as HTTP has it", 400)
 _METHODS = {method.encode(): method for method in ("GET", "HEAD", "POST")}
 
@@ -67,8 +69,10 @@ class Connection(asyncio.Protocol):
         "_discarded",
         "_fields",
         "_in_head",
+        "_mould",
         "_moved",
         "_parser",
+        "_patience",
         "_queue",
         "_reading",
         "_refusal",
@@ -102,6 +106,8 @@ class Connection(asyncio.Protocol):
         self._deaf = False  # nothing is read any more
         self._discarded = 0
         self._moved = self._still_since = 0.0
+        self._mould = carrier.mould  # of the requests that it sends, probably
+        self._patience = _PATIENCE
 
     # --- for the loop
 
@@ -115,6 +121,10 @@ class Connection(asyncio.Protocol):
             self._discarded += len(data)
             if self._discarded > _LINGER_BYTES:
                 self.abort()
+            return
+        idle = self._current is None and not self._in_head
+        if idle and self._mould is not None and (request := self._mould.fill(data)) is not None:
+            self._take_usual(request, self._mould)
             return
         if self._parser is None:
             self._parser = HttpRequestParser(self)
@@ -133,6 +143,8 @@ class Connection(asyncio.Protocol):
             if self._barren > HEAD_BYTES:
                 self._refusal = HEAD_TOO_LONG
                 self._no_further()
+        elif idle and self._patience:
+            self._learn(data)
 
     def eof_received(self) -> None:
         if self._current is not None:
@@ -290,6 +302,23 @@ class Connection(asyncio.Protocol):
         exchange.paused = self._write_paused
         self.deadline = self._carrier.now + BODY_SECONDS if exchange is self._arriving else inf
         self._carrier.begin(exchange)
+
+    def _take_usual(self, request: HttpRequest, mould: Mould) -> None:
+        self._patience = _PATIENCE
+        exchange = HttpExchange(self, request, target=mould.target, version="1.1", began=self._carrier.time())
+        exchange.like = mould
+        exchange.take(request.body)
+        exchange.arrive()
+        self._begin(exchange)
+
+    def _learn(self, data: bytes) -> None:
+        """Remember what the next request will probably look like, if these bytes were one."""
+        exchange = self._current
+        if exchange is not None and exchange.arrived and not exchange.last:
+            self._patience -= 1
+            learnt = mould_of(data, exchange.request, exchange.target)
+            if learnt is not None:
+                self._mould = self._carrier.mould = learnt
 
     def _hand_over(self, arriving: HttpExchange) -> None:
         chunks = self._chunks

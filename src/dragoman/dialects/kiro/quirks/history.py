@@ -41,12 +41,14 @@ class _Building:
         self._filled: dict[str, list[Where]] = {}  # places that had no text, by the one that they got
 
     def message(self, message: Message) -> Message:
-        if _is_built(message):
+        role = message.role
+        if role == "user":
+            blocks = self._user(message)
+        elif _is_built(message.blocks):
             return message
-        blocks = self._user(message) if message.role == "user" else self._assistant(message)
-        if blocks == message.blocks:
-            return message
-        return Message(message.role, blocks, extra=message.extra, at=message.at)
+        else:
+            blocks = self._assistant(message)
+        return message if blocks == message.blocks else Message(role, blocks, extra=message.extra, at=message.at)
 
     def tell(self) -> None:
         for words, places in self._filled.items():
@@ -61,7 +63,13 @@ class _Building:
             )
 
     def _user(self, message: Message) -> tuple[Block, ...]:
-        results = [self._result(block) for block in message.blocks if isinstance(block, ToolResult)]
+        results: list[ToolResult] = []
+        for block in message.blocks:
+            if type(block) is ToolResult:
+                results.append(block if _is_one_text(block) else self._result(block))
+        if results and len(results) == len(message.blocks):  # so it is with most
+            self._fill(message, RESULTS_ONLY)
+            return (*results, Text(RESULTS_ONLY, at=message.at))
         images = [block for block in message.blocks if isinstance(block, Media)]
         texts = [block for block in message.blocks if isinstance(block, Text)]
         if not texts:
@@ -102,8 +110,6 @@ class _Building:
                 return None
 
     def _result(self, result: ToolResult) -> ToolResult:
-        if _is_one_text(result):
-            return result
         texts = [part for part in result.content if isinstance(part, Text)]
         if not texts:
             self._fill(result, NO_OUTPUT)
@@ -135,20 +141,17 @@ class _Building:
         self._filled.setdefault(words, []).append(node.at)
 
 
-def _is_built(message: Message) -> bool:
+def _is_built(blocks: tuple[Block, ...]) -> bool:
     """Whether it is a text that is not too long, and calls after it: most of what the model has said is that."""
-    blocks = message.blocks
-    if message.role != "assistant" or not blocks:
-        return False
-    text = blocks[0]
+    text = blocks[0] if blocks else None
     if not isinstance(text, Text) or len(text.text) > LONGEST_ASSISTANT:
         return False
-    return not [call for call in blocks[1:] if not isinstance(call, ToolCall)]
+    return not [call for call in blocks[1:] if type(call) is not ToolCall]
 
 
 def _is_one_text(result: ToolResult) -> bool:
     content = result.content
-    return len(content) == 1 and isinstance(content[0], Text) and len(content[0].text) <= LONGEST_RESULT
+    return len(content) == 1 and type(content[0]) is Text and len(content[0].text) <= LONGEST_RESULT
 
 
 def _cut(words: str, longest: int) -> str:

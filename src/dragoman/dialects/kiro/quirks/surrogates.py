@@ -40,9 +40,8 @@ class WholeCharacters:
 
 
 def _are_whole(held: Inventory) -> bool:
-    texts = [text.text for text in held.texts] + [thought.text for thought in held.thoughts]
-    texts += [part.text for part in held.parts if type(part) is Text]
-    suspects = [text for text in texts if not text.isascii()]
+    suspects = [text for text in held.words if not text.isascii()]
+    suspects += [thought.text for thought in held.thoughts]
     return all(map(_is_whole, suspects)) and not any(map(_has_halves, [call.arguments for call in held.calls]))
 
 
