@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import socket
 import time
@@ -15,7 +16,7 @@ from botocore.credentials import Credentials
 from msgspec import structs
 
 from dragoman.errors import NotAuthorised
-from dragoman.gateway.auth import Gatekeeper
+from dragoman.gateway.auth import Gatekeeper, sign
 from dragoman.gateway.guard import Guard
 from dragoman.simulator import Simulator, running_simulator
 from dragoman.wire.http import HttpRequest
@@ -108,6 +109,52 @@ def test_a_signature_with_another_key_or_of_another_hour_is_not_good() -> None:
         Gatekeeper(KEY, now=lambda: time.time() + 3600).check(signed())
 
 
+def test_a_signature_of_an_hour_to_come_is_not_good_either() -> None:
+    with pytest.raises(NotAuthorised, match="clock"):
+        Gatekeeper(KEY, now=lambda: time.time() - 3600).check(signed())
+
+
+def claimed(covered: tuple[str, ...], body: bytes = b"{}", **more: str) -> HttpRequest:
+    """A request that is signed with our key, over as much of it as its signer likes."""
+    moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    given = {"host": "127.0.0.1:8787", "x-amz-date": moment, **{k.replace("_", "-"): v for k, v in more.items()}}
+    request = HttpRequest("POST", "/model/a/converse", headers=tuple(given.items()), body=body)
+    signature = sign(request, KEY.encode(), moment, "eu-west-3", "bedrock", covered)
+    who = f"Credential=anybody/{moment[:8]}/eu-west-3/bedrock/aws4_request"
+    claim = f"AWS4-HMAC-SHA256 {who}, SignedHeaders={';'.join(covered)}, Signature={signature}"
+    return structs.replace(request, headers=(*request.headers, ("authorization", claim)))
+
+
+@pytest.mark.parametrize(
+    ("covered", "good"),
+    [(("host", "x-amz-date"), True), (("x-amz-date",), False), (("host",), False), (("content-type",), False)],
+)
+def test_a_signature_must_cover_the_name_and_the_time(covered: tuple[str, ...], good: bool) -> None:
+    request = claimed(covered)
+    if good:
+        Gatekeeper(KEY).check(request)
+    else:
+        with pytest.raises(NotAuthorised):
+            Gatekeeper(KEY).check(request)
+
+
+def test_the_hash_that_a_signer_claims_must_be_that_of_the_body() -> None:
+    covered = ("host", "x-amz-content-sha256", "x-amz-date")
+    request = claimed(covered, x_amz_content_sha256=hashlib.sha256(b"{}").hexdigest())
+    Gatekeeper(KEY).check(request)
+    with pytest.raises(NotAuthorised):
+        Gatekeeper(KEY).check(structs.replace(request, body=b'{"another": true}'))
+
+
+@pytest.mark.parametrize("key", ["", "x-api-key: wrong\r\n", "authorization: Bearer wrong\r\n"])
+def test_who_does_not_know_the_key_is_told_before_it_has_sent_its_body(home: House, key: str) -> None:
+    host, port = home.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as client:
+        head = f"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\n{key}content-length: 90000\r\n\r\n"
+        client.sendall(head.encode())  # and nothing of it
+        assert client.recv(65536).startswith(b"HTTP/1.1 401 ")
+
+
 def test_a_gateway_without_a_key_cannot_be() -> None:
     with pytest.raises(ValueError, match="key"):
         Gatekeeper("")
@@ -181,6 +228,40 @@ def test_two_hosts_an_odd_encoding_and_long_heads_are_refused() -> None:
     long = HttpRequest("POST", "/" + "x" * 9000, headers=(("host", "localhost"),))
     fault = guard.refusal(long)
     assert fault is not None and fault.status == 414
+
+
+@pytest.mark.parametrize(
+    ("target", "version", "headers", "status"),
+    [
+        ("/v1/messages", "1.1", {"transfer_encoding": "chunked", "content_length": "5"}, 400),
+        ("/v1/messages", "1.0", {"transfer_encoding": "chunked"}, 400),
+        ("/v1/messages", "1.1", {"transfer_encoding": "xchunked"}, 400),
+        ("/v1/messages", "2.0", {}, 505),
+        ("/v1/messages", "0.9", {}, 505),
+        ("/v1/messages", "1.1", {"upgrade": "h2c"}, 400),
+        ("/v1/messages", "1.1", {"expect": "the-moon"}, 417),
+        ("/v1/mess\x7fages", "1.1", {}, 400),
+        ("/v1/mess ages", "1.1", {}, 400),
+        ("/v1/mess\xe4ges", "1.1", {}, 400),
+        ("/v1/messages#x", "1.1", {}, 400),
+        ("http://evil.test/v1/messages", "1.1", {}, 400),
+        ("*", "1.1", {}, 400),
+        ("/" + "x" * 9000, "1.1", {}, 414),
+        ("/v1/messages", "1.1", {"transfer_encoding": "Chunked", "expect": "100-Continue"}, None),
+        ("/v1/messages", "1.0", {"content_length": "5", "content_encoding": "identity"}, None),
+    ],
+)
+def test_what_a_server_might_let_through_is_refused_whoever_carries_it(
+    target: str, version: str, headers: dict[str, str], status: int | None
+) -> None:
+    """The parsers of both servers stop some of it themselves; another server under ASGI need not."""
+    fault = Guard("127.0.0.1").refusal(asked(**headers), target=target, version=version)
+    assert (fault and fault.status) == status
+
+
+@pytest.mark.parametrize("host", ["localhost.", "LocalHost.:8787", "127.0.0.1.", "my.box."])
+def test_a_name_that_ends_with_its_dot_is_the_same_name(host: str) -> None:
+    assert Guard("127.0.0.1", ["my.box"]).refusal(asked(host)) is None
 
 
 def test_the_gateway_asks_its_guard_first(home: House) -> None:

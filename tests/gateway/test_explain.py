@@ -112,6 +112,24 @@ def test_the_gateway_keeps_what_an_upstream_refused(enabled: bool, tmp_path: Pat
     assert KEY not in everything and "something-else" not in everything and "the-upstream-secret" not in everything
 
 
+def test_a_key_is_not_kept_wherever_a_client_has_put_it(tmp_path: Path) -> None:
+    shaped = "sk-ant-0123456789abcdefgh"
+    with (
+        running_simulator("openai", script=parse('then = "last"\n[[turn]]\nstatus = 400\nmessage = "no"')) as simulator,
+        house(upstream("one", "openai", simulator.url), tmp_path, explain=True) as home,
+    ):
+        path = f"/v1beta/models/{shaped}:generateContent?%6bey=something-else&x={KEY}"
+        body = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}], shaped: KEY, KEY: shaped}
+        status, headers, _ = home.ask(path, body)
+        assert status == 400
+        kept = Ring(tmp_path / "refusals").load(headers["x-request-id"])
+    assert kept is not None
+    assert kept.asked.line == "POST /v1beta/models/***:generateContent?%6bey=***&x=***"
+    assert (kept.model, "***" in str(kept.notes)) == ("***", True)
+    everything = (tmp_path / "refusals" / f"{kept.id}.json").read_text()
+    assert not [secret for secret in (shaped, "something-else", KEY) if secret in everything]
+
+
 def test_a_refusal_inside_a_stream_is_kept_too(tmp_path: Path) -> None:
     script = '[[turn]]\nparts = [{ text = "Well" }, { wait = 0.1 }, { exception = "server", message = "broke" }]'
     with (

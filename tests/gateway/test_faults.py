@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,14 @@ def test_a_page_of_html_instead_of_an_answer_is_a_readable_error(tmp_path: Path)
         status, _, body = home.ask("/v1/chat/completions", chat())
         assert status == 503
         assert "503" in json.loads(body)["error"]["message"]
+
+
+def test_a_refusal_of_many_megabytes_keeps_its_status_and_is_not_read(tmp_path: Path) -> None:
+    said = b'{"type":"error","error":{"type":"invalid_request_error","message":"%b"}}' % (b"words " * 1_000_000)
+    page = b"HTTP/1.1 400 Bad Request\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (len(said), said)
+    with answering(page) as url, house(upstream("one", "anthropic", url), tmp_path) as home:
+        status, _, body = home.ask("/v1/chat/completions", chat())
+        assert (status, b"words" in body, len(body) < 1000) == (400, False, True)
 
 
 def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
@@ -348,7 +356,7 @@ def answering(raw: bytes, after: float = 0.0) -> Iterator[str]:
                 connection, _ = listening.accept()
             except OSError:
                 return
-            with connection:
+            with connection, suppress(ConnectionError):  # whoever asked may have heard enough
                 connection.recv(65536)
                 time.sleep(after)
                 connection.sendall(raw)

@@ -32,6 +32,7 @@ class Client:
 
     def __init__(self, stall: float = 60.0) -> None:
         self.got: list[dict[str, Any]] = []
+        self.pings = 0  # asked for
         self.reads = asyncio.Event()
         self.reads.set()
         self.left = asyncio.Event()
@@ -50,13 +51,14 @@ class Client:
     def body(self) -> bytes:
         return b"".join(message.get("body", b"") for message in self.got)
 
-    def outlet(self, silence: float = 60.0) -> Outlet:
-        return Outlet(self.exchange, self, silence=silence, pulse=Pulse())
+    def outlet(self, silence: float = 60.0, hold: float = 60.0) -> Outlet:
+        return Outlet(self.exchange, self, silence=silence, hold=hold, pulse=Pulse())
 
     def headers(self) -> Headers:
         return (("a", "b"),)
 
     def ping(self) -> bytes:
+        self.pings += 1
         return b"ping "
 
 
@@ -179,6 +181,42 @@ async def test_whoever_speaks_needs_no_sign_of_life() -> None:
 
 
 @in_loop
+async def test_a_sign_of_life_that_is_due_as_the_answer_ends_is_not_sent() -> None:
+    client = Client()
+    outlet = client.outlet(silence=1.0)
+    outlet.push(b"x")
+    now = asyncio.get_running_loop().time()
+    outlet.release()
+    outlet.check(now)
+    outlet.check(now + 2)  # it is due, in the next turn of the loop
+    outlet.end(b"y")
+    await asyncio.sleep(0.01)
+    await client.exchange.close()
+    assert (client.body, client.pings) == (b"xy", 0)
+
+
+@in_loop
+async def test_a_client_that_does_not_read_gets_no_signs_of_life_until_it_reads_again() -> None:
+    client = Client()
+    outlet = client.outlet(silence=0.02)
+    outlet.release()
+    client.reads.clear()
+    outlet.push(b"x" * (HIGH + 1))
+    held = client.exchange.paused
+    await asyncio.sleep(0.1)
+    client.reads.set()
+    while client.exchange.paused:
+        await asyncio.sleep(0.001)
+    assert held
+    assert client.body == b"x" * (HIGH + 1)  # five would have come meanwhile
+    await asyncio.sleep(0.05)
+    assert client.body.endswith(b"ping ")
+    outlet.close()
+    client.exchange.end()
+    await client.exchange.close()
+
+
+@in_loop
 async def test_a_client_that_reads_nothing_for_long_is_given_up() -> None:
     client = Client(stall=0.05)
     outlet = client.outlet(silence=0.01)
@@ -254,6 +292,12 @@ def test_each_failure_has_one_remedy(error: DragomanError, step: Step) -> None:
     assert next_step(error) == step
 
 
+@pytest.mark.parametrize("error", [refused("server"), refused("rate_limit", 3.0)], ids=["ours", "what it says"])
+def test_waits_are_spread_so_that_many_do_not_come_back_at_once(error: DragomanError) -> None:
+    waits = [Patience().wait(error, 2) or 0 for _ in range(100)]
+    assert max(waits) - min(waits) > 0.1
+
+
 def test_waits_grow_and_keep_to_what_the_upstream_says() -> None:
     patience = Patience()
     assert all(0.2 <= (patience.wait(refused("server"), tries) or 0) <= 2.0 for tries in range(10))
@@ -269,3 +313,34 @@ def test_retries_are_a_fifth_of_the_traffic_and_never_less_than_three() -> None:
         budget.request(5.0)
     assert sum(budget.allows(5.0) for _ in range(50)) == 7
     assert budget.allows(16.0)
+
+
+@in_loop
+async def test_what_was_held_long_enough_is_seen_and_what_is_dropped_begins_anew() -> None:
+    client = Client()
+    outlet = client.outlet(hold=0.2)
+    outlet.push(b"before an answer ")
+    await asyncio.sleep(0.3)
+    assert client.got == []  # nobody has answered, so there is nothing to be seen
+    outlet.feed_from(Tap())
+    await asyncio.sleep(0.1)
+    outlet.drop()
+    outlet.feed_from(Tap())
+    outlet.push(b"answered")
+    await asyncio.sleep(0.15)
+    assert client.got == []
+    await asyncio.sleep(0.15)
+    assert client.body == b"answered"
+    outlet.end()
+    await client.exchange.close()
+
+
+@in_loop
+async def test_without_a_hold_an_answer_is_seen_at_once() -> None:
+    client = Client()
+    outlet = client.outlet(hold=0.0)
+    outlet.feed_from(Tap())
+    await asyncio.sleep(0.01)
+    assert [message["type"] for message in client.got] == ["http.response.start"]
+    outlet.end()
+    await client.exchange.close()

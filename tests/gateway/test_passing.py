@@ -15,10 +15,13 @@ from hypothesis import strategies as st
 
 import dragoman.dialects as registry
 from dragoman.dialects.base import Call
+from dragoman.dialects.openai.skim import skim_request
+from dragoman.gateway.familiar import Familiar
 from dragoman.gateway.passing import Passing
 from dragoman.simulator import parse, running_simulator
 from dragoman.translate import Plan, plan
 from dragoman.wire.frame import Payload
+from dragoman.wire.http import HttpRequest
 from tests.gateway.house import chat, house, messages, upstream
 
 HELLO: Any = {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
@@ -321,3 +324,43 @@ def test_limits_hold_for_plain_questions_too(tmp_path: Path) -> None:
         status, _, answer = home.ask("/v1/chat/completions", {"model": "m", "messages": turns})
         assert (status, b"server.limits.messages" in answer) == (400, True)
         assert not simulator.requests
+
+
+# --- a question like one that was asked before
+
+
+def test_a_name_that_stands_for_another_model_is_never_sent_itself(tmp_path: Path) -> None:
+    with running_simulator("openai") as simulator:
+        text = upstream("one", "openai", simulator.url)
+        text += '[[routes]]\nmatch = "alias"\nupstream = "one"\nmodel = "real"\n'
+        text += '[[routes]]\nmatch = "real"\nupstream = "one"\n'
+        with house(text, tmp_path) as home:
+            for model in ("real", "real", "alias", "real", "alias"):
+                assert home.ask("/v1/chat/completions", chat(model))[0] == 200
+        assert [json.loads(each.body)["model"] for each in simulator.requests] == ["real"] * 5
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_setting_asks_for_is_done_to_every_answer_and_not_to_the_first_alone(
+    stream: bool, tmp_path: Path
+) -> None:
+    script = parse('then = "last"\n[[turn]]\ntext = "<think>hm</think>yes"')
+    with running_simulator("openai", script=script) as simulator:
+        text = upstream("one", "openai", simulator.url, "translation.think_tags = true")
+        with house(text, tmp_path) as home:
+            told = [home.ask("/v1/chat/completions", chat(stream=stream))[2] for _ in range(3)]
+    assert not [body for body in told if b"think>" in body or b'"hm"' not in body]
+
+
+def test_models_without_end_are_not_all_remembered() -> None:
+    dialect, familiar = registry.get("openai"), Familiar()
+    for number in range(1000):
+        for model in (f"m{number}", "x" * 300 + str(number)):
+            request = HttpRequest("POST", "/v1/chat/completions", body=json.dumps(chat(model)).encode())
+            plain, call = skim_request(request.body), dialect.binding.match(request)
+            assert plain is not None
+            assert call is not None
+            made = plan(dialect, dialect, dialect.codec.parse_request(call))
+            familiar.learn(plain, made, request, dialect.binding.wrap(made.call()))
+    assert 0 < len(familiar._outlines) <= 256
+    assert all(len(str(place)) < 400 for place in familiar._outlines)

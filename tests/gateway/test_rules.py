@@ -375,6 +375,15 @@ def test_rule_8_a_whole_answer_counts_too(tmp_path: Path) -> None:
         wait_until(lambda: home.running.gateway.status()["in_flight_bytes"] == 0)
 
 
+def test_rule_8_what_was_held_of_an_answer_that_broke_does_not_count_when_it_is_asked_again(tmp_path: Path) -> None:
+    long = "x" * 600_000
+    script = f'[[turn]]\ntext = "{long}"\ncut = {{ byte = 590000, how = "close" }}\n[[turn]]\ntext = "{long}"'
+    with behind(script, tmp_path, server__limits__in_flight=1024 * 1024) as (home, simulator):
+        status, _, body = home.ask("/v1/chat/completions", ASK["/v1/chat/completions"])
+        assert (status, simulator.total) == (200, 2), body[:300]
+        wait_until(lambda: home.running.gateway.status()["in_flight_bytes"] == 0)
+
+
 def test_rule_8_text_of_tool_arguments_is_held_within_four_megabytes() -> None:
     held = [each.HELD_LIMIT for each in (leaks, raw_call, markup, object_arguments, serialize_blocks)]
     assert max(*held, calls._MOST_HELD) <= 4 * 1024 * 1024
@@ -462,6 +471,22 @@ def test_rule_10_a_probe_that_goes_well_opens_the_way(tmp_path: Path) -> None:
         breaker._clock = lambda: now() + 6
         assert home.ask("/v1/messages", ASK["/v1/messages"])[0] == 200
         assert (simulator.total, breaker.describe()) == (6, [])
+
+
+@every_stream
+def test_rule_10_a_probe_that_has_begun_to_answer_opens_the_way_before_it_ends(client: str, tmp_path: Path) -> None:
+    script = '[[turn]]\nstatus = [500, 500, 500, 500, 500]\nmessage = "broken"\n'
+    script += '[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]\n[[turn]]\ntext = "Back."'
+    with behind(script, tmp_path) as (home, simulator):
+        for _ in range(3):
+            assert home.ask("/v1/messages", ASK["/v1/messages"])[0] >= 500
+        breaker, now = home.running.gateway.breaker, time.monotonic
+        breaker._clock = lambda: now() + 6
+        raw = RawClient(home, client, STREAMING[client])
+        raw.read_until(b"Begin.")
+        assert home.ask("/v1/messages", ASK["/v1/messages"])[0] == 200
+        raw.leave()
+        assert simulator.total == 7
 
 
 SPENT = 'then = "last"\n[[turn]]\nstatus = [429]\nretry_after = 600\nmessage = "slow down"\n[[turn]]\ntext = "Back."'
@@ -655,6 +680,43 @@ def test_rule_13_past_a_limit_the_client_is_told_which(
         assert simulator.total == 0
         assert time.process_time() - began < 5
         assert home.lines()[0]["outcome"] == "refused"
+
+
+@every_client
+def test_rule_13_too_many_values_are_refused_before_anybody_reads_them(client: str, tmp_path: Path) -> None:
+    with behind('[[turn]]\ntext = "x"', tmp_path, server__limits__nodes=1000) as (home, simulator):
+        status, _, body = home.ask(client, b'{"model": "m", "x": [' + b"[]," * 2000)  # whoever reads it finds no JSON
+        assert (status, "server.limits.nodes" in error_in(body), simulator.total) == (413, True, 0), body
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("more", "status", "words"),
+    [
+        ({"messages": [{"role": ("user", "assistant")[at % 2], "content": "x"} for at in range(5)]}, 400, "messages"),
+        ({"messages": [{"role": ("user", "assistant")[at % 2], "content": "x"} for at in range(401)]}, 413, "nodes"),
+        ({"messages": [{"role": "user", "content": "x" * 10_000}]}, 413, "max_body"),
+        ({"user": [[[[[[[["deep"]]]]]]]]}, 400, "depth"),
+        (tools("/v1/chat/completions", 3), 400, "tools"),
+    ],
+    ids=["messages", "nodes", "body", "depth", "tools"],
+)
+def test_rule_13_the_limits_hold_for_a_question_like_others_that_were_asked_before(
+    more: dict[str, Any], status: int, words: str, stream: bool, tmp_path: Path
+) -> None:
+    limits = {f"server__limits__{name}": most for name, most in (("messages", 4), ("nodes", 1000), ("depth", 8))}
+    flags: dict[str, Any] = {
+        **limits,
+        "server__limits__tools": 2,
+        "server__max_body": 20_000 if words == "nodes" else 8000,
+    }
+    with behind('then = "last"\n[[turn]]\ntext = "x"', tmp_path, "openai", **flags) as (home, simulator):
+        plain = chat(MODEL, stream=stream)
+        for _ in range(3):
+            assert home.ask("/v1/chat/completions", plain)[0] == 200
+        found, _, body = home.ask("/v1/chat/completions", {**plain, **more})
+        assert (found, f".{words}" in error_in(body), simulator.total) == (status, True, 3), body
+        assert home.ask("/v1/chat/completions", plain)[0] == 200
 
 
 @every_client

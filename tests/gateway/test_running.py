@@ -20,14 +20,14 @@ import anthropic
 import pytest
 
 from dragoman.errors import LocalMisuse
-from dragoman.gateway import admin
+from dragoman.gateway import admin, sink
 from dragoman.gateway.app import Gateway
 from dragoman.gateway.observe import Journal, Record
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import running_gateway
 from dragoman.model.conversation import Stop, Usage, Why
 from dragoman.simulator import parse, running_simulator
-from tests.gateway.house import KEY, RawClient, chat, configured, house, messages, upstream, wait_until
+from tests.gateway.house import KEY, House, RawClient, chat, configured, house, messages, upstream, wait_until
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -71,6 +71,26 @@ def test_ten_requests_with_an_expired_login_make_one_refresh(path: str, tmp_path
         assert (paths.count("/refreshToken"), paths.count("/generateAssistantResponse")) == (1, 10)
         assert {received.status for received in simulator.requests} == {200}
         assert json.loads(login.read_text())["accessToken"] != "old"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_login_that_the_service_refuses_before_its_time_is_renewed_and_the_client_hears_nothing(
+    stream: bool, tmp_path: Path
+) -> None:
+    script = parse('[tokens]\naccess = []\nrefresh = ["r1"]\nrotate = true')
+    with running_simulator("kiro", script=script) as simulator:
+        login = tmp_path / "kiro-auth-token.json"
+        token = {"accessToken": "old", "refreshToken": "r1", "expiresAt": "2099-01-01T00:00:00.000Z"}
+        token |= {"region": "us-east-1", "authMethod": "social", "endpoint": simulator.url}
+        login.write_text(json.dumps(token | {"profileArn": "arn:aws:codewhisperer:us-east-1:123456789012:profile/ABC"}))
+        login.chmod(0o600)
+        text = f'[upstreams.kiro]\npreset = "kiro"\nbase_url = "{simulator.url}"\ncredentials = "ide:{login}"\n'
+        with house(text, tmp_path) as home:
+            for _ in range(2):
+                assert home.ask("/v1/messages", messages("claude-sonnet-4.5", stream=stream))[0] == 200
+        asked = [(each.path, each.status) for each in simulator.requests]
+        chat_path = "/generateAssistantResponse"
+        assert asked == [(chat_path, 403), ("/refreshToken", 200), (chat_path, 200), (chat_path, 200)]
 
 
 def test_status_and_metrics_are_for_this_user_alone(tmp_path: Path) -> None:
@@ -120,6 +140,21 @@ def test_a_reload_swaps_all_and_what_runs_keeps_the_old(tmp_path: Path) -> None:
         assert headers["dragoman-upstream"] == "two"
         assert b"message_stop" in client.read_all()
         assert (first.total, second.total) == (1, 1)
+
+
+def test_a_reload_with_another_key_lets_the_old_one_in_no_more(tmp_path: Path) -> None:
+    old, new = "dgm_the-old-key-0123456789abcdef", "dgm_the-new-key-0123456789abcdef"
+    with running_simulator("openai") as simulator:
+        configs = [configured(upstream("one", "openai", simulator.url), server__key=key) for key in (old, new)]
+        journal = Journal(Redactor(), stream=io.StringIO())
+        with running_gateway(configs[0], state=tmp_path, journal=journal) as running:
+            home = House(running, io.StringIO(), tmp_path)
+            for _ in range(2):
+                assert [home.ask("/v1/chat/completions", chat(), key=key)[0] for key in (old, new)] == [200, 401]
+            assert running.loop is not None
+            asyncio.run_coroutine_threadsafe(running.gateway.reload(configs[1]), running.loop).result(5)
+            assert [home.ask("/v1/chat/completions", chat(), key=key)[0] for key in (old, new)] == [401, 200]
+        assert simulator.total == 3
 
 
 def test_a_stop_lets_streams_end(tmp_path: Path) -> None:
@@ -270,6 +305,24 @@ def test_secrets_are_masked_by_value_by_shape_and_by_name() -> None:
         ("x-amz-security-token", "***"),
         ("accept", "z"),
     )
+
+
+def test_a_stop_leaves_no_line_unwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines that come at once are gathered for a moment; a real file has all of them when the gateway has ended."""
+    monkeypatch.setattr(sink, "_GATHER", 60.0)
+    count, script = 10, parse('then = "last"\n[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]')
+    with running_simulator("openai", script=script) as simulator, (tmp_path / "log").open("w") as stream:
+        config = configured(upstream("one", "openai", simulator.url), server__drain=0)
+        journal = Journal(Redactor(), stream=stream, form="json")
+        with running_gateway(config, state=tmp_path, journal=journal, key=KEY) as running:
+            home = House(running, io.StringIO(), tmp_path)
+            clients = [RawClient(home, "/v1/chat/completions", chat(stream=True)) for _ in range(count)]
+            for client in clients:
+                client.read_until(b"Begin.")
+        for client in clients:
+            client.leave()
+        lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [line["outcome"] for line in lines if line["event"] == "request"] == ["cut"] * count
 
 
 def test_a_log_that_cannot_be_written_is_not_worth_a_request() -> None:

@@ -22,10 +22,12 @@ from dragoman.gateway.observe import Journal
 from dragoman.gateway.private import write_private
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import running_gateway
+from dragoman.simulator import running_simulator
 from dragoman.upstream.credentials import Secret, StaticKey
 from dragoman.upstream.spellings import spellings
 from dragoman.wire.http import HttpRequest
-from tests.gateway.house import QUICK, House, chat, messages
+from tests.gateway.house import KEY, QUICK, House, chat, house, messages, upstream
+from tests.gateway.test_faults import answering
 from tests.security.parrot import Parrot, forms, parrot
 
 # No shape that is known: only their values give them away. Some have characters that JSON, URLs and base64 spell anew.
@@ -210,6 +212,32 @@ def test_point_18_no_log_metric_status_answer_or_file_holds_a_secret(
     assert log.getvalue() or level == "error"
 
 
+def test_point_18_a_key_in_the_place_of_a_models_name_is_in_no_metric_and_no_line(tmp_path: Path) -> None:
+    with running_simulator("openai") as simulator, house(upstream("one", "openai", simulator.url), tmp_path) as home:
+        for model in (KEY, STRAYS["shape"]):
+            assert home.ask("/v1/chat/completions", chat(model))[0] == 200
+        lines = home.lines(2)
+        told = home.running.gateway.metrics().decode() + json.dumps(home.running.gateway.status()) + json.dumps(lines)
+    assert 'model="***"' in told
+    assert not [secret for secret in (KEY, STRAYS["shape"]) if secret in told]
+
+
+@pytest.mark.parametrize(("path", "ask"), [("/v1/messages", messages), ("/v1/chat/completions", chat)])
+def test_point_18_a_refusal_that_comes_after_a_sign_of_life_is_told_without_the_key_it_quotes(
+    path: str, ask: Any, tmp_path: Path
+) -> None:
+    said = b'{"type":"error","error":{"type":"invalid_request_error","message":"no: the-upstream-secret"}}'
+    page = b"HTTP/1.1 400 Bad\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (len(said), said)
+    with (
+        answering(page, after=0.5) as url,
+        house(upstream("one", "anthropic", url), tmp_path, server__ping=0.1) as home,
+    ):
+        status, _, body = home.ask(path, ask(stream=True))
+        assert (status, b"no: ***" in body, b"the-upstream-secret" in body) == (200, True, False), body
+        home.lines()
+        assert "the-upstream-secret" not in home.text
+
+
 def test_point_15_a_bug_is_told_without_the_secrets_in_it(planted: tuple[Parrot, Path]) -> None:
     _, file = planted
     log = io.StringIO()
@@ -234,7 +262,16 @@ def test_point_15_no_value_shows_its_secret(planted: tuple[Parrot, Path]) -> Non
         gateway = running.gateway
         fleet = gateway.fleet
         assert fleet is not None
-        values = [config, config.upstreams, gateway, running, fleet, gateway._keeper, *config.secrets()]
+        values = [
+            config,
+            config.upstreams,
+            gateway,
+            running,
+            fleet,
+            gateway._door,
+            gateway._door.keeper,
+            *config.secrets(),
+        ]
         for backend in fleet.backends:
             values += [backend, backend.upstream, *backend._credentials]
             values += [vars(each) for each in backend._credentials if hasattr(each, "__dict__")]

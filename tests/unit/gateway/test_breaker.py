@@ -262,6 +262,25 @@ def test_success_anywhere_in_the_scope_ends_a_pause(ward: Ward) -> None:
     assert ward.refuses(model="a") is None
 
 
+def test_a_probe_that_goes_well_ends_the_pause_of_a_whole_credential(ward: Ward) -> None:
+    ward.fail(error=refused("quota", 3600.0), model="a")
+    assert ward.refuses(model="b") is not None
+    ward.clock.now += 301
+    ward.succeed(model="b")
+    assert ward.refuses(model="a") is None
+    assert ward.breaker.describe() == []
+
+
+def test_whoever_keeps_pauses_is_told_when_one_begins_and_when_it_ends_early(ward: Ward) -> None:
+    told: list[int] = []
+    ward.breaker.changed = lambda: told.append(len(ward.breaker.kept()))
+    ward.fail(error=refused("rate_limit", 600.0))
+    assert told == [1]
+    ward.clock.now += 301
+    ward.succeed()
+    assert told == [1, 0]
+
+
 def test_a_rate_limit_without_a_time_is_a_failure_like_others(ward: Ward) -> None:
     """One 429 of a busy moment shall not stop everybody."""
     ward.fail(4, refused("rate_limit"))

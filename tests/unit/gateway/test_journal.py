@@ -9,8 +9,11 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, TextIO
+
+import pytest
 
 from dragoman.gateway.observe import Journal, Record
 from dragoman.gateway.redaction import Redactor
@@ -92,6 +95,95 @@ def test_what_waits_is_written_when_the_reader_is_back_without_another_line() ->
         lines = asyncio.run(scene(reading, journal)).decode().splitlines()
         assert [json.loads(line)["number"] for line in lines] == list(range(2000))
         assert journal.dropped == 0
+
+
+SECRETS = ("the-secret-of-the-tests", "one-that-came-later", "sk-of-a-known-shape-0123456789")
+
+
+def _with_secrets(journal: Journal, known: list[str]) -> None:
+    """A line alone, then a handful at once, in all of which somebody says a secret; one becomes known in between."""
+    for number in range(20):
+        if number == 10:
+            known.append(SECRETS[1])
+        told = SECRETS[:1] + SECRETS[2:] if number < 10 else SECRETS
+        journal.event("info", "line", number=number, said=" and ".join(told))
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["each by itself", "in one go"])
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_no_secret_reaches_a_real_file_whether_lines_come_alone_or_many_at_once(
+    form: Any, running: bool, tmp_path: Path
+) -> None:
+    known = list(SECRETS[:1])
+
+    async def busy(journal: Journal) -> None:
+        _with_secrets(journal, known)
+        await asyncio.sleep(0.1)
+        _with_secrets(journal, known)
+
+    with (tmp_path / "log").open("w") as stream:
+        journal = Journal(Redactor(lambda: known), stream=stream, form=form)
+        if running:
+            asyncio.run(busy(journal))
+        else:
+            _with_secrets(journal, known)
+        journal.close()
+        text = (tmp_path / "log").read_text()
+    assert text.count("\n") == (40 if running else 20) == text.count("line")
+    assert not [secret for secret in SECRETS if secret in text]
+    assert text.count("***") >= 50
+
+
+def test_no_secret_waits_in_the_clear_for_a_reader_that_stopped() -> None:
+    with pipe() as (reading, stream):
+        journal = Journal(Redactor(lambda: SECRETS), stream=stream, form="json")
+        for _ in range(3000):
+            journal.event("info", "line", said=" ".join(SECRETS), text="x" * 60)
+        lines = [line for line in _resume(reading, journal) if line["event"] == "line"]
+    assert len(lines) == 3000
+    assert {line["said"] for line in lines} == {"*** *** ***"}
+
+
+def test_the_last_lines_are_written_when_the_log_is_closed_and_those_before_without_it() -> None:
+    async def scene(reading: int, journal: Journal) -> tuple[bytes, bytes]:
+        os.set_blocking(reading, False)
+        for number in range(3):
+            journal.event("info", "line", number=number)
+        until = time.monotonic() + 5
+        early = b""
+        while early.count(b"\n") < 3 and time.monotonic() < until:
+            await asyncio.sleep(0.005)
+            with suppress(BlockingIOError):
+                early += os.read(reading, 65536)
+        for number in range(3, 6):  # at once after others: they would be gathered
+            journal.event("info", "line", number=number)
+        journal.close()
+        return early, os.read(reading, 65536)
+
+    with pipe() as (reading, stream):
+        early, last = asyncio.run(scene(reading, Journal(Redactor(), stream=stream, form="json")))
+    assert [json.loads(line)["number"] for line in early.splitlines()] == [0, 1, 2]
+    assert [json.loads(line)["number"] for line in last.splitlines()] == [3, 4, 5]
+
+
+def test_a_busy_log_is_written_in_few_goes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write, writes = os.write, list[int]()
+
+    def counted(handle: int, data: bytes) -> int:
+        writes.append(handle)
+        return write(handle, data)
+
+    async def scene(journal: Journal) -> None:
+        for number in range(30):
+            journal.event("info", "line", number=number)
+        await asyncio.sleep(0.1)
+
+    with (tmp_path / "log").open("w") as stream:
+        journal = Journal(Redactor(), stream=stream, form="json")
+        monkeypatch.setattr(os, "write", counted)
+        asyncio.run(scene(journal))
+        assert 1 < writes.count(stream.fileno()) < 5
+        assert (tmp_path / "log").read_text().count("\n") == 30
 
 
 def test_a_line_longer_than_a_pipe_comes_whole() -> None:

@@ -1,0 +1,59 @@
+"""What a power cut leaves: the content is on disk before it gets its name, and the name before anybody relies on it.
+
+A kill cannot tell, since the system writes for the dead; so the calls are listened to.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dragoman.gateway.private import write_private
+from dragoman.upstream.kiro.durable import replace_file
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc what a descriptor is of")
+NEW = b'{"token": "new"}' * 1000
+
+
+def _first(path: Path, data: bytes) -> None:
+    path.unlink()
+    write_private(path, data, replace=False)
+
+
+WRITERS: list[Callable[[Path, bytes], None]] = [replace_file, write_private, _first]
+
+
+@pytest.mark.parametrize("write", WRITERS, ids=["a login", "a file of ours", "a first key"])
+def test_content_is_synced_before_it_gets_its_name_and_its_folder_after(
+    write: Callable[[Path, bytes], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, heard = tmp_path / "file", list[str]()
+    write_private(path, b"old")
+    sync, rename, link = os.fsync, os.replace, os.link
+
+    def synced(handle: int) -> None:
+        found = Path(f"/proc/self/fd/{handle}").readlink()
+        whole = found.is_file() and found.read_bytes() == NEW
+        heard.append("folder" if found == tmp_path else "content" if whole and found != path else f"odd {found.name}")
+        sync(handle)
+
+    def named(how: Callable[..., None]) -> Callable[..., None]:
+        def call(source: str, target: str, *args: object, **kwargs: object) -> None:
+            if Path(target) == path:
+                heard.append("name")
+            how(source, target, *args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", named(rename))
+    monkeypatch.setattr(os, "link", named(link))
+    write(path, NEW)
+    assert heard == ["content", "name", "folder"]
+    assert path.read_bytes() == NEW
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
