@@ -143,7 +143,8 @@ def plan(
         noted = len(notes)
         changed, maker = each.forward(sent, notes)
         altered |= len(notes) > noted and not getattr(each, "only_asks", False)
-        if changed.messages is not sent.messages or changed.system is not sent.system:
+        moved = changed.messages is not sent.messages or changed.system is not sent.system
+        if moved and not getattr(each, "keeps_form", False):
             changed = canonical(changed, sent)  # what a filter leaves may be less than a text
         sent = changed.knowing(sent)
         if maker is not None:

@@ -73,7 +73,7 @@ class _Aliases:
     def __init__(self, alphabet: Alphabet, rule: str, notes: Notes, family: str = "") -> None:
         self._alphabet = alphabet
         self._family = family
-        self._legal = _rules(alphabet)[0].fullmatch
+        self._legal, self._illegal = _rules(alphabet)[0].fullmatch, _rules(alphabet)[1].search
         self._rule = rule
         self._notes = notes
         self._aliases: dict[str, str] = {}
@@ -85,7 +85,7 @@ class _Aliases:
 
     def allow(self, texts: set[str]) -> bool:
         """Whether none of these needs an alias: most requests have none that does."""
-        if [text for text in texts if not self._legal(text)]:
+        if "" in texts or max(map(len, texts), default=0) > self._alphabet.limit or self._illegal("".join(texts)):
             return False
         self._aliases.update(zip(texts, texts, strict=True))
         return True

@@ -24,6 +24,7 @@ from dragoman.gateway.server.running import Server
 
 _SEND_BUFFER = 256 * 1024  # so that the kernel does not hold megabytes for a client that does not read
 _BACKLOG = 2048
+_COLLECT = (5_000, 10, 10)  # a long conversation is thousands of values, and none of them a cycle
 
 
 class Running:
@@ -96,6 +97,7 @@ def serve(
                 await server.serve(listening, lambda: ready(running) if ready else None)
 
     gc.freeze()  # what is loaded by now stays: no collection need look at it
+    gc.set_threshold(*_COLLECT)
     gc.enable()
     with contextlib.closing(listening), asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(main())

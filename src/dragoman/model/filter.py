@@ -28,6 +28,10 @@ MakeBack: TypeAlias = Callable[[Notes], Back]
 
 
 class Filter(Protocol):
+    """One whose only changes ask for more than the client did has `only_asks = True`; one that leaves messages in
+    canonical form, whatever it does to them, may say so by `keeps_form = True`.
+    """
+
     @property
     def name(self) -> str: ...
 

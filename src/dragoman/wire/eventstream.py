@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from struct import Struct as Layout
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 from zlib import crc32
 
@@ -128,25 +128,35 @@ class Message(Struct, frozen=True):
 # --- decoding
 
 
+# How long a message is, the checksum up to the string, and what gives its head, the string's inside, tail and checksum.
+_Kind: TypeAlias = tuple[int, int, Callable[[bytes, int], tuple[Any, ...]]]
+_NO_KIND: _Kind = (sys.maxsize, 0, Layout("").unpack_from)
+
+
 class Mould(Struct, frozen=True, gc=False):
     """A message without the inside of one JSON string in its payload."""
 
     head: bytes  # from the headers to the string
     payload: int  # where it begins
     tail: bytes
-    lengths: dict[bytes, tuple[int, int]]  # of preludes: the message's length, and the checksum up to the string
+    kinds: dict[bytes, _Kind]  # of messages, by their preludes
 
-    def length(self, prelude: bytes) -> tuple[int, int]:
+    def kind(self, prelude: bytes) -> _Kind:
         """Check a prelude; one that no message of this mould has is longer than all there are."""
+        if len(prelude) < _PRELUDE_SIZE:
+            return _NO_KIND
         try:
             total, payload = _prelude(prelude)
         except BadFrame:
-            return sys.maxsize, 0
-        if payload != self.payload or total < _PRELUDE_SIZE + len(self.head) + len(self.tail) + 4:
-            return sys.maxsize, 0
-        found = total, crc32(prelude + self.head)
-        if len(self.lengths) < _MOST_LENGTHS:
-            self.lengths[prelude] = found
+            return _NO_KIND
+        head, tail = len(self.head), len(self.tail)
+        inside = total - _PRELUDE_SIZE - head - tail - 4
+        if payload != self.payload or inside < 0:
+            return _NO_KIND
+        parts = Layout(f">{_PRELUDE_SIZE}x{head}s{inside}s{tail}sI").unpack_from
+        found = total, crc32(prelude + self.head), parts
+        if len(self.kinds) < _MOST_LENGTHS:
+            self.kinds[prelude] = found
         return found
 
 
@@ -218,23 +228,21 @@ class EventStreamDecoder:
 
     def row(self, mould: Mould, chunk: bytes = b"") -> Row | None:
         """See FrameDecoder. Whatever is wrong with a message ends the row, and is told when its turn comes."""
-        head, tail = mould.head, mould.tail
+        head, tail, kinds = mould.head, mould.tail, mould.kinds
         buffer, begin = (chunk, 0) if chunk else (self._buffer, self._at)
         if self._held or self._buffer if chunk else self._tired:
             return None
-        first, size, start, cut = begin, len(buffer), _PRELUDE_SIZE + len(head), -len(tail)
-        checksum, lengths, insides = _CRC.unpack_from, mould.lengths, []
-        unclear = b"\\" + tail  # `strings` could not tell where it ends
-        while buffer.startswith(head, begin + _PRELUDE_SIZE):
+        first, size, insides = begin, len(buffer), []
+        while True:
             prelude = buffer[begin : begin + _PRELUDE_SIZE]
-            total, so_far = lengths.get(prelude) or mould.length(prelude)
+            total, so_far, parts = kinds.get(prelude) or mould.kind(prelude)
             end = begin + total
-            rest = buffer[begin + start : end - 4]
-            if end > size or crc32(rest, so_far) != checksum(buffer, end - 4)[0]:
+            if end > size:
                 break
-            if not rest.endswith(tail) or rest.endswith(unclear):
+            before, inside, behind, checksum = parts(buffer, begin)
+            if before != head or behind != tail or crc32(behind, crc32(inside, so_far)) != checksum:
                 break
-            insides.append(rest[:cut])
+            insides.append(inside)
             begin = end
         texts = strings(insides) if insides else None
         if texts is None:
@@ -242,7 +250,7 @@ class EventStreamDecoder:
             return None
         if not chunk:
             self._at = begin
-        return Row(texts, insides, buffer[first:begin], start + len(tail) + 4)
+        return Row(texts, insides, buffer[first:begin], _PRELUDE_SIZE + len(head) + len(tail) + 4)
 
     # --- messages
 

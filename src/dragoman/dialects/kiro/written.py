@@ -66,13 +66,13 @@ def written_turn(message: Message, model: str, origin: str) -> UserTurn | Assist
 
 def _user(blocks: tuple[Block, ...], model: str, origin: str) -> UserTurn | None:
     """Results and a text after them."""
-    *others, text = blocks
+    text = blocks[-1]
     if type(text) is not Text:
         return None
-    if not others:
+    if len(blocks) == 1:
         return UserTurn(_User(model, text.text, origin))
     results: list[_Result] = []
-    for block in others:
+    for block in blocks[:-1]:
         if type(block) is not ToolResult or block.extra is not None or len(block.content) != 1:
             return None
         part = block.content[0]
@@ -84,13 +84,13 @@ def _user(blocks: tuple[Block, ...], model: str, origin: str) -> UserTurn | None
 
 def _assistant(blocks: tuple[Block, ...]) -> AssistantTurn | None:
     """A text and calls after it."""
-    text, *others = blocks
+    text = blocks[0]
     if type(text) is not Text:
         return None
-    if not others:
+    if len(blocks) == 1:
         return AssistantTurn(_Assistant(text.text))
     uses: list[_Use] = []
-    for block in others:
+    for block in blocks[1:]:
         if type(block) is not ToolCall or block.extra is not None or type(block.arguments) is not ObjectText:
             return None
         uses.append(_Use(block.id, block.name, Raw(block.arguments.data)))

@@ -24,6 +24,7 @@ class BuildHistory:
     """Every turn with one text that says something (rules 6, 7), of bearable length (rule 51), in one order."""
 
     name = "kiro.build_history"
+    keeps_form = True  # results, then a text that is never empty, then the rest
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
         building = _Building(notes)
@@ -41,8 +42,11 @@ class _Building:
         self._filled: dict[str, list[Where]] = {}  # places that had no text, by the one that they got
 
     def message(self, message: Message) -> Message:
-        role = message.role
-        if role == "user":
+        role, blocks = message.role, message.blocks
+        if role == "user" and len(blocks) == 1 and _is_one_text(blocks[0]):  # so it is with most
+            self._fill(message, RESULTS_ONLY)
+            blocks = (blocks[0], Text(RESULTS_ONLY, at=message.at))
+        elif role == "user":
             blocks = self._user(message)
         elif _is_built(message.blocks):
             return message
@@ -67,7 +71,7 @@ class _Building:
         for block in message.blocks:
             if type(block) is ToolResult:
                 results.append(block if _is_one_text(block) else self._result(block))
-        if results and len(results) == len(message.blocks):  # so it is with most
+        if results and len(results) == len(message.blocks):
             self._fill(message, RESULTS_ONLY)
             return (*results, Text(RESULTS_ONLY, at=message.at))
         images = [block for block in message.blocks if isinstance(block, Media)]
@@ -149,9 +153,12 @@ def _is_built(blocks: tuple[Block, ...]) -> bool:
     return not [call for call in blocks[1:] if type(call) is not ToolCall]
 
 
-def _is_one_text(result: ToolResult) -> bool:
-    content = result.content
-    return len(content) == 1 and type(content[0]) is Text and len(content[0].text) <= LONGEST_RESULT
+def _is_one_text(block: Block) -> bool:
+    """Whether it is a result with a text that is not too long."""
+    if type(block) is not ToolResult or len(block.content) != 1:
+        return False
+    text = block.content[0]
+    return type(text) is Text and len(text.text) <= LONGEST_RESULT
 
 
 def _cut(words: str, longest: int) -> str:

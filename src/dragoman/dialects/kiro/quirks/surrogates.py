@@ -12,7 +12,7 @@ from dragoman.model.conversation import Conversation, Inventory, Message, ToolSp
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, Raw
 
 REPLACEMENT = "\ufffd"
 _LONE = re.compile("[\ud800-\udfff]")
@@ -84,14 +84,12 @@ def _whole(text: str) -> str:
 
 
 def _is_whole(text: str) -> bool:
-    """Whether there is no half character in it; encoders know sooner than a pattern, and this one soonest of them."""
-    for encoding in ("latin-1", "utf-8"):
-        try:
-            text.encode(encoding)
-        except UnicodeEncodeError:
-            continue
-        return True
-    return False
+    """Whether there is no half character in it; the text keeps its bytes for whoever writes it."""
+    try:
+        Raw(text)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _has_halves(arguments: str) -> bool:
