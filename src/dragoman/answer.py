@@ -39,31 +39,31 @@ Mask: TypeAlias = Callable[[Fault], Fault]  # gives the same one if there is not
 class WaysBack:
     """All ways back of a plan as one, last change first."""
 
-    __slots__ = ("_backs", "_routes", "notes")
+    __slots__ = ("backs", "notes", "routes")
 
     def __init__(self, plan: Plan) -> None:
         self.notes = Notes(refuse=False)
-        self._backs = [make(self.notes) for make in reversed(plan.makers)]
-        self._routes = _routes(tuple(map(type, self._backs)))
+        self.backs = [make(self.notes) for make in reversed(plan.makers)]
+        self.routes = _routes(tuple(map(type, self.backs)))
 
     def feed(self, events: Events) -> Events:
         first = 0
         while len(events) == 1:
-            for position in self._routes[type(events[0])].concerned:
+            for position in self.routes[type(events[0])].concerned:
                 if position >= first:
-                    told = self._backs[position].feed(events)
+                    told = self.backs[position].feed(events)
                     if told is not events:
                         events, first = told, position + 1
                         break
             else:
                 return events
-        for back in self._backs[first:]:
+        for back in self.backs[first:]:
             events = back.feed(events)
         return events
 
     def lets(self, run: Run) -> int:
         """How many of its deltas, from the first on, pass as they are."""
-        lets, backs = self._routes[run.kind].lets, self._backs
+        lets, backs = self.routes[run.kind].lets, self.backs
         if lets is None:
             return 0
         size = len(run.row.texts)
@@ -74,8 +74,8 @@ class WaysBack:
 
     def heard(self, run: Run) -> None:
         """All of it has passed."""
-        for position, tell in self._routes[run.kind].hear:
-            tell(self._backs[position], run)
+        for position, tell in self.routes[run.kind].hear:
+            tell(self.backs[position], run)
 
 
 class _Route(Struct, frozen=True):
@@ -100,7 +100,8 @@ class _Routes(dict[type[Event], _Route]):
         backs = self._backs
         concerned = tuple([at for at, back in enumerate(backs) if kind in getattr(back, "reads", {kind})])
         lets = tuple([(at, found) for at in concerned if (found := getattr(backs[at], "lets", None))])
-        hear = tuple([(at, found) for at in concerned if (found := getattr(backs[at], "heard", None))])
+        hearing = [at for at in concerned if kind in getattr(backs[at], "hears", {kind})]
+        hear = tuple([(at, found) for at in hearing if (found := getattr(backs[at], "heard", None))])
         self[kind] = route = _Route(concerned, lets if len(lets) == len(concerned) else None, hear)
         return route
 
@@ -130,6 +131,7 @@ class Progress:
 
 
 _WATCHED: frozenset[type[Event]] = frozenset({Started, UsageReported, Stopped, Failed})
+_BACKSLASH = 0x5C
 _DELTAS: frozenset[type[Event]] = frozenset({TextDelta, ReasoningDelta, ArgumentsDelta})
 _LAST: frozenset[type[Event]] = frozenset({Finished, Failed})
 
@@ -183,13 +185,11 @@ class Answer:
         run = sole(chunk)
         if run is None:
             return self._write(self._reader.feed(chunk))
-        out: list[bytes] = []
         try:
-            if not self._filled(run, out):
-                self._add(next(run.steps()), out)  # its only one
+            told = None if self._keeps_frames else self._lone(run)
         except DragomanError as error:
-            return self._failed(error, out)
-        return b"".join(out)
+            return self._failed(error, [])
+        return self._write([run]) if told is None else told
 
     def close(self, broken: Fault | None = None) -> bytes:
         """The upstream's bytes are over. The client's stream always ends with its dialect's end or its error."""
@@ -229,6 +229,30 @@ class Answer:
                 for step in rest.part(0, alone).steps():
                     self._add(step, out)
                 at, alone = at + alone, alone * 2
+
+    def _lone(self, run: Run) -> bytes | None:
+        """What `_filled` would write of a run that is one delta; None if nothing. Written out: most events that do not
+        hurry come here, and find every cache cold."""
+        make, ways, kind = self._hole, self._ways, run.kind
+        route, backs = ways.routes[kind], ways.backs
+        if make is None or self.over or route.lets is None:
+            return None
+        for position, ask in route.lets:
+            if not ask(backs[position], run):
+                return None
+        hole = make(kind, run.key)
+        if hole is None:
+            return None
+        for position, tell in route.hear:
+            tell(backs[position], run)
+        if (heard := self._heard) is not None:
+            heard(run)
+        self.progress.begun = True
+        if hole is not self._filling[0]:
+            self._filling = hole, *self._binding.around(hole)
+        _, before, after = self._filling
+        inside = run.row.insides[0]
+        return before + (inside if _BACKSLASH not in inside else respelt(run.row.texts, [inside])[0]) + after
 
     def _filled(self, run: Run, out: list[bytes]) -> int:
         """How many of the run's deltas, from the first on, went out at once."""

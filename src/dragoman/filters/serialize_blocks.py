@@ -48,6 +48,7 @@ class _Waiting:
 class _Queue:
     """The block at the head is out and streams; `_waiting` holds the others in the order they began."""
 
+    hears = frozenset({ArgumentsDelta})  # of a call that is being told
     __slots__ = ("_closed_early", "_failed", "_head", "_held", "_scanner", "_stops", "_waiting")
 
     def __init__(self, _notes: Notes) -> None:

@@ -18,7 +18,8 @@ class Back(Protocol):
     shown to it.
 
     One that lets most deltas pass may have `lets(run: Run) -> int`, how many of a run, from the first on, would pass
-    as they are: those are not shown to it, but told to `heard(run: Run)`, if it has that.
+    as they are: those are not shown to it, but told to `heard(run: Run)`, if it has that; only those of the kinds in
+    `hears`, if it has that.
     """
 
     def feed(self, events: Events) -> Events: ...

@@ -157,7 +157,10 @@ class SseDecoder:
         if not chunk.startswith(mould.begin) or not chunk.endswith(mould.end):
             return None
         literal = chunk[mould.start : mould.stop]
-        text = string(literal)
+        try:
+            text = read_string(literal)
+        except TROUBLE:
+            return None
         if not text:
             return None
         return Row([text], [literal[1:-1]], chunk, mould.rim)
