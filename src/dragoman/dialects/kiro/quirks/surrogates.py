@@ -12,7 +12,7 @@ from dragoman.model.conversation import Conversation, Inventory, Message, ToolSp
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
-from dragoman.wire.jsonio import Json, Raw
+from dragoman.wire.jsonio import Json, ObjectText, Raw
 
 REPLACEMENT = "\ufffd"
 _LONE = re.compile("[\ud800-\udfff]")
@@ -85,6 +85,8 @@ def _whole(text: str) -> str:
 
 def _is_whole(text: str) -> bool:
     """Whether there is no half character in it; the text keeps its bytes for whoever writes it."""
+    if type(text) is ObjectText:
+        return True
     try:
         Raw(text)
     except UnicodeEncodeError:
