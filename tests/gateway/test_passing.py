@@ -18,6 +18,8 @@ from dragoman.dialects.base import Call
 from dragoman.dialects.openai.skim import skim_request
 from dragoman.gateway.familiar import Familiar
 from dragoman.gateway.passing import Passing
+from dragoman.model.blocks import Text
+from dragoman.model.conversation import Conversation, Message
 from dragoman.simulator import parse, running_simulator
 from dragoman.translate import Plan, plan
 from dragoman.wire.frame import Payload
@@ -364,3 +366,17 @@ def test_models_without_end_are_not_all_remembered() -> None:
             familiar.learn(plain, made, request, dialect.binding.wrap(made.call()))
     assert 0 < len(familiar._outlines) <= 256
     assert all(len(str(place)) < 400 for place in familiar._outlines)
+
+
+@pytest.mark.parametrize("end", [b"data: [DONE]\n\n", b'data: {"error":{"message":"no more","code":500}}\n\n'])
+def test_what_an_upstream_says_after_the_end_in_the_same_read_passes_to_nobody(end: bytes) -> None:
+    dialect = registry.get("openai")
+    asked = Conversation("m", (Message("user", (Text("hi"),)),), stream=True)
+    passing = Passing(plan(dialect, dialect, asked))
+    chunk = b'data: {"id":"c","object":"chat.completion.chunk","model":"m","choices":[%b]}\n\n'
+    said = chunk % b'{"index":0,"delta":{"role":"assistant","content":"one"},"finish_reason":null}'
+    stop = chunk % b'{"index":0,"delta":{},"finish_reason":"stop"}'
+    late = chunk % b'{"index":0,"delta":{"content":"late"},"finish_reason":null}'
+    assert passing.feed(said + stop + end + late) == said + stop + end
+    assert passing.over
+    assert passing.feed(late) == b""

@@ -81,7 +81,7 @@ class Passing:
                     return end
             steps = self._reader.resume() if self._lost else []
         self.over = self._reader.over
-        return self._rest() if self.over else self._whole_frames()
+        return self._to_the_end() if self.over else self._whole_frames()
 
     def _heard(self, step: Step) -> bytes | None:
         """Take note of what a frame said; give the end of the stream if it must be told in other words."""
@@ -170,6 +170,13 @@ class Passing:
         end = held.rfind(last) + len(last)
         self._held = [held[end:]] if end < len(held) else []
         return self._asked_for(held[:end])
+
+    def _to_the_end(self) -> bytes:
+        """What is held up to the frame that was the end: what an upstream says after it is for nobody."""
+        held, last = b"".join(self._held), self._frames.last
+        self._held = []
+        end = held.find(last) if last else -1
+        return self._asked_for(held if end < 0 else held[: end + len(last)])
 
     def _rest(self) -> bytes:
         rest = b"".join(self._held)
