@@ -178,7 +178,7 @@ class Attempts:
         self._record.attempts += 1
         try:
             if not gate.take():
-                await gate.enter()
+                await gate.wait()
             inside = True
             reply = await backend.open(self._request(backend), credential, self._plan(backend).sent)
             fault = await delivery.take(reply, self._plan(backend), self._begun)

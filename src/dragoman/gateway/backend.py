@@ -57,10 +57,8 @@ class Gate:
     def waiting(self) -> int:
         return self._slots.waiting
 
-    async def enter(self) -> None:
+    async def wait(self) -> None:
         """Take a slot, when it is our turn. Raises Busy."""
-        if self.take():
-            return
         try:
             await self._slots.wait(self._limits.queue_wait)
         except Full as full:

@@ -161,7 +161,7 @@ class Pulse:
 
     def add(self, outlet: Outlet) -> None:
         self._outlets.add(outlet)
-        gap = min(self._gap, outlet.silence / _BEATS, outlet.hold / _BEATS)
+        gap = min(self._gap, outlet.silence / _BEATS, (outlet.hold or outlet.silence) / _BEATS)
         self._gap = max(gap, _LEAST_BEAT)
         if self._timer is None:
             self._wait()

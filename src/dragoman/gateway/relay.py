@@ -135,7 +135,8 @@ class Relay:
             credential = backend.credentials(attempts.session(), target.model)[0]
             if backend.rests(credential, target.model):
                 return None
-            await backend.gate.enter()
+            if not backend.gate.take():
+                await backend.gate.wait()
             try:
                 request = backend.dressed(backend.dialect.binding.wrap(call))
                 reply = await backend.open(request, credential, made.sent)
