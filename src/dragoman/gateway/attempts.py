@@ -265,8 +265,8 @@ class Attempts:
 
     def session(self) -> str:
         """What ties the requests of one conversation together, so that they share a credential and its caches."""
-        told = [field for field in self._exchange.request.headers if field[0] in _SESSION_HEADERS and field[1]]
-        return min(told, key=lambda field: _SESSION_HEADERS.index(field[0]))[1] if told else self.asked.user
+        told = {name: value for name, value in self._exchange.request.headers if name in _SESSION_HEADERS and value}
+        return next(told[name] for name in _SESSION_HEADERS if name in told) if told else self.asked.user
 
     def _request(self, backend: Backend) -> HttpRequest:
         made, given = self._plan(backend), self._exchange.request
@@ -307,10 +307,8 @@ class Attempts:
         if not ring.enabled:
             return
         try:
-            made, request = (
-                self._plan(backend),
-                self._request(backend),
-            )  # rendered again: nobody holds it while an answer comes
+            made = self._plan(backend)
+            request = self._request(backend)  # rendered again: nobody holds it while an answer comes
         except DragomanError:  # what the client went on from is not known any more
             return
         way = (self._exchange.id, self._client.name, backend.name)
