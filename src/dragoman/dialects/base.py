@@ -25,7 +25,7 @@ from dragoman.wire.jsonio import Json
 Operation: TypeAlias = Literal["generate", "count", "models"]
 
 
-class Outline(list[Json]):
+class Extent(list[Json]):
     """Instead of an array that was read: what of it goes deep, as deep as it went, and how many values were beside."""
 
     __slots__ = ("beside",)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from dragoman.dialects.base import Outline
+from dragoman.dialects.base import Extent
 from dragoman.errors import ClientFault, Fault, MalformedRequest, TooLarge
 from dragoman.model.conversation import Conversation, ToolSpec
 from dragoman.wire import jsonio
@@ -93,7 +93,7 @@ def check_tree(tree: Json, size: int, limits: RequestLimits) -> Shape:
                 refers = refers or "$ref" in value  # type: ignore[operator]
             elif kind is list:
                 inside += value  # type: ignore[arg-type]
-            elif kind is Outline:
+            elif kind is Extent:
                 inside += value  # type: ignore[arg-type]
                 nodes += value.beside  # type: ignore[union-attr]
         if nodes > limits.nodes:

@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from dragoman.dialects.anthropic.blocks import parse_block
 from dragoman.dialects.anthropic.request import MESSAGES, conversation_of
-from dragoman.dialects.base import Call, Outline
+from dragoman.dialects.base import Call, Extent
 from dragoman.errors import DragomanError
 from dragoman.model.blocks import Block, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Message
@@ -101,7 +101,7 @@ def read_usual(data: bytes, hints: dict[str, str]) -> Call | None:
         asked = conversation_of(Call("generate", told.model, told.stream, body, hints), messages)
     except (DragomanError, jsonio.JsonError, RecursionError):
         return None
-    return Call("generate", told.model, told.stream, {"messages": reading.outline(), **body}, hints, asked)
+    return Call("generate", told.model, told.stream, {"messages": reading.extent(), **body}, hints, asked)
 
 
 class _Reading:
@@ -114,11 +114,11 @@ class _Reading:
         self._items: list[Json] = []  # blocks that take Fields to read
         self._deep: list[Json] = []  # of arguments, what is no string
 
-    def outline(self) -> Outline:
+    def extent(self) -> Extent:
         # The lists stand for a message and its content, a call and its arguments, all of which were counted.
         if self._deep:
-            return Outline([[[*self._items, [self._deep]]]], self._values - 4)
-        return Outline([[self._items]], self._values - 2) if self._items else Outline((), self._values)
+            return Extent([[[*self._items, [self._deep]]]], self._values - 4)
+        return Extent([[self._items]], self._values - 2) if self._items else Extent((), self._values)
 
     def message(self, told: _Message, at: Where) -> Message:
         content, place = told.content, Where(at, "content")
