@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -19,9 +19,12 @@ from dragoman.dialects.anthropic import request as anthropic_request
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro.quirks import results as kiro_results
 from dragoman.dialects.kiro.quirks import surrogates as kiro_surrogates
-from dragoman.dialects.kiro.tokens import estimate, estimate_input, estimate_messages
+from dragoman.dialects.kiro.tokens import bound_input, estimate, estimate_input, estimate_messages
 from dragoman.dialects.openai import messages as openai_messages
-from dragoman.errors import DragomanError
+from dragoman.dialects.openai.chunk import beside_the_stop, beside_the_usual
+from dragoman.dialects.openai.reply import envelope_rest, parse_stop
+from dragoman.dialects.openai.usage import parse_usage, plain_usage
+from dragoman.errors import DragomanError, MissingField
 from dragoman.filters import PairTools, carry_seals, drop_foreign, fill_empty, object_arguments, rename_tools
 from dragoman.filters import pair_tools as pairing
 from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, ToolResult, Where
@@ -30,6 +33,7 @@ from dragoman.model.conversation import Conversation, Message
 from dragoman.model.notes import Notes
 from dragoman.translate import plan
 from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
 from dragoman.wire.http import HttpRequest
 from tests import strategies
 
@@ -223,3 +227,50 @@ def test_a_name_that_stands_twice_is_found_with_the_tree_at_hand(
         text = json.dumps(tree).replace("a:", "a\\u003A")
     data = around.format(text).encode()
     assert jsonio.doubled(data, jsonio.decode(data)) == jsonio.doubled(data) == ("x" if "x" in around else None)
+
+
+# --- a stream's few frames that are no deltas (openai), and how long a conversation is (kiro)
+
+odd = st.sampled_from([None, 0, 3, "x", [], {}, {"a": 1}, True, 1.5])
+counts = st.one_of(st.integers(-2, 9), st.booleans(), st.none(), st.floats(0, 9), st.text(max_size=1))
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "cost"]), counts
+    )
+)
+@example({"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5})
+@example({"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 6})
+@example({"prompt_tokens": 1, "completion_tokens": 0, "total_tokens": True})
+def test_counts_without_details_are_what_the_long_way_reads(told: dict[str, Any]) -> None:
+    plain = plain_usage(told)
+    if plain is not None:
+        assert plain == parse_usage(Fields(dict(told), "usage", MissingField))
+
+
+@given(st.dictionaries(st.sampled_from(["id", "usage", "service_tier", "system_fingerprint", "provider"]), odd))
+@example({"service_tier": "flex"})
+def test_a_first_chunk_that_says_no_more_than_usual_has_nothing_beside_it(fields: dict[str, Any]) -> None:
+    data = json.dumps({"object": "chat.completion.chunk", "choices": [], **fields}).encode()
+    assert envelope_rest(beside_the_usual(data)) == envelope_rest(json.loads(data))
+
+
+@given(st.dictionaries(st.sampled_from(["stop_reason", "matched_stop", "logprobs", "native"]), odd))
+@example({"stop_reason": "END"})
+def test_a_stop_that_says_no_more_than_usual_has_nothing_beside_it(fields: dict[str, Any]) -> None:
+    choice = {"index": 0, "delta": {}, "finish_reason": "stop", **fields}
+    data = json.dumps({"choices": [choice]}).encode()
+    beside = {name: value for name, value in choice.items() if name != "logprobs"}
+    assert parse_stop("stop", beside_the_stop(data, 0), ("END",)) == parse_stop("stop", beside, ("END",))
+
+
+@given(st.lists(st.text(st.characters(categories=None), max_size=40), max_size=4), st.text(max_size=20))
+@example(["é" * 30], "")
+@example(["\ud800" * 30], "")
+@example(["語" * 30, "a" * 9], "ü")
+def test_a_bound_is_never_below_what_is_counted(texts: list[str], argument: str) -> None:
+    call = ToolCall("a", "tool", jsonio.text_of({"a": argument}))
+    blocks = (*[Text(text) for text in texts if text], call)
+    asked = Conversation("m", (Message("assistant", blocks),))
+    assert bound_input(asked) >= estimate_input(asked)
