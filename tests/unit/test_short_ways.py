@@ -27,7 +27,7 @@ from dragoman.dialects.openai.usage import parse_usage, plain_usage
 from dragoman.errors import DragomanError, MissingField
 from dragoman.filters import PairTools, carry_seals, drop_foreign, fill_empty, object_arguments, rename_tools
 from dragoman.filters import pair_tools as pairing
-from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, ToolResult, Where
+from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.notes import Notes
@@ -231,7 +231,7 @@ def test_a_name_that_stands_twice_is_found_with_the_tree_at_hand(
 
 # --- a stream's few frames that are no deltas (openai), and how long a conversation is (kiro)
 
-odd = st.sampled_from([None, 0, 3, "x", [], {}, {"a": 1}, True, 1.5])
+odd: st.SearchStrategy[Any] = st.sampled_from([None, 0, 3, "x", [], {}, {"a": 1}, True, 1.5])
 counts = st.one_of(st.integers(-2, 9), st.booleans(), st.none(), st.floats(0, 9), st.text(max_size=1))
 
 
@@ -271,6 +271,6 @@ def test_a_stop_that_says_no_more_than_usual_has_nothing_beside_it(fields: dict[
 @example(["語" * 30, "a" * 9], "ü")
 def test_a_bound_is_never_below_what_is_counted(texts: list[str], argument: str) -> None:
     call = ToolCall("a", "tool", jsonio.text_of({"a": argument}))
-    blocks = (*[Text(text) for text in texts if text], call)
+    blocks: tuple[Block, ...] = (*[Text(text) for text in texts if text], call)
     asked = Conversation("m", (Message("assistant", blocks),))
     assert bound_input(asked) >= estimate_input(asked)
