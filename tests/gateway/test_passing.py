@@ -18,7 +18,7 @@ from dragoman.dialects.base import Call
 from dragoman.dialects.openai.skim import skim_request
 from dragoman.gateway.familiar import Familiar
 from dragoman.gateway.passing import Passing
-from dragoman.model.blocks import Text
+from dragoman.model.blocks import Extra, Text
 from dragoman.model.conversation import Conversation, Message
 from dragoman.simulator import parse, running_simulator
 from dragoman.translate import Plan, plan
@@ -380,3 +380,28 @@ def test_what_an_upstream_says_after_the_end_in_the_same_read_passes_to_nobody(e
     assert passing.feed(said + stop + end + late) == said + stop + end
     assert passing.over
     assert passing.feed(late) == b""
+
+
+_TEXTS = st.sampled_from(
+    ["one", "two", "", "é", '\\"', "\\\\", "\\", '"', '","x":"', "a\nb", "a\n\nb", "a\n\ndata: [DONE]\n\nb"]
+)
+
+
+@given(st.lists(_TEXTS, min_size=4, max_size=9), st.booleans())
+def test_frames_that_are_skipped_pass_as_those_that_are_read_one_by_one(texts: list[str], asks: bool) -> None:
+    """Whatever stands where a string should: the same bytes, the same end, the same count."""
+    dialect = registry.get("openai")
+    extra = Extra("openai", {"stream_options": {"include_usage": True}}) if asks else None
+    asked = Conversation("m", (Message("user", (Text("hi"),)),), stream=True, extra=extra)
+    made = plan(dialect, dialect, asked)
+    frame = 'data: {"id":"c","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":{%s}%s}]}\n\n'
+    said = [frame % (f'"content":"{text}"', "") for text in ("begin", "on", "on", *texts)]
+    usage = 'data: {"id":"c","object":"chat.completion.chunk","choices":[],"usage":{"prompt_tokens":1}}\n\n'
+    data = "".join([*said, frame % ("", ',"finish_reason":"stop"'), usage, "data: [DONE]\n\n"]).encode()
+
+    def passed(pieces: list[bytes]) -> tuple[bytes, bool, int, object]:
+        passing = Passing(made)
+        out = b"".join([passing.feed(piece) for piece in pieces])
+        return out + passing.close(), passing.over, passing._frames.count, passing.progress.usage
+
+    assert passed([data]) == passed([piece + b"\n\n" for piece in data.split(b"\n\n")[:-1]])
