@@ -1,4 +1,6 @@
-"""A stream may last for minutes: once it says something, nothing is held of the question but what `explain` may need."""
+"""An answer may be long in coming, and a stream may last for minutes: while it is waited for, nothing is held of the
+question but the client's own bytes; once it says something, only those that `explain` may need.
+"""
 
 from __future__ import annotations
 
@@ -74,6 +76,41 @@ def test_a_stream_that_has_begun_holds_only_what_explain_needs(
         assert b"message_stop" in client.read_all()
         assert home.lines()[-1]["outcome"] == "ok"
         assert held(home) == 0
+    canned.close()
+
+
+@pytest.mark.parametrize("dialect", ["kiro", "bedrock"])
+@pytest.mark.parametrize("called", [True, False])
+def test_while_an_answer_is_waited_for_only_the_clients_bytes_are_held(
+    dialect: str, called: bool, tmp_path: Path
+) -> None:
+    asked = messages(CLAUDE, LONG, stream=True)
+    if called:
+        asked["messages"] = CALLED
+    canned, asked_once, go_on = Canned(), threading.Event(), threading.Event()
+
+    def refused_at_first() -> Iterator[bytes]:
+        first = not asked_once.is_set()
+        asked_once.set()
+        go_on.wait(10)
+        refusal = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+        return iter([refusal]) if first else slowly(dialect, go_on)
+
+    canned.answer = refused_at_first
+    with (
+        house(upstream("one", dialect, f"http://127.0.0.1:{canned.port}"), tmp_path) as home,
+        RawClient(home, "/v1/messages", asked) as client,
+    ):
+        assert asked_once.wait(5)
+        until = time.monotonic() + 1
+        while questions() and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not questions()
+        go_on.set()
+        assert b"message_stop" in client.read_all()
+        assert home.lines()[-1]["outcome"] == "ok"
+    first, second = canned.digests
+    assert first == second  # it was asked again, and for the same
     canned.close()
 
 

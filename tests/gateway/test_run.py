@@ -250,9 +250,16 @@ open({str(ready)!r}, "w").close()
 time.sleep(20)
 """
     client(home, "claude", script)
+    heeded = (
+        "import os, signal, sys; signal.signal(int(sys.argv[1]), signal.SIG_DFL); os.execv(sys.argv[2], sys.argv[2:])"
+    )
     command = [sys.executable, "-m", "dragoman", "run", *SIMULATED, "claude"]
-    with subprocess.Popen(
-        command, env=environ(home), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    with subprocess.Popen(  # whatever those who run the tests were told to ignore
+        [sys.executable, "-c", heeded, str(int(number)), *command],
+        env=environ(home),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     ) as process:
         wait_for(ready.exists)
         process.send_signal(number)

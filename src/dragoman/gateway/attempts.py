@@ -96,6 +96,7 @@ class Attempts:
         "_desk",
         "_exchange",
         "_fleet",
+        "_forgotten",
         "_made",
         "_outline",
         "_plain",
@@ -109,12 +110,13 @@ class Attempts:
     def __init__(self, desk: Desk, fleet: Fleet, question: Question, record: Record) -> None:
         self._desk, self._fleet, self._record = desk, fleet, record
         self._exchange, self._client = question.exchange, question.client
-        self.asked = question.asked  # until the answer has begun
+        self.asked = question.asked  # without its messages once it is sent
+        self._forgotten = False  # whether only the client's own bytes tell it
         self._plain = question.plain
         self._read: Callable[[], Conversation] | None = question.read if question.plain else None  # until it was
         self._outline: Outline | None = None  # of the question like it that went before
         self._tries = 0  # beyond the first
-        self._made: Plan | None = None  # until the answer has begun
+        self._made: Plan | None = None  # until the answer has begun; when it is sent, the question in it goes
         self._ticket: Ticket | None = None
 
     async def through(self, delivery: Delivery) -> None:
@@ -180,8 +182,8 @@ class Attempts:
             if not gate.take():
                 await gate.wait()
             inside = True
-            reply = await backend.open(self._request(backend), credential, self._plan(backend).sent)
-            fault = await delivery.take(reply, self._plan(backend), self._begun)
+            reply = await backend.open(self._request(backend), credential, self._waiting().sent)
+            fault = await delivery.take(reply, self._waiting(), self._begun)
             if fault is None:
                 backend.went_well(ticket)
             else:
@@ -214,20 +216,29 @@ class Attempts:
         if self._ticket is not None:
             self._ticket.accepted()
         self._made = self._read = self._outline = self._plain = None
-        self.asked = _FORGOTTEN
+        self.asked, self._forgotten = _FORGOTTEN, True
         if not self._desk.ring.enabled:
             self._exchange.forget_body()
 
     # --- what is sent
 
     def _plan(self, backend: Backend) -> Plan:
-        """The plan in force, made again if it was let go of."""
-        if self._made is None:
-            call = self._client.binding.match(self._exchange.request)
-            assert call is not None  # it was matched before
-            self.asked, self._plain = self._client.codec.parse_request(call), None
+        """The plan in force, made again if the question was let go of."""
+        if self._made is None or self._forgotten:
+            self._plain = None
             self._made = self.planned(backend, self._record.used_model)
         return self._made
+
+    def _waiting(self) -> Plan:
+        """As much of the plan as an answer is read with. It may take long to come, and a long question takes several
+        times the room of the client's bytes, which tell it again if need be.
+        """
+        made = self._made
+        assert made is not None  # it is what was sent
+        if self._plain is None and not self._forgotten:
+            made = self._made = structs.replace(made, asked=made.asked.unsaid(), sent=made.sent.unsaid())
+            self.asked, self._forgotten = self.asked.unsaid(), True
+        return made
 
     def planned(self, backend: Backend, model: str) -> Plan:
         """The question as this target can be asked it. Raises MalformedRequest, Unrepresentable."""
@@ -243,6 +254,10 @@ class Attempts:
     def _planned(self, backend: Backend, model: str) -> Plan:
         if self._read is not None:
             self.asked, self._read = self._read(), None
+        elif self._forgotten:
+            call = self._client.binding.match(self._exchange.request)
+            assert call is not None  # it was matched before
+            self.asked, self._forgotten = self._client.codec.parse_request(call), False
         try:
             made = self._desk.memory.plan(
                 self._exchange.request,

@@ -109,6 +109,13 @@ class Conversation(Node, frozen=True, dict=True, gc=True):
             self.__dict__.setdefault("tokens", other.__dict__["tokens"])
         return self
 
+    def unsaid(self) -> Conversation:
+        """Itself without its messages, for those who read an answer to it; how long they were is still known."""
+        unsaid = structs.replace(self, messages=())
+        if "tokens" in self.__dict__:
+            unsaid.__dict__["tokens"] = self.__dict__["tokens"]
+        return unsaid
+
 
 class Inventory(Struct, frozen=True, gc=False):
     """Blocks by their kind: a filter for one kind of thing need not look through all messages, and most of them find

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from dragoman.model.blocks import Block, Media, Reasoning, Text, ToolCall, ToolResult
@@ -40,15 +40,6 @@ def _plain(text: str) -> int:
     return 2 * len(text) - _bytes(text)  # all others of this alphabet have two bytes
 
 
-def _no_fewer(text: str) -> int:
-    """As `_wide`, if no character has more than two bytes."""
-    try:
-        more = _bytes(text) - len(text)
-    except UnicodeEncodeError:  # half a character
-        return len(text)
-    return more + (len(text) - more + 3) // 4
-
-
 def _bytes(text: str) -> int:
     """How many it is written in. It keeps them for whoever writes it next."""
     return len(text.data if type(text) is jsonio.ObjectText else jsonio.Raw(text))
@@ -62,17 +53,12 @@ def estimate_input(conversation: Conversation) -> int:
     return known["tokens"]
 
 
-def bound_input(conversation: Conversation) -> int:
-    """No fewer than `estimate_input` counts, and mostly as many; sooner found."""
-    return _counted(conversation, _no_fewer)
-
-
-def _counted(conversation: Conversation, wide: Callable[[str], int] = _wide) -> int:
+def _counted(conversation: Conversation) -> int:
     held = conversation.inventory
     texts = [text.text for text in conversation.system] + held.words
     texts += [call.arguments for call in held.calls] + [call.name for call in held.calls]
     plain = sum([(len(text) + 3) // 4 for text in texts if text.isascii()])
-    others = sum([wide(text) for text in texts if not text.isascii()])
+    others = sum([_wide(text) for text in texts if not text.isascii()])
     return plain + others + sum(map(_block, (*held.thoughts, *held.others))) + sum(map(_tool, conversation.tools))
 
 

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from dragoman.dialects.kiro.faults import context_full
 from dragoman.dialects.kiro.models import model_of
-from dragoman.dialects.kiro.tokens import bound_input, estimate_input, estimate_message
+from dragoman.dialects.kiro.tokens import estimate_input, estimate_message
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import ToolResult
 from dragoman.model.conversation import Conversation, Message
@@ -36,8 +36,6 @@ class FitSize:
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
         asked = conversation.messages
         limit = min(model_of(conversation.model).window, MOST_TOKENS)
-        if self._most_entries is None and bound_input(conversation) <= limit:
-            return conversation, None
         if self._most_entries is not None:
             conversation = _with(conversation, _trimmed(asked, self._entries(asked), self._most_entries))
         counted = len(asked) - len(conversation.messages)
