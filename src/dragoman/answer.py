@@ -15,17 +15,21 @@ from dragoman.model.assemble import fold, unfold
 from dragoman.model.conversation import Reply, Stop, Usage
 from dragoman.model.events import (
     ArgumentsDelta,
+    Delta,
     Event,
     Events,
     Failed,
     Finished,
+    Listener,
     ReasoningDelta,
     Run,
+    Search,
     Started,
     Step,
     Stopped,
     TextDelta,
     UsageReported,
+    nothing,
 )
 from dragoman.model.filter import Back
 from dragoman.model.notes import Note, Notes
@@ -61,32 +65,35 @@ class WaysBack:
             events = back.feed(events)
         return events
 
-    def lets(self, run: Run) -> int:
-        """How many of its deltas, from the first on, pass as they are."""
-        lets, backs = self.routes[run.kind].lets, self.backs
+    def lets(self, kind: type[Delta], key: int) -> tuple[Search, ...] | None:
+        """What finds that such a delta may not pass as it is; None if none may."""
+        lets, backs = self.routes[kind].lets, self.backs
         if lets is None:
-            return 0
-        size = len(run.row.texts)
+            return None
+        searches: list[Search] = []
         for position, ask in lets:
-            let = ask(backs[position], run)
-            size = let if let < size else size  # `min` takes longer than all the rest
-        return size
+            search = ask(backs[position], kind, key)
+            if search is None:
+                return None
+            if search is not nothing:
+                searches.append(search)
+        return tuple(searches)
 
-    def heard(self, run: Run) -> None:
-        """All of it has passed."""
-        for position, tell in self.routes[run.kind].hear:
-            tell(self.backs[position], run)
+    def hearing(self, kind: type[Delta], key: int) -> tuple[Listener, ...]:
+        """Who is told of those that pass."""
+        asked = [ask(self.backs[position], kind, key) for position, ask in self.routes[kind].hear]
+        return tuple([hear for hear in asked if hear is not None])
 
 
 class _Route(Struct, frozen=True):
-    """The ways back that a lone event concerns; how they are asked about runs (None: not all can be) and told of them.
+    """The ways back that a lone event concerns; how they are asked about deltas (None: not all can be), and who hears.
 
     By functions: a method that is looked up on one class and then on another takes twice as long.
     """
 
     concerned: tuple[int, ...]
-    lets: tuple[tuple[int, Callable[[Back, Run], int]], ...] | None
-    hear: tuple[tuple[int, Callable[[Back, Run], None]], ...]
+    lets: tuple[tuple[int, Callable[[Back, type[Delta], int], Search | None]], ...] | None
+    hear: tuple[tuple[int, Callable[[Back, type[Delta], int], Listener | None]], ...]
 
 
 class _Routes(dict[type[Event], _Route]):
@@ -100,8 +107,7 @@ class _Routes(dict[type[Event], _Route]):
         backs = self._backs
         concerned = tuple([at for at, back in enumerate(backs) if kind in getattr(back, "reads", {kind})])
         lets = tuple([(at, found) for at in concerned if (found := getattr(backs[at], "lets", None))])
-        hearing = [at for at in concerned if kind in getattr(backs[at], "hears", {kind})]
-        hear = tuple([(at, found) for at in hearing if (found := getattr(backs[at], "heard", None))])
+        hear = tuple([(at, found) for at in concerned if (found := getattr(backs[at], "hearing", None))])
         self[kind] = route = _Route(concerned, lets if len(lets) == len(concerned) else None, hear)
         return route
 
@@ -136,6 +142,26 @@ _DELTAS: frozenset[type[Event]] = frozenset({TextDelta, ReasoningDelta, Argument
 _LAST: frozenset[type[Event]] = frozenset({Finished, Failed})
 
 
+class _Filling(Struct, frozen=True):
+    """How deltas of one kind and block are written, as long as nothing else comes."""
+
+    kind: type[Delta]
+    key: int
+    searches: tuple[Search, ...]  # for what may not go so
+    listeners: tuple[Listener, ...]
+    told: Listener | None  # the encoder's
+    before: bytes
+    after: bytes
+
+    def fits(self, run: Run) -> int:
+        """How many of its deltas, from the first on, may go so."""
+        size = len(run.row.texts)
+        for search in self.searches:
+            clear = run.clear(search)
+            size = clear if clear < size else size  # `min` takes longer than all the rest
+        return size
+
+
 class Answer:
     """One answer on its way back: the upstream's bytes in, the client's bytes out.
 
@@ -149,10 +175,11 @@ class Answer:
         "_binding",
         "_encoder",
         "_filling",
-        "_heard",
+        "_hearing",
         "_hole",
         "_keeps_frames",
         "_mask",
+        "_moulds",
         "_reader",
         "_ways",
         "fault",
@@ -164,14 +191,15 @@ class Answer:
         upstream, client = plan.upstream, plan.client
         self._mask = mask
         self._reader = Reader(upstream.binding.frames(), upstream.codec.decoder(plan.sent, world))
+        self._moulds = self._reader.moulds
         self._ways = WaysBack(plan)
         self._encoder = client.codec.encoder(plan.asked, world)
         self._binding: Any = client.binding
         self._keeps_frames = plan.same_wire and not plan.settings.repair
         fills = hasattr(client.binding, "around")
         self._hole: Callable[..., Hole | None] | None = getattr(self._encoder, "hole", None) if fills else None
-        self._heard: Callable[[Run], None] | None = getattr(self._encoder, "heard", None)
-        self._filling: tuple[Hole | None, bytes, bytes] = (None, b"", b"")
+        self._hearing: Callable[[type[Delta], int], Listener | None] | None = getattr(self._encoder, "hearing", None)
+        self._filling: _Filling | None = None  # of the last delta, until something else comes
         self.progress = Progress()
         self.over = False
         self.fault: Fault | None = None
@@ -181,15 +209,24 @@ class Answer:
         return list(self._ways.notes)
 
     def feed(self, chunk: bytes) -> bytes:
-        sole = self._reader.sole
-        run = sole(chunk)
-        if run is None:
-            return self._write(self._reader.feed(chunk))
-        try:
-            told = None if self._keeps_frames else self._lone(run)
-        except DragomanError as error:
-            return self._failed(error, [])
-        return self._write([run]) if told is None else told
+        filling = self._filling
+        if filling is not None and (lone := self._moulds.sole(chunk)) is not None:
+            # Most events that do not hurry come here, and find every cache cold: as little as can be is called.
+            text, inside = lone
+            for search in filling.searches:
+                if search(text) is not None:
+                    break
+            else:
+                for hear in filling.listeners:
+                    hear(text)
+                if (listener := self._moulds.listener) is not None:
+                    listener(text)
+                if (told := filling.told) is not None:
+                    told(text)
+                if _BACKSLASH in inside:
+                    (inside,) = respelt([text], [inside])
+                return filling.before + inside + filling.after
+        return self._write(self._reader.feed(chunk))
 
     def close(self, broken: Fault | None = None) -> bytes:
         """The upstream's bytes are over. The client's stream always ends with its dialect's end or its error."""
@@ -214,7 +251,7 @@ class Answer:
 
     def _failed(self, error: DragomanError, out: list[bytes]) -> bytes:
         """Something no filter knew: the client is told, in its own dialect."""
-        self.over, self.fault = True, error.fault
+        self.over, self.fault, self._filling = True, error.fault, None
         told = self._encoder.feed(self._masked((Failed(error.fault),)))
         return b"".join([*out, self._framed(told)])
 
@@ -230,56 +267,43 @@ class Answer:
                     self._add(step, out)
                 at, alone = at + alone, alone * 2
 
-    def _lone(self, run: Run) -> bytes | None:
-        """What `_filled` would write of a run that is one delta; None if nothing. Written out: most events that do not
-        hurry come here, and find every cache cold."""
-        make, ways, kind = self._hole, self._ways, run.kind
-        route, backs = ways.routes[kind], ways.backs
-        if make is None or self.over or route.lets is None:
-            return None
-        for position, ask in route.lets:
-            if not ask(backs[position], run):
-                return None
-        hole = make(kind, run.key)
-        if hole is None:
-            return None
-        for position, tell in route.hear:
-            tell(backs[position], run)
-        if (heard := self._heard) is not None:
-            heard(run)
-        self.progress.begun = True
-        if hole is not self._filling[0]:
-            self._filling = hole, *self._binding.around(hole)
-        _, before, after = self._filling
-        inside = run.row.insides[0]
-        return before + (inside if _BACKSLASH not in inside else respelt(run.row.texts, [inside])[0]) + after
-
     def _filled(self, run: Run, out: list[bytes]) -> int:
         """How many of the run's deltas, from the first on, went out at once."""
-        if self._hole is None or self.over or not (size := self._ways.lets(run)):
-            return 0
-        make = self._hole
-        hole = make(run.kind, run.key)
-        if hole is None:
+        filling = self._filling
+        if filling is None or filling.key != run.key or filling.kind is not run.kind:
+            filling = self._filling_of(run.kind, run.key)
+        if filling is None or not (size := filling.fits(run)):
             return 0
         if size < len(run.row.texts):
             run = run.part(0, size)
-        self._ways.heard(run)
+        for hear in filling.listeners:
+            hear(run.text)
         self.progress.begun = True
+        told = filling.told
         if self._keeps_frames and self._encoder.passes(next(run.steps()).events):  # as the first of them, so the others
-            if self._heard is not None and size > 1:
-                self._heard(run.part(1, size))
+            if told is not None and size > 1:
+                told(run.part(1, size).text)
             out.append(run.raw)
             return size
-        if self._heard is not None:
-            self._heard(run)
-        if hole is not self._filling[0]:
-            self._filling = hole, *self._binding.around(hole)
-        _, before, after = self._filling
+        if told is not None:
+            told(run.text)
+        before, after = filling.before, filling.after
         out.append(before + (after + before).join(respelt(run.row.texts, run.row.insides)) + after)
+        self._filling = None if self._keeps_frames else filling
         return size
 
+    def _filling_of(self, kind: type[Delta], key: int) -> _Filling | None:
+        """None if such deltas go step by step."""
+        if self._hole is None or self.over or (searches := self._ways.lets(kind, key)) is None:
+            return None
+        hole = self._hole(kind, key)
+        if hole is None:
+            return None
+        told = self._hearing(kind, key) if self._hearing is not None else None
+        return _Filling(kind, key, searches, self._ways.hearing(kind, key), told, *self._binding.around(hole))
+
     def _add(self, step: Step, out: list[bytes]) -> None:
+        self._filling = None
         if not self.over:
             out.append(self._written(step))
 

@@ -20,9 +20,10 @@ import dragoman.dialects as registry
 from dragoman.answer import Answer
 from dragoman.conformance.laws import still_world
 from dragoman.dialects.base import Reader
+from dragoman.dialects.moulds import Moulds
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
-from dragoman.model.events import Run
+from dragoman.model.events import Events, Run
 from dragoman.translate import Plan, Settings, plan
 from dragoman.wire.eventstream import encode_event
 from dragoman.wire.frame import Frame, FrameDecoder
@@ -98,18 +99,30 @@ class _Careful:
         return self._frames.close()
 
 
+class _CountingMoulds(Moulds):
+    """Counts the frames that it took alone."""
+
+    taken = 0
+
+    def learn(self, frame: Frame, events: Events | None) -> None:
+        super().learn(frame, events)
+        alone = self.sole
+
+        def sole(chunk: bytes) -> tuple[str, bytes] | None:
+            found = alone(chunk)
+            self.taken += found is not None
+            return found
+
+        self.sole = sole
+
+
 class _Counting(Reader):
     """A reader that counts the frames it gave in runs."""
 
     def __init__(self, frames: FrameDecoder, decoder: Any) -> None:
         super().__init__(frames, decoder)
         self.in_runs = 0
-        self.sole = self._sole
-
-    def _sole(self, chunk: bytes) -> Run | None:
-        run = self.moulds.sole(chunk)
-        self.in_runs += run is not None
-        return run
+        self.moulds = self.alone = _CountingMoulds(frames, decoder)
 
     def feed(self, chunk: bytes) -> list[Any]:
         steps = super().feed(chunk)
@@ -122,10 +135,11 @@ def told(made: Plan, pieces: list[bytes], *, carefully: bool) -> tuple[object, .
     answer, upstream = Answer(made, world), made.upstream
     frames = upstream.binding.frames()
     reader = _Counting(_Careful(frames) if carefully else frames, upstream.codec.decoder(made.sent, world))
-    answer._reader = reader
+    answer._reader, answer._moulds = reader, reader.moulds
     data = b"".join([*map(answer.feed, pieces), answer.close()])
-    assert not carefully or reader.in_runs == 0
-    return data, answer.notes, answer.over, answer.fault, answer.progress.usage, answer.progress.stop, reader.in_runs
+    in_runs = reader.in_runs + reader.alone.taken
+    assert not carefully or in_runs == 0
+    return data, answer.notes, answer.over, answer.fault, answer.progress.usage, answer.progress.stop, in_runs
 
 
 def runs_do_not_matter(made: Plan, pieces: list[bytes]) -> int:

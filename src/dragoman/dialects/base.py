@@ -74,8 +74,8 @@ class Decoder(Protocol):
 
     To be read in runs (moulds.py) it has `texts`, from a kind of delta to a pure reader of the string in a frame's data
     that becomes the delta's text; the reader raises JsonError, or gives "", for frames that mean more than that, or
-    change how the next one is read. A decoder that must know what was said has `heard(run: Run)` too, and if it need
-    not know of all kinds of delta, `hears`, a collection of those.
+    change how the next one is read. A decoder that must know what was said so has `hearing(kind, key)` too, as a `Back`
+    has it: who is told the texts of such deltas of this block, or None.
     """
 
     def feed(self, frame: Frame) -> Events | None:
@@ -89,7 +89,7 @@ class Encoder(Protocol):
     """Events to payloads. One that numbers its frames has `renumber(number: int)`, for when others' went out before.
 
     To write runs in one go it has `hole(kind, key)`: the payload of such a delta of this block, with a hole for the
-    inside of the string that tells its text, or None if a delta would not go out as just that. And `heard(run: Run)`,
+    inside of the string that tells its text, or None if a delta would not go out as just that. And `hearing(kind, key)`
     if it must know of those that went out so. A binding that puts the same bytes around every payload has `around`.
     Where a quirk asks for what the client did not, `silent(events)` tells whether the frame of these tells only that.
     """
@@ -211,14 +211,13 @@ class Reader:
     Frames that are alike but for one text come as one `Run` (moulds.py), which stands for as many steps.
     """
 
-    __slots__ = ("_decoder", "_frames", "_skips", "moulds", "over", "sole")
+    __slots__ = ("_decoder", "_frames", "_skips", "moulds", "over")
 
     def __init__(self, frames: FrameDecoder, decoder: Decoder, *, skips: bool = False) -> None:
         self._frames = frames
         self._skips = skips  # whoever reads need not know of deltas that come after their like
         self._decoder = decoder
         self.moulds = Moulds(frames, decoder)
-        self.sole = self.moulds.sole  # instead of `feed`, if it gives something
         self.over = False
 
     def feed(self, chunk: bytes) -> list[Step | Run]:

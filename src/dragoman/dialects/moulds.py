@@ -9,12 +9,18 @@ another text. That holds until a frame comes that is of another mould, and it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
-from dragoman.model.events import Delta, Events, Run, TextDelta
-from dragoman.wire.frame import Frame, FrameDecoder, Row
+from dragoman.model.events import (
+    Delta,
+    Events,
+    Listener,
+    Run,
+    TextDelta,
+)
+from dragoman.wire.frame import Frame, FrameDecoder
 from dragoman.wire.jsonio import JsonError, quote
 
 Texts: TypeAlias = Mapping[type[Delta], Callable[[bytes], str]]
@@ -29,33 +35,34 @@ class Moulds:
     __slots__ = (
         "_fits",
         "_frames",
-        "_heard",
-        "_hears",
+        "_hearing",
         "_key",
         "_kind",
-        "_listener",
         "_mould",
         "_patience",
         "_skip",
         "_sole",
         "_texts",
         "fits",
+        "listener",
+        "sole",
     )
 
     def __init__(self, frames: FrameDecoder, decoder: object) -> None:
         self._frames: Any = frames
-        self._sole: Callable[[Any, bytes], Row | None] = getattr(frames, "sole", _nothing)
+        self._sole: Callable[[Any, bytes], tuple[str, bytes] | None] = getattr(frames, "sole", _nothing)
         self._skip: Callable[[Any], object] = getattr(frames, "skip", _none)
         self._fits: Callable[[Any, bytes], bool] = getattr(frames, "fits", _nothing)
         self._texts: Texts = getattr(decoder, "texts", {}) if hasattr(frames, "row") else {}
-        self._heard: Callable[[Run], None] | None = getattr(decoder, "heard", None)
-        self._hears: Collection[type[Delta]] = getattr(decoder, "hears", self._texts)
-        self._listener = self._heard  # to deltas of the mould's kind
+        self._hearing: Callable[[type[Delta], int], Listener | None] = getattr(decoder, "hearing", _nothing)
+        self.listener: Listener | None = None  # to the texts of the mould's deltas
         self._mould: object | None = None
         self._kind: type[Delta] = TextDelta
         self._key = 0
         self._patience = _PATIENCE
-        # Whether a chunk is what `sole` would give a run of that nobody listens to here: if so, that was it.
+        # What a chunk says, and how, that is just one frame of the mould of the last: so come most events that do not
+        # hurry. Nobody is told; who takes it tells the listener. `fits`: whether it is that, and nobody listens.
+        self.sole: Callable[[bytes], tuple[str, bytes] | None] = _no_frame
         self.fits: Callable[[bytes], bool] = _never
 
     def learn(self, frame: Frame, events: Events | None) -> None:
@@ -68,37 +75,24 @@ class Moulds:
         if found is not None:
             self._mould = self._frames.mould(frame, *found)
             self._kind, self._key = type(delta), delta.key
-            self._listener = self._heard if self._kind in self._hears else None
+            self.listener = self._hearing(self._kind, self._key)
             self._patience -= 1
-            if self._mould is not None and self._listener is None:
-                self.fits = partial(self._fits, self._mould)
+            if self._mould is not None:
+                self.sole = partial(self._sole, self._mould)
+                self.fits = partial(self._fits, self._mould) if self.listener is None else _never
 
     def praise(self) -> None:
         """Something fitted."""
         self._patience = _PATIENCE
 
     def forget(self) -> None:
-        self._mould, self.fits = None, _never
-
-    def sole(self, chunk: bytes) -> Run | None:
-        """A chunk that is just one frame, of the mould of the last: so come most events that do not hurry."""
-        mould, sole, heard = self._mould, self._sole, self._listener
-        if mould is None:
-            return None
-        row = sole(mould, chunk)
-        if row is None:
-            return None
-        self._patience = _PATIENCE
-        run = Run(self._kind, self._key, row, row.texts[0])
-        if heard is not None:
-            heard(run)
-        return run
+        self._mould, self.sole, self.fits = None, _no_frame, _never
 
     def skip(self) -> bool:
         """Whether `run` would give something that nobody listens to here: then that was it. What was skipped, the frame
         decoder knows.
         """
-        if self._mould is None or self._listener is not None or self._skip(self._mould) is None:
+        if self._mould is None or self.listener is not None or self._skip(self._mould) is None:
             return False
         self._patience = _PATIENCE
         return True
@@ -112,8 +106,8 @@ class Moulds:
             return None
         self._patience = _PATIENCE
         run = Run(self._kind, self._key, row, "".join(row.texts))
-        if self._listener is not None:
-            self._listener(run)
+        if self.listener is not None:
+            self.listener(run.text)
         return run
 
 
@@ -121,11 +115,15 @@ def _never(_chunk: bytes) -> bool:
     return False
 
 
+def _no_frame(_chunk: bytes) -> None:
+    return None
+
+
 def _none(_mould: object) -> None:
     return None
 
 
-def _nothing(_mould: object, _chunk: bytes) -> Any:
+def _nothing(_one: object, _other: object) -> Any:
     return None
 
 

@@ -23,12 +23,14 @@ from dragoman.model.events import (
     BlockEnded,
     BlockStarted,
     Cited,
+    Delta,
     Event,
     Events,
-    Run,
     Sealed,
+    Search,
     Stopped,
     TextDelta,
+    nothing,
 )
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
@@ -232,8 +234,8 @@ class _Riding(_Marks):
         self._waiting: dict[int, list[Seal]] = {}  # of texts, by choice
         self._riders = _RIDERS
 
-    def lets(self, run: Run) -> int:
-        return 0 if run.key in self._held else len(run.row.texts)
+    def lets(self, _kind: type[Delta], key: int) -> Search | None:
+        return None if key in self._held else nothing
 
     def _mark(self, event: Event) -> Iterable[Event]:
         match event:

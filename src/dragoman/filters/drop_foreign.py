@@ -23,16 +23,18 @@ from dragoman.model.events import (
     BlockEnded,
     BlockStarted,
     Cited,
+    Delta,
     Event,
     Events,
     OpaqueEvent,
     ReasoningDelta,
-    Run,
     Sealed,
+    Search,
     Started,
     Stopped,
     TextDelta,
     UsageReported,
+    nothing,
 )
 from dragoman.model.filter import MakeBack
 from dragoman.model.naming import OUTER
@@ -315,8 +317,8 @@ class _Answer:
         out = tuple(kept for event in events if (kept := self._take(event)) is not None)
         return events if out == events else out
 
-    def lets(self, run: Run) -> int:
-        return 0 if run.key in self._dropped else len(run.row.texts)
+    def lets(self, _kind: type[Delta], key: int) -> Search | None:
+        return None if key in self._dropped else nothing
 
     def _take(self, event: Event) -> Event | None:
         match event:

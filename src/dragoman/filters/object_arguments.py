@@ -9,6 +9,7 @@ Where a client's streams have whole calls only, each call is held until its end,
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from msgspec import structs
 
@@ -20,13 +21,16 @@ from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
     BlockStarted,
+    Delta,
     Event,
     Events,
     Failed,
     Finished,
-    Run,
+    Listener,
     Sealed,
+    Search,
     Stopped,
+    nothing,
 )
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
@@ -143,12 +147,12 @@ class _Objects:
         out = tuple(each for event in events for each in self._take(event))
         return events if out == events else out
 
-    def lets(self, run: Run) -> int:
-        call = self._calls.get(run.key)
-        return 0 if call is None or call.scanner is None or self._failed else len(run.row.texts)
+    def lets(self, _kind: type[Delta], key: int) -> Search | None:
+        call = self._calls.get(key)
+        return None if call is None or call.scanner is None or self._failed else nothing
 
-    def heard(self, run: Run) -> None:
-        self._scan(self._calls[run.key], run.text)
+    def hearing(self, _kind: type[Delta], key: int) -> Listener:
+        return partial(self._scan, self._calls[key])
 
     def _scan(self, call: _Arguments, text: str) -> None:
         if call.scanner is not None and call.scanner.feed(text).strip():

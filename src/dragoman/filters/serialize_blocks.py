@@ -14,14 +14,17 @@ from dragoman.model.events import (
     BlockEnded,
     BlockStarted,
     Cited,
+    Delta,
     Event,
     Events,
     Failed,
+    Listener,
     ReasoningDelta,
-    Run,
     Sealed,
+    Search,
     Stopped,
     TextDelta,
+    nothing,
 )
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
@@ -48,7 +51,6 @@ class _Waiting:
 class _Queue:
     """The block at the head is out and streams; `_waiting` holds the others in the order they began."""
 
-    hears = frozenset({ArgumentsDelta})  # of a call that is being told
     __slots__ = ("_closed_early", "_failed", "_head", "_held", "_scanner", "_stops", "_waiting")
 
     def __init__(self, _notes: Notes) -> None:
@@ -72,12 +74,11 @@ class _Queue:
                 break
         return events if len(out) == len(events) and all(map(_same, out, events)) else tuple(out)
 
-    def lets(self, run: Run) -> int:
-        return len(run.row.texts) if run.key == self._head and not self._waiting and not self._failed else 0
+    def lets(self, _kind: type[Delta], key: int) -> Search | None:
+        return nothing if key == self._head and not self._waiting and not self._failed else None
 
-    def heard(self, run: Run) -> None:
-        if self._scanner is not None:
-            self._scanner.feed(run.text)
+    def hearing(self, _kind: type[Delta], _key: int) -> Listener | None:
+        return None if self._scanner is None else self._scanner.feed
 
     def _is_live(self, event: Event) -> bool:
         return (type(event) is TextDelta or type(event) is ReasoningDelta) and event.key == self._head

@@ -13,12 +13,14 @@ from dragoman.model.events import (
     BlockEnded,
     BlockStarted,
     Cited,
+    Delta,
     Event,
     Events,
     ReasoningDelta,
-    Run,
     Sealed,
+    Search,
     TextDelta,
+    nothing,
 )
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
@@ -62,8 +64,8 @@ class _Split:
         out = tuple(each for event in events for each in self._take(event))
         return events if out == events else out
 
-    def lets(self, run: Run) -> int:
-        return len(run.row.texts) if run.kind is not TextDelta or self._passes(run.key) else 0
+    def lets(self, kind: type[Delta], key: int) -> Search | None:
+        return nothing if kind is not TextDelta or self._passes(key) else None
 
     def _passes(self, key: int) -> bool:
         block = self._blocks.get(key)

@@ -116,6 +116,14 @@ class Step(Struct, frozen=True, gc=False):
     raw: bytes = b""
 
 
+Search: TypeAlias = Callable[[str], object]  # gives None where it finds nothing, as that of a regular expression
+Listener: TypeAlias = Callable[[str], object]  # is told texts
+
+
+def nothing(_text: str) -> None:
+    """The search of those who do not look at texts."""
+
+
 class Run(Struct, frozen=True, gc=False):
     """Many wire frames in a row, each of which is one delta of the same kind and block: as many steps in one."""
 
@@ -132,8 +140,8 @@ class Run(Struct, frozen=True, gc=False):
     def raw(self) -> bytes:
         return self.row.raw
 
-    def clear(self, search: Callable[[str], object]) -> int:
-        """How many of its texts, from the first on, have none of the characters that `search` finds."""
+    def clear(self, search: Search) -> int:
+        """How many of its texts, from the first on, have nothing in them that the search finds."""
         if search(self.text) is None:
             return len(self.row.texts)
         return next(at for at, text in enumerate(self.row.texts) if search(text) is not None)

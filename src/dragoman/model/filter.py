@@ -17,9 +17,10 @@ class Back(Protocol):
     some kinds of events only may name them in its class's `reads`, a set of types: a lone event of another kind is not
     shown to it.
 
-    One that lets most deltas pass may have `lets(run: Run) -> int`, how many of a run, from the first on, would pass
-    as they are: those are not shown to it, but told to `heard(run: Run)`, if it has that; only those of the kinds in
-    `hears`, if it has that.
+    One that lets most deltas pass may have `lets(kind, key) -> Search | None`: None if it wants to see such deltas of
+    that block, else what finds the reason to see one in its text (`nothing` where there is none). What has no such
+    reason is not shown to it, and if it must know of that, it has `hearing(kind, key) -> Callable[[str], None] | None`,
+    who is told the texts. Both are asked once, and their word holds until it is fed something.
     """
 
     def feed(self, events: Events) -> Events: ...

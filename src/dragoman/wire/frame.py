@@ -49,9 +49,10 @@ class FrameDecoder(Protocol):
     `data[start:stop]`, the inside of a JSON string; it may give None. `row(mould)`, between two frames of `feed`, takes
     the frames that come next as far as they are of this mould; `row(mould, chunk)`, instead of `feed`, those that a
     chunk begins with, and what follows them is still to be fed. None if there are none, or none that it can tell.
-    `sole(mould, chunk)`, instead of `feed`, takes a chunk that is just one such frame; `fits(mould, chunk)` does so,
-    too, and does not say what is in it. `skip(mould)` is to `row(mould)` what `fits` is to `sole`: it gives how many
-    frames it took, and the bytes of the last. These three may be missing.
+    `sole(mould, chunk)`, instead of `feed`, takes a chunk that is just one such frame: it gives what its string says,
+    and the inside of its literal; `fits(mould, chunk)` does so, too, and does not say what is in it. `skip(mould)` is
+    to `row(mould)` what `fits` is to `sole`: it gives how many frames it took, and the bytes of the last. These three
+    may be missing.
     """
 
     def feed(self, chunk: bytes) -> Iterator[Frame]: ...

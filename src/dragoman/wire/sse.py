@@ -150,7 +150,7 @@ class SseDecoder:
         before, after = frame.raw[: start - len(data) - len(blank)], data[stop:] + blank
         return Mould(before, after, len(before) + len(after), len(before) - 1, 1 - len(after))
 
-    def sole(self, mould: Mould, chunk: bytes) -> Row | None:
+    def sole(self, mould: Mould, chunk: bytes) -> tuple[str, bytes] | None:
         """See FrameDecoder. A string in JSON has no line end, so there can be no other block in it."""
         if self._held or self._buffer or len(chunk) > self._max_sole:
             return None
@@ -161,9 +161,7 @@ class SseDecoder:
             text = read_string(literal)
         except TROUBLE:
             return None
-        if not text:
-            return None
-        return Row([text], [literal[1:-1]], chunk, mould.rim)
+        return (text, literal[1:-1]) if text else None
 
     def fits(self, mould: Mould, chunk: bytes) -> bool:
         """See FrameDecoder."""

@@ -287,7 +287,8 @@ def test_a_sole_frame_is_the_row_that_it_would_be(end: bytes) -> None:
     assert mould is not None
     for text in (b"y", b'\\"', b"\\n", "漢".encode(), b"z" * 300):
         block = b'data: {"a":"%b"}' % text + end
-        assert decoder.sole(mould, block) == decoder.row(mould, block) != None  # noqa: E711  a chain
+        row = decoder.row(mould, block)
+        assert row is not None and decoder.sole(mould, block) == (*row.texts, *row.insides)
     for text in (b"", b"\\", b"\n", b'"', b'","b":"', b"\xff", b'x"}' + end + b'data: {"a":"y', b"z" * 400):
         assert decoder.sole(mould, b'data: {"a":"%b"}' % text + end) is None
     assert decoder.sole(mould, b'data: {"a":"}' + end) is None, "shorter than its mould"

@@ -36,12 +36,13 @@ from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
     BlockStarted,
+    Delta,
     Event,
     Events,
     Failed,
+    Listener,
     OpaqueEvent,
     ReasoningDelta,
-    Run,
     Sealed,
     Started,
     Stopped,
@@ -158,10 +159,12 @@ class KiroDecoder:
             return self._exception("", body)
         return handler(self, Fields(body, frame.kind, MissingField))
 
-    def heard(self, run: Run) -> None:
-        self._output.add(run.text)
-        if run.kind is ReasoningDelta:
-            self._reasoning.add(run.text)
+    def hearing(self, kind: type[Delta], _key: int) -> Listener:
+        return self._thought_heard if kind is ReasoningDelta else self._output.add
+
+    def _thought_heard(self, text: str) -> None:
+        self._output.add(text)
+        self._reasoning.add(text)
 
     def close(self, broken: Fault | None) -> Events:
         if self._over:

@@ -18,9 +18,9 @@ from dragoman.model.events import (
     BlockEnded,
     BlockStarted,
     Event,
+    Listener,
     OpaqueEvent,
     ReasoningDelta,
-    Run,
     Sealed,
     Stopped,
     TextDelta,
@@ -108,10 +108,9 @@ class ChoiceReader:
         """More of the open text; None where there is none to which it could belong."""
         return None if self._text < 0 or self._refusing or self.stopped else TextDelta(self._text, text)
 
-    def heard(self, run: Run) -> None:
-        """More of a thought came without our doing."""
-        if self._thought is not None and self._thought.key == run.key:
-            self._thought.pieces.append(run.text)
+    def hearing(self, key: int) -> Listener | None:
+        """Who is told more of a thought that comes without our doing."""
+        return self._thought.pieces.append if self._thought is not None and self._thought.key == key else None
 
     def _called(self) -> CallReader:
         if self._calls is None:

@@ -9,6 +9,7 @@ be told apart, or reasoning be sealed once something else was said: what begins 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from msgspec import Struct, structs
 
@@ -31,9 +32,9 @@ from dragoman.model.events import (
     Events,
     Failed,
     Finished,
+    Listener,
     OpaqueEvent,
     ReasoningDelta,
-    Run,
     Sealed,
     Started,
     Stopped,
@@ -148,12 +149,15 @@ class OpenaiEncoder:
             self._hole = key, Hole(b"", head + b'"', b'"' + tail)
         return self._hole[1]
 
-    def heard(self, run: Run) -> None:
+    def hearing(self, kind: type[Delta], key: int) -> Listener:
+        return partial(self._heard, kind, key)
+
+    def _heard(self, kind: type[Delta], key: int, text: str) -> None:
         self._usage_told = False
-        if run.kind is ReasoningDelta:
-            self._thoughts[run.key].pieces.append(run.text)
-        elif run.kind is ArgumentsDelta:
-            self._bare.discard(run.key)
+        if kind is ReasoningDelta:
+            self._thoughts[key].pieces.append(text)
+        elif kind is ArgumentsDelta:
+            self._bare.discard(key)
 
     def feed(self, events: Events) -> Iterable[Payload]:
         payloads: list[Payload] = []

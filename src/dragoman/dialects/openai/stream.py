@@ -37,12 +37,13 @@ from dragoman.model.conversation import Conversation
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
+    Delta,
     Event,
     Events,
     Failed,
+    Listener,
     OpaqueEvent,
     ReasoningDelta,
-    Run,
     Started,
     TextDelta,
     UsageReported,
@@ -55,7 +56,6 @@ class OpenaiDecoder:
     __slots__ = ("_choices", "_early", "_next_key", "_over", "_sequences", "_speaker", "_started", "_world")
 
     texts: ClassVar[Texts] = {TextDelta: more_text, ReasoningDelta: more_thought, ArgumentsDelta: more_arguments}
-    hears: ClassVar[frozenset[type[Event]]] = frozenset({ReasoningDelta})
 
     def __init__(self, asked: Conversation, world: World) -> None:
         self._sequences = asked.stop  # no more of it: a stream may last
@@ -100,9 +100,10 @@ class OpenaiDecoder:
             self._speaker = self._choices.get(0)
         return tuple(events)
 
-    def heard(self, run: Run) -> None:
-        for choice in self._choices.values():
-            choice.heard(run)
+    def hearing(self, kind: type[Delta], key: int) -> Listener | None:
+        if kind is not ReasoningDelta:
+            return None
+        return next((told for choice in self._choices.values() if (told := choice.hearing(key))), None)
 
     def close(self, broken: Fault | None) -> Events:
         if self._over:

@@ -23,7 +23,9 @@ from dragoman.filters.raw_tools.prose import MANY, Prose, headless_of
 from dragoman.filters.raw_tools.readers import LIMIT, skip_blank
 from dragoman.filters.raw_tools.section import Section, stray
 from dragoman.filters.raw_tools.tables import Table
-from dragoman.model.events import Run
+from dragoman.model.events import (
+    Search,
+)
 
 _WINDOW = LIMIT + 64  # a header and the longest marker after it
 _PROSE, _SECTION, _HEADER, _BODY, _AFTER = range(5)
@@ -99,20 +101,21 @@ class Engine:
 
     def passes(self, text: str, carrier: Carrier) -> bool:
         """Whether this text goes out as it came; if so it is taken. The short way, for nearly all prose."""
-        if self._state or self._held or carrier is not self._carrier or self._first(text) is not None:
-            return False
-        if self._headless is not None and (self._said.begins or self._said.line_ends):
+        search = self.lets(carrier)
+        if search is None or search(text) is not None:
             return False
         self.heard(text)
         return True
 
-    def lets(self, run: Run, carrier: Carrier) -> int:
-        """How many of these texts go out as they came; they are taken when they are `heard`."""
+    def lets(self, carrier: Carrier) -> Search | None:
+        """What finds that a text may not go out as it came; None if none may. Those that do are `heard`, and that
+        changes nothing about it: where a header may begin, the search has found the end of what is before it.
+        """
         if self._state or self._held or carrier is not self._carrier:
-            return 0
+            return None
         if self._headless is not None and (self._said.begins or self._said.line_ends):
-            return 0
-        return len(run.row.texts) if self._first(run.text) is None else run.clear(self._first)
+            return None
+        return self._first
 
     def heard(self, text: str) -> None:
         said = self._said

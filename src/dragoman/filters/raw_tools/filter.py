@@ -21,15 +21,18 @@ from dragoman.model.events import (
     BlockEnded,
     BlockStarted,
     Cited,
+    Delta,
     Event,
     Events,
     Failed,
     Finished,
+    Listener,
     ReasoningDelta,
-    Run,
     Sealed,
+    Search,
     Stopped,
     TextDelta,
+    nothing,
 )
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Action, Notes
@@ -175,17 +178,17 @@ class _Back:
             return self._changed(events, index)
         return events
 
-    def lets(self, run: Run) -> int:
-        lane = self._lanes.get(run.key)
+    def lets(self, _kind: type[Delta], key: int) -> Search | None:
+        lane = self._lanes.get(key)
         if self._pending is not None:
-            return 0
+            return None
         if lane is None:
-            return len(run.row.texts)
-        return lane.engine.lets(run, lane.carrier) if lane.key == run.key else 0
+            return nothing
+        return lane.engine.lets(lane.carrier) if lane.key == key else None
 
-    def heard(self, run: Run) -> None:
-        if (lane := self._lanes.get(run.key)) is not None:
-            lane.engine.heard(run.text)
+    def hearing(self, _kind: type[Delta], key: int) -> Listener | None:
+        lane = self._lanes.get(key)
+        return None if lane is None else lane.engine.heard
 
     def _delta(self, events: Events, lane: _Lane, text: str) -> Events:
         """One delta, as most frames are: what comes out may still be what went in."""

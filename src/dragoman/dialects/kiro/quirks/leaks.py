@@ -18,13 +18,15 @@ from dragoman.model.events import (
     BlockEnded,
     BlockStarted,
     Cited,
+    Delta,
     Event,
     Events,
     Failed,
-    Run,
     Sealed,
+    Search,
     Stopped,
     TextDelta,
+    nothing,
 )
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
@@ -87,10 +89,10 @@ class _Recover:
         out = tuple(each for event in events for each in self._take(event))
         return events if out == events else out
 
-    def lets(self, run: Run) -> int:
-        if self._native or run.kind is not TextDelta:
-            return len(run.row.texts)
-        return 0 if self._held or self._opening else run.clear(_INTERESTING)
+    def lets(self, kind: type[Delta], _key: int) -> Search | None:
+        if self._native or kind is not TextDelta:
+            return nothing
+        return None if self._held or self._opening else _INTERESTING
 
     def _is_plain(self, event: Event) -> bool:
         """Text in which nothing of interest can begin; nearly all of a stream is that."""
