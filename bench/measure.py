@@ -13,7 +13,8 @@ from bench.lanes import Direct, Lane, raw_of
 from bench.load import Tally
 from bench.scenarios import BY_NAME, Scenario
 
-SECONDS, PACED_SECONDS = 1.2, 2.2
+SECONDS = 1.2
+PACED_TURNS = 3  # of each lane in a round: where little is done, what else runs on the machine shows most
 PROBE, WARM = 0.25, 0.2
 SETTLED = 0.3  # of paced streams, before they count
 
@@ -77,7 +78,7 @@ async def cell(lane: Lane, scenario: Scenario, least_size: int, seconds: float |
     raw = raw_of(lane, scenario)
     port = lane.target(scenario)[0]
     if scenario.paced:
-        return await _paced(lane, scenario, port, raw, seconds or PACED_SECONDS)
+        return await _paced(lane, scenario, port, raw, seconds or SECONDS)
     probe = good(await load.closed(port, raw, 1, PROBE), least_size)
     times, firsts = [time * 1e3 for time in probe.times], [time * 1e3 for time in probe.firsts]
     if isinstance(lane, Direct) and lane.name == "direct":
@@ -105,6 +106,18 @@ async def _paced(lane: Lane, scenario: Scenario, port: int, raw: bytes, seconds:
     return Cell(0, events, cpu, events / took)
 
 
+def joined(cells: Sequence[Cell]) -> Cell:
+    """What several turns gave together."""
+    return Cell(
+        sum(each.requests for each in cells),
+        sum(each.events for each in cells),
+        sum(each.cpu for each in cells),
+        statistics.mean(each.rate for each in cells),
+        [time for each in cells for time in each.times],
+        [time for each in cells for time in each.firsts],
+    )
+
+
 def good(tally: Tally, least_size: int) -> Tally:
     """The same; raises BadCell for a mistake in it."""
     if tally.errors:
@@ -124,15 +137,20 @@ async def rounds(
     """Every lane in every round, in another order each time, so that compared cells are neighbours."""
     found = results.cells.setdefault(scenario.name, {})
     for number in range(count):
-        order = [name for name in lanes if f"{name}, {scenario.name}" not in results.troubles]
-        random.shuffle(order)
-        for name in order:
-            lane, asked, least_size = lanes[name]
-            try:
-                found.setdefault(name, []).append(await cell(lane, asked, least_size))
-            except (BadCell, OSError) as error:
-                results.troubles[f"{name}, {scenario.name}"] = str(error)
-                found.pop(name, None)
+        turns: dict[str, list[Cell]] = {}
+        for _ in range(PACED_TURNS if scenario.paced else 1):
+            order = [name for name in lanes if f"{name}, {scenario.name}" not in results.troubles]
+            random.shuffle(order)
+            for name in order:
+                lane, asked, least_size = lanes[name]
+                try:
+                    turns.setdefault(name, []).append(await cell(lane, asked, least_size))
+                except (BadCell, OSError) as error:
+                    results.troubles[f"{name}, {scenario.name}"] = str(error)
+                    found.pop(name, None)
+                    turns.pop(name, None)
+        for name, cells in turns.items():
+            found.setdefault(name, []).append(joined(cells))
         tell(f"{scenario.name} {number + 1}/{count}")
 
 

@@ -15,8 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-
-from msgspec import Struct
+from typing import NamedTuple
 
 from dragoman.errors import BadFrame, LocalMisuse
 from dragoman.wire.frame import Frame, Hole, Row
@@ -38,7 +37,7 @@ class FrameTooLong(BadFrame):
     """A block that is longer than the decoder's limit, or would be."""
 
 
-class Mould(Struct, frozen=True, gc=False):
+class Mould(NamedTuple):  # for every event it is taken apart
     """A block without the inside of one JSON string: what stands before and behind it, how long both are together, and
     where in a block the string is, with its quotes.
     """
@@ -152,11 +151,12 @@ class SseDecoder:
 
     def sole(self, mould: Mould, chunk: bytes) -> tuple[str, bytes] | None:
         """See FrameDecoder. A string in JSON has no line end, so there can be no other block in it."""
+        begin, end, _, start, stop = mould
         if self._held or self._buffer or len(chunk) > self._max_sole:
             return None
-        if not chunk.startswith(mould.begin) or not chunk.endswith(mould.end):
+        if not chunk.startswith(begin) or not chunk.endswith(end):
             return None
-        literal = chunk[mould.start : mould.stop]
+        literal = chunk[start:stop]
         try:
             text = read_string(literal)
         except TROUBLE:
@@ -165,12 +165,13 @@ class SseDecoder:
 
     def fits(self, mould: Mould, chunk: bytes) -> bool:
         """See FrameDecoder."""
+        begin, end, _, start, stop = mould
         if self._held or self._buffer or len(chunk) > self._max_sole:
             return False
-        if not chunk.startswith(mould.begin) or not chunk.endswith(mould.end):
+        if not chunk.startswith(begin) or not chunk.endswith(end):
             return False
         try:
-            return read_string(chunk[mould.start : mould.stop]) != ""
+            return read_string(chunk[start:stop]) != ""
         except TROUBLE:
             return False
 
