@@ -43,36 +43,33 @@ Mask: TypeAlias = Callable[[Fault], Fault]  # gives the same one if there is not
 class WaysBack:
     """All ways back of a plan as one, last change first."""
 
-    __slots__ = ("backs", "notes", "routes")
+    __slots__ = ("_backs", "_concerned", "notes")
 
     def __init__(self, plan: Plan) -> None:
         self.notes = Notes(refuse=False)
-        self.backs = [make(self.notes) for make in reversed(plan.makers)]
-        self.routes = _routes(tuple(map(type, self.backs)))
+        self._backs = [make(self.notes) for make in reversed(plan.makers)]
+        self._concerned = _concerned(tuple(map(type, self._backs)))
 
     def feed(self, events: Events) -> Events:
-        first = 0
-        while len(events) == 1:
-            for position in self.routes[type(events[0])].concerned:
+        first, concerned, backs = 0, self._concerned, self._backs
+        while events:
+            kinds = type(events[0]) if len(events) == 1 else frozenset(map(type, events))
+            for position in concerned[kinds]:
                 if position >= first:
-                    told = self.backs[position].feed(events)
+                    told = backs[position].feed(events)
                     if told is not events:
                         events, first = told, position + 1
                         break
             else:
-                return events
-        for back in self.backs[first:]:
-            events = back.feed(events)
+                break
         return events
 
     def lets(self, kind: type[Delta], key: int) -> tuple[Search, ...] | None:
         """What finds that such a delta may not pass as it is; None if none may."""
-        lets, backs = self.routes[kind].lets, self.backs
-        if lets is None:
-            return None
         searches: list[Search] = []
-        for position, ask in lets:
-            search = ask(backs[position], kind, key)
+        for position in self._concerned[kind]:
+            ask: Callable[..., Search | None] = getattr(self._backs[position], "lets", _none)
+            search = ask(kind, key)
             if search is None:
                 return None
             if search is not nothing:
@@ -81,38 +78,31 @@ class WaysBack:
 
     def hearing(self, kind: type[Delta], key: int) -> tuple[Listener, ...]:
         """Who is told of those that pass."""
-        asked = [ask(self.backs[position], kind, key) for position, ask in self.routes[kind].hear]
-        return tuple([hear for hear in asked if hear is not None])
+        asks: Iterable[Callable[..., Listener | None]] = [
+            getattr(self._backs[position], "hearing", _none) for position in self._concerned[kind]
+        ]
+        return tuple([hear for ask in asks if (hear := ask(kind, key)) is not None])
 
 
-class _Route(Struct, frozen=True):
-    """The ways back that a lone event concerns; how they are asked about deltas (None: not all can be), and who hears.
-
-    By functions: a method that is looked up on one class and then on another takes twice as long.
-    """
-
-    concerned: tuple[int, ...]
-    lets: tuple[tuple[int, Callable[[Back, type[Delta], int], Search | None]], ...] | None
-    hear: tuple[tuple[int, Callable[[Back, type[Delta], int], Listener | None]], ...]
-
-
-class _Routes(dict[type[Event], _Route]):
-    """By the kind of event: of the usual ones, hardly any way back is concerned."""
+class _Concerned(dict[type[Event] | frozenset[type[Event]], tuple[int, ...]]):
+    """Which ways back look at events of a kind, or of several kinds together: hardly any, if the events are usual."""
 
     def __init__(self, backs: tuple[type[Back], ...]) -> None:
         super().__init__()
         self._backs = backs
 
-    def __missing__(self, kind: type[Event]) -> _Route:
-        backs = self._backs
-        concerned = tuple([at for at, back in enumerate(backs) if kind in getattr(back, "reads", {kind})])
-        lets = tuple([(at, found) for at in concerned if (found := getattr(backs[at], "lets", None))])
-        hear = tuple([(at, found) for at in concerned if (found := getattr(backs[at], "hearing", None))])
-        self[kind] = route = _Route(concerned, lets if len(lets) == len(concerned) else None, hear)
-        return route
+    def __missing__(self, kinds: type[Event] | frozenset[type[Event]]) -> tuple[int, ...]:
+        any_of = kinds if isinstance(kinds, frozenset) else frozenset({kinds})
+        reads = [getattr(back, "reads", any_of) for back in self._backs]
+        self[kinds] = found = tuple([at for at, read in enumerate(reads) if not any_of.isdisjoint(read)])
+        return found
 
 
-_routes = lru_cache(maxsize=256)(_Routes)  # the same for all answers of a pair
+_concerned = lru_cache(maxsize=256)(_Concerned)  # the same for all answers of a pair
+
+
+def _none(_kind: type[Delta], _key: int) -> None:
+    return None
 
 
 class Progress:

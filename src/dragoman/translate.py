@@ -138,15 +138,16 @@ def plan(
     notes = Notes(refuse=settings.losses == "refuse")
     sent = asked if model in (None, asked.model) else structs.replace(asked, model=model).knowing(asked)
     makers: list[MakeBack] = []
-    altered = False
+    altered, noted = False, 0
     for each in _filters(client, upstream, sent.model, settings):
-        noted = len(notes)
         changed, maker = each.forward(sent, notes)
-        altered |= len(notes) > noted and not getattr(each, "only_asks", False)
-        moved = changed.messages is not sent.messages or changed.system is not sent.system
-        if moved and not getattr(each, "keeps_form", False):
-            changed = canonical(changed, sent)  # what a filter leaves may be less than a text
-        sent = changed.knowing(sent)
+        if changed is not sent:
+            moved = changed.messages is not sent.messages or changed.system is not sent.system
+            if moved and not getattr(each, "keeps_form", False):
+                changed = canonical(changed, sent)  # what a filter leaves may be less than a text
+            sent = changed.knowing(sent)
+        if len(notes) > noted:
+            altered, noted = altered or not getattr(each, "only_asks", False), len(notes)
         if maker is not None:
             makers.append(maker)
     if said and not (sent.messages or sent.system):

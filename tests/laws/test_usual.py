@@ -157,6 +157,7 @@ def _hold_the_same(data: bytes) -> bool:
     asked = ANTHROPIC.codec.parse_request(long)
     assert ANTHROPIC.codec.parse_request(short) is short.asked
     assert short.asked == asked
+    assert short.asked.plain == asked.plain
     assert _places(short.asked) == _places(asked)
     for one, other in zip(short.asked.inventory.calls, asked.inventory.calls, strict=True):
         assert type(one.arguments) is type(other.arguments)

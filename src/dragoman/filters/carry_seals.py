@@ -100,6 +100,8 @@ class CarrySeals:
 
 
 def _has_seals(conversation: Conversation) -> bool:
+    if conversation.plain:
+        return False
     held = conversation.inventory
     nodes: Iterable[Text | ToolCall | Reasoning] = (*held.texts, *held.calls, *held.thoughts)
     return bool([node for node in nodes if node.seal])

@@ -42,7 +42,6 @@ from dragoman.model.notes import Notes
 from dragoman.wire.jsonio import Json
 
 S = TypeVar("S", bound=Struct)
-_COMMON = frozenset({Text, ToolCall, ToolResult})
 
 
 class DropForeign:
@@ -64,17 +63,6 @@ def _decoded(data: str) -> str | None:
         return base64.b64decode(data, validate=True).decode()
     except ValueError:
         return None
-
-
-def _are_plain(conversation: Conversation) -> bool:
-    """Whether all of its messages are plain."""
-    held = conversation.inventory
-    texts = held.texts + [part for part in held.parts if type(part) is Text]
-    if not held.kinds <= _COMMON or len(texts) < len(held.texts) + len(held.parts):
-        return False
-    nodes = (*conversation.messages, *held.calls, *held.results, *texts)
-    foreign = [node for node in nodes if node.extra] or [call for call in held.calls if call.seal]
-    return not (foreign or [text for text in texts if text.seal or text.citations])
 
 
 def _is_plain(message: Message) -> bool:
@@ -107,7 +95,7 @@ class _Request:
 
     def fit(self, conversation: Conversation) -> Conversation:
         messages = conversation.messages
-        if not _are_plain(conversation):
+        if not conversation.plain:
             messages = self._messages(messages)
         tools = tuple(tool for tool in map(self._tool, conversation.tools) if tool is not None)
         return structs.replace(

@@ -18,9 +18,11 @@ N = TypeVar("N", Text, Message)
 _KNOWN = "canonical"  # stands among what is known of a conversation
 
 
-def canonical(conversation: Conversation, before: Conversation | None = None) -> Conversation:
+def canonical(
+    conversation: Conversation, before: Conversation | None = None, *, tidy: Sequence[Message] = ()
+) -> Conversation:
     """Give the conversation its canonical form. `before` is what it was made of: what stands there too, at the same
-    place, has it already.
+    place, has it already; so do those that `tidy` tells.
 
     Results come first in their turn, and user messages that follow results belong to that turn; leading system
     messages are part of `system`; a text that says nothing and carries nothing is no block. Raises MalformedRequest
@@ -28,7 +30,8 @@ def canonical(conversation: Conversation, before: Conversation | None = None) ->
     """
     if _KNOWN in conversation.__dict__:
         return conversation
-    tidy = before.messages if before is not None and _KNOWN in before.__dict__ else ()
+    if before is not None and _KNOWN in before.__dict__:
+        tidy = before.messages
     messages = list(conversation.messages)
     for place in compress(count(), map(is_not, messages, chain(tidy, repeat(None)))):
         messages[place] = _tidy(messages[place])

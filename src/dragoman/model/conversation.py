@@ -26,6 +26,7 @@ from dragoman.model.blocks import (
 from dragoman.wire.jsonio import Json
 
 Role: TypeAlias = Literal["user", "assistant", "system"]
+_COMMON: frozenset[type[Block]] = frozenset({Text, ToolCall, ToolResult})
 
 
 class Message(Node, frozen=True):
@@ -101,6 +102,11 @@ class Conversation(Node, frozen=True, dict=True, gc=True):
         """The types of the blocks of its messages."""
         return self.inventory.kinds
 
+    @cached_property
+    def plain(self) -> bool:
+        """Whether its messages are texts, calls and results that say no more than that: nothing of one family's own."""
+        return _are_plain(self.messages, self.inventory)
+
     def knowing(self, other: Conversation) -> Conversation:
         """Itself, and what was found out about the other, which it was made of, need not be found out again."""
         if self.messages is other.messages:
@@ -152,6 +158,15 @@ def _inventory(messages: tuple[Message, ...]) -> Inventory:
     others = found[Media] + found[Opaque]
     words = [text.text for text in found[Text]] + [part.text for part in parts if type(part) is Text]
     return Inventory(kinds, found[Text], found[ToolCall], found[ToolResult], found[Reasoning], others, parts, words)
+
+
+def _are_plain(messages: tuple[Message, ...], held: Inventory) -> bool:
+    texts = held.texts + [part for part in held.parts if type(part) is Text]
+    if not held.kinds <= _COMMON or len(texts) < len(held.texts) + len(held.parts):
+        return False
+    nodes = (*messages, *held.calls, *held.results, *texts)
+    foreign = [node for node in nodes if node.extra] or [call for call in held.calls if call.seal]
+    return not (foreign or [text for text in texts if text.seal or text.citations])
 
 
 def bare(conversation: Conversation) -> Conversation:

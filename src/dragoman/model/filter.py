@@ -14,8 +14,8 @@ class Back(Protocol):
     """The answer half of a filter: stateful, one per answer. Returns the same tuple if nothing changes.
 
     Every stream ends with Finished or Failed, so a filter that holds something lets go of it there. One that looks at
-    some kinds of events only may name them in its class's `reads`, a set of types: a lone event of another kind is not
-    shown to it.
+    some kinds of events only may name them in its class's `reads`, a set of types: where none of those is among them,
+    events are not shown to it.
 
     One that lets most deltas pass may have `lets(kind, key) -> Search | None`: None if it wants to see such deltas of
     that block, else what finds the reason to see one in its text (`nothing` where there is none). What has no such

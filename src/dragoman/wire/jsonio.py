@@ -89,7 +89,7 @@ _DEEP = "nested too deeply"
 _plain_decode: Callable[[bytes | str], Json] = msgspec.json.Decoder().decode
 _plain_encode = msgspec.json.Encoder(enc_hook=_as_plain).encode
 _BACKSLASH = 0x5C  # a number is found several times as fast as bytes
-_ODD_ESCAPE = re.compile(rb"\\[u/]")  # a control character is written like that here, too, but seldom comes
+_ODD_ESCAPE = re.compile(rb'\\[^\\"nrtbf]')  # a control character is written like that here, too, but seldom comes
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_strings = msgspec.json.Decoder(list[str]).decode
 read_string = msgspec.json.Decoder(str).decode

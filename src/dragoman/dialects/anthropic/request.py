@@ -60,8 +60,10 @@ def parse_request(call: Call) -> Conversation:
         raise MalformedRequest("nested too deeply") from None
 
 
-def conversation_of(call: Call, messages: tuple[Message, ...] | None = None) -> Conversation:
-    """All that is asked. `messages` are those of the body, if they are read already and left out there."""
+def conversation_of(call: Call, messages: tuple[Message, ...] | None = None, *, tidy: bool = False) -> Conversation:
+    """All that is asked. `messages` are those of the body, if they are read already and left out there; `tidy` if each
+    of them has its canonical form.
+    """
     fields = Fields(call.body)
     kept: dict[str, Json] = {}  # what known objects hold beside what we know
     if messages is None:
@@ -86,7 +88,7 @@ def conversation_of(call: Call, messages: tuple[Message, ...] | None = None) -> 
         hints=Extra(FAMILY, {**call.hints}) if call.hints else None,
         extra=extra_of({**to_keep(fields.rest()), **kept}),
     )
-    return canonical(conversation)
+    return canonical(conversation, tidy=messages if tidy else ())
 
 
 def _keep(kept: dict[str, Json], name: str, fields: Fields | None) -> None:

@@ -98,18 +98,22 @@ def read_usual(data: bytes, hints: dict[str, str]) -> Call | None:
     reading = _Reading()
     try:
         messages = tuple(map(reading.message, told.messages, map(Where, repeat(MESSAGES), count())))
-        asked = conversation_of(Call("generate", told.model, told.stream, body, hints), messages)
+        asked = conversation_of(Call("generate", told.model, told.stream, body, hints), messages, tidy=reading.tidy)
     except (DragomanError, jsonio.JsonError, RecursionError):
         return None
+    if reading.plain and asked.messages is messages:
+        asked.__dict__["plain"] = True
     return Call("generate", told.model, told.stream, {"messages": reading.extent(), **body}, hints, asked)
 
 
 class _Reading:
     """Makes the blocks, and counts the values that they came as."""
 
-    __slots__ = ("_deep", "_items", "_values")
+    __slots__ = ("_deep", "_items", "_values", "plain", "tidy")
 
     def __init__(self) -> None:
+        self.plain = True  # as Conversation has it
+        self.tidy = True  # each message as the canonical form has it
         self._values = 0
         self._items: list[Json] = []  # blocks that take Fields to read
         self._deep: list[Json] = []  # of arguments, what is no string
@@ -121,28 +125,32 @@ class _Reading:
         return Extent([[self._items]], self._values - 2) if self._items else Extent((), self._values)
 
     def message(self, told: _Message, at: Where) -> Message:
-        content, place = told.content, Where(at, "content")
+        role, content, place = told.role, told.content, Where(at, "content")
         self._values += 3
         if isinstance(content, str):
-            return Message(told.role, (Text(content, at=place),), at=at)
-        return Message(told.role, tuple(self._blocks(content, place)), at=at)
-
-    def _blocks(self, content: list[_Some], place: Where) -> list[Block]:
+            self.tidy = self.tidy and content != ""
+            return Message(role, (Text(content, at=place),), at=at)
         blocks: list[Block] = []
+        tidy, results = True, role == "user"  # whether a result may come next
         for index, block in enumerate(content):
-            at = Where(place, index)
+            here = Where(place, index)
             if type(block) is _Text and block.cache_control is UNSET and block.citations is UNSET:
                 self._values += 3
-                blocks.append(Text(block.text, at=at))
+                blocks.append(Text(block.text, at=here))
+                tidy, results = tidy and block.text != "", False
             elif type(block) is _Use and block.cache_control is UNSET and block.id and block.name:
-                blocks.append(ToolCall(block.id, block.name, self._arguments(block.input), at=at))
+                blocks.append(ToolCall(block.id, block.name, self._arguments(block.input), at=here))
+                tidy, results = tidy and role == "assistant", False
             elif type(block) is _Result and type(block.content) is str and _is_plain(block):
                 self._values += 4
-                parts = (Text(block.content, at=Where(at, "content")),) if block.content else ()
-                blocks.append(ToolResult(block.tool_use_id, parts, at=at))
+                parts = (Text(block.content, at=Where(here, "content")),) if block.content else ()
+                blocks.append(ToolResult(block.tool_use_id, parts, at=here))
+                tidy = tidy and results
             else:
-                blocks.append(self._otherwise(block, at))
-        return blocks
+                blocks.append(self._otherwise(block, here))
+                tidy = self.plain = False
+        self.tidy = self.tidy and tidy
+        return Message(role, tuple(blocks), at=at)
 
     def _arguments(self, given: dict[str, Raw]) -> str:
         self._values += 5 + len(given)

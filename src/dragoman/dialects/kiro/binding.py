@@ -102,7 +102,7 @@ def _turns(body: dict[str, Json], model: str, *, named: bool) -> dict[str, Json]
     changed = {**state, "currentMessage": _turn(state.get("currentMessage"), model, named)}
     history = state.get("history")
     if isinstance(history, list):
-        changed["history"] = [_turn(entry, model, named) for entry in history]
+        changed["history"] = [_turn(entry, model, named) if type(entry) is dict else entry for entry in history]
     return {**body, "conversationState": changed}
 
 

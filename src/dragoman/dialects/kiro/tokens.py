@@ -37,12 +37,8 @@ def _plain(text: str) -> int:
         text.encode("latin-1")
     except UnicodeEncodeError:
         return len(text.encode("ascii", "ignore"))
-    return 2 * len(text) - _bytes(text)  # all others of this alphabet have two bytes
-
-
-def _bytes(text: str) -> int:
-    """How many it is written in. It keeps them for whoever writes it next."""
-    return len(text.data if type(text) is jsonio.ObjectText else jsonio.Raw(text))
+    # All others of this alphabet have two bytes. The text keeps what it is written in for whoever writes it next.
+    return 2 * len(text) - len(text.data if type(text) is jsonio.ObjectText else jsonio.Raw(text))
 
 
 def estimate_input(conversation: Conversation) -> int:
@@ -57,9 +53,16 @@ def _counted(conversation: Conversation) -> int:
     held = conversation.inventory
     texts = [text.text for text in conversation.system] + held.words
     texts += [call.arguments for call in held.calls] + [call.name for call in held.calls]
-    plain = sum([(len(text) + 3) // 4 for text in texts if text.isascii()])
-    others = sum([_wide(text) for text in texts if not text.isascii()])
-    return plain + others + sum(map(_block, (*held.thoughts, *held.others))) + sum(map(_tool, conversation.tools))
+    wide = [text for text in texts if not text.isascii()]
+    plain = [*map(_plain, wide)]
+    others = sum(map(len, wide)) - sum(plain)
+    plain += [len(text) for text in texts if text.isascii()]
+    return (
+        others
+        + sum([(size + 3) // 4 for size in plain])
+        + sum(map(_block, (*held.thoughts, *held.others)))
+        + sum(map(_tool, conversation.tools))
+    )
 
 
 def estimate_messages(messages: Iterable[Message]) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dragoman.model.blocks import Block, Text, ToolCall, ToolResult
+from dragoman.model.blocks import Text, ToolCall, ToolResult
 from dragoman.model.conversation import Message
 from dragoman.wire.jsonio import ObjectText, Raw
 
@@ -57,17 +57,14 @@ class AssistantTurn(_Node, frozen=True):
 
 
 def written_turn(message: Message, model: str, origin: str) -> UserTurn | AssistantTurn | None:
-    if message.extra is not None or not message.blocks:
-        return None
-    if message.role == "user":
-        return _user(message.blocks, model, origin)
-    return _assistant(message.blocks) if message.role == "assistant" else None
+    return _user(message, model, origin) if message.role == "user" else _assistant(message)
 
 
-def _user(blocks: tuple[Block, ...], model: str, origin: str) -> UserTurn | None:
+def _user(message: Message, model: str, origin: str) -> UserTurn | None:
     """Results and a text after them."""
-    text = blocks[-1]
-    if type(text) is not Text:
+    blocks = message.blocks
+    text = blocks[-1] if blocks else None
+    if type(text) is not Text or message.extra is not None:
         return None
     if len(blocks) == 1:
         return UserTurn(_User(model, text.text, origin))
@@ -82,10 +79,11 @@ def _user(blocks: tuple[Block, ...], model: str, origin: str) -> UserTurn | None
     return UserTurn(_User(model, text.text, origin, _Context(results)))
 
 
-def _assistant(blocks: tuple[Block, ...]) -> AssistantTurn | None:
+def _assistant(message: Message) -> AssistantTurn | None:
     """A text and calls after it."""
-    text = blocks[0]
-    if type(text) is not Text:
+    blocks = message.blocks
+    text = blocks[0] if blocks else None
+    if type(text) is not Text or message.extra is not None or message.role != "assistant":
         return None
     if len(blocks) == 1:
         return AssistantTurn(_Assistant(text.text))

@@ -42,17 +42,19 @@ class _Building:
         self._filled: dict[str, list[Where]] = {}  # places that had no text, by the one that they got
 
     def message(self, message: Message) -> Message:
-        role, blocks = message.role, message.blocks
-        if role == "user" and len(blocks) == 1 and _is_one_text(blocks[0]):  # so it is with most
+        blocks = message.blocks
+        if message.role != "user":
+            if _is_built(blocks):
+                return message
+            blocks = self._assistant(message)
+        elif len(blocks) == 1 and _is_one_text(blocks[0]):  # so it is with most
             self._fill(message, RESULTS_ONLY)
             blocks = (blocks[0], Text(RESULTS_ONLY, at=message.at))
-        elif role == "user":
-            blocks = self._user(message)
-        elif _is_built(message.blocks):
-            return message
         else:
-            blocks = self._assistant(message)
-        return message if blocks == message.blocks else Message(role, blocks, extra=message.extra, at=message.at)
+            blocks = self._user(message)
+        if blocks == message.blocks:
+            return message
+        return Message(message.role, blocks, extra=message.extra, at=message.at)
 
     def tell(self) -> None:
         for words, places in self._filled.items():
