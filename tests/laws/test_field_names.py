@@ -7,6 +7,7 @@ and a client or an upstream may call a field so too.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
@@ -124,7 +125,38 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     ),
     (
         "kiro",
-        {"conversationState": {"currentMessage": {"userInputMessage": {"content": "hi", "modelId": "m"}}}},
+        {
+            "conversationState": {
+                "history": [
+                    {"userInputMessage": {"content": "a", "modelId": "m"}},
+                    {
+                        "assistantResponseMessage": {
+                            "content": "b",
+                            "toolUses": [{"toolUseId": "t", "name": "f", "input": {}}],
+                        }
+                    },
+                ],
+                "currentMessage": {
+                    "userInputMessage": {
+                        "content": "hi",
+                        "modelId": "m",
+                        "images": [{"format": "png", "source": {"bytes": "aGk="}}],
+                        "userInputMessageContext": {
+                            "tools": [
+                                {
+                                    "toolSpecification": {
+                                        "name": "f",
+                                        "description": "d",
+                                        "inputSchema": {"json": {"type": "object"}},
+                                    }
+                                }
+                            ],
+                            "toolResults": [{"toolUseId": "t", "content": "x", "status": "success"}],
+                        },
+                    }
+                },
+            }
+        },
     ),
 ]
 
@@ -201,6 +233,14 @@ def test_nothing_of_it_is_lost_or_noted_at_home(name: str, body: dict[str, Any])
         made = dragoman.translate_request({**body, odd: "planted"}, source=name, target=name)
         assert made.body[odd] == "planted"
         assert odd not in str(made.notes)
+
+
+@pytest.mark.parametrize(("name", "body"), BODIES, ids=[name for name, _ in BODIES])
+def test_unknown_fields_come_home_wherever_they_stand(name: str, body: dict[str, Any]) -> None:
+    asked = planted(body, PLAIN)
+    made = dragoman.translate_request(asked, source=name, target=name)
+    sown = re.findall(r"planted \d+", str(asked))
+    assert sown and sorted(sown) == sorted(re.findall(r"planted \d+", str(made.body)))
 
 
 # --- answers

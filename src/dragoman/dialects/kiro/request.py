@@ -10,13 +10,13 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro.models import model_of
 from dragoman.dialects.kiro.nodes import FAMILY, IDENTITY, extra_of, merged, own_fields
-from dragoman.dialects.kiro.turns import CONTEXT, USER, identifier, parse_turn, render_turn
+from dragoman.dialects.kiro.turns import CONTEXT, USER, identifier, parse_turn, render_turn, with_beside
 from dragoman.dialects.kiro.written import written_turn
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Extra, Opaque, Text, Where
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
-from dragoman.model.naming import of_the_node
+from dragoman.model.naming import of_the_node, of_what_it_came_in
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -103,7 +103,9 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
     spec.any("inputSchema")
     schema = holder.any("json") if holder else None
     known = schema if isinstance(schema, dict) else NO_PARAMETERS
-    return ToolSpec(name, description, known, extra=extra_of(spec.rest()), at=Where(spec.at))
+    around = {"inputSchema": rest} if holder and (rest := holder.rest()) else {}
+    kept = with_beside(extra_of({**spec.rest(), **around}), fields)
+    return ToolSpec(name, description, known, extra=kept, at=Where(spec.at))
 
 
 def _thinking(fields: Fields, kept: dict[str, Json]) -> Thinking:
@@ -218,7 +220,8 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
         "description": tool.description,
         "inputSchema": {"json": {**tool.schema}},
     }
-    return {"toolSpecification": merged(body, of_the_node(own_fields(tool.extra)))}
+    kept = own_fields(tool.extra)
+    return {**of_what_it_came_in(kept), "toolSpecification": merged(body, of_the_node(kept))}
 
 
 def _render_thinking(thinking: Thinking, model: str) -> dict[str, Json]:

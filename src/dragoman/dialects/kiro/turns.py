@@ -8,10 +8,13 @@ from __future__ import annotations
 import binascii
 from collections.abc import Iterator
 
+from msgspec import structs
+
 from dragoman.dialects.kiro.nodes import FAMILY, extra_of, own_fields, with_own
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Message
+from dragoman.model.naming import OUTER, of_what_it_came_in, to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -25,10 +28,13 @@ _STATUSES = {"success": False, "error": True, "failed": True, "failure": True}
 def parse_turn(entry: Fields, origin: str) -> Message:
     """An entry of history, or the current message. Raises MalformedRequest."""
     if (user := entry.maybe_child(USER)) is not None:
-        return _parse_user(user, origin)
-    if (assistant := entry.maybe_child(ASSISTANT)) is not None:
-        return _parse_assistant(assistant)
-    raise entry.blame(f"expected {USER} or {ASSISTANT}", at=entry.at)
+        turn = _parse_user(user, origin)
+    elif (assistant := entry.maybe_child(ASSISTANT)) is not None:
+        turn = _parse_assistant(assistant)
+    else:
+        raise entry.blame(f"expected {USER} or {ASSISTANT}", at=entry.at)
+    extra = with_beside(turn.extra, entry)
+    return turn if extra is turn.extra else structs.replace(turn, extra=extra)
 
 
 def _parse_user(fields: Fields, origin: str) -> Message:
@@ -44,7 +50,7 @@ def _parse_user(fields: Fields, origin: str) -> Message:
     blocks.extend(map(_parse_image, fields.children("images", [])))
     if fields.peek("origin") == origin:
         fields.any("origin")
-    return Message("user", tuple(blocks), extra=extra_of({**_said(fields), **kept}), at=Where(fields.at))
+    return Message("user", tuple(blocks), extra=extra_of({**said(fields), **kept}), at=Where(fields.at))
 
 
 def _parse_assistant(fields: Fields) -> Message:
@@ -52,12 +58,18 @@ def _parse_assistant(fields: Fields) -> Message:
     if content := fields.text("content", ""):
         blocks.append(Text(content, at=Where(fields.path("content"))))
     blocks.extend(map(_parse_use, fields.children("toolUses", [])))
-    return Message("assistant", tuple(blocks), extra=extra_of(_said(fields)), at=Where(fields.at))
+    return Message("assistant", tuple(blocks), extra=extra_of(said(fields)), at=Where(fields.at))
 
 
-def _said(fields: Fields) -> dict[str, Json]:
+def said(fields: Fields) -> dict[str, Json]:
     """The unknown fields; `null` says as much as absence."""
     return {name: value for name, value in fields.rest().items() if value is not None}
+
+
+def with_beside(extra: Extra | None, outer: Fields) -> Extra | None:
+    """What is kept of a node, and the fields that stand beside it in what it came in."""
+    beside = {OUTER + name: value for name, value in to_keep(said(outer)).items()}
+    return Extra(FAMILY, {**own_fields(extra), **beside}) if beside else extra
 
 
 def _parse_thought(fields: Fields) -> Iterator[Reasoning]:
@@ -119,8 +131,10 @@ def _parse_image(fields: Fields) -> Media:
         binascii.a2b_base64(data.encode("ascii"), strict_mode=True)
     except ValueError:
         source.fail("bytes", "expected base64")
-    rest = fields.rest()
-    return Media("image", f"image/{kind}", "base64", data, extra=extra_of(rest), at=Where(fields.at))
+    around = {"source": rest} if (rest := source.rest()) else {}
+    return Media(
+        "image", f"image/{kind}", "base64", data, extra=extra_of({**fields.rest(), **around}), at=Where(fields.at)
+    )
 
 
 def identifier(fields: Fields, name: str) -> str:
@@ -143,10 +157,11 @@ def json_text(value: Json, at: str, blame: type[DragomanError]) -> str:
 
 def render_turn(message: Message, origin: str) -> dict[str, Json]:
     """Say a turn that fits. Raises Unrepresentable for what has no place in it."""
+    beside = of_what_it_came_in(own_fields(message.extra))
     if message.role == "user":
-        return {USER: _render_user(message, origin)}
+        return {**beside, USER: _render_user(message, origin)}
     if message.role == "assistant":
-        return {ASSISTANT: _render_assistant(message)}
+        return {**beside, ASSISTANT: _render_assistant(message)}
     raise Unrepresentable(f"a {message.role} turn has no place here", at=message.at.path)
 
 
