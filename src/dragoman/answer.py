@@ -135,8 +135,6 @@ _LAST: frozenset[type[Event]] = frozenset({Finished, Failed})
 class _Filling(Struct, frozen=True):
     """How deltas of one kind and block are written, as long as nothing else comes."""
 
-    kind: type[Delta]
-    key: int
     searches: tuple[Search, ...]  # for what may not go so
     listeners: tuple[Listener, ...]
     told: Listener | None  # the encoder's
@@ -199,8 +197,8 @@ class Answer:
         return list(self._ways.notes)
 
     def feed(self, chunk: bytes) -> bytes:
-        filling = self._filling
-        if filling is not None and (lone := self._moulds.sole(chunk)) is not None:
+        filling, sole = self._filling, self._moulds.sole
+        if filling is not None and (lone := sole(chunk)) is not None:
             # Most events that do not hurry come here, and find every cache cold: as little as can be is called.
             text, inside = lone
             for search in filling.searches:
@@ -259,9 +257,7 @@ class Answer:
 
     def _filled(self, run: Run, out: list[bytes]) -> int:
         """How many of the run's deltas, from the first on, went out at once."""
-        filling = self._filling
-        if filling is None or filling.key != run.key or filling.kind is not run.kind:
-            filling = self._filling_of(run.kind, run.key)
+        filling = self._filling or self._filling_of(run.kind, run.key)  # a run of others comes after a step of theirs
         if filling is None or not (size := filling.fits(run)):
             return 0
         if size < len(run.row.texts):
@@ -279,7 +275,7 @@ class Answer:
             told(run.text)
         before, after = filling.before, filling.after
         out.append(before + (after + before).join(respelt(run.row.texts, run.row.insides)) + after)
-        self._filling = None if self._keeps_frames else filling
+        self._filling = filling
         return size
 
     def _filling_of(self, kind: type[Delta], key: int) -> _Filling | None:
@@ -290,7 +286,7 @@ class Answer:
         if hole is None:
             return None
         told = self._hearing(kind, key) if self._hearing is not None else None
-        return _Filling(kind, key, searches, self._ways.hearing(kind, key), told, *self._binding.around(hole))
+        return _Filling(searches, self._ways.hearing(kind, key), told, *self._binding.around(hole))
 
     def _add(self, step: Step, out: list[bytes]) -> None:
         self._filling = None

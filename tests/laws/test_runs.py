@@ -339,6 +339,32 @@ def test_nearly_all_of_a_usual_stream_is_read_in_runs(upstream: str, kind: str, 
         assert runs_do_not_matter(made, pieces) >= least
 
 
+@pytest.mark.parametrize("repair", [True, False])
+@pytest.mark.parametrize("client", ["anthropic", "openai"])
+@pytest.mark.parametrize("kind", ["text", "thought", "arguments"])
+@pytest.mark.parametrize("upstream", DIALECTS)
+def test_what_comes_alone_is_looked_at(upstream: str, kind: str, client: str, repair: bool) -> None:
+    made = planned(client, upstream, Settings(repair=repair, raw_tools="auto"))
+    for word in WORDS:
+        words = ["a ", "b ", "c ", "d ", word, "e ", "f ", "g "]
+        script = [(kind, each) for each in (['{"a":"', *words] if kind == "arguments" else words)]
+        for spell in SPELLINGS:
+            frames = [framed(upstream, *frame, 0) for frame in DIALECTS[upstream](script, spell)]
+            runs_do_not_matter(made, frames)
+
+
+def test_a_thought_that_came_alone_is_known_when_it_is_told_again() -> None:
+    words = ["a ", "b ", "c ", "d ", "e "]
+    frames = [framed("openai", *frame, 0) for frame in _openai([("thought", word) for word in words], SPELLINGS[0])]
+    detail = {"type": "reasoning.text", "text": "".join(words), "signature": "s", "index": 0}
+    choice = {"index": 0, "delta": {"reasoning_details": [detail]}, "finish_reason": None}
+    signed = framed("openai", "", SPELLINGS[0]({"id": "c", "object": "chat.completion.chunk", "choices": [choice]}), 0)
+    made = planned("anthropic", "openai")
+    assert runs_do_not_matter(made, [*frames[:-2], signed, *frames[-2:]]) > 2
+    told_whole, *_ = told(made, [*frames[:-2], signed, *frames[-2:]], carefully=False)
+    assert isinstance(told_whole, bytes) and told_whole.count(b"event: content_block_start") == 1
+
+
 def test_one_odd_frame_does_not_hide_behind_its_neighbours() -> None:
     made = planned("anthropic", "openai")
     frames = _plain("openai", "text", 40)

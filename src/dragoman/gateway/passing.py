@@ -61,7 +61,8 @@ class Passing:
         self._lost = False  # the last frame was one that the tap could not read: it may have been the end
 
     def feed(self, chunk: bytes) -> bytes:
-        if not self._held and self._moulds.fits(chunk):
+        fits = self._moulds.fits
+        if not self._held and fits(chunk):
             self._frames.count += 1
             self._fitted, self._lost = True, False
             return chunk
