@@ -6,6 +6,7 @@ import json
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -227,6 +228,38 @@ def test_the_usual_ones_are_read_in_one_go() -> None:
     ]
     body = {"model": _MODEL, "messages": messages, "stream": True, "system": "s", "tools": [], "max_tokens": 9}
     assert _hold_the_same(json.dumps(body, ensure_ascii=False).encode())
+
+
+_SAID = {"type": "text", "text": "x"}
+_SILENT = {"type": "text", "text": ""}
+_USED = {"type": "tool_use", "id": "t", "name": "n", "input": {}}
+_GAVE = {"type": "tool_result", "tool_use_id": "t", "content": "done"}
+_SHOWN = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
+_THOUGHT = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+
+
+@pytest.mark.parametrize(
+    ("role", "content"),
+    [
+        ("user", ""),
+        ("user", [_SILENT, _SAID]),
+        ("user", [_SAID, _SILENT]),
+        ("user", [_SAID, _GAVE]),
+        ("user", [_GAVE, _SAID, _GAVE]),
+        ("user", [_SHOWN, _GAVE]),
+        ("user", [_USED]),
+        ("assistant", [_SILENT, _USED]),
+        ("assistant", [_THOUGHT, _USED]),
+        ("assistant", [_GAVE]),
+        ("system", [_GAVE]),
+        ("system", [_USED]),
+    ],
+)
+def test_what_is_not_in_its_usual_order_is_put_so(role: str, content: Any) -> None:
+    messages = [{"role": "assistant", "content": [_USED]}, {"role": "user", "content": [_GAVE]}]
+    odd = {"role": role, "content": content}
+    for placed in ([*messages, odd], [odd, *messages], [messages[0], odd, messages[1]]):
+        _hold_the_same(json.dumps({"model": _MODEL, "messages": placed}).encode())
 
 
 def test_the_bench_asks_in_the_usual_way() -> None:

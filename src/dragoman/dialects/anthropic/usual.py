@@ -101,7 +101,7 @@ def read_usual(data: bytes, hints: dict[str, str]) -> Call | None:
         asked = conversation_of(Call("generate", told.model, told.stream, body, hints), messages, tidy=reading.tidy)
     except (DragomanError, jsonio.JsonError, RecursionError):
         return None
-    if reading.plain and asked.messages is messages:
+    if reading.plain:
         asked.__dict__["plain"] = True
     return Call("generate", told.model, told.stream, {"messages": reading.extent(), **body}, hints, asked)
 
@@ -140,7 +140,7 @@ class _Reading:
                 tidy, results = tidy and block.text != "", False
             elif type(block) is _Use and block.cache_control is UNSET and block.id and block.name:
                 blocks.append(ToolCall(block.id, block.name, self._arguments(block.input), at=here))
-                tidy, results = tidy and role == "assistant", False
+                tidy = tidy and role == "assistant"
             elif type(block) is _Result and type(block.content) is str and _is_plain(block):
                 self._values += 4
                 parts = (Text(block.content, at=Where(here, "content")),) if block.content else ()
