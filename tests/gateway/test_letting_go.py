@@ -119,6 +119,29 @@ def test_while_an_answer_is_waited_for_only_the_clients_bytes_are_held(
     canned.close()
 
 
+@pytest.mark.parametrize("dialect", ["anthropic", "openai"])
+def test_a_body_that_does_not_end_after_its_answer_is_not_waited_for(dialect: str, tmp_path: Path) -> None:
+    canned, go_on = Canned(), threading.Event()
+    go_on.set()
+
+    def without_an_end() -> Iterator[bytes]:
+        *begin, end = slowly(dialect, go_on)
+        yield from begin
+        yield end.removesuffix(b"0\r\n\r\n")
+        time.sleep(8)
+
+    canned.answer = without_an_end
+    with (
+        house(upstream("one", dialect, f"http://127.0.0.1:{canned.port}"), tmp_path) as home,
+        RawClient(home, "/v1/messages", messages(CLAUDE, "hello", stream=True)) as client,
+    ):
+        began = time.monotonic()
+        client.read_until(b"message_stop")
+        assert home.lines()[-1]["outcome"] == "ok"
+        assert time.monotonic() - began < 4
+    canned.close()
+
+
 def test_what_broke_late_is_explained_with_all_that_was_asked(tmp_path: Path) -> None:
     with (
         running_simulator("kiro", script=parse(BROKEN)) as simulator,

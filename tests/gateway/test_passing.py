@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 import dragoman.dialects as registry
 from dragoman.dialects.base import Call
 from dragoman.dialects.openai.skim import skim_request
+from dragoman.errors import Fault
 from dragoman.gateway.familiar import Familiar
 from dragoman.gateway.passing import Passing
 from dragoman.model.blocks import Extra, Text
@@ -405,3 +407,45 @@ def test_frames_that_are_skipped_pass_as_those_that_are_read_one_by_one(texts: l
         return out + passing.close(), passing.over, passing._frames.count, passing.progress.usage
 
     assert passed([data]) == passed([piece + b"\n\n" for piece in data.split(b"\n\n")[:-1]])
+
+
+def _passing() -> tuple[Passing, Callable[[str], bytes]]:
+    dialect = registry.get("openai")
+    frame = 'data: {"id":"c","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":%s}]}\n\n'
+    made = plan(dialect, dialect, Conversation("m", (Message("user", (Text("hi"),)),), stream=True))
+    return Passing(made), lambda delta: (frame % delta).encode()
+
+
+def test_frames_that_are_skipped_go_out_with_the_read_that_brought_them() -> None:
+    passing, frame = _passing()
+    said = [frame(f'{{"content":"word {at}"}}') for at in range(12)]
+    assert [passing.feed(b"".join(said[:6])), passing.feed(b"".join(said[6:]) + said[0][:20])] == [
+        b"".join(said[:6]),
+        b"".join(said[6:]),
+    ]
+
+
+def test_odd_frames_now_and_then_do_not_make_all_others_slow() -> None:
+    passing, frame = _passing()
+    for at in range(100):
+        for delta in (f'{{"content":"w","x{at}":1}}', '{"content":"one"}', '{"content":"two"}', '{"content":"three"}'):
+            assert passing.feed(frame(delta)) == frame(delta)
+    assert passing._moulds.fits(frame('{"content":"four"}'))
+
+
+def test_what_an_encoder_is_not_told_yet_is_bounded() -> None:
+    passing, frame = _passing()
+    for at in range(200):
+        passing.feed(frame(f'{{"content":"w","x{at}":1}}'))
+    assert len(passing._unheard) < 64
+
+
+def test_an_end_of_ours_knows_what_passed_before_it() -> None:
+    dialect = registry.get("responses")
+    passing = Passing(plan(dialect, dialect, Conversation("m", (Message("user", (Text("hi"),)),), stream=True)))
+    response = {"id": "resp_1", "object": "response", "created_at": 1, "status": "in_progress", "model": "m"}
+    created = {"type": "response.created", "sequence_number": 0, "response": {**response, "output": []}}
+    passing.feed(b"event: response.created\ndata: %b\n\n" % json.dumps(created).encode())
+    end = passing.close(Fault("server", "cut"))
+    told = json.loads(end.partition(b"data: ")[2])
+    assert (told["type"], told["sequence_number"], told["response"]["id"]) == ("response.failed", 1, "resp_1")

@@ -577,6 +577,7 @@ def test_a_leaked_call_is_recovered_wherever_it_is_cut(markup: str, arguments: B
         '[Called Read with args: {"path": "a"}] and so on',
         "[Called Read with args: {no json}]",
         '```\n[Called Read with args: {"path": "a"}]\n```',
+        'So:\n```\n[Called Read with args: {"path": "a"}]',
         '<invoke name="Read"><parameter name="path">a</parameter>',
         '<invoke name="Read">stray<parameter name="path">a</parameter></invoke>',
         "The markup is <invoke, as in " + "x" * 300,
@@ -585,7 +586,7 @@ def test_a_leaked_call_is_recovered_wherever_it_is_cut(markup: str, arguments: B
     ],
 )
 def test_what_is_not_a_whole_call_of_a_declared_tool_stays_text(words: str) -> None:
-    for pieces in ((words,), tuple(words)):
+    for pieces in ((words,), tuple(words), words.splitlines(keepends=True)):
         said = leaked(*pieces)
         assert (texts(said), calls(said)) == (words, [])
 
