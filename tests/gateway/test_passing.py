@@ -21,7 +21,7 @@ from dragoman.errors import Fault
 from dragoman.gateway.familiar import Familiar
 from dragoman.gateway.passing import Passing
 from dragoman.model.blocks import Extra, Text
-from dragoman.model.conversation import Conversation, Message
+from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.simulator import parse, running_simulator
 from dragoman.translate import Plan, plan
 from dragoman.wire.frame import Payload
@@ -449,3 +449,11 @@ def test_an_end_of_ours_knows_what_passed_before_it() -> None:
     end = passing.close(Fault("server", "cut"))
     told = json.loads(end.partition(b"data: ")[2])
     assert (told["type"], told["sequence_number"], told["response"]["id"]) == ("response.failed", 1, "resp_1")
+
+
+def test_where_a_name_was_changed_no_frame_passes_unread() -> None:
+    dialect, long = registry.get("openai"), "n" * 70
+    asked = Conversation("m", (Message("user", (Text("hi"),)),), tools=(ToolSpec(long, schema={}),), stream=True)
+    made = plan(dialect, dialect, asked)
+    assert [note.rule for note in made.notes] == ["tools.renamed", "openai.ask_usage"]
+    assert not made.passes

@@ -130,12 +130,17 @@ class _Counting(Reader):
         return steps
 
 
-def told(made: Plan, pieces: list[bytes], *, carefully: bool) -> tuple[object, ...]:
+def answering(made: Plan, *, carefully: bool) -> tuple[Answer, _Counting]:
     world = still_world()
     answer, upstream = Answer(made, world), made.upstream
     frames = upstream.binding.frames()
     reader = _Counting(_Careful(frames) if carefully else frames, upstream.codec.decoder(made.sent, world))
     answer._reader, answer._moulds = reader, reader.moulds
+    return answer, reader
+
+
+def told(made: Plan, pieces: list[bytes], *, carefully: bool) -> tuple[object, ...]:
+    answer, reader = answering(made, carefully=carefully)
     data = b"".join([*map(answer.feed, pieces), answer.close()])
     in_runs = reader.in_runs + reader.alone.taken
     assert not carefully or in_runs == 0
@@ -432,9 +437,11 @@ def test_a_call_gives_way_in_a_run() -> None:
     said = [more(0, word) for word in ("{", '"path"', ":", '"a"', "}", " ")] + [more(1, word) for word in "{ }"]
     for client in ("anthropic", "openai"):
         made = planned(client, "openai", Settings(repair=True))
-        whole = [*frames[:3], *said, *frames[3:]]
-        runs_do_not_matter(made, whole)
-        runs_do_not_matter(made, [b"".join(whole)])
+        for whole in ([*frames[:3], *said, *frames[3:]], [*frames[:2], *said[:6], frames[2], *said[6:], *frames[3:]]):
+            runs_do_not_matter(made, whole)
+            runs_do_not_matter(made, [b"".join(whole)])
+            slow, quick = answering(made, carefully=True)[0], answering(made, carefully=False)[0]
+            assert [*map(quick.feed, whole)] == [*map(slow.feed, whole)]  # and each of them at its time
 
 
 def test_a_signature_beside_a_thought_is_gathered() -> None:

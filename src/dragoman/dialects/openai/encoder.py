@@ -9,7 +9,6 @@ be told apart, or reasoning be sealed once something else was said: what begins 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 
 from msgspec import Struct, structs
 
@@ -149,15 +148,10 @@ class OpenaiEncoder:
             self._hole = key, Hole(b"", head + b'"', b'"' + tail)
         return self._hole[1]
 
-    def hearing(self, kind: type[Delta], key: int) -> Listener:
-        return partial(self._heard, kind, key)
-
-    def _heard(self, kind: type[Delta], key: int, text: str) -> None:
-        self._usage_told = False
+    def hearing(self, kind: type[Delta], key: int) -> Listener | None:
         if kind is ReasoningDelta:
-            self._thoughts[key].pieces.append(text)
-        elif kind is ArgumentsDelta:
-            self._bare.discard(key)
+            return self._thoughts[key].pieces.append
+        return (lambda _text: self._bare.discard(key)) if kind is ArgumentsDelta else None
 
     def feed(self, events: Events) -> Iterable[Payload]:
         payloads: list[Payload] = []
