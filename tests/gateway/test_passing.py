@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import dragoman.dialects as registry
@@ -384,13 +384,20 @@ def test_what_an_upstream_says_after_the_end_in_the_same_read_passes_to_nobody(e
     assert passing.feed(late) == b""
 
 
+_COUNTS = '"prompt_tokens":7,"completion_tokens":7,"total_tokens":14'
+_HIDDEN = f'a"}}}}],"usage":{{{_COUNTS}}},"choices":[{{"index":0,"delta":{{"content":"b'
 _TEXTS = st.sampled_from(
     ["one", "two", "", "é", '\\"', "\\\\", "\\", '"', '","x":"', "a\nb", "a\n\nb", "a\n\ndata: [DONE]\n\nb"]
 )
 
 
-@given(st.lists(_TEXTS, min_size=4, max_size=9), st.booleans())
-def test_frames_that_are_skipped_pass_as_those_that_are_read_one_by_one(texts: list[str], asks: bool) -> None:
+@given(st.lists(_TEXTS, min_size=4, max_size=9), st.booleans(), st.booleans())
+@example(["one", _HIDDEN, "two", "three"], True, False)
+@example(["one", _HIDDEN, '\\"', "three"], True, False)
+@example(["one", '\\"', "two", "three"], True, False)
+def test_frames_that_are_skipped_pass_as_those_that_are_read_one_by_one(
+    texts: list[str], asks: bool, counts: bool
+) -> None:
     """Whatever stands where a string should: the same bytes, the same end, the same count."""
     dialect = registry.get("openai")
     extra = Extra("openai", {"stream_options": {"include_usage": True}}) if asks else None
@@ -399,7 +406,8 @@ def test_frames_that_are_skipped_pass_as_those_that_are_read_one_by_one(texts: l
     frame = 'data: {"id":"c","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":{%s}%s}]}\n\n'
     said = [frame % (f'"content":"{text}"', "") for text in ("begin", "on", "on", *texts)]
     usage = 'data: {"id":"c","object":"chat.completion.chunk","choices":[],"usage":{"prompt_tokens":1}}\n\n'
-    data = "".join([*said, frame % ("", ',"finish_reason":"stop"'), usage, "data: [DONE]\n\n"]).encode()
+    end = [frame % ("", ',"finish_reason":"stop"'), *([usage] if counts else []), "data: [DONE]\n\n"]
+    data = "".join([*said, *end]).encode()
 
     def passed(pieces: list[bytes]) -> tuple[bytes, bool, int, object]:
         passing = Passing(made)

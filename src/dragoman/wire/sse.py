@@ -69,6 +69,7 @@ class SseDecoder:
         "_max_frame",
         "_max_sole",
         "_mixed",
+        "_parted",
         "_size",
         "_tail",
         "_tired",
@@ -85,6 +86,7 @@ class SseDecoder:
         self._at = 0
         self._mixed = False  # it has a CR
         self._tired = False  # a row was refused: not again in this buffer, or trying would cost its square
+        self._parted = False  # frames in it that were to be skipped did not stand all together: the same
         self._held: list[bytes] = []  # pieces of one unfinished block
         self._size = 0
         self._tail = b""  # the last bytes of the pieces
@@ -119,7 +121,8 @@ class SseDecoder:
             self._hold(b"")
         if self._buffer:  # what nobody took comes first
             chunk = self._buffer[self._at :] + chunk
-        self._buffer, self._at, self._mixed, self._tired = chunk, 0, _CR in chunk, False
+        self._buffer, self._at, self._mixed = chunk, 0, _CR in chunk
+        self._tired = self._parted = False
         if chunk.endswith(b"\n\n") or (_BLOCK_END.search(chunk) if self._mixed else b"\n\n" in chunk):
             return self._frames()
         return iter(()) if self._keep() else _then_raise(self._failure())
@@ -197,7 +200,9 @@ class SseDecoder:
         buffer, at = self._buffer, self._at
         if self._tired or not buffer.startswith(mould.begin, at) or len(buffer) > self._max_frame:
             return None
-        count, last, stop = _skipped(buffer, at, mould)
+        together = None if self._parted else _all_skipped(buffer, at, mould)
+        self._parted = together is None
+        count, last, stop = together or _skipped(buffer, at, mould)
         if not count:
             return None
         taken = buffer[at:stop]
@@ -321,6 +326,23 @@ def _insides(buffer: bytes, start: int, mould: Mould) -> tuple[list[bytes], int]
         found.append(buffer[start:end])
         return found, end + len(mould.end)
     return found, start - len(mould.begin)
+
+
+def _all_skipped(buffer: bytes, at: int, mould: Mould) -> tuple[int, int, int] | None:
+    """As `_skipped`, if all blocks of this mould stand together and nothing in their strings is escaped, so that they
+    need only be counted: where there are no more quotes than the moulds have, there is none in a string.
+    """
+    begin, end = mould.begin, mould.end
+    stop = buffer.rfind(end) + len(end)
+    taken = buffer[at:stop]
+    if len(taken) < mould.rim or _BACKSLASH in taken:
+        return None
+    edge = len(taken) - len(end)
+    count = taken.count(end + begin, len(begin), edge) + 1
+    if taken.count(b'"') != count * (begin + end).count(b'"'):
+        return None
+    start = taken.rfind(begin, 0, edge) + len(begin)
+    return (count, at + start - len(begin), stop) if string(taken[start - 1 : edge + 1]) else None
 
 
 def _skipped(buffer: bytes, at: int, mould: Mould) -> tuple[int, int, int]:
