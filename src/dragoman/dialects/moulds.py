@@ -13,13 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
-from dragoman.model.events import (
-    Delta,
-    Events,
-    Listener,
-    Run,
-    TextDelta,
-)
+from dragoman.model.events import Delta, Events, Listener, Run, TextDelta
 from dragoman.wire.frame import Frame, FrameDecoder
 from dragoman.wire.jsonio import JsonError, quote
 

@@ -19,8 +19,8 @@ class Back(Protocol):
 
     One that lets most deltas pass may have `lets(kind, key) -> Search | None`: None if it wants to see such deltas of
     that block, else what finds the reason to see one in its text (`nothing` where there is none). What has no such
-    reason is not shown to it, and if it must know of that, it has `hearing(kind, key) -> Callable[[str], None] | None`,
-    who is told the texts. Both are asked once, and their word holds until it is fed something.
+    reason is not shown to it, and if it must know of that, it has `hearing(kind, key) -> Listener | None`: who is told
+    the texts. Both are asked once, and their word holds until it is fed something.
     """
 
     def feed(self, events: Events) -> Events: ...

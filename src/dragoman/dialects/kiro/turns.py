@@ -50,7 +50,7 @@ def _parse_user(fields: Fields, origin: str) -> Message:
     blocks.extend(map(_parse_image, fields.children("images", [])))
     if fields.peek("origin") == origin:
         fields.any("origin")
-    return Message("user", tuple(blocks), extra=extra_of({**said(fields), **kept}), at=Where(fields.at))
+    return Message("user", tuple(blocks), extra=extra_of({**_said(fields), **kept}), at=Where(fields.at))
 
 
 def _parse_assistant(fields: Fields) -> Message:
@@ -58,17 +58,17 @@ def _parse_assistant(fields: Fields) -> Message:
     if content := fields.text("content", ""):
         blocks.append(Text(content, at=Where(fields.path("content"))))
     blocks.extend(map(_parse_use, fields.children("toolUses", [])))
-    return Message("assistant", tuple(blocks), extra=extra_of(said(fields)), at=Where(fields.at))
+    return Message("assistant", tuple(blocks), extra=extra_of(_said(fields)), at=Where(fields.at))
 
 
-def said(fields: Fields) -> dict[str, Json]:
+def _said(fields: Fields) -> dict[str, Json]:
     """The unknown fields; `null` says as much as absence."""
     return {name: value for name, value in fields.rest().items() if value is not None}
 
 
 def with_beside(extra: Extra | None, outer: Fields) -> Extra | None:
     """What is kept of a node, and the fields that stand beside it in what it came in."""
-    beside = {OUTER + name: value for name, value in to_keep(said(outer)).items()}
+    beside = {OUTER + name: value for name, value in to_keep(_said(outer)).items()}
     return Extra(FAMILY, {**own_fields(extra), **beside}) if beside else extra
 
 

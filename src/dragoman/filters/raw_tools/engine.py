@@ -23,9 +23,7 @@ from dragoman.filters.raw_tools.prose import MANY, Prose, headless_of
 from dragoman.filters.raw_tools.readers import LIMIT, skip_blank
 from dragoman.filters.raw_tools.section import Section, stray
 from dragoman.filters.raw_tools.tables import Table
-from dragoman.model.events import (
-    Search,
-)
+from dragoman.model.events import Search
 
 _WINDOW = LIMIT + 64  # a header and the longest marker after it
 _PROSE, _SECTION, _HEADER, _BODY, _AFTER = range(5)
