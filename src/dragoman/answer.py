@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -135,6 +135,7 @@ _LAST: frozenset[type[Event]] = frozenset({Finished, Failed})
 class _Filling(Struct, frozen=True):
     """How deltas of one kind and block are written, as long as nothing else comes."""
 
+    delta: Callable[[str], Event]
     searches: tuple[Search, ...]  # for what may not go so
     listeners: tuple[Listener, ...]
     told: Listener | None  # the encoder's
@@ -209,6 +210,8 @@ class Answer:
                     hear(text)
                 if (listener := self._moulds.listener) is not None:
                     listener(text)
+                if self._keeps_frames and self._encoder.passes((filling.delta(text),)):
+                    return chunk
                 if (told := filling.told) is not None:
                     told(text)
                 if _BACKSLASH in inside:
@@ -265,7 +268,7 @@ class Answer:
         for hear in filling.listeners:
             hear(run.text)
         self.progress.begun = True
-        told = filling.told
+        self._filling, told = filling, filling.told
         if self._keeps_frames and self._encoder.passes(next(run.steps()).events):  # as the first of them, so the others
             if told is not None and size > 1:
                 told(run.part(1, size).text)
@@ -275,7 +278,6 @@ class Answer:
             told(run.text)
         before, after = filling.before, filling.after
         out.append(before + (after + before).join(respelt(run.row.texts, run.row.insides)) + after)
-        self._filling = filling
         return size
 
     def _filling_of(self, kind: type[Delta], key: int) -> _Filling | None:
@@ -286,7 +288,8 @@ class Answer:
         if hole is None:
             return None
         told = self._hearing(kind, key) if self._hearing is not None else None
-        return _Filling(searches, self._ways.hearing(kind, key), told, *self._binding.around(hole))
+        listeners = self._ways.hearing(kind, key)
+        return _Filling(partial(kind, key), searches, listeners, told, *self._binding.around(hole))
 
     def _add(self, step: Step, out: list[bytes]) -> None:
         self._filling = None
