@@ -9,12 +9,13 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from dragoman.dialects.base import REAL_WORLD, Reader, World
-from dragoman.errors import DragomanError, Fault
+from dragoman.errors import BadFrame, DragomanError, Fault, UpstreamFault
 from dragoman.filters.object_arguments import settle_reply
 from dragoman.model.assemble import fold, unfold
 from dragoman.model.conversation import Reply, Stop, Usage
 from dragoman.model.events import (
     ArgumentsDelta,
+    BlockKeys,
     Delta,
     Event,
     Events,
@@ -37,17 +38,19 @@ from dragoman.translate import Plan
 from dragoman.wire.frame import Hole, Payload
 from dragoman.wire.jsonio import respelt
 
+MOST_WHOLE = 64 * 1024 * 1024  # bytes of an answer that is read whole
 Mask: TypeAlias = Callable[[Fault], Fault]  # gives the same one if there is nothing to take out
 
 
 class WaysBack:
     """All ways back of a plan as one, last change first."""
 
-    __slots__ = ("_backs", "_concerned", "notes")
+    __slots__ = ("_backs", "_concerned", "keys", "notes")
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, keys: BlockKeys | None = None) -> None:
         self.notes = Notes(refuse=False)
-        self._backs = [make(self.notes) for make in reversed(plan.makers)]
+        self.keys = keys or BlockKeys()
+        self._backs = [make(self.notes, self.keys) for make in reversed(plan.makers)]
         self._concerned = _concerned(tuple(map(type, self._backs)))
 
     def feed(self, events: Events) -> Events:
@@ -179,12 +182,13 @@ class Answer:
     def __init__(self, plan: Plan, world: World = REAL_WORLD, mask: Mask | None = None) -> None:
         upstream, client = plan.upstream, plan.client
         self._mask = mask
-        self._reader = Reader(upstream.binding.frames(), upstream.codec.decoder(plan.sent, world))
+        keys, self._keeps_frames = BlockKeys(), plan.same_wire and not plan.settings.repair
+        decoder = upstream.codec.decoder(plan.sent, world, keys)
+        self._reader = Reader(upstream.binding.frames(), decoder, keeps_unread=self._keeps_frames)
         self._moulds = self._reader.moulds
-        self._ways = WaysBack(plan)
+        self._ways = WaysBack(plan, keys)
         self._encoder = client.codec.encoder(plan.asked, world)
         self._binding: Any = client.binding
-        self._keeps_frames = plan.same_wire and not plan.settings.repair
         fills = hasattr(client.binding, "around")
         self._hole: Callable[..., Hole | None] | None = getattr(self._encoder, "hole", None) if fills else None
         self._hearing: Callable[[type[Delta], int], Listener | None] | None = getattr(self._encoder, "hearing", None)
@@ -222,6 +226,11 @@ class Answer:
     def close(self, broken: Fault | None = None) -> bytes:
         """The upstream's bytes are over. The client's stream always ends with its dialect's end or its error."""
         return self._write(self._reader.close(broken))
+
+    def tell(self, reply: Reply) -> bytes:
+        """Write a whole reply as the stream it stands for."""
+        self._ways.notes.changed("stream.from_whole", "", "a whole answer came where a stream was asked for")
+        return self._write([Step(unfold(reply, self._ways.keys))])
 
     def ping(self) -> bytes:
         """A frame that says nothing, for a client that waits; empty where its dialect has none."""
@@ -293,7 +302,10 @@ class Answer:
 
     def _add(self, step: Step, out: list[bytes]) -> None:
         self._filling = None
-        if not self.over:
+        if step.unread:
+            note_unread(self._ways.notes, step)
+            out.append(step.raw)
+        elif not self.over:
             out.append(self._written(step))
 
     def _written(self, step: Step) -> bytes:
@@ -326,6 +338,14 @@ class Answer:
         return events if told is last.fault else (*events[:-1], Failed(told))
 
 
+def note_unread(notes: Notes, step: Step) -> None:
+    """Note a frame that could not be read, and whether the client gets it."""
+    if step.raw:
+        notes.changed("stream.unread_frame", "", f"a frame that cannot be read was passed on as it came: {step.unread}")
+    else:
+        notes.dropped("stream.unread_frame", "", f"a frame that cannot be read was left out: {step.unread}")
+
+
 def answer_whole(plan: Plan, body: bytes, world: World = REAL_WORLD) -> tuple[bytes, list[Note]]:
     """A whole reply in the client's dialect: the streamed path, so that streamed equals whole by construction."""
     reply, notes = reply_whole(plan, body, world)
@@ -333,10 +353,70 @@ def answer_whole(plan: Plan, body: bytes, world: World = REAL_WORLD) -> tuple[by
 
 
 def reply_whole(plan: Plan, body: bytes, world: World = REAL_WORLD) -> tuple[Reply, list[Note]]:
-    """What the client is told by a whole reply, before it is put in the client's words."""
+    """What the client is told by a whole reply, before it is put in the client's words.
+
+    A body that is a stream, though none was asked for, is gathered, with a note.
+    """
     ways = WaysBack(plan)
-    reply = folded(plan, ways.feed(_told(plan, body, world)), ways.notes)
+    reply = folded(plan, ways.feed(_told(plan, body, world, ways)), ways.notes)
     return reply, list(ways.notes)
+
+
+def is_event_stream(body: bytes) -> bool:
+    """Whether a body begins as a stream of events does, and as no JSON does."""
+    return body.lstrip()[:6].startswith((b"data:", b"event:", b":", b"id:", b"retry:")) or body[:1] == b"\0"
+
+
+class WholeAnswer:
+    """An answer that came whole where a stream was asked for: gathered, and told as the stream it stands for.
+
+    It has the same members as `Answer`. Whatever cannot be read as a whole answer is read as a stream.
+    """
+
+    def __init__(self, plan: Plan, world: World = REAL_WORLD, mask: Mask | None = None) -> None:
+        self._plan, self._world = plan, world
+        self._answer = Answer(plan, world, mask)
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    @property
+    def progress(self) -> Progress:
+        return self._answer.progress
+
+    @property
+    def over(self) -> bool:
+        return self._answer.over
+
+    @property
+    def fault(self) -> Fault | None:
+        return self._answer.fault
+
+    @property
+    def notes(self) -> list[Note]:
+        return self._answer.notes
+
+    def feed(self, chunk: bytes) -> bytes:
+        self._size += len(chunk)
+        if self._size > MOST_WHOLE:
+            return self._answer.close(BadFrame(f"the answer is longer than {MOST_WHOLE} bytes").fault)
+        self._pieces.append(chunk)
+        return b""
+
+    def close(self, broken: Fault | None = None) -> bytes:
+        """The body is over: tell all of it."""
+        body, self._pieces = b"".join(self._pieces), []
+        if broken is not None:
+            return self._answer.close(broken)
+        try:
+            reply = self._plan.upstream.codec.parse_reply(body, self._plan.sent)
+        except UpstreamFault as error:
+            return self._answer.close(error.fault)
+        except (DragomanError, RecursionError):
+            return self._answer.feed(body) + self._answer.close()
+        return self._answer.tell(reply)
+
+    def ping(self) -> bytes:
+        return self._answer.ping()
 
 
 def folded(plan: Plan, events: Events, notes: Notes) -> Reply:
@@ -346,10 +426,23 @@ def folded(plan: Plan, events: Events, notes: Notes) -> Reply:
     return settle_reply(reply, notes) if takes_objects else reply
 
 
-def _told(plan: Plan, body: bytes, world: World) -> Events:
+def _told(plan: Plan, body: bytes, world: World, ways: WaysBack) -> Events:
     """What a whole answer says, as events. One that only ever streams is read as the stream it is."""
     upstream = plan.upstream
     if not upstream.codec.capabilities(plan.sent.model).streams_only:
-        return unfold(upstream.codec.parse_reply(body, plan.sent))
-    reader = Reader(upstream.binding.frames(), upstream.codec.decoder(plan.sent, world))
-    return tuple(event for step in (*reader.feed(body), *reader.close()) for event in step.events)
+        if is_event_stream(body):
+            ways.notes.changed("stream.gathered", "", "a stream came where a whole answer was asked for")
+            return _streamed(plan, body, world, ways)
+        return unfold(upstream.codec.parse_reply(body, plan.sent), ways.keys)
+    return _streamed(plan, body, world, ways)
+
+
+def _streamed(plan: Plan, body: bytes, world: World, ways: WaysBack) -> Events:
+    """The events of an answer that came as a stream."""
+    upstream, events = plan.upstream, list[Event]()
+    reader = Reader(upstream.binding.frames(), upstream.codec.decoder(plan.sent, world, ways.keys))
+    for step in (*reader.feed(body), *reader.close()):
+        if isinstance(step, Step) and step.unread:
+            note_unread(ways.notes, step)
+        events += step.events
+    return tuple(events)

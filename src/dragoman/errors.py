@@ -24,9 +24,9 @@ Every one carries a `Fault`: the plain value that dialects render in their own e
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, Self, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 Kind: TypeAlias = Literal[
     "invalid",
@@ -52,6 +52,8 @@ class Fault(Struct, frozen=True):
     retry_after: float | None = None
     at: str = ""
     code: str = ""  # the upstream's own error type or code, kept so that its own family can repeat it
+    violation: bool = False  # the upstream broke its own dialect
+    final: bool = False  # the answer came to its end: to ask again is to buy it again
 
 
 class DragomanError(Exception):
@@ -110,6 +112,15 @@ class UpstreamViolation(DragomanError):
     """The upstream said something its own dialect does not allow."""
 
     status = 502
+
+    def __init__(self, message: str, *, at: str = "", fault: Fault | None = None) -> None:
+        super().__init__(message, at=at, fault=fault)
+        self.fault = structs.replace(self.fault, violation=True)
+
+    def after_the_end(self) -> Self:
+        """The same, of an answer that came to its end."""
+        self.fault = structs.replace(self.fault, final=True)
+        return self
 
 
 class BadFrame(UpstreamViolation):

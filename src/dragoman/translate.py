@@ -54,7 +54,7 @@ _Maker: TypeAlias = Callable[[Pair], Filter | None]
 _NO_QUESTION = "there is nothing in it to be answered"
 
 ORDER: tuple[_Maker, ...] = (
-    lambda pair: None if pair.client.interleaves else filters.SerializeBlocks(),
+    lambda pair: None if pair.client.interleaves else filters.SerializeBlocks(calls_end=pair.upstream.calls_end),
     lambda pair: filters.SettleStop(pauses=pair.client.pauses or pair.client_family == pair.upstream_family),
     lambda pair: filters.CarrySeals(pair.client, pair.client_family, pair.upstream),
     lambda pair: filters.DropForeign(pair.client, pair.client_family, pair.upstream, pair.upstream_family),

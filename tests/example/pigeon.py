@@ -23,6 +23,7 @@ from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
     BlockEnded,
+    BlockKeys,
     BlockStarted,
     Event,
     Events,
@@ -149,8 +150,8 @@ class PigeonCodec(Struct, frozen=True):
     def render_reply(self, reply: Reply, asked: Conversation, world: World) -> bytes:
         return b"".join(payload.data + b"\n" for payload in PigeonEncoder().feed(unfold(reply)))
 
-    def decoder(self, asked: Conversation, world: World) -> PigeonDecoder:
-        return PigeonDecoder()
+    def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> PigeonDecoder:
+        return PigeonDecoder(keys)
 
     def encoder(self, asked: Conversation, world: World) -> PigeonEncoder:
         return PigeonEncoder()
@@ -169,7 +170,8 @@ class PigeonCodec(Struct, frozen=True):
 
 
 class PigeonDecoder:
-    def __init__(self) -> None:
+    def __init__(self, keys: BlockKeys | None = None) -> None:
+        self._keys = keys or BlockKeys()
         self._key = -1
         self._open = self._begun = self._over = False
 
@@ -211,7 +213,7 @@ class PigeonDecoder:
     def _into(self, block: Text | ToolCall) -> Events:
         if self._open:
             return ()
-        self._key, self._open = self._key + 1, True
+        self._key, self._open = self._keys.fresh(), True
         return (BlockStarted(self._key, block),)
 
     def _end(self) -> Events:

@@ -241,8 +241,10 @@ PLAIN = CHAT[2]
 )
 def test_what_says_more_than_text_is_noticed_behind_a_run_of_text(odd: bytes, noticed: str, together: bool) -> None:
     answer = Passing(asking(stream_options={"include_usage": True}))
-    stream = CHAT[0] + CHAT[1] + PLAIN * 3 + odd + PLAIN
-    pieces = [stream] if together else [CHAT[0], CHAT[1], PLAIN, PLAIN, PLAIN, odd, PLAIN]
+    more = [PLAIN] if noticed != "stop" else []  # text after the stop is a violation
+    frames = [CHAT[0], CHAT[1], PLAIN, PLAIN, PLAIN, odd, *more]
+    stream = b"".join(frames)
+    pieces = [stream] if together else frames
     assert b"".join(map(answer.feed, pieces)) == stream
     assert (answer.progress.stop is not None) == (noticed == "stop")
     assert (answer.progress.usage is not None) == (noticed == "usage")

@@ -12,7 +12,7 @@ from dragoman.conformance import laws, run
 from dragoman.conformance.laws import NOBODY, RequestLaw
 from dragoman.dialects.base import Dialect
 from dragoman.model.conversation import Conversation
-from dragoman.model.events import Events
+from dragoman.model.events import BlockKeys, Events
 from dragoman.translate import plan
 from dragoman.wire import jsonio
 from tests import strategies
@@ -56,7 +56,7 @@ def test_nothing_is_lost_in_a_stream(name: str, upstream: Dialect, events: Event
 @given(client=any_dialect, events=strategies.events(choices=1), data=st.data())
 def test_cuts_do_not_matter(name: str, client: Dialect, events: Events, data: st.DataObject) -> None:
     source = registry.get(name)
-    ways = WaysBack(plan(source, source, NOBODY))
+    ways = WaysBack(plan(source, source, NOBODY), BlockKeys.after(events))
     stream = laws.encoded(source, ways.feed(events))
     if stream and data.draw(st.booleans(), "broken"):
         at = data.draw(st.integers(0, len(stream) - 1))

@@ -134,7 +134,9 @@ def answering(made: Plan, *, carefully: bool) -> tuple[Answer, _Counting]:
     world = still_world()
     answer, upstream = Answer(made, world), made.upstream
     frames = upstream.binding.frames()
-    reader = _Counting(_Careful(frames) if carefully else frames, upstream.codec.decoder(made.sent, world))
+    reader = _Counting(
+        _Careful(frames) if carefully else frames, upstream.codec.decoder(made.sent, world, answer._ways.keys)
+    )
     answer._reader, answer._moulds = reader, reader.moulds
     return answer, reader
 

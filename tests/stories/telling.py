@@ -111,7 +111,7 @@ def _readable(value: Conversation | Event) -> object:
 
 def _without_noise(value: object) -> object:
     if isinstance(value, dict):
-        kept = {name: _without_noise(each) for name, each in value.items() if name not in ("at", "spelling")}
+        kept = {name: _without_noise(each) for name, each in value.items() if name not in ("at", "place", "spelling")}
         return {
             name: each
             for name, each in kept.items()

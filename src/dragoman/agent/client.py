@@ -16,7 +16,7 @@ from dragoman.dialects.base import REAL_WORLD, Dialect, Reader
 from dragoman.errors import Fault, LocalMisuse, TransportError, UpstreamFault
 from dragoman.model.assemble import unfold
 from dragoman.model.conversation import Conversation
-from dragoman.model.events import Events, Run, Step
+from dragoman.model.events import BlockKeys, Events, Run, Step
 from dragoman.translate import plan
 from dragoman.wire.http import HttpRequest, HttpResponse
 
@@ -58,11 +58,12 @@ class DialectClient:
             whole = HttpResponse(head.status, head.headers, b"".join(body))
             fault = dialect.codec.parse_fault(whole, made.sent)
             raise UpstreamFault(fault.message, fault=fault)
-        ways = WaysBack(made)
+        keys = BlockKeys()
+        ways = WaysBack(made, keys)
         if not (made.sent.stream or dialect.codec.capabilities(model).streams_only):
-            yield ways.feed(unfold(dialect.codec.parse_reply(b"".join(body), made.sent)))
+            yield ways.feed(unfold(dialect.codec.parse_reply(b"".join(body), made.sent), keys))
             return
-        reader = Reader(dialect.binding.frames(), dialect.codec.decoder(made.sent, REAL_WORLD))
+        reader = Reader(dialect.binding.frames(), dialect.codec.decoder(made.sent, REAL_WORLD, keys))
         with _closing(body):
             for step in _steps(reader, body):
                 yield ways.feed(step.events)

@@ -8,21 +8,22 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
 from dragoman.dialects.moulds import Moulds
-from dragoman.errors import DragomanError, Fault
+from dragoman.errors import BadFrame, DragomanError, Fault, UpstreamViolation
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Reply, Stop, Usage
-from dragoman.model.events import Event, Events, Failed, Finished, Run, Step
+from dragoman.model.events import BlockKeys, Event, Events, Failed, Finished, Run, Step
 from dragoman.model.filter import Filter
 from dragoman.wire.frame import Frame, FrameDecoder, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
 
 Operation: TypeAlias = Literal["generate", "count", "models"]
+T = TypeVar("T")
 
 
 class Extent(list[Json]):
@@ -64,11 +65,22 @@ class World(Struct, frozen=True):
     now: Callable[[], int]
 
 
+def figures(read: Callable[[], T], otherwise: T) -> T:
+    """Return what `read` gives, or `otherwise` if it raises: figures that cannot be read do not fail an answer."""
+    try:
+        return read()
+    except UpstreamViolation:
+        return otherwise
+
+
 REAL_WORLD = World(new_id=lambda prefix: prefix + secrets.token_hex(12), now=lambda: int(time.time()))
 
 
 class Decoder(Protocol):
     """Frames to events; sees whole frames only; may raise UpstreamViolation or UpstreamFault.
+
+    BadFrame says that one frame cannot be read, and that the decoder is as it was before the frame. Every other
+    violation ends the stream, because it drops, merges or leaves open a call or a block.
 
     It obeys model/grammar.py: the events of all frames and of `close` are one whole stream.
 
@@ -77,6 +89,10 @@ class Decoder(Protocol):
     change how the next one is read. A decoder that must know what was said so has `hearing(kind, key)` too, as a `Back`
     has it: who is told the texts of such deltas of this block, or None.
     """
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a call or another block has begun and not ended."""
 
     def feed(self, frame: Frame) -> Events | None:
         """The frame's meaning; None for one that must not travel, not even at home (D51)."""
@@ -139,7 +155,9 @@ class Codec(Protocol):
     def render_request(self, conversation: Conversation) -> Call: ...
     def parse_reply(self, body: bytes, asked: Conversation) -> Reply: ...
     def render_reply(self, reply: Reply, asked: Conversation, world: World) -> bytes: ...
-    def decoder(self, asked: Conversation, world: World) -> Decoder: ...
+    def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> Decoder:
+        """A decoder for one answer. It takes the key of every block from `keys`; without it, it counts its own."""
+
     def encoder(self, asked: Conversation, world: World) -> Encoder: ...
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
         """What a refusal says; `sent`, if known, is what was refused, for services that give no figures."""
@@ -208,13 +226,20 @@ class Dialect(Struct, frozen=True):
 class Reader:
     """Bytes to steps, cut anywhere. A violation becomes Failed, so the frames before a bad one are not lost.
 
+    A single frame whose content cannot be read does not end the stream (D7): it is a step of its own, which tells why.
+    The step keeps the frame's bytes if `keeps_unread` is set: the client speaks the same dialect and gets them. Without
+    it the frame is left out, which is a violation while a block is open, because a part of that block may be lost.
+
     Frames that are alike but for one text come as one `Run` (moulds.py), which stands for as many steps.
     """
 
-    __slots__ = ("_decoder", "_frames", "_skips", "moulds", "over")
+    __slots__ = ("_decoder", "_frames", "_keeps_unread", "_skips", "moulds", "over")
 
-    def __init__(self, frames: FrameDecoder, decoder: Decoder, *, skips: bool = False) -> None:
+    def __init__(
+        self, frames: FrameDecoder, decoder: Decoder, *, skips: bool = False, keeps_unread: bool = False
+    ) -> None:
         self._frames = frames
+        self._keeps_unread = keeps_unread
         self._skips = skips  # whoever reads need not know of deltas that come after their like
         self._decoder = decoder
         self.moulds = Moulds(frames, decoder)
@@ -229,11 +254,6 @@ class Reader:
             steps.append(run)
             chunk = chunk[len(run.row.raw) :]
         return self._taken(chunk, steps) if chunk else steps
-
-    def resume(self) -> list[Step | Run]:
-        """Leave out the frame that was a violation, and go on with those behind it: for who only listens."""
-        self.over = False
-        return self._taken(b"", [])
 
     def _taken(self, chunk: bytes, steps: list[Step | Run]) -> list[Step | Run]:
         try:
@@ -257,7 +277,12 @@ class Reader:
     def _read(self, frames: Iterable[Frame], steps: list[Step | Run]) -> None:
         moulds = self.moulds
         for frame in frames:
-            events = self._decoder.feed(frame)
+            try:
+                events = self._decoder.feed(frame)
+            except BadFrame as error:
+                steps.append(self._unread(frame, error))
+                moulds.forget()
+                continue
             if events is not None:
                 steps.append(Step(events, frame.raw))
                 if events and type(events[-1]) in _LAST:
@@ -267,6 +292,12 @@ class Reader:
             moulds.learn(frame, events)
             if not (self._skips and moulds.skip()) and (run := moulds.run()) is not None:
                 steps.append(run)
+
+    def _unread(self, frame: Frame, error: BadFrame) -> Step:
+        """The step of a frame that cannot be read. Raises the error where the stream cannot go on without the frame."""
+        if frame.error or frame.kind == "error" or (self._decoder.is_open and not self._keeps_unread):
+            raise error
+        return Step((), frame.raw if self._keeps_unread else b"", str(error))
 
     def _ended(self, events: Events) -> Step:
         self.over = True

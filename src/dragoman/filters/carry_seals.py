@@ -21,6 +21,7 @@ from dragoman.model.conversation import Conversation, Message
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
+    BlockKeys,
     BlockStarted,
     Cited,
     Delta,
@@ -40,7 +41,6 @@ _CODED_PREFIX = base64.b64encode(_PREFIX[:9].encode()).decode()  # how a mark be
 _KINDS = {"signature", "redacted", "encrypted"}
 _SEALED = (Text, Reasoning, ToolCall)
 _PLAIN, _RIDING = 2, 3  # dots behind the prefix
-_RIDERS = 1 << 40  # the keys of thoughts that only carry a seal begin here: no decoder counts so far
 
 
 class Mark(Struct, frozen=True):
@@ -161,9 +161,10 @@ class _Home:
 
 class _Marks:
     reads: frozenset[type[Event]] = frozenset({BlockStarted, Sealed, BlockEnded})
-    __slots__ = ("_client", "_family", "_notes", "_thoughts", "_unsealed")
+    __slots__ = ("_client", "_family", "_keys", "_notes", "_thoughts", "_unsealed")
 
-    def __init__(self, client: Capabilities, family: str, notes: Notes) -> None:
+    def __init__(self, client: Capabilities, family: str, notes: Notes, keys: BlockKeys) -> None:
+        self._keys = keys
         self._client = client
         self._family = family
         self._notes = notes
@@ -227,14 +228,13 @@ class _Riding(_Marks):
     """
 
     reads = _Marks.reads | {TextDelta, ArgumentsDelta, Cited, Stopped}
-    __slots__ = ("_held", "_riders", "_texts", "_waiting")
+    __slots__ = ("_held", "_texts", "_waiting")
 
-    def __init__(self, client: Capabilities, family: str, notes: Notes) -> None:
-        super().__init__(client, family, notes)
+    def __init__(self, client: Capabilities, family: str, notes: Notes, keys: BlockKeys) -> None:
+        super().__init__(client, family, notes, keys)
         self._held: dict[int, list[Event]] = {}  # of calls, and of texts that have said nothing yet
         self._texts: dict[int, BlockStarted] = {}
         self._waiting: dict[int, list[Seal]] = {}  # of texts, by choice
-        self._riders = _RIDERS
 
     def lets(self, _kind: type[Delta], key: int) -> Search | None:
         return None if key in self._held else nothing
@@ -295,7 +295,7 @@ class _Riding(_Marks):
         if not self._client.seal_slot:
             self._drop(seal)
             return
-        key, self._riders = self._riders, self._riders + 1
+        key = self._keys.fresh()
         yield BlockStarted(key, Reasoning("", self._family), choice)
         yield self._marked(key, seal, owner)
         yield BlockEnded(key)

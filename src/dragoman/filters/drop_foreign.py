@@ -21,6 +21,7 @@ from dragoman.model.conversation import Conversation, Message, Role, ToolChoice,
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
+    BlockKeys,
     BlockStarted,
     Cited,
     Delta,
@@ -291,7 +292,7 @@ class _Answer:
     )
     __slots__ = ("_carried", "_client", "_dropped", "_family", "_notes", "_said")
 
-    def __init__(self, client: Capabilities, family: str, fields: Carried, notes: Notes) -> None:
+    def __init__(self, client: Capabilities, family: str, fields: Carried, notes: Notes, _keys: BlockKeys) -> None:
         self._client = client
         self._family = family
         self._carried = fields

@@ -20,6 +20,7 @@ from dragoman.model.conversation import Choice, Conversation, Message, Reply, Wh
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
+    BlockKeys,
     BlockStarted,
     Delta,
     Event,
@@ -134,7 +135,7 @@ class _Objects:
     reads = frozenset({ArgumentsDelta, BlockStarted, BlockEnded, Finished, Failed})
     __slots__ = ("_calls", "_failed", "_notes")
 
-    def __init__(self, notes: Notes) -> None:
+    def __init__(self, notes: Notes, _keys: BlockKeys) -> None:
         self._notes = notes
         self._calls: dict[int, _Arguments] = {}
         self._failed = False
@@ -239,7 +240,7 @@ class _WholeCalls:
     reads = frozenset({ArgumentsDelta, BlockStarted, BlockEnded, Sealed, Stopped, Failed})
     __slots__ = ("_calls", "_failed", "_notes", "_odd")
 
-    def __init__(self, notes: Notes) -> None:
+    def __init__(self, notes: Notes, _keys: BlockKeys) -> None:
         self._notes = notes
         self._calls: dict[int, _Gathered] = {}
         self._odd: list[_Gathered] = []

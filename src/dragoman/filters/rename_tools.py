@@ -12,7 +12,7 @@ from msgspec import structs
 from dragoman.model.blocks import Block, Extra, Opaque, ToolCall, ToolResult, Where
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Inventory, Message, ToolChoice, ToolSpec
-from dragoman.model.events import BlockStarted, Event, Events, Started
+from dragoman.model.events import BlockKeys, BlockStarted, Event, Events, Started
 from dragoman.model.filter import MakeBack
 from dragoman.model.naming import NAME_AT_HOME
 from dragoman.model.notes import Notes
@@ -155,7 +155,9 @@ class _Back:
     reads = frozenset({Started, BlockStarted})
     __slots__ = ("_calls", "_given", "_names", "_notes", "_seed", "_taken")
 
-    def __init__(self, names: Mapping[str, str], taken: Collection[str], turns: int, notes: Notes) -> None:
+    def __init__(
+        self, names: Mapping[str, str], taken: Collection[str], turns: int, notes: Notes, _keys: BlockKeys
+    ) -> None:
         self._names = names
         self._taken = taken
         self._notes = notes

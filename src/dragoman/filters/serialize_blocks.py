@@ -1,10 +1,13 @@
 """serialize_blocks: blocks that are open side by side come out one after the other, and nothing is lost.
 
-The first open block streams live; the others wait. A tool call whose JSON is complete gives way as soon as another
-block has something to say, so parallel calls sent one after the other, the usual case, all stream live.
+The first open block streams live; the others wait. Where calls have no end of their own, a call whose JSON is complete
+gives way as soon as another block has something to say, so parallel calls sent one after the other, the usual case, all
+stream live. Where they have one, only that end counts: a call that never gets it was cut off.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from dragoman.errors import Fault
 from dragoman.model.blocks import ToolCall
@@ -12,6 +15,7 @@ from dragoman.model.conversation import Conversation
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
+    BlockKeys,
     BlockStarted,
     Cited,
     Delta,
@@ -36,8 +40,11 @@ HELD_LIMIT = 4 * 1024 * 1024  # characters held back in one stream
 class SerializeBlocks:
     name = "serialize_blocks"
 
+    def __init__(self, *, calls_end: bool = False) -> None:
+        self._back = partial(_Queue, calls_end)
+
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        return conversation, _Queue
+        return conversation, self._back
 
 
 class _Waiting:
@@ -51,11 +58,12 @@ class _Waiting:
 class _Queue:
     """The block at the head is out and streams; `_waiting` holds the others in the order they began."""
 
-    __slots__ = ("_closed_early", "_failed", "_head", "_held", "_scanner", "_stops", "_waiting")
+    __slots__ = ("_calls_end", "_closed_early", "_failed", "_head", "_held", "_scanner", "_stops", "_waiting")
 
-    def __init__(self, _notes: Notes) -> None:
+    def __init__(self, calls_end: bool, _notes: Notes, _keys: BlockKeys) -> None:
+        self._calls_end = calls_end
         self._head: int | None = None
-        self._scanner: ObjectScanner | None = None  # follows the head's arguments if it is a JSON call
+        self._scanner: ObjectScanner | None = None  # follows the head's arguments if it is a JSON call without an end
         self._waiting: dict[int, _Waiting] = {}
         self._closed_early: dict[int, bool] = {}  # a set of keys, small while it is empty
         self._stops: list[Event] = []  # what must come after all blocks
@@ -107,7 +115,7 @@ class _Queue:
 
     def _lead(self, event: BlockStarted, out: list[Event]) -> None:
         self._head = event.key
-        call = isinstance(event.block, ToolCall) and event.block.form == "json"
+        call = isinstance(event.block, ToolCall) and event.block.form == "json" and not self._calls_end
         self._scanner = ObjectScanner() if call else None
         out.append(event)
 

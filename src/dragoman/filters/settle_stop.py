@@ -12,7 +12,7 @@ from msgspec import structs
 
 from dragoman.model.blocks import ToolCall
 from dragoman.model.conversation import Conversation, Stop, Why
-from dragoman.model.events import BlockEnded, BlockStarted, Event, Events, Stopped
+from dragoman.model.events import BlockEnded, BlockKeys, BlockStarted, Event, Events, Stopped
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 
@@ -34,7 +34,7 @@ class _Settle:
 
     reads = frozenset({BlockStarted, BlockEnded, Stopped})
 
-    def __init__(self, pauses: bool, notes: Notes) -> None:
+    def __init__(self, pauses: bool, notes: Notes, _keys: BlockKeys) -> None:
         self._pauses = pauses
         self._notes = notes
         self._open: dict[int, int] = {}  # key of an open call -> its choice

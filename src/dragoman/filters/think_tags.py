@@ -6,11 +6,13 @@ Only a tag that opens a text block counts (white space before it does not matter
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from dragoman.model.blocks import Reasoning, Text
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import (
     BlockEnded,
+    BlockKeys,
     BlockStarted,
     Cited,
     Delta,
@@ -26,7 +28,6 @@ from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 
 TAGS = (("<think>", "</think>"), ("<thinking>", "</thinking>"), ("◁think▷", "◁/think▷"))
-_FRESH = 1 << 40  # keys of the blocks made here; decoders count from 0
 
 
 class ThinkTags:
@@ -36,7 +37,7 @@ class ThinkTags:
         self._family = family
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        return conversation, lambda notes: _Split(self._family, notes)
+        return conversation, partial(_Split, self._family)
 
 
 class _Block:
@@ -52,11 +53,11 @@ class _Block:
 
 
 class _Split:
-    def __init__(self, family: str, notes: Notes) -> None:
+    def __init__(self, family: str, notes: Notes, keys: BlockKeys) -> None:
         self._family = family
         self._notes = notes
+        self._keys = keys
         self._blocks: dict[int, _Block] = {}
-        self._made = 0
 
     def feed(self, events: Events) -> Events:
         if all(type(event) is TextDelta and self._passes(event.key) for event in events):
@@ -102,7 +103,7 @@ class _Split:
         for opening, closing in TAGS:
             if text.startswith(opening):
                 block.state, block.close, block.held = "thinking", closing, text.removeprefix(opening)
-                block.key, block.fresh = self._fresh(), True
+                block.key, block.fresh = self._keys.fresh(), True
                 self._notes.changed("think.tags", "", f"thinking written as {opening} in the text became reasoning")
                 yield BlockStarted(block.key, Reasoning("", self._family), block.started.choice)
                 return
@@ -142,10 +143,6 @@ class _Split:
             yield ReasoningDelta(block.key, block.held)
         if block.state != "after":
             yield BlockEnded(block.key, complete)
-
-    def _fresh(self) -> int:
-        self._made += 1
-        return _FRESH + self._made
 
 
 def _overlap(text: str, marker: str) -> int:

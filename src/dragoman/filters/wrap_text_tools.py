@@ -7,12 +7,13 @@ JSON all the same is free text again for the client, which refuses anything else
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from msgspec import structs
 
 from dragoman.model.blocks import Block, Opaque, ToolCall
 from dragoman.model.conversation import Conversation, Message, ToolSpec
-from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockStarted, Event, Events
+from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockKeys, BlockStarted, Event, Events
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
@@ -33,7 +34,7 @@ class WrapTextTools:
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
         wrapped = {tool.name for tool in conversation.tools if isinstance(tool, ToolSpec) and tool.schema is None}
         if self._native:
-            return conversation, (lambda notes: _Unwrap(wrapped, notes)) if wrapped else None
+            return conversation, partial(_Unwrap, wrapped) if wrapped else None
         messages = conversation.messages
         if [call for call in conversation.inventory.calls if call.form == "text"]:
             messages = tuple([_wrap_message(message, notes) for message in messages])
@@ -41,7 +42,7 @@ class WrapTextTools:
         if not wrapped and messages == conversation.messages:
             return conversation, None
         changed = structs.replace(conversation, messages=messages, tools=tools)
-        return changed, (lambda notes: _Unwrap(wrapped, notes)) if wrapped else None
+        return changed, partial(_Unwrap, wrapped) if wrapped else None
 
 
 def _wrap_tool(tool: ToolSpec | Opaque, notes: Notes) -> ToolSpec | Opaque:
@@ -71,7 +72,7 @@ class _Unwrap:
 
     reads = frozenset({BlockStarted, ArgumentsDelta, BlockEnded})
 
-    def __init__(self, wrapped: set[str], notes: Notes) -> None:
+    def __init__(self, wrapped: set[str], notes: Notes, _keys: BlockKeys) -> None:
         self._wrapped = wrapped
         self._notes = notes
         self._held: dict[int, list[str]] = {}

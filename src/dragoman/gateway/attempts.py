@@ -43,6 +43,7 @@ from dragoman.wire.http import HttpRequest, HttpResponse
 _SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id", "session_id", "x-session-affinity")
 
 _FORGOTTEN = Conversation("", ())
+_MOST_VIOLATIONS = 2  # answers of one request that may break their own dialect: a violation is retried once
 
 
 class Desk(Struct, frozen=True):
@@ -104,6 +105,7 @@ class Attempts:
         "_record",
         "_ticket",
         "_tries",
+        "_violations",
         "asked",
     )
 
@@ -116,6 +118,7 @@ class Attempts:
         self._read: Callable[[], Conversation] | None = question.read if question.plain else None  # until it was
         self._outline: Outline | None = None  # of the question like it that went before
         self._tries = 0  # beyond the first
+        self._violations = 0  # answers that broke their own dialect
         self._made: Plan | None = None  # until the answer has begun; when it is sent, the question in it goes
         self._ticket: Ticket | None = None
 
@@ -131,7 +134,7 @@ class Attempts:
                 return
             except DragomanError as error:
                 told = to_tell(told, error)
-                if delivery.seen or next_step(error) == "tell":
+                if delivery.seen or next_step(error) == "tell" or self._violations >= _MOST_VIOLATIONS:
                     break
         if told is not None:
             raise told
@@ -162,6 +165,8 @@ class Attempts:
     def _wait(self, error: DragomanError, *, last: bool) -> float | None:
         """How long before the same is asked again; None if it is not."""
         step, desk = next_step(error), self._desk
+        if error.fault.violation and (not last or self._violations >= _MOST_VIOLATIONS):
+            return None  # another target is asked instead, or nobody: who broke the rules once may do so every time
         resting = isinstance(error, Resting)
         # There is no other credential. One who asked for a pause is waited for, if there is nobody else either.
         if (error.hinted and last) if isinstance(error, Resting) else error.fault.kind == "rate_limit":
@@ -204,6 +209,7 @@ class Attempts:
             await self._keep(backend, error.response, error.fault)
         elif isinstance(error, UpstreamFault):
             await self._keep_stream(backend, reply, error.fault)
+        self._violations += error.fault.violation
         if not isinstance(error, ClientFault | Busy):
             backend.went_wrong(ticket, error)
             self._desk.meters.retry(backend.name, error.fault.kind)

@@ -19,7 +19,7 @@ from dragoman.errors import ConnectFailed, DragomanError, Fault, TooLarge, Upstr
 from dragoman.gateway.breaker import Breaker, Ticket
 from dragoman.gateway.config import Config
 from dragoman.gateway.familiar import Familiar
-from dragoman.gateway.policy import with_reset
+from dragoman.gateway.policy import Redirected, with_reset
 from dragoman.gateway.routes import fits
 from dragoman.gateway.signing import credentials_of
 from dragoman.gateway.upstreams import Limits, Upstream
@@ -115,8 +115,8 @@ class Backend:
     async def open(self, request: HttpRequest, credential: Credential, sent: Conversation | None = None) -> Reply:
         """Sign and send what is dressed; gives a reply that is no refusal. `sent` is what it says.
 
-        A credential that can renew itself is given one more chance. Raises Refused, CredentialFault, and what the
-        network does.
+        A credential that can renew itself is given one more chance. Raises Refused, Redirected, CredentialFault,
+        and what the network does.
         """
         timeouts = self._timeouts_for(sent.model) if sent is not None else self._timeouts
         reply = await self._send(await credential.sign(request), timeouts)
@@ -128,6 +128,8 @@ class Backend:
             if 200 <= reply.status < 300:
                 return reply
             response = await self.read(reply)
+        if 300 <= reply.status < 400:
+            raise Redirected(self.name, reply.status)
         fault = with_reset(self.dialect.codec.parse_fault(response, sent), response, time.time())
         raise Refused(response, self._blamed(fault))
 

@@ -1,8 +1,9 @@
-"""An answer that passes as it came: one language, nothing to change. A reader taps it; its complaints stay here. Pure.
+"""An answer that passes as it came: one language, nothing to change. A reader follows it. Pure.
 
 Frames that tell what only we asked for are cut out. Only whole frames go out, so that an error or a ping can always be
-put behind the last one. What the tap cannot read passes all the same; but bytes that are no frames at all end the
-stream, since no client could read them either.
+put behind the last one. A frame whose content cannot be read passes, with a note. The stream ends with the dialect's
+error where the reader finds a violation: a call or block that is dropped, merged or left open, a missing end, bytes
+that are no frames (D7). The frame that is the violation does not go out.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Protocol
 
-from dragoman.answer import Mask, Progress
+from dragoman.answer import Mask, Progress, note_unread
 from dragoman.dialects.base import REAL_WORLD, Encoder, Reader, World
 from dragoman.errors import DragomanError, Fault
 from dragoman.model.events import FINISHED, Events, Failed, Run, Step
-from dragoman.model.notes import Note
+from dragoman.model.notes import Note, Notes
 from dragoman.translate import Plan
 from dragoman.wire.frame import Frame, FrameDecoder, Row
 
@@ -47,9 +48,11 @@ class Passing:
         self.progress = Progress()
         self.over = False
         self.fault: Fault | None = None
-        self.notes: list[Note] = []
+        self._notes = Notes(refuse=False)
+        self._new_frames = dialect.binding.frames
         self._frames = _LastSeen(dialect.binding.frames())
-        self._reader = Reader(self._frames, dialect.codec.decoder(plan.sent, world), skips=True)
+        decoder = dialect.codec.decoder(plan.sent, world)
+        self._reader = Reader(self._frames, decoder, skips=True, keeps_unread=True)
         self._moulds = self._reader.moulds
         self._encoder = plan.client.codec.encoder(plan.asked, world)
         self._frame = plan.client.binding.frame
@@ -58,13 +61,16 @@ class Passing:
         self._unheard: list[Events] = []  # what passed, and the encoder was not told yet
         self._silent: Callable[[Events], bool] | None = getattr(self._encoder, "silent", None) if plan.notes else None
         self._fitted = False  # the last chunk was a frame like the one before it
-        self._lost = False  # the last frame was one that the tap could not read: it may have been the end
+
+    @property
+    def notes(self) -> list[Note]:
+        return list(self._notes)
 
     def feed(self, chunk: bytes) -> bytes:
         fits = self._moulds.fits
         if not self._held and fits(chunk):
             self._frames.count += 1
-            self._fitted, self._lost = True, False
+            self._fitted = True
             return chunk
         if self.over:
             return b""
@@ -72,29 +78,29 @@ class Passing:
             self._fitted = False
             self._moulds.praise()
         self._held.append(chunk)
-        self._frames.last = b""
-        steps = self._reader.feed(chunk)
-        while steps:
-            for step in steps:
-                if isinstance(step, Run):
-                    self.progress.begun, self._lost = True, False
-                elif (end := self._heard(step)) is not None:
-                    return end
-            steps = self._reader.resume() if self._lost else []
+        self._frames.last, before = b"", self._frames.count
+        for step in self._reader.feed(chunk):
+            if isinstance(step, Run):
+                self.progress.begun = True
+            elif (end := self._heard(step, self._frames.count - before)) is not None:
+                return end
         self.over = self._reader.over
-        return self._to_the_end() if self.over else self._whole_frames()
+        return self._through(self._frames.count - before) if self.over else self._whole_frames()
 
-    def _heard(self, step: Step) -> bytes | None:
-        """Take note of what a frame said; give the end of the stream if it must be told in other words."""
+    def _heard(self, step: Step, count: int) -> bytes | None:
+        """Take note of what a frame said; give the end of the stream if it must be told in other words.
+
+        `count` frames of those that are held were read.
+        """
+        if step.unread:
+            note_unread(self._notes, step)
         last = step.events[-1] if step.events else None
-        self._lost = False
         if isinstance(last, Failed):
-            if not step.raw and self._frames.broken is None:  # a complaint of ours, not a word of the upstream's
-                self._lost = self.progress.begun = True
-                return None
             masked = self._masked(last.fault)
             if not step.raw or masked is not last.fault:
-                return self._ended_with(masked, told=bool(step.raw))
+                whole = count if self._frames.broken is not None else count - 1
+                self._frames.count -= count - whole
+                return self._ended_with(masked, self._through(whole))
             self.fault = last.fault
         self._see(step.events)
         if self._silent is not None and self._silent(step.events):
@@ -112,10 +118,12 @@ class Passing:
                 if step.events == (FINISHED,) and not step.raw:
                     end = step.events  # it had said why it stopped, and not that it did
                     continue
+                if isinstance(step, Step) and step.unread:
+                    note_unread(self._notes, step)
                 self._see(step.events)
                 if self._silent is not None and self._silent(step.events):
                     self._held = []
-                if step.events and isinstance(last := step.events[-1], Failed) and not self._lost:
+                if step.events and isinstance(last := step.events[-1], Failed):
                     broken = last.fault
         self.over = True
         if broken is None:
@@ -146,13 +154,10 @@ class Passing:
                     list(encoder.feed(events))
         return encoder
 
-    def _ended_with(self, fault: Fault, *, told: bool) -> bytes:
-        """The upstream failed in bytes that nobody can read, or in words that the client must not: in ours, then."""
+    def _ended_with(self, fault: Fault, before: bytes) -> bytes:
+        """The upstream failed, and its own words cannot go out: the frames before, and the error in our words."""
         self.over, self.fault = True, fault
-        held, last = b"".join(self._held), self._frames.last
-        whole = held.rfind(last) + (0 if told else len(last)) if last else 0
-        self._held = []
-        return self._asked_for(held[:whole]) + self._written((Failed(fault),))
+        return before + self._written((Failed(fault),))
 
     def _written(self, events: Events) -> bytes:
         speaker = self._speaker()
@@ -172,12 +177,16 @@ class Passing:
         self._held = [held[end:]] if end < len(held) else []
         return self._asked_for(held[:end])
 
-    def _to_the_end(self) -> bytes:
-        """What is held up to the frame that was the end: what an upstream says after it is for nobody."""
-        held, last = b"".join(self._held), self._frames.last
+    def _through(self, count: int) -> bytes:
+        """What is held up to the end of its first `count` frames; the rest is for nobody."""
+        held, end = b"".join(self._held), 0
         self._held = []
-        end = held.find(last) if last else -1
-        return self._asked_for(held if end < 0 else held[: end + len(last)])
+        try:
+            for _, frame in zip(range(count), self._new_frames().feed(held), strict=False):
+                end = held.find(frame.raw, end) + len(frame.raw)
+        except DragomanError:
+            pass  # bytes that are no frames stand behind the last one
+        return self._asked_for(held[:end])
 
     def _rest(self) -> bytes:
         rest = b"".join(self._held)

@@ -53,13 +53,24 @@ class Patience(Struct, frozen=True):
         return random.uniform(self.least, max(self.least, min(self.most, self.least * 2 ** (tries + 1))))
 
 
+class Redirected(UpstreamFault):
+    """The upstream answered with a redirect. It is not followed: the credential is for the configured address only."""
+
+    def __init__(self, upstream: str, status: int) -> None:
+        message = (
+            f"the upstream {upstream} answered with a redirect (status {status}), which is not followed; "
+            f"check base_url of [upstreams.{upstream}]"
+        )
+        super().__init__(message, fault=Fault("server", message, 502))
+
+
 def next_step(error: DragomanError) -> Step:
     """What may mend this failure."""
-    if isinstance(error, LocalMisuse | Overloaded):
+    if isinstance(error, LocalMisuse | Overloaded) or error.fault.final:
         return "tell"
     if isinstance(error, Resting):
         return "key"
-    if isinstance(error, TimedOut | ClientFault):  # what one target cannot be told, another may
+    if isinstance(error, TimedOut | ClientFault | Redirected):  # what one target cannot be told, another may
         return "target"
     if isinstance(error, UpstreamFault):
         return _BY_KIND[error.fault.kind]

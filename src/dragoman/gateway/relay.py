@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import structs
 
-from dragoman.answer import reply_whole
+from dragoman.answer import MOST_WHOLE, is_event_stream, reply_whole
 from dragoman.dialects.base import REAL_WORLD
 from dragoman.errors import (
     BadFrame,
@@ -34,7 +34,6 @@ from dragoman.upstream.client import Reply
 from dragoman.wire import jsonio
 from dragoman.wire.http import Headers, HttpResponse
 
-_WHOLE_BYTES = 64 * 1024 * 1024
 _JSON = ("content-type", "application/json")
 _PLAIN_NODES = 16  # no fewer values than a message of a plain request has, with a share in the rest
 
@@ -181,15 +180,24 @@ class Whole:
 
     async def take(self, reply: Reply, made: Plan, begun: Callable[[], None]) -> Fault | None:
         try:
-            body = await reply.read(_WHOLE_BYTES, self._count)
+            body = await reply.read(MOST_WHOLE, self._count)
         except TooLarge as error:  # not the client's fault
-            raise BadFrame(str(error)) from None
+            raise BadFrame(str(error)).after_the_end() from None
         self._record.first()
-        if made.verbatim:
+        try:
+            self._told(reply, made, body)
+        except UpstreamViolation as error:
+            raise error.after_the_end() from None
+        return None
+
+    def _told(self, reply: Reply, made: Plan, body: bytes) -> None:
+        """Write the answer. Raises UpstreamViolation, UpstreamFault."""
+        streams_only = made.upstream.codec.capabilities(made.sent.model).streams_only
+        if made.verbatim and (streams_only or not is_event_stream(body)):
             self._tap(made, body)
             kind = [field for field in reply.headers if field[0] == "content-type"]
             self.response = HttpResponse(200, (kind[0] if kind else _JSON,), body)
-            return None
+            return
         try:
             told, notes = reply_whole(made, body)
         except RecursionError:
@@ -199,7 +207,6 @@ class Whole:
         self._record.usage = told.usage
         self._record.stop = told.choices[0].stop if told.choices else None
         self.response = HttpResponse(200, (_JSON,), raw)
-        return None
 
     def _tap(self, made: Plan, body: bytes) -> None:
         """Read along, for the record. Raises BadFrame for what nobody can read: half an answer, somebody's web page."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache
 from typing import cast
 
-from dragoman.answer import Answer
+from dragoman.answer import Answer, WholeAnswer
 from dragoman.dialects.base import REAL_WORLD, Binding, Call, Dialect
 from dragoman.errors import DragomanError, Fault, TransportError, UpstreamFault, UpstreamViolation
 from dragoman.gateway.attempts import Attempts
@@ -40,6 +40,7 @@ class Stream:
         "_client",
         "_exchange",
         "_journal",
+        "_made",
         "_outlet",
         "_record",
         "_reply",
@@ -60,6 +61,7 @@ class Stream:
         self._exchange, self._record, self._journal = exchange, record, journal
         self._client, self._attempts = client, attempts
         self._answer: Telling | None = None
+        self._made: Plan | None = None  # until the first bytes tell whether they are a stream
         self._reply: Reply | None = None  # until the answer has said its end
         self._begun: Callable[[], None] | None = None  # to be told when the answer says something
         self._outlet = Outlet(exchange, self, silence=silence, hold=hold, pulse=pulse)
@@ -100,7 +102,8 @@ class Stream:
     async def take(self, reply: Reply, made: Plan, begun: Callable[[], None]) -> Fault | None:
         outlet = self._outlet
         mask = self._journal.redactor.fault
-        answer = self._answer = Passing(made, mask=mask) if made.passes else Answer(made, mask=mask)
+        self._answer = Passing(made, mask=mask) if _passes(made) else Answer(made, mask=mask)
+        self._made = made
         del made  # the attempts let go of it when the answer has begun
         self._reply, self._begun = reply, begun
         outlet.feed_from(reply)
@@ -110,10 +113,12 @@ class Stream:
         except (TransportError, UpstreamViolation) as error:
             broken = error
         finally:
-            self._reply = None
+            self._reply = self._made = None
+        answer = self._answer
+        assert answer is not None
         last = b"" if answer.over else answer.close(broken.fault if broken else None)
         if answer.fault is not None:
-            failure = broken or UpstreamFault(answer.fault.message, fault=answer.fault)
+            failure = broken or _failure(answer.fault)
             if not outlet.flowing:
                 raise failure
             self._note_broken(failure)
@@ -122,6 +127,8 @@ class Stream:
 
     def _hear(self, chunk: bytes) -> None:
         """The read callback."""
+        if self._made is not None:
+            self._sniff(chunk)
         answer = self._answer
         assert answer is not None
         told = answer.feed(chunk)
@@ -130,13 +137,21 @@ class Stream:
         elif told:
             self._exchange.chunk(told)
 
+    def _sniff(self, chunk: bytes) -> None:
+        """Look at the first bytes: no stream begins as a JSON object does."""
+        begin = chunk.lstrip()[:1]
+        if begin == b"{" and self._made is not None:
+            self._answer = WholeAnswer(self._made, mask=self._journal.redactor.fault)
+        if begin:
+            self._made = None
+
     def _turn(self, answer: Telling, told: bytes) -> None:
         """It has yet to begin, or it is over."""
         outlet = self._outlet
         if self._reply is None:
             return  # it has said its end
         if answer.fault is not None and not outlet.flowing:
-            raise UpstreamFault(answer.fault.message, fault=answer.fault)
+            raise _failure(answer.fault)
         if answer.over:
             outlet.end(told)
             self._reply.end_within(_GRACE)
@@ -187,6 +202,17 @@ class Stream:
         self._record.error = str(error)
         if not isinstance(error, DragomanError):
             self._journal.bug(self._record.id, error)
+
+
+def _failure(fault: Fault) -> DragomanError:
+    """The error that ended an answer: the upstream's own words, or a violation of its dialect."""
+    kind = UpstreamViolation if fault.violation else UpstreamFault
+    return kind(fault.message, fault=fault)
+
+
+def _passes(made: Plan) -> bool:
+    """Whether the bytes of a stream may pass. Calls that clients would read wrongly are written anew."""
+    return made.passes and not (made.sent.tools and made.upstream.codec.capabilities(made.sent.model).loose_calls)
 
 
 def _kind(binding: Binding, hints: Mapping[str, Json]) -> str:

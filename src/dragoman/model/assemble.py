@@ -13,6 +13,7 @@ from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
     BlockEnded,
+    BlockKeys,
     BlockStarted,
     Cited,
     Event,
@@ -123,14 +124,13 @@ def _whole(call: ToolCall, stop: Stop) -> bool:
     return True
 
 
-def unfold(reply: Reply) -> Events:
-    """Tell a whole reply as the events of a stream."""
+def unfold(reply: Reply, keys: BlockKeys | None = None) -> Events:
+    """Tell a whole reply as the events of a stream, with the keys of the answer it belongs to."""
+    keys = keys or BlockKeys()
     events: list[Event] = [Started(reply.id, reply.model, extra=reply.extra)]
-    key = 0
     for index, choice in enumerate(reply.choices):
         for block in choice.blocks:
-            events.extend(_block_events(key, index, block))
-            key += 1
+            events.extend(_block_events(keys.fresh(), index, block))
         events.append(Stopped(choice.stop, index))
     if reply.usage is not None:
         events.append(UsageReported(reply.usage))

@@ -1,8 +1,8 @@
-"""Events: a reply as it grows. Blocks have keys, not indices: unique, in no order, several may be open at once."""
+"""Events: a reply as it grows. Blocks have keys, not indices: unique in an answer, several may be open at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -14,6 +14,26 @@ from dragoman.wire.frame import Row
 from dragoman.wire.jsonio import Json
 
 
+class BlockKeys:
+    """Gives every block of one answer its key. The decoder and all response filters of the answer ask the same one."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self, first: int = 0) -> None:
+        self._next = first
+
+    @classmethod
+    def after(cls, events: Iterable[Event]) -> BlockKeys:
+        """Return keys for filters of events that were made without a decoder: none of theirs is given again."""
+        return cls(max((event.key for event in events if isinstance(event, BlockStarted)), default=-1) + 1)
+
+    def fresh(self) -> int:
+        """Return a key that no block of this answer has."""
+        key = self._next
+        self._next = key + 1
+        return key
+
+
 class Started(Struct, frozen=True, tag=True):
     id: str
     model: str
@@ -22,11 +42,16 @@ class Started(Struct, frozen=True, tag=True):
 
 
 class BlockStarted(Struct, frozen=True, tag=True):
-    """A block begins. Media and Opaque come whole; the others come empty and grow by deltas."""
+    """A block begins. Media and Opaque come whole; the others come empty and grow by deltas.
+
+    `place` is the block's number in the upstream's own frames, if they number blocks. An encoder of the same dialect
+    passes frames of the block unchanged only if it gives the block the same number.
+    """
 
     key: int
     block: Text | Reasoning | ToolCall | Media | Opaque
     choice: int = 0
+    place: int | None = None
 
 
 class TextDelta(Struct, frozen=True, gc=False, tag=True):
@@ -110,10 +135,14 @@ Delta: TypeAlias = TextDelta | ReasoningDelta | ArgumentsDelta
 
 
 class Step(Struct, frozen=True, gc=False):
-    """One wire frame: what it meant, and itself. Empty `raw`: it has no frame of its own."""
+    """One wire frame: what it meant, and itself. Empty `raw`: it has no frame of its own.
+
+    `unread` says why the frame could not be read. It has no events then, and its bytes only if they may be passed on.
+    """
 
     events: Events
     raw: bytes = b""
+    unread: str = ""
 
 
 Search: TypeAlias = Callable[[str], object]  # gives None where it finds nothing, as that of a regular expression

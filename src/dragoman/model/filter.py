@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from dragoman.model.conversation import Conversation
-from dragoman.model.events import Events
+from dragoman.model.events import BlockKeys, Events
 from dragoman.model.notes import Notes
 
 
@@ -21,12 +21,14 @@ class Back(Protocol):
     that block, else what finds the reason to see one in its text (`nothing` where there is none). What has no such
     reason is not shown to it, and if it must know of that, it has `hearing(kind, key) -> Listener | None`: who is told
     the texts. Both are asked once, and their word holds until it is fed something.
+
+    One that opens blocks takes their keys from the `BlockKeys` that its maker gets.
     """
 
     def feed(self, events: Events) -> Events: ...
 
 
-MakeBack: TypeAlias = Callable[[Notes], Back]
+MakeBack: TypeAlias = Callable[[Notes, BlockKeys], Back]
 
 
 class Filter(Protocol):

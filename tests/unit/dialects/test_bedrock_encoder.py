@@ -19,6 +19,7 @@ from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
     BlockEnded,
+    BlockKeys,
     BlockStarted,
     Event,
     Events,
@@ -170,7 +171,7 @@ def test_media_in_an_answer_is_a_mistake() -> None:
 @given(events=strategies.events(choices=1))
 @settings(max_examples=60)
 def test_what_is_encoded_breaks_no_rule_of_the_stream(events: Events) -> None:
-    fitted = WaysBack(plan(DIALECT, DIALECT, NOBODY)).feed(events)
+    fitted = WaysBack(plan(DIALECT, DIALECT, NOBODY), BlockKeys.after(events)).feed(events)
     encoder = DIALECT.codec.encoder(NOBODY, REAL_WORLD)
     data = b"".join(DIALECT.binding.frame(payload) for payload in encoder.feed(fitted))
     found = DIALECT.codec.stream_breaches(list(EventStreamDecoder().feed(data)))

@@ -33,6 +33,7 @@ from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
     BlockEnded,
+    BlockKeys,
     BlockStarted,
     Cited,
     Event,
@@ -601,7 +602,7 @@ def test_a_recovered_call_leaves_no_empty_text_before_it(markup: str) -> None:
 def recovered(*events: Any) -> list[Any]:
     _, make = RecoverCalls().forward(Conversation("m", (), tools=(ToolSpec("Read", "d", {}),)), Notes())
     assert make is not None
-    back = make(Notes())
+    back = make(Notes(), BlockKeys())
     return [told for event in events for told in back.feed((event,))]
 
 
@@ -769,7 +770,7 @@ def test_what_only_text_can_have_ends_the_search_for_tags() -> None:
     asked = sent(ask(user("a"), thinking={"type": "enabled", "budget_tokens": 2000})).plan
     cited = Cited(0, Opaque("anthropic", {}))
     for words in ("<thin", "<thinking>plan", "<thinking>plan</thinking>\n\n", "plain"):
-        told = WaysBack(asked).feed(
+        told = WaysBack(asked, BlockKeys(1)).feed(
             (Started("", ""), BlockStarted(0, Text("")), TextDelta(0, words), cited, BlockEnded(0))
         )
         check((*told, Stopped(Stop(Why.END)), FINISHED))

@@ -29,6 +29,7 @@ from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
     BlockEnded,
+    BlockKeys,
     BlockStarted,
     Cited,
     Event,
@@ -54,7 +55,7 @@ def back_of(filter_: Filter, conversation: Conversation = EMPTY) -> tuple[Back, 
     _, maker = filter_.forward(conversation, Notes())
     assert maker is not None
     notes = Notes()
-    return maker(notes), notes
+    return maker(notes, BlockKeys(1 << 20)), notes  # the tests choose the keys of their own blocks
 
 
 def stream(*items: Event, why: Why = Why.END) -> Events:

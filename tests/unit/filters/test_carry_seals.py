@@ -34,7 +34,7 @@ WITH_A_SLOT = [name for name in registry.names() if name not in ("gemini", "kiro
 
 def told(client: str, blocks: tuple[Block, ...], why: Why = Why.TOOL) -> tuple[Events, list[str]]:
     ways = WaysBack(plan(registry.get(client), GEMINI, NOBODY))
-    events = ways.feed(unfold(Reply("r", "claude-x", (Choice(blocks, Stop(why)),))))
+    events = ways.feed(unfold(Reply("r", "claude-x", (Choice(blocks, Stop(why)),)), ways.keys))
     grammar.check(events)
     return events, [note.rule for note in ways.notes]
 
@@ -69,7 +69,7 @@ def test_the_signatures_of_calls_come_home_through_every_client_that_has_a_slot(
 def test_signed_thinking_comes_home_through_a_gemini_client(upstream: str, streamed: bool) -> None:
     sealed = (Reasoning("hm", upstream, Seal(upstream, "s1")), ToolCall("call_1", "read", "{}"))
     ways = WaysBack(plan(GEMINI, registry.get(upstream), NOBODY))
-    events = ways.feed(unfold(Reply("r", "claude-x", (Choice(sealed, Stop(Why.TOOL)),))))
+    events = ways.feed(unfold(Reply("r", "claude-x", (Choice(sealed, Stop(Why.TOOL)),)), ways.keys))
     if streamed:
         seen = fold(read_back(GEMINI, encoded(GEMINI, events)))
     else:

@@ -11,7 +11,7 @@ from dragoman.model import grammar
 from dragoman.model.blocks import Opaque, Text, ToolCall, ToolResult, Where
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
-from dragoman.model.events import BlockStarted, Event, Events, Started, TextDelta
+from dragoman.model.events import BlockKeys, BlockStarted, Event, Events, Started, TextDelta
 from dragoman.model.filter import Back
 from dragoman.model.notes import Note, Notes
 from tests import strategies
@@ -25,7 +25,7 @@ def forward(asked: Conversation, target: Capabilities = TARGET) -> tuple[Convers
     notes = Notes()
     fitted, make_back = RenameTools(target).forward(asked, notes)
     assert make_back is not None
-    return fitted, list(notes), make_back(notes)
+    return fitted, list(notes), make_back(notes, BlockKeys())
 
 
 def answer(back: Back, *calls: tuple[str, str], id_: str = "msg_1") -> list[tuple[str, str]]:
@@ -115,8 +115,8 @@ def test_a_call_without_an_id_gets_one_that_is_the_same_every_time() -> None:
     notes = Notes()
     _, make_back = RenameTools(TARGET).forward(EMPTY, notes)
     assert make_back is not None
-    first = answer(make_back(notes), ("", "read"), ("", "read"))
-    assert first == answer(make_back(Notes()), ("", "read"), ("", "read"))
+    first = answer(make_back(notes, BlockKeys()), ("", "read"), ("", "read"))
+    assert first == answer(make_back(Notes(), BlockKeys()), ("", "read"), ("", "read"))
     assert len({id_ for id_, _ in first}) == 2
     assert all(re.fullmatch("call_[0-9a-f]{24}", id_) for id_, _ in first)
     assert [(note.rule, note.action) for note in notes] == [("ids.minted", "added")] * 2
@@ -135,7 +135,7 @@ def test_an_id_that_the_conversation_has_used_is_not_given_again() -> None:
     _, make_back = RenameTools(TARGET).forward(asked, notes)
     assert make_back is not None
     (first, _), (second, _), (third, _) = answer(
-        make_back(notes), ("call_0", "read"), ("call_1", "read"), ("call_1", "read")
+        make_back(notes, BlockKeys()), ("call_0", "read"), ("call_1", "read"), ("call_1", "read")
     )
     assert second == "call_1"
     assert len({"call_0", first, second, third}) == 4
@@ -160,8 +160,8 @@ def test_the_way_back_keeps_the_grammar_and_does_not_depend_on_batches(
 ) -> None:
     _, make_back = RenameTools(TARGET).forward(asked, Notes())
     assert make_back is not None
-    whole = make_back(Notes()).feed(stream)
-    back = make_back(Notes())
+    whole = make_back(Notes(), BlockKeys()).feed(stream)
+    back = make_back(Notes(), BlockKeys())
     pieces: list[Event] = [each for batch in data.draw(strategies.batches_of(stream)) for each in back.feed(batch)]
     assert tuple(pieces) == whole
     grammar.check(whole)

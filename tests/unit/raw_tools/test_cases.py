@@ -5,7 +5,7 @@ import pytest
 from dragoman.filters.raw_tools import RawTools
 from dragoman.filters.raw_tools.outputs import Carrier
 from dragoman.model.conversation import Why
-from dragoman.model.events import Event
+from dragoman.model.events import BlockKeys, Event
 from tests.unit.raw_tools.cases import CASES, Case
 from tests.unit.raw_tools.samples import (
     AB,
@@ -84,9 +84,11 @@ def test_thinking_that_holds_a_section_and_is_closed_after_it() -> None:  # case
 
     text = f"<think>plan{section(call('functions.bash:0', '{}'))}</think>done"
     for pieces in carrier_cuts([(TEXT, text)]):
-        asked, notes = conversation(), Notes()
+        asked, notes, keys = conversation(), Notes(), BlockKeys(1 << 20)
         backs = [
-            make(notes) for filter_ in (ThinkTags("openai"), RawTools()) if (make := filter_.forward(asked, notes)[1])
+            make(notes, keys)
+            for filter_ in (ThinkTags("openai"), RawTools())
+            if (make := filter_.forward(asked, notes)[1])
         ]
         events: list[Event] = []
         for frame in stream(pieces):

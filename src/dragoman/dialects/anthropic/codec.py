@@ -15,6 +15,7 @@ from dragoman.dialects.base import Breach, Call, World
 from dragoman.errors import Fault
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.events import BlockKeys
 from dragoman.model.filter import Filter
 from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
@@ -90,8 +91,8 @@ class AnthropicCodec(Struct, frozen=True):
     def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
         return reply.render_reply(reply_, asked, world)
 
-    def decoder(self, asked: Conversation, world: World) -> AnthropicDecoder:
-        return AnthropicDecoder(asked)
+    def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> AnthropicDecoder:
+        return AnthropicDecoder(asked, keys)
 
     def encoder(self, asked: Conversation, world: World) -> AnthropicEncoder:
         return AnthropicEncoder(asked, world)

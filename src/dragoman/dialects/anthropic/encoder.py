@@ -80,6 +80,7 @@ class AnthropicEncoder:
         self._world = world
         self._index: dict[int, int] = {}
         self._reasoning: dict[int, bool] = {}  # a set of keys, small while it is empty
+        self._moved: dict[int, bool] = {}  # the same: blocks whose number is not that of the upstream's frames
         self._held: dict[int, Reasoning] = {}  # reasoning whose start has not gone out
         self._usage: Usage | None = None
         self._stop: Stop | None = None
@@ -111,13 +112,13 @@ class AnthropicEncoder:
             return False
         first = events[0]
         if isinstance(first, TextDelta | ArgumentsDelta) and len(events) == 1:
-            return self._index[first.key] == first.key
+            return first.key not in self._moved
         if tuple(map(type, events)) not in _PASSING:
             return False
         if isinstance(first, BlockStarted):
             return self._passes_start(first)
         if isinstance(first, ReasoningDelta | Cited | BlockEnded):
-            return self._index[first.key] == first.key
+            return first.key not in self._moved
         if isinstance(first, Started):
             if not first.id or first.usage is None:
                 return False  # clients need both
@@ -133,9 +134,9 @@ class AnthropicEncoder:
         return True
 
     def _passes_start(self, event: BlockStarted) -> bool:
-        if event.key != len(self._index) or event.choice:
+        if event.place != len(self._index) or event.choice:
             return False
-        self._index[event.key] = event.key
+        self._index[event.key] = event.place
         if isinstance(event.block, Reasoning):
             self._reasoning[event.key] = True
         return True
@@ -184,7 +185,9 @@ class AnthropicEncoder:
     def _block_started(self, event: BlockStarted) -> Iterable[Payload]:
         _only_choice(event.choice)
         key = event.key
-        self._index[key] = len(self._index)
+        self._index[key] = number = len(self._index)
+        if event.place != number:
+            self._moved[key] = True
         match event.block:
             case Reasoning() as block:
                 self._reasoning[key] = True

@@ -1,13 +1,13 @@
 """Streams, wire to canonical: one decoder per answer.
 
-Theory of operation. Keys are the upstream's own indices. A frame's meaning comes out at once, with three exceptions.
-An unknown block that starts with something empty waits for its end, because it must come whole. So does a call's input
-that stands in the block's start, because deltas, if any come, replace it. A signature waits for the next frame that is
-no signature, because a later one replaces it.
+Theory of operation. The upstream's indices are places of blocks. A frame's meaning comes out at once, with three
+exceptions. An unknown block that starts with something empty waits for its end, because it must come whole. So does a
+call's input that stands in the block's start, because deltas, if any come, replace it. A signature waits for the next
+frame that is no signature, because a later one replaces it.
 
     before message_start    ping, error
     message_start           then blocks; a block is content_block_start, deltas of its kind, content_block_stop
-    message_delta           no block is open; the reason to stop and the counts
+    message_delta           the reason to stop and the counts; it counts when no block is open any more
     message_stop            the end; without it the stream was cut (D7)
 """
 
@@ -28,6 +28,7 @@ from dragoman.dialects.anthropic.blocks import (
 from dragoman.dialects.anthropic.faults import fault_of
 from dragoman.dialects.anthropic.nodes import FAMILY, extra_of
 from dragoman.dialects.anthropic.reply import drop_null, parse_envelope, parse_stop, parse_usage
+from dragoman.dialects.base import figures
 from dragoman.dialects.moulds import Texts
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall, Where
@@ -36,6 +37,7 @@ from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
     BlockEnded,
+    BlockKeys,
     BlockStarted,
     Cited,
     Event,
@@ -79,9 +81,10 @@ _read_delta = jsonio.typed(_DeltaFrame)
 class _Open:
     """A block that has begun and not ended."""
 
-    __slots__ = ("arguments", "block", "grown", "held", "pieces")
+    __slots__ = ("arguments", "block", "grown", "held", "key", "pieces")
 
-    def __init__(self, block: Text | Reasoning | ToolCall | Opaque) -> None:
+    def __init__(self, key: int, block: Text | Reasoning | ToolCall | Opaque) -> None:
+        self.key = key
         self.block = block
         self.arguments = ""  # what the start said, if no delta says it
         self.grown = False
@@ -101,16 +104,22 @@ class AnthropicDecoder:
         ArgumentsDelta: lambda data: _read_delta(data).delta.partial_json or "",
     }
 
-    def __init__(self, asked: Conversation) -> None:
+    def __init__(self, asked: Conversation, keys: BlockKeys | None = None) -> None:
         self._asked = bare(asked)  # all that is read of it, and not the question
-        self._open: dict[int, _Open] = {}
+        self._keys = keys or BlockKeys()
+        self._open: dict[int, _Open] = {}  # by index
         self._used: set[int] = set()
         self._usage: Usage | None = None
         self._stop: Stop | None = None
+        self._stop_told = False
         self._signed: Sealed | None = None  # held until the next frame that is no signature
         self._sealed: set[int] = set()
         self._begun = False
         self._over = False
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._open)
 
     def feed(self, frame: Frame) -> Events | None:
         if frame.kind == "content_block_delta" and self._signed is None:
@@ -119,10 +128,8 @@ class AnthropicDecoder:
                 return events
         if frame.data.strip() in _SILENT:
             return None
-        try:
-            fields = Fields(jsonio.decode(frame.data), frame.kind, MissingField)
-        except jsonio.JsonError as error:
-            raise BadFrame(f"not JSON: {error}", at=frame.kind) from None
+        fields = Fields.parse(frame.data, frame.kind, BadFrame)
+        fields.blame = MissingField
         kind = fields.text("type", frame.kind) or fields.text("type")
         if self._over:
             raise OutOfOrder("the stream is over", at=kind)
@@ -159,10 +166,10 @@ class AnthropicDecoder:
             frame = _read_delta(data)
         except jsonio.JsonError:
             return None
-        key, delta = frame.index, frame.delta
-        grown = self._open.get(key)
+        delta, grown = frame.delta, self._open.get(frame.index)
         if grown is None or frame.type != "content_block_delta":
             return None
+        key = grown.key
         if delta.type == "text_delta" and delta.text is not None and type(grown.block) is Text:
             return (TextDelta(key, delta.text),)
         if delta.type == "input_json_delta" and delta.partial_json is not None and type(grown.block) is ToolCall:
@@ -182,28 +189,30 @@ class AnthropicDecoder:
             raise OutOfOrder("content comes in blocks of its own", at=message.path("content"))
         parse_stop(message)
         usage = message.maybe_child("usage")
-        self._usage = parse_usage(usage) if usage else None
+        self._usage = figures(lambda: parse_usage(usage), None) if usage else None
         message_id, model, kept = parse_envelope(message, self._asked)
         self._begun = True
         return (Started(message_id, model, self._usage, kept),)
 
     def _message_delta(self, fields: Fields) -> Events:
-        if self._open:
-            raise OutOfOrder(f"block {next(iter(self._open))} is open", at="message_delta")
         events: list[Event] = []
-        usage = fields.maybe_child("usage")
-        if usage is not None:
-            self._usage = parse_usage(usage, self._usage)
+        counts = fields.peek("usage")
+        if isinstance(counts, dict):
+            usage = Fields(counts, fields.path("usage"), fields.blame)
+            self._usage = figures(lambda: parse_usage(usage, self._usage), self._usage) or Usage()
             events.append(UsageReported(self._usage))
-        delta = fields.child("delta")
-        if delta.peek("stop_reason") is not None:
-            stop = self._parse_stop(delta)
-            if self._stop is None:
-                self._stop = stop
-                events.append(Stopped(stop))
-            elif (self._stop.why, self._stop.sequence) != (stop.why, stop.sequence):
-                raise OutOfOrder("the message has stopped for another reason already", at="message_delta")
+        delta = fields.maybe_child("delta")
+        if delta is not None and delta.peek("stop_reason") is not None and self._stop is None:
+            self._stop = self._parse_stop(delta)
+            events += self._stopped()
         return tuple(events)
+
+    def _stopped(self) -> Events:
+        """The reason to stop, once every block has ended: some send it before the end of the last block."""
+        if self._stop is None or self._open or self._stop_told:
+            return ()
+        self._stop_told = True
+        return (Stopped(self._stop),)
 
     def _parse_stop(self, delta: Fields) -> Stop:
         stop = parse_stop(delta)
@@ -225,52 +234,53 @@ class AnthropicDecoder:
     # --- blocks
 
     def _block_start(self, fields: Fields) -> Events:
-        key, content = fields.integer("index"), fields.child("content_block")
-        if key in self._used:
-            raise OutOfOrder(f"index {key} was used before", at="content_block_start")
+        index, content = fields.integer("index"), fields.child("content_block")
+        if index in self._used:
+            raise OutOfOrder(f"index {index} was used before", at="content_block_start")
         if self._stop is not None:
             raise OutOfOrder("the message has stopped", at="content_block_start")
         kind = content.text("type")
-        grown, events = self._begin(key, kind, content)
-        self._used.add(key)
-        self._open[key] = grown
+        grown, events = self._begin(index, kind, content)
+        self._used.add(index)
+        self._open[index] = grown
         return events
 
-    def _begin(self, key: int, kind: str, content: Fields) -> tuple[_Open, Events]:
+    def _begin(self, index: int, kind: str, content: Fields) -> tuple[_Open, Events]:
+        key = self._keys.fresh()
         match kind:
             case "text":
                 if content.peek("text") is None:  # one SDK takes it as empty
                     content = Fields({**content.rest(), "text": ""}, content.at, content.blame)
-                return _begin_text(key, parse_text(content))
+                return _begin_text(key, index, parse_text(content))
             case "thinking":
                 thought = parse_thinking(content)
-                grown = _Open(structs.replace(thought, text="", seal=None))
+                grown = _Open(key, structs.replace(thought, text="", seal=None))
                 self._signed = Sealed(key, thought.seal) if thought.seal else None
-                start = BlockStarted(key, grown.block)
+                start = BlockStarted(key, grown.block, place=index)
                 return grown, (start, ReasoningDelta(key, thought.text)) if thought.text else (start,)
             case "redacted_thinking":
                 hidden = parse_redacted(content)
                 seals = (Sealed(key, hidden.seal),) if hidden.seal else ()
                 self._sealed.add(key)
                 hidden = structs.replace(hidden, seal=None)
-                return _Open(hidden), (BlockStarted(key, hidden), *seals)
+                return _Open(key, hidden), (BlockStarted(key, hidden, place=index), *seals)
             case "tool_use":
                 call = parse_tool_use(content)
-                grown = _Open(structs.replace(call, arguments=""))
+                grown = _Open(key, structs.replace(call, arguments=""))
                 grown.arguments = "" if call.arguments == "{}" else call.arguments
-                return grown, (BlockStarted(key, grown.block),)
+                return grown, (BlockStarted(key, grown.block, place=index),)
             case _:
                 data = {"type": kind, **content.rest()}
-                grown = _Open(Opaque(FAMILY, data, kind, at=Where(content.at)))
+                grown = _Open(key, Opaque(FAMILY, data, kind, at=Where(content.at)))
                 grown.held = _may_grow(data)
-                return grown, () if grown.held else (BlockStarted(key, grown.block),)
+                return grown, () if grown.held else (BlockStarted(key, grown.block, place=index),)
 
     def _block_delta(self, fields: Fields) -> Events:
-        key, delta = fields.integer("index"), fields.child("delta")
-        grown = self._open.get(key)
+        index, delta = fields.integer("index"), fields.child("delta")
+        grown = self._open.get(index)
         if grown is None:
-            raise OutOfOrder(f"block {key} is not open", at="content_block_delta")
-        kind = delta.text("type")
+            raise OutOfOrder(f"block {index} is not open", at="content_block_delta")
+        key, kind = grown.key, delta.text("type")
         if grown.held:
             _grow_unknown(grown, kind, delta)
             return ()
@@ -297,22 +307,24 @@ class AnthropicDecoder:
                 return (OpaqueEvent(FAMILY, "content_block_delta", data),)
 
     def _block_stop(self, fields: Fields) -> Events:
-        key = fields.integer("index")
-        grown = self._open.pop(key, None)
+        index = fields.integer("index")
+        grown = self._open.pop(index, None)
         if grown is None:
-            raise OutOfOrder(f"block {key} is not open", at="content_block_stop")
-        end = BlockEnded(key)
+            if index in self._used:
+                return ()  # its end, told twice
+            raise OutOfOrder(f"block {index} is not open", at="content_block_stop")
+        key, end = grown.key, BlockEnded(grown.key)
         match grown.block:
             case Opaque() if grown.held:
-                return (BlockStarted(key, _whole(grown)), end)
+                return (BlockStarted(key, _whole(grown), place=index), end, *self._stopped())
             case ToolCall() if grown.arguments and not grown.grown:
-                return (ArgumentsDelta(key, grown.arguments), end)
+                return (ArgumentsDelta(key, grown.arguments), end, *self._stopped())
             case _:
-                return (end,)
+                return (end, *self._stopped())
 
     def _sign(self, key: int, signature: str) -> None:
         if key in self._sealed:
-            raise OutOfOrder(f"block {key} is signed already", at="content_block_delta")
+            raise OutOfOrder("the block is signed already", at="content_block_delta")
         self._signed = Sealed(key, Seal(FAMILY, signature)) if signature else None
 
 
@@ -329,13 +341,13 @@ _HANDLERS: dict[str, _Handler] = {
 }
 
 
-def _begin_text(key: int, text: Text) -> tuple[_Open, Events]:
+def _begin_text(key: int, index: int, text: Text) -> tuple[_Open, Events]:
     empty = structs.replace(text, text="", citations=())
-    events: list[Event] = [BlockStarted(key, empty)]
+    events: list[Event] = [BlockStarted(key, empty, place=index)]
     if text.text:
         events.append(TextDelta(key, text.text))
     events.extend(Cited(key, citation) for citation in text.citations)
-    return _Open(empty), tuple(events)
+    return _Open(key, empty), tuple(events)
 
 
 def _demand(grown: _Open, kind: type, delta: str) -> None:
@@ -370,5 +382,5 @@ def _whole(grown: _Open) -> Opaque:
         try:
             block.data["input"] = jsonio.decode(text)
         except jsonio.JsonError as error:
-            raise BadFrame(f"the input of {block.kind} is not JSON: {error}", at="content_block_stop") from None
+            raise MissingField(f"the input of {block.kind} is not JSON: {error}", at="content_block_stop") from None
     return block

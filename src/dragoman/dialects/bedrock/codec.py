@@ -19,6 +19,7 @@ from dragoman.dialects.bedrock.stream import BedrockDecoder
 from dragoman.errors import Fault
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.events import BlockKeys
 from dragoman.model.filter import Filter
 from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
@@ -104,8 +105,8 @@ class BedrockCodec(Struct, frozen=True):
     def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
         return reply.render_reply(reply_, asked, world)
 
-    def decoder(self, asked: Conversation, world: World) -> BedrockDecoder:
-        return BedrockDecoder(asked)
+    def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> BedrockDecoder:
+        return BedrockDecoder(asked, keys)
 
     def encoder(self, asked: Conversation, world: World) -> BedrockEncoder:
         return BedrockEncoder()

@@ -71,6 +71,7 @@ class BedrockEncoder:
 
     def __init__(self) -> None:
         self._index: dict[int, int] = {}
+        self._moved: set[int] = set()  # blocks whose number is not that of the upstream's frames
         self._blocks: dict[int, Text | Reasoning | ToolCall | Media | Opaque] = {}
         self._silent: set[int] = set()  # open blocks of which no frame has told yet
         self._seals: dict[int, Seal] = {}  # of open blocks: they close what they seal
@@ -98,16 +99,16 @@ class BedrockEncoder:
         first = events[0]
         if isinstance(first, BlockStarted):
             if (
-                first.key != len(self._index)
+                first.place != len(self._index)
                 or first.choice
                 or not isinstance(first.block, Text | ToolCall | Reasoning)
             ):
                 return False
             if isinstance(first.block, Reasoning) and len(events) == 1:
                 return False  # its frame holds a seal, which goes out at the block's end
-            self._index[first.key], self._blocks[first.key] = first.key, first.block
+            self._index[first.key], self._blocks[first.key] = first.place, first.block
         elif isinstance(first, TextDelta | ReasoningDelta | ArgumentsDelta | Cited | BlockEnded):
-            if self._index[first.key] != first.key or (isinstance(first, BlockEnded) and first.key in self._silent):
+            if first.key in self._moved or (isinstance(first, BlockEnded) and first.key in self._silent):
                 return False
             self._silent.discard(first.key)
         elif isinstance(first, Stopped):
@@ -161,7 +162,9 @@ class BedrockEncoder:
     def _block_started(self, event: BlockStarted) -> Iterable[Payload]:
         _only_choice(event.choice)
         key, block = event.key, event.block
-        self._index[key] = len(self._index)
+        self._index[key] = number = len(self._index)
+        if event.place != number:
+            self._moved.add(key)
         self._blocks[key] = block
         match block:
             case Text():

@@ -1,8 +1,9 @@
 """Streams, wire to canonical: one decoder per answer.
 
-Theory of operation. Keys are the upstream's own indices. The service announces only the blocks of tools; any other
-begins with its first delta, so the decoder makes up its start (and takes one that is sent). Held until the block's end:
-a signature and redacted data, which may come in pieces, and what the service's own tools say, which must come whole.
+Theory of operation. The upstream's indices are places of blocks. The service announces only the blocks of tools; any
+other begins with its first delta, so the decoder makes up its start (and takes one that is sent). Held until the
+block's end: a signature and redacted data, which may come in pieces, and what the service's own tools say, which must
+come whole.
 
     messageStart        then blocks: [contentBlockStart] contentBlockDelta* contentBlockStop
     messageStop         the reason; open blocks were cut by the length limit (D7), or it comes too early
@@ -17,6 +18,7 @@ from typing import ClassVar, TypeAlias
 
 from msgspec import Struct
 
+from dragoman.dialects.base import figures
 from dragoman.dialects.bedrock.blocks import SERVER_TOOL, identifier, parse_citation, parse_redacted
 from dragoman.dialects.bedrock.faults import exception_fault
 from dragoman.dialects.bedrock.held import Held, begin_held
@@ -30,6 +32,7 @@ from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
     BlockEnded,
+    BlockKeys,
     BlockStarted,
     Cited,
     Event,
@@ -46,6 +49,7 @@ from dragoman.model.events import (
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
+from dragoman.wire.jsonio import Json
 
 _PADDING = "p"  # a key of random length, which hides the length of what was said
 _CUT = (Why.LENGTH, Why.CONTEXT)
@@ -78,9 +82,10 @@ _read_delta = jsonio.typed(_DeltaFrame)
 class _Open:
     """A block that has begun and not ended."""
 
-    __slots__ = ("block", "held", "redacted", "signature")
+    __slots__ = ("block", "held", "key", "redacted", "signature")
 
-    def __init__(self, block: Text | Reasoning | ToolCall | None, held: Held | None = None) -> None:
+    def __init__(self, key: int, block: Text | Reasoning | ToolCall | None, held: Held | None = None) -> None:
+        self.key = key
         self.block = block  # None: announced, but its first delta must tell what it is
         self.held = held
         self.signature: list[str] = []
@@ -100,12 +105,17 @@ class BedrockDecoder:
         ArgumentsDelta: lambda data: use.input if (use := _read_delta(data).delta.toolUse) else "",
     }
 
-    def __init__(self, asked: Conversation) -> None:
+    def __init__(self, asked: Conversation, keys: BlockKeys | None = None) -> None:
         self._model = asked.model
-        self._open: dict[int, _Open] = {}
+        self._keys = keys or BlockKeys()
+        self._open: dict[int, _Open] = {}  # by index
         self._used: set[int] = set()
         self._usable = False  # something was said that is worth an answer
         self._begun = self._stopped = self._counted = self._over = False
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._open)
 
     def feed(self, frame: Frame) -> Events | None:
         if frame.kind == "contentBlockDelta" and not frame.error:
@@ -117,10 +127,8 @@ class BedrockDecoder:
         if frame.error:
             self._over = True
             return (Failed(exception_fault(frame)),)
-        try:
-            fields = Fields(jsonio.decode(frame.data), frame.kind, MissingField)
-        except jsonio.JsonError as error:
-            raise BadFrame(f"not JSON: {error}", at=frame.kind) from None
+        fields = Fields.parse(frame.data, frame.kind, BadFrame)
+        fields.blame = MissingField
         fields.any(_PADDING)
         if not self._begun and frame.kind != "messageStart":
             raise OutOfOrder("messageStart has not come", at=frame.kind)
@@ -141,10 +149,10 @@ class BedrockDecoder:
             frame = _read_delta(data)
         except jsonio.JsonError:
             return None
-        key, delta = frame.contentBlockIndex, frame.delta
-        grown = self._open.get(key)
+        delta, grown = frame.delta, self._open.get(frame.contentBlockIndex)
         if grown is None or grown.held is not None:
             return None
+        key = grown.key
         if delta.text is not None and type(grown.block) is Text:
             return (TextDelta(key, delta.text),)
         if delta.toolUse is not None and type(grown.block) is ToolCall:
@@ -165,7 +173,7 @@ class BedrockDecoder:
 
     def _message_stop(self, fields: Fields) -> Events:
         if self._stopped:
-            raise OutOfOrder("it has come already", at="messageStop")
+            return ()  # told twice
         reason = fields.peek("stopReason")
         stop = parse_stop(fields)
         ends = self._close_cut(stop)
@@ -184,13 +192,13 @@ class BedrockDecoder:
             return ()
         if stop.why not in _CUT:
             raise OutOfOrder(f"block {next(iter(self._open))} is open", at="messageStop")
-        ends = tuple(event for key, grown in self._open.items() for event in self._ended(key, grown, complete=False))
+        ends = tuple(event for at, grown in self._open.items() for event in self._ended(at, grown, complete=False))
         self._open.clear()
         return ends
 
     def _metadata(self, fields: Fields) -> Events:
         self._counted = True
-        usage = parse_usage(fields)
+        usage = figures(lambda: parse_usage(fields), None)
         events: Events = (UsageReported(usage),) if usage else ()
         if self._stopped:
             self._over = True
@@ -200,100 +208,103 @@ class BedrockDecoder:
     # --- blocks
 
     def _block_start(self, fields: Fields) -> Events:
-        key, start = fields.integer("contentBlockIndex"), fields.child("start")
-        self._demand_fresh(key, fields.at)
+        index, start = fields.integer("contentBlockIndex"), fields.child("start")
+        self._demand_fresh(index, fields.at)
         at = Where(start.at)
         use = start.peek("toolUse")
         if isinstance(use, dict) and use.get("type") != SERVER_TOOL:
             inner = start.child("toolUse")
             call = ToolCall(identifier(inner, "toolUseId"), identifier(inner, "name"), extra=extra(inner), at=at)
-            return self._begin(key, call)
+            return self._begin(index, call)
         if start.has("text"):
             text = start.text("text", "")
-            return (*self._begin(key, _TEXT), *((TextDelta(key, text),) if text else ()))
-        self._used.add(key)
-        self._open[key] = _Open(None, begin_held(start))
+            begun = self._begin(index, _TEXT)
+            return (*begun, TextDelta(self._open[index].key, text)) if text else begun
+        self._hold(index, begin_held(start))
         return ()
 
-    def _demand_fresh(self, key: int, at: str) -> None:
-        if key in self._used:
-            raise OutOfOrder(f"block {key} has begun before", at=at)
+    def _demand_fresh(self, index: int, at: str) -> None:
+        if index in self._used:
+            raise OutOfOrder(f"block {index} has begun before", at=at)
         if self._stopped:
             raise OutOfOrder("the message has stopped", at=at)
 
-    def _begin(self, key: int, block: Text | Reasoning | ToolCall) -> Events:
-        self._used.add(key)
-        self._open[key] = _Open(block)
+    def _begin(self, index: int, block: Text | Reasoning | ToolCall) -> Events:
+        key = self._keys.fresh()
+        self._used.add(index)
+        self._open[index] = _Open(key, block)
         self._usable = self._usable or isinstance(block, Text | ToolCall)
-        return (BlockStarted(key, block),)
+        return (BlockStarted(key, block, place=index),)
+
+    def _hold(self, index: int, held: Held | None) -> None:
+        """Begin a block whose kind is not known yet, or that must come whole."""
+        self._used.add(index)
+        self._open[index] = _Open(self._keys.fresh(), None, held)
 
     def _block_delta(self, fields: Fields) -> Events:
         delta = fields.child("delta")
-        key = fields.integer("contentBlockIndex")
-        grown = self._open.get(key)
+        index = fields.integer("contentBlockIndex")
+        grown = self._open.get(index)
         if grown is None:
-            self._demand_fresh(key, fields.at)
+            self._demand_fresh(index, fields.at)
         if grown is not None and grown.held is not None:
             grown.held.grow(delta)
             return ()
         match next((name for name in _KINDS if delta.peek(name) is not None), ""):
             case "text":
-                return (*self._become(key, grown, _TEXT), TextDelta(key, delta.text("text")))
+                text = delta.text("text")
+                return (*self._become(index, grown, _TEXT), TextDelta(self._open[index].key, text))
             case "citation":
-                return (*self._become(key, grown, _TEXT), Cited(key, parse_citation(delta.child("citation"))))
+                cited = parse_citation(delta.child("citation"))
+                return (*self._become(index, grown, _TEXT), Cited(self._open[index].key, cited))
             case "reasoningContent":
-                return (*self._become(key, grown, _REASONING), *self._thought(key, delta.child("reasoningContent")))
+                thought = delta.child("reasoningContent")
+                return (*self._become(index, grown, _REASONING), *self._thought(self._open[index], thought))
             case "toolUse":
                 if grown is None or not isinstance(grown.block, ToolCall):
                     raise OutOfOrder(
-                        f"no contentBlockStart announced the tool of block {key}", at=delta.path("toolUse")
+                        f"no contentBlockStart announced the tool of block {index}", at=delta.path("toolUse")
                     )
-                return (ArgumentsDelta(key, delta.child("toolUse").text("input")),)
+                return (ArgumentsDelta(grown.key, delta.child("toolUse").text("input")),)
             case _:
                 if grown is None or grown.block is None:
-                    return self._hold(key, delta)
-                return (OpaqueEvent(FAMILY, "contentBlockDelta", {"contentBlockIndex": key, "delta": delta.rest()}),)
+                    self._hold(index, begin_held(delta))  # of a kind that we do not know, and never announced
+                    return ()
+                told: Json = {"contentBlockIndex": grown.key, "delta": delta.rest()}
+                return (OpaqueEvent(FAMILY, "contentBlockDelta", told),)
 
-    def _hold(self, key: int, delta: Fields) -> Events:
-        """A block of a kind that we do not know, which nobody announced."""
-        held = begin_held(delta)
-        self._used.add(key)
-        self._open[key] = _Open(None, held)
-        return ()
-
-    def _become(self, key: int, grown: _Open | None, block: Text | Reasoning) -> Events:
+    def _become(self, index: int, grown: _Open | None, block: Text | Reasoning) -> Events:
         """The start of a block that nobody announced, or whose announcement did not say what it is."""
         if grown is None or grown.block is None:
-            return self._begin(key, block)
+            return self._begin(index, block)
         if type(grown.block) is not type(block):
-            raise OutOfOrder(f"block {key} is a {type(grown.block).__name__}", at="contentBlockDelta.delta")
+            raise OutOfOrder(f"block {index} is a {type(grown.block).__name__}", at="contentBlockDelta.delta")
         return ()
 
-    def _thought(self, key: int, thought: Fields) -> Events:
-        grown = self._open[key]
+    def _thought(self, grown: _Open, thought: Fields) -> Events:
         if thought.peek("signature") is not None:
             grown.signature.append(thought.text("signature"))
             return ()
         if thought.peek("redactedContent") is not None:
             grown.redacted.append(parse_redacted(thought))
             return ()
-        return (ReasoningDelta(key, thought.text("text")),)
+        return (ReasoningDelta(grown.key, thought.text("text")),)
 
     def _block_stop(self, fields: Fields) -> Events:
-        key = fields.integer("contentBlockIndex")
-        grown = self._open.pop(key, None)
+        index = fields.integer("contentBlockIndex")
+        grown = self._open.pop(index, None)
         if grown is None:
-            if key in self._used or self._stopped:
-                raise OutOfOrder(f"block {key} is not open", at="contentBlockStop")
-            self._used.add(key)  # a block that said nothing: neither start nor delta
+            if index in self._used or self._stopped:
+                raise OutOfOrder(f"block {index} is not open", at="contentBlockStop")
+            self._used.add(index)  # a block that said nothing: neither start nor delta
             return ()
-        return self._ended(key, grown, complete=True)
+        return self._ended(index, grown, complete=True)
 
-    def _ended(self, key: int, grown: _Open, *, complete: bool) -> Events:
-        events: list[Event] = []
+    def _ended(self, index: int, grown: _Open, *, complete: bool) -> Events:
+        key, events = grown.key, list[Event]()
         if grown.held is not None:
             self._usable = True
-            events.append(BlockStarted(key, grown.held.whole()))
+            events.append(BlockStarted(key, grown.held.whole(), place=index))
         elif grown.block is None:
             return ()
         if grown.redacted:

@@ -16,6 +16,7 @@ from dragoman.dialects.gemini.stream import GeminiDecoder
 from dragoman.errors import Fault
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.events import BlockKeys
 from dragoman.model.filter import Filter
 from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
@@ -91,8 +92,8 @@ class GeminiCodec(Struct, frozen=True):
     def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
         return reply.render_reply(reply_, asked, world)
 
-    def decoder(self, asked: Conversation, world: World) -> GeminiDecoder:
-        return GeminiDecoder(asked)
+    def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> GeminiDecoder:
+        return GeminiDecoder(asked, keys)
 
     def encoder(self, asked: Conversation, world: World) -> GeminiEncoder:
         return GeminiEncoder(asked, world)

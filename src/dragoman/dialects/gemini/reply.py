@@ -65,6 +65,8 @@ def open_response(body: bytes) -> Fields:
         data = jsonio.decode(body)
     except jsonio.JsonError as error:
         raise BadFrame(f"not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise BadFrame("expected an object")
     fields = read(data, "", MissingField, RESPONSE)
     if fields.peek("error") is not None:
         fault = fault_of(fields.rest())

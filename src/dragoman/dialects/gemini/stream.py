@@ -7,10 +7,9 @@ own. There is no last frame: each candidate ends with its finishReason, and the 
 
 from __future__ import annotations
 
-from itertools import count
-
 from msgspec import structs
 
+from dragoman.dialects.base import figures
 from dragoman.dialects.gemini.nodes import FAMILY, extra_of
 from dragoman.dialects.gemini.reply import (
     UNSPECIFIED,
@@ -32,6 +31,7 @@ from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
     BlockEnded,
+    BlockKeys,
     BlockStarted,
     Event,
     Events,
@@ -69,13 +69,17 @@ class _Choice:
 class GeminiDecoder:
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
-    def __init__(self, asked: Conversation) -> None:
+    def __init__(self, asked: Conversation, keys: BlockKeys | None = None) -> None:
         self._model = asked.model
-        self._next_key = count().__next__
+        self._next_key = (keys or BlockKeys()).fresh
         self._choices: dict[int, _Choice] = {}
         self._begun = False
         self._over = False
         self._told: dict[str, Json] = {}  # fields of the response that were told
+
+    @property
+    def is_open(self) -> bool:
+        return any(choice.key >= 0 for choice in self._choices.values())
 
     def feed(self, frame: Frame) -> Events | None:
         if frame.data.strip() in _SILENT:
@@ -113,8 +117,9 @@ class GeminiDecoder:
             self._choices[0] = _Choice(0)
             self._choices[0].stopped = True
             events.append(Stopped(blocked))
-        if usage is not None:
-            events.append(UsageReported(parse_usage(usage)))
+        counts = figures(lambda: parse_usage(usage), None) if usage is not None else None
+        if counts is not None:
+            events.append(UsageReported(counts))
 
     def _envelope(self, fields: Fields, events: list[Event]) -> None:
         response_id, model = fields.text("responseId", ""), fields.text("modelVersion", "")

@@ -26,6 +26,7 @@ from dragoman.dialects.kiro.stream import KiroDecoder
 from dragoman.errors import Fault, LocalMisuse
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.events import BlockKeys
 from dragoman.model.filter import Filter
 from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
@@ -152,8 +153,8 @@ class KiroCodec(Struct, frozen=True):
     def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
         return reply.render_reply(reply_, asked, world, self)
 
-    def decoder(self, asked: Conversation, world: World) -> KiroDecoder:
-        return KiroDecoder(asked, world, self)
+    def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> KiroDecoder:
+        return KiroDecoder(asked, world, self, keys)
 
     def encoder(self, asked: Conversation, world: World) -> KiroEncoder:
         return KiroEncoder(asked, world, self)

@@ -35,6 +35,7 @@ from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
     BlockEnded,
+    BlockKeys,
     BlockStarted,
     Delta,
     Event,
@@ -67,6 +68,8 @@ REASONS = {
 }
 _MALFORMED = frozenset({"MALFORMED_TOOL_USE", "MALFORMED_MODEL_OUTPUT"})
 _TOO_LONG = "ContentLengthExceededException"
+_MOST_PERCENT = 1e6  # of the context: a figure beyond is no percentage
+_MOST_TOKENS = 1e12
 
 
 class _Content(Struct, gc=False):
@@ -114,7 +117,7 @@ class KiroDecoder:
         ArgumentsDelta: lambda data: _read_input(data).input,
     }
 
-    def __init__(self, asked: Conversation, world: World, counting: Counting) -> None:
+    def __init__(self, asked: Conversation, world: World, counting: Counting, keys: BlockKeys | None = None) -> None:
         self._asked: Conversation | None = asked  # until it is measured: a stream may last
         self._size = 0  # of the question, as we estimate it
         self._world = world
@@ -124,7 +127,8 @@ class KiroDecoder:
         self._id = ""
         self._model = asked.model
         self._window = model_of(asked.model).window
-        self._keys = 0
+        self._keys = keys or BlockKeys()
+        self._said = False  # a block has begun
         self._text: int | None = None
         self._thought: int | None = None
         self._signature = ""
@@ -139,6 +143,10 @@ class KiroDecoder:
         self._output = Counter()
         self._reasoning = Counter()
 
+    @property
+    def is_open(self) -> bool:
+        return self._text is not None or self._thought is not None or bool(self._uses)
+
     def feed(self, frame: Frame) -> Events | None:
         if frame.kind == "assistantResponseEvent" and self._text is not None and not frame.error:
             events = self._hot(frame.data)
@@ -147,7 +155,7 @@ class KiroDecoder:
         if self._over:
             raise OutOfOrder("the stream is over", at=frame.kind)
         if frame.error:
-            return self._exception(frame.kind, _object(frame))
+            return self._exception(frame.kind, _said(frame))
         handler = _HANDLERS.get(frame.kind)
         if handler is None:
             return self._unknown(frame)
@@ -206,30 +214,28 @@ class KiroDecoder:
         return self._measured(), self._window
 
     def _message_metadata(self, fields: Fields) -> Events:
-        self._id = self._id or fields.text("utteranceId", "")
+        self._id = self._id or _text(fields, "utteranceId")
         return ()
 
     def _context_usage(self, fields: Fields) -> Events:
-        percentage = fields.number("contextUsagePercentage")
-        if not 0 <= percentage < 1e6:
-            fields.fail("contextUsagePercentage", "expected a percentage")
-        self._percentage = float(percentage)
+        percentage = _percentage(fields)
+        if percentage is None:
+            return self._start()
+        self._percentage = percentage
         return (*self._start(), UsageReported(self._usage()))
 
     def _metadata(self, fields: Fields) -> Events:
-        self._reason = fields.text("stopReason", "") or self._reason
-        counts = fields.maybe_child("tokenUsage")
-        if counts is None:
+        self._reason = _text(fields, "stopReason") or self._reason
+        counts = fields.any("tokenUsage")
+        if not isinstance(counts, dict):
             return self._start()
-        percentage = counts.number("contextUsagePercentage", None)
-        if percentage is not None and 0 <= percentage < 1e6:
-            self._percentage = float(percentage)
-        self._told = Usage(
-            counts.integer("uncachedInputTokens", 0),
-            counts.integer("outputTokens", 0),
-            counts.integer("cacheReadInputTokens", 0),
-            counts.integer("cacheWriteInputTokens", 0),
-        )
+        told = Fields(counts, fields.path("tokenUsage"), fields.blame)
+        percentage = _percentage(told)
+        self._percentage = self._percentage if percentage is None else percentage
+        names = ("uncachedInputTokens", "outputTokens", "cacheReadInputTokens", "cacheWriteInputTokens")
+        given, answered, read, written = (_count(told, name) for name in names)
+        if given is not None and answered is not None and read is not None and written is not None:
+            self._told = Usage(given, answered, read, written)
         return (*self._start(), UsageReported(self._usage()))
 
     def _meter(self, fields: Fields) -> Events:
@@ -257,7 +263,7 @@ class KiroDecoder:
         events: list[Event] = [*self._end_text(), *self._end_thought()]
         events += [BlockEnded(use.key, complete=False) for use in self._uses.values()]
         self._uses.clear()
-        if self._reason in _MALFORMED and not self._keys:
+        if self._reason in _MALFORMED and not self._said:
             return (Failed(Fault("server", f"the model's answer was unusable ({self._reason})")),)
         return (*events, Stopped(self._stop(why, cut)), UsageReported(self._usage()), FINISHED)
 
@@ -275,7 +281,7 @@ class KiroDecoder:
     def _exception(self, kind: str, body: dict[str, Json]) -> Events:
         self._over = True
         fault = fault_of(body, kind, sizes=self._sizes)
-        if kind == _TOO_LONG and self._keys:  # it had begun to answer: the answer grew too long, not the question
+        if kind == _TOO_LONG and self._said:  # it had begun to answer: the answer grew too long, not the question
             return (*self._start(), *self._end(Why.LENGTH))
         return (Failed(fault),)
 
@@ -297,7 +303,7 @@ class KiroDecoder:
     # --- text and thoughts
 
     def _content(self, fields: Fields) -> Events:
-        model, text = fields.text("modelId", ""), fields.text("content", "" if fields.has("modelId") else None)
+        model, text = _text(fields, "modelId"), fields.text("content", "" if fields.has("modelId") else None)
         if text is None:
             text = fields.text("content")
         self._model = model or self._model
@@ -342,8 +348,8 @@ class KiroDecoder:
         return (Sealed(key, Seal(FAMILY, signature)), BlockEnded(key)) if signature else (BlockEnded(key),)
 
     def _key(self) -> int:
-        self._keys += 1
-        return self._keys - 1
+        self._said = True
+        return self._keys.fresh()
 
     # --- calls
 
@@ -412,6 +418,28 @@ _HANDLERS: dict[str, _Handler] = {
 }
 
 
+def _text(fields: Fields, name: str) -> str:
+    """A string that says something about the answer; what is none says nothing, and does not fail the answer."""
+    value = fields.any(name)
+    return value if isinstance(value, str) else ""
+
+
+def _percentage(fields: Fields) -> float | None:
+    """How full the context is; None where the service gives no figure that can be one."""
+    value = fields.any("contextUsagePercentage")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < _MOST_PERCENT else None  # type: ignore[arg-type,operator]
+
+
+def _count(fields: Fields, name: str) -> int | None:
+    """A count of tokens, 0 where it is absent; None for what is no count."""
+    value = fields.any(name, 0)
+    if value is None:
+        return 0
+    is_count = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST_TOKENS
+    return int(value) if is_count else None  # type: ignore[arg-type]
+
+
 def _object(frame: Frame) -> dict[str, Json]:
     try:
         body = jsonio.decode(frame.data) if frame.data else {}
@@ -420,6 +448,14 @@ def _object(frame: Frame) -> dict[str, Json]:
     if not isinstance(body, dict):
         raise BadFrame("expected an object", at=frame.kind)
     return body
+
+
+def _said(frame: Frame) -> dict[str, Json]:
+    """What an exception says; one whose body cannot be read is a failure all the same."""
+    try:
+        return _object(frame)
+    except BadFrame:
+        return {}
 
 
 def _is_error(body: dict[str, Json]) -> bool:

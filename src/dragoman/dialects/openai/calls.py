@@ -41,6 +41,10 @@ class CallReader:
         self._all: list[_OpenCall] = []
         self._older: _OpenCall | None = None
 
+    @property
+    def is_open(self) -> bool:
+        return bool(self._all)
+
     def feed(self, entry: CallPart, position: int, events: list[Event]) -> None:
         if entry.custom is not None or entry.type == "custom":
             custom = entry.custom

@@ -71,6 +71,12 @@ class ChoiceReader:
         self._told_role = index == 0  # that of the first choice comes with the start
         self.stopped = False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a text, a thought or a call has begun and not ended."""
+        calls = self._calls
+        return self._text >= 0 or self._thought is not None or (calls is not None and calls.is_open)
+
     # --- a chunk's delta: reasoning, content, calls, in this order
 
     def feed(self, delta: Delta, events: list[Event]) -> None:

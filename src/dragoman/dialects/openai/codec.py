@@ -15,6 +15,7 @@ from dragoman.dialects.openai.stream import OpenaiDecoder
 from dragoman.errors import Fault, MalformedRequest
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.events import BlockKeys
 from dragoman.model.filter import Filter
 from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
@@ -50,6 +51,8 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
             seals=frozenset({FAMILY}),
             seal_slot=True,
             raw_tools=True,
+            calls_end=False,
+            loose_calls=True,
             answer_fields=_ANSWER_FIELDS,
             choices=True,
             knobs=frozenset({*request.KNOBS, *self.more_knobs}),
@@ -95,8 +98,8 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
         return reply.render_reply(reply_, asked, world, self)
 
-    def decoder(self, asked: Conversation, world: World) -> Decoder:
-        return OpenaiDecoder(asked, world)
+    def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> Decoder:
+        return OpenaiDecoder(asked, world, keys)
 
     def encoder(self, asked: Conversation, world: World) -> Encoder:
         return OpenaiEncoder(asked, world, self)

@@ -9,10 +9,9 @@ The end is `[DONE]`; some leave it out, so a clean end of bytes after every choi
 
 from __future__ import annotations
 
-from itertools import count
 from typing import ClassVar
 
-from dragoman.dialects.base import World
+from dragoman.dialects.base import World, figures
 from dragoman.dialects.moulds import Texts
 from dragoman.dialects.openai.choice import ChoiceReader
 from dragoman.dialects.openai.chunk import (
@@ -37,6 +36,7 @@ from dragoman.model.conversation import Conversation
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
+    BlockKeys,
     Delta,
     Event,
     Events,
@@ -57,15 +57,19 @@ class OpenaiDecoder:
 
     texts: ClassVar[Texts] = {TextDelta: more_text, ReasoningDelta: more_thought, ArgumentsDelta: more_arguments}
 
-    def __init__(self, asked: Conversation, world: World) -> None:
+    def __init__(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> None:
         self._sequences = asked.stop  # no more of it: a stream may last
         self._world = world
-        self._next_key = count().__next__
+        self._next_key = (keys or BlockKeys()).fresh
         self._choices: dict[int, ChoiceReader] = {}
         self._started = False
         self._over = False
         self._early: JsonObject = {}  # fields of frames before the first real chunk
         self._speaker: ChoiceReader | None = None  # the first choice, while it says one text after the other
+
+    @property
+    def is_open(self) -> bool:
+        return any(choice.is_open for choice in self._choices.values())
 
     def feed(self, frame: Frame) -> Events | None:
         data = frame.data
@@ -77,7 +81,7 @@ class OpenaiDecoder:
         if frame.kind == "error":
             return self._failed(fault_of(read_plain(data), None))
         if data.startswith(b"[DONE]"):
-            return self._done()
+            return self._done(marked=True)
         if data[:1] != b"{" and data.strip() in (b"", b"null"):
             return None
         chunk = read_chunk(data)
@@ -93,9 +97,10 @@ class OpenaiDecoder:
                 self._choice(choice, position, data, events)
             if self._over:
                 return tuple(events)
-        if chunk.usage is not None:
-            told = plain_usage(chunk.usage) or parse_usage(Fields(chunk.usage, "usage", MissingField))
-            events.append(UsageReported(told))
+        if (usage := chunk.usage) is not None:
+            told = plain_usage(usage) or figures(lambda: parse_usage(Fields(usage, "usage", MissingField)), None)
+            if told is not None:
+                events.append(UsageReported(told))
         elif events and type(events[-1]) is TextDelta:
             self._speaker = self._choices.get(0)
         return tuple(events)
@@ -110,7 +115,7 @@ class OpenaiDecoder:
             return ()
         if broken is not None:
             return self._failed(broken)
-        return self._done()
+        return self._done(marked=False)
 
     def _failed(self, fault: Fault) -> Events:
         self._over = True
@@ -121,12 +126,13 @@ class OpenaiDecoder:
         self._over = True
         return UpstreamFault(fault.message, fault=fault)
 
-    def _done(self) -> Events:
+    def _done(self, *, marked: bool) -> Events:
         """The end, if every choice has said why it stopped: `[DONE]` alone is also what cut streams are closed with."""
         self._over = True
         if self._choices and all(choice.stopped for choice in self._choices.values()):
             return (FINISHED,)
-        return (Failed(Truncated("the stream ended before it said why").fault),)
+        cut = Truncated("the stream ended before it said why")
+        return (Failed((cut.after_the_end() if marked else cut).fault),)
 
     def _start(self, chunk: Chunk, data: bytes, events: list[Event]) -> bool:
         """Begin with the first chunk that is one; Azure sends a frame with nothing but its filters before."""

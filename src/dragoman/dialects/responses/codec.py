@@ -17,6 +17,7 @@ from dragoman.dialects.responses.stream import ResponsesDecoder
 from dragoman.errors import Fault, MalformedRequest
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.events import BlockKeys
 from dragoman.model.filter import Filter
 from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
@@ -98,8 +99,8 @@ class ResponsesCodec(Struct, frozen=True):
     def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
         return reply.render_reply(reply_, asked, world)
 
-    def decoder(self, asked: Conversation, world: World) -> Decoder:
-        return ResponsesDecoder(asked)
+    def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> Decoder:
+        return ResponsesDecoder(asked, keys)
 
     def encoder(self, asked: Conversation, world: World) -> Encoder:
         return ResponsesEncoder(asked, world)

@@ -161,7 +161,7 @@ class ResponsesEncoder:
     def _payloads(self, event: Event) -> Iterator[Payload]:
         match event:
             case BlockStarted(key, block):
-                yield from self._begin(key, block)
+                yield from self._begin(key, block, event.place)
             case ReasoningDelta(key, text):
                 grows = self._open[key]
                 yield from self._thought_begun(grows)
@@ -240,9 +240,10 @@ class ResponsesEncoder:
         self._output[index] = item
         return self._event("response.output_item.done", {"output_index": index, "item": item})
 
-    def _begin(self, key: int, block: Block) -> Iterator[Payload]:
-        announced = self._is_announced(block)
-        index = key >> 10 if announced or not self._rewritten else self._count
+    def _begin(self, key: int, block: Block, given_place: int | None) -> Iterator[Payload]:
+        announced = given_place is not None and self._is_announced(block)
+        keeps = given_place is not None and (announced or not self._rewritten)
+        index = given_place if given_place is not None and keeps else self._count
         match block:
             case Text():
                 grows = self._text(index, block)

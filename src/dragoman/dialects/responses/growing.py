@@ -22,6 +22,7 @@ from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
+    BlockKeys,
     BlockStarted,
     Cited,
     Event,
@@ -41,9 +42,10 @@ _SLOTS = {"summary": "summary", "content": "content"}
 class _Grown:
     """A block that has begun: what was given of it, and whether it has ended."""
 
-    __slots__ = ("block", "cited", "ended", "given", "told")
+    __slots__ = ("block", "cited", "ended", "given", "key", "told")
 
-    def __init__(self, block: Text | Reasoning | ToolCall) -> None:
+    def __init__(self, key: int, block: Text | Reasoning | ToolCall) -> None:
+        self.key = key
         self.block = block
         self.given: list[str] = []
         self.told = ""  # the whole, where it was told before its end
@@ -59,14 +61,18 @@ class _Grown:
 class Item:
     """One item. Everything it is told gives the events that say what was not said before."""
 
-    def __init__(self, key: int, kind: str, told: Fields, *, added: int | None, dense: bool = True) -> None:
+    def __init__(
+        self, keys: BlockKeys, index: int, kind: str, told: Fields, *, added: int | None, dense: bool = True
+    ) -> None:
         self.kind = kind
         self.done = False
         self._added = added is not None and dense  # in a way that clients can read
         self._announced: JsonObject = {} if added is None else {ANNOUNCED: added}
-        self._key = key
+        self._keys = keys
+        self._index = index  # its output_index
         self._at = told.at
         self._id = text_of(told.peek("id"))
+        self._call_id = text_of(told.peek("call_id"))
         self._placing: JsonObject = placing_of(_envelope(told)) if kind == "message" else {}
         self._grown: dict[int, _Grown] = {}  # by part
         self._whole: dict[int, Block] = {}  # by part, what came whole: nothing more is said of it
@@ -75,6 +81,16 @@ class Item:
     @property
     def blocks(self) -> list[Block]:
         return [*(grown.block for grown in self._grown.values()), *self._whole.values()]
+
+    def is_same(self, told: Fields) -> bool:
+        """Whether this may be the same item, told again. Calls are known by their call_id: some change an item's id."""
+        if told.peek("type") != self.kind:
+            return False
+        if self.kind in CALLS:
+            call_id = text_of(told.peek("call_id"))
+            return not (call_id and self._call_id) or call_id == self._call_id
+        item_id = text_of(told.peek("id"))
+        return not self.done or not (item_id and self._id) or item_id == self._id
 
     def begin(self, told: Fields) -> Events:
         """The item was added. Only a call has something to begin with, and only with its name."""
@@ -96,8 +112,7 @@ class Item:
             case kind:
                 extra = extra_of(self._announced if self._added else {**self._announced, IRREGULAR: True})
                 block = Opaque(FAMILY, {"type": kind, **told.rest()}, kind, extra=extra)
-                self._whole[0] = block
-                return (BlockStarted(self._key, block), BlockEnded(self._key))
+                return self._came_whole(0, block)
 
     def close(self, *, cut: bool) -> Events:
         """The response is over: a call that is still open was cut if the response was, and nobody told it whole."""
@@ -107,6 +122,8 @@ class Item:
         events: list[Event] = []
         for part, grown in self._grown.items():
             if not grown.ended:
+                if self.kind in CALLS and not cut and not grown.told:
+                    raise OutOfOrder("the call was never done", at=self._at)
                 events += self._late(part, grown)
                 events.append(self._end(part, complete=not cut or self.kind not in CALLS or bool(grown.told)))
         return tuple(events)
@@ -125,7 +142,7 @@ class Item:
         if grown is None or grown.ended or self.done or type(grown.block) is not Text:
             return None
         grown.given.append(text)
-        return self._key + part
+        return grown.key
 
     def part(self, part: int, told: Fields) -> Events:
         if part in self._grown or part in self._whole:
@@ -152,7 +169,7 @@ class Item:
         grown = self._grown[part]
         if delta and not grown.ended:
             grown.given.append(delta)
-            events.append(TextDelta(self._key + part, delta))
+            events.append(TextDelta(grown.key, delta))
         return tuple(events)
 
     def text_whole(self, part: int, whole: str, *, refused: bool = False) -> Events:
@@ -168,7 +185,7 @@ class Item:
         if grown is None or grown.ended:
             return ()
         grown.cited += 1
-        return (*events, Cited(self._key + part, parse_annotation(annotation)))
+        return (*events, Cited(grown.key, parse_annotation(annotation)))
 
     def part_done(self, part: int, told: Fields) -> Events:
         """A part told whole ends. One that this family alone knows comes here."""
@@ -193,11 +210,10 @@ class Item:
         return (*events, *cited, self._end(part))
 
     def _odd_part(self, part: int, told: Fields) -> Events:
-        key, data = self._key + part, told.rest()
+        data = told.rest()
         extra = extra_of({**self._placing, PART: True, IRREGULAR: True})  # we write no messages of several parts
         block = Opaque(FAMILY, data, text_of(data.get("type")), extra=extra)
-        self._whole[part] = block
-        return (BlockStarted(key, block), BlockEnded(key))
+        return self._came_whole(part, block)
 
     def _finish_message(self, told: Fields) -> Events:
         events: list[Event] = []
@@ -226,7 +242,7 @@ class Item:
         if grown is None:
             raise OutOfOrder("the call was added without its name", at=self._at)
         grown.given.append(delta)
-        return (ArgumentsDelta(self._key, delta),) if delta else ()
+        return (ArgumentsDelta(grown.key, delta),) if delta else ()
 
     def told_arguments(self, whole: str) -> None:
         """The arguments told whole, before the item is: what of them was not given is given with the item's end."""
@@ -267,9 +283,9 @@ class Item:
             self._seen.add((slot, part))
             if grown.given:
                 grown.given.append(SEAM)
-                events.append(ReasoningDelta(self._key, SEAM))
+                events.append(ReasoningDelta(grown.key, SEAM))
         grown.given.append(delta)
-        return (*events, ReasoningDelta(self._key, delta))
+        return (*events, ReasoningDelta(grown.key, delta))
 
     def _thinking(self, slot: str) -> Reasoning:
         extra: JsonObject = {"~id": self._id} if self._id else {}
@@ -292,7 +308,7 @@ class Item:
         if 0 not in self._grown:
             events.append(self._start(0, self._thinking("summary"), regular=self._added))
         if data:
-            events.append(Sealed(self._key, Seal(FAMILY, data, "encrypted")))
+            events.append(Sealed(self._grown[0].key, Seal(FAMILY, data, "encrypted")))
         return (*events, self._end(0))
 
     # --- both ends
@@ -302,12 +318,17 @@ class Item:
         if marks:
             block = structs.replace(block, extra=extra_of({**own_fields(block.extra), **marks}))
         self._announced = {}
-        self._grown[part] = _Grown(block)
-        return BlockStarted(self._key + part, block)
+        self._grown[part] = grown = _Grown(self._keys.fresh(), block)
+        return BlockStarted(grown.key, block, place=self._index)
+
+    def _came_whole(self, part: int, block: Opaque) -> Events:
+        self._whole[part], key = block, self._keys.fresh()
+        return (BlockStarted(key, block, place=self._index), BlockEnded(key))
 
     def _end(self, part: int, *, complete: bool = True) -> BlockEnded:
-        self._grown[part].ended = True
-        return BlockEnded(self._key + part, complete)
+        grown = self._grown[part]
+        grown.ended = True
+        return BlockEnded(grown.key, complete)
 
 
 def _envelope(told: Fields) -> Fields:

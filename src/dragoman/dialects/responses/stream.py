@@ -3,7 +3,7 @@
 Theory of operation. An item's life is told many times over: it is added, grows by deltas, and is told whole when it is
 done; so are its parts, and at the end the response tells all of it again. Servers leave out any of these, so each
 frame gives what no frame before it gave: a `done` gives the tail that its deltas did not, and begins what never was
-added. What comes after an item's end says nothing. A block's key is its item's output_index and its part's place.
+added. What comes after an item's end says nothing. A block's place is its item's output_index.
 
     response.created                  the start
     response.output_item.added        a call begins; a message and reasoning begin with their first part
@@ -20,6 +20,7 @@ from typing import TypeAlias
 
 from msgspec import Struct, structs
 
+from dragoman.dialects.base import figures
 from dragoman.dialects.openai_errors import fault_of
 from dragoman.dialects.responses.faults import failure_of
 from dragoman.dialects.responses.growing import CALLS, Item
@@ -30,6 +31,7 @@ from dragoman.errors import BadFrame, Fault, MalformedRequest, MissingField, Out
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import (
     FINISHED,
+    BlockKeys,
     Event,
     Events,
     Failed,
@@ -68,9 +70,11 @@ _read_delta = jsonio.typed(_Delta)
 class ResponsesDecoder:
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
-    def __init__(self, asked: Conversation) -> None:
+    def __init__(self, asked: Conversation, keys: BlockKeys | None = None) -> None:
+        self._keys = keys or BlockKeys()
         self._items: dict[int, Item] = {}
         self._ids: dict[str, int] = {}  # of items, to their output_index
+        self._shared: set[str] = set()  # ids that several items have
         self._begun = False
         self._over = False
         self._steps = 0  # frames that had a meaning, or none: all but those that must not travel
@@ -104,6 +108,10 @@ class ResponsesDecoder:
             "error": self._error,
         }
 
+    @property
+    def is_open(self) -> bool:
+        return any(not item.done for item in self._items.values())
+
     def feed(self, frame: Frame) -> Events | None:
         self._steps += 1
         if frame.kind == _TEXT or not frame.kind:
@@ -114,9 +122,11 @@ class ResponsesDecoder:
             self._steps -= 1
             return None
         try:
-            fields = Fields(jsonio.decode(frame.data), frame.kind, MissingField)
-        except (jsonio.JsonError, RecursionError) as error:
-            raise BadFrame(f"not JSON: {error}", at=frame.kind) from None
+            fields = Fields.parse(frame.data, frame.kind, BadFrame)
+        except (BadFrame, RecursionError) as error:
+            self._steps -= 1
+            raise error if isinstance(error, BadFrame) else BadFrame("nested too deeply", at=frame.kind) from None
+        fields.blame = MissingField
         try:
             return self._meaning(frame.kind, fields)
         except MalformedRequest as error:  # the readers shared with requests blame a client
@@ -187,9 +197,10 @@ class ResponsesDecoder:
         cut = response.peek("status") == "incomplete" or response.peek("incomplete_details") is not None
         for item in self._items.values():
             events += item.close(cut=cut)
-        usage = response.maybe_child("usage")
+        counts = response.any("usage")
+        usage = figures(lambda: parse_usage(Fields(counts, response.path("usage"), response.blame)), None)
         if usage is not None:
-            events.append(UsageReported(parse_usage(usage)))
+            events.append(UsageReported(usage))
         told_all = len(output) >= sum(item.done for item in self._items.values())
         stop = parse_stop(response, [block for item in self._items.values() for block in item.blocks])
         if not told_all:
@@ -216,10 +227,11 @@ class ResponsesDecoder:
 
     def _index(self, fields: Fields) -> int:
         """The item that a frame is about: by its output_index, else by its id, else the last one."""
-        index = fields.integer("output_index", None)
+        index, known = fields.integer("output_index", None), self._ids.get(text_of(fields.peek("item_id")))
         if index is None:
-            known = self._ids.get(text_of(fields.peek("item_id")))
             index = known if known is not None else max(self._items, default=0)
+        elif known is not None and known != index:
+            raise OutOfOrder(f"item_id is that of item {known}, and output_index is {index}", at=fields.at)
         if not 0 <= index < _MOST_ITEMS:
             fields.fail("output_index", "expected the place of an item")
         return index
@@ -231,13 +243,20 @@ class ResponsesDecoder:
             if item is not None:
                 raise OutOfOrder(f"item {index} is done already", at=told.at)
             item = self._items[index] = Item(
-                index * _MOST_PARTS, kind, told, added=added, dense=index == len(self._items)
+                self._keys, index, kind, told, added=added, dense=index == len(self._items)
             )
-            if isinstance(item_id := told.peek("id"), str):
-                self._ids[item_id] = index
+            self._name(index, text_of(told.peek("id")))
         elif item.kind != kind:
             raise OutOfOrder(f"item {index} is a {item.kind}", at=told.at)
         return item
+
+    def _name(self, index: int, item_id: str) -> None:
+        """Remember an item's id, unless another item has the same: then it names none of them."""
+        if item_id in self._ids:
+            self._shared.add(item_id)
+            del self._ids[item_id]
+        elif item_id and item_id not in self._shared:
+            self._ids[item_id] = index
 
     def _open(self, fields: Fields, kinds: tuple[str, ...]) -> Item | None:
         """The open item of a frame, which begins here if it was never added; None if it is done."""
@@ -258,8 +277,14 @@ class ResponsesDecoder:
         told = fields.child("item")
         index = self._index(fields) if fields.peek("output_index") is not None else len(self._items)
         if index in self._items:
+            self._demand_same(index, told)
             return ()
         return self._item(index, told, added=self._steps).begin(told)
+
+    def _demand_same(self, index: int, told: Fields) -> None:
+        """An item told again says nothing. Another item in its place would be lost, or merged with it."""
+        if not self._items[index].is_same(told):
+            raise OutOfOrder(f"output_index {index} is that of another item", at=told.at)
 
     def _item_done(self, fields: Fields) -> Events:
         told = fields.child("item")
@@ -267,8 +292,10 @@ class ResponsesDecoder:
         if fields.peek("output_index") is not None or index < 0:
             index = self._index(fields)
         known = self._items.get(index)
-        if known is not None and known.done:
-            return ()
+        if known is not None:
+            self._demand_same(index, told)
+            if known.done:
+                return ()
         return self._item(index, told).finish(told)
 
     # --- their parts

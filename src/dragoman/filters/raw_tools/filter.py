@@ -19,6 +19,7 @@ from dragoman.model.conversation import Conversation, Stop, ToolSpec, Why
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
+    BlockKeys,
     BlockStarted,
     Cited,
     Delta,
@@ -39,7 +40,6 @@ from dragoman.model.notes import Action, Notes
 
 _KIMI = re.compile(r"kimi|moonshot", re.IGNORECASE)
 _NO_IDS: frozenset[str] = frozenset()  # the same for all: even an empty one takes its place
-_FRESH = 1 << 41  # keys of the blocks made here; decoders count from 0, think_tags from 1 << 40
 
 
 class RawTools:
@@ -153,15 +153,15 @@ class _Voice:
 
 
 class _Back:
-    __slots__ = ("_lanes", "_made", "_notes", "_pending", "_settings", "_voices")
+    __slots__ = ("_keys", "_lanes", "_notes", "_pending", "_settings", "_voices")
 
-    def __init__(self, settings: _Settings, notes: Notes) -> None:
+    def __init__(self, settings: _Settings, notes: Notes, keys: BlockKeys) -> None:
+        self._keys = keys
         self._settings = settings
         self._notes = notes
         self._voices: dict[int, _Voice] = {}
         self._lanes: dict[int, _Lane] = {}
         self._pending: _Lane | None = None  # has begun, and nothing has been said in it: it may turn out to be a call
-        self._made = 0
 
     def feed(self, events: Events) -> Events:
         if self._pending is not None:
@@ -295,7 +295,7 @@ class _Back:
             if lane.key is not None and (lane.carrier is Carrier.REASONING or not self._settings.interleaves):
                 out.append(BlockEnded(lane.key))
                 lane.key = None
-        voice.call = self._fresh()
+        voice.call = self._keys.fresh()
         out.append(BlockStarted(voice.call, ToolCall(call.id, call.name), voice.choice))
         where = f"the call {call.id} of {call.name} was written into the {call.carrier.value} ({call.table})"
         self._notes.changed("raw_tools.recovered", f"choices[{voice.choice}]", where)
@@ -313,15 +313,11 @@ class _Back:
         if lane.key is not None:
             return
         if lane.opened or lane.ended:
-            lane.key = self._fresh()
+            lane.key = self._keys.fresh()
             out.append(structs.replace(lane.started, key=lane.key))
         else:
             lane.key, lane.opened = lane.started.key, True
             out.append(lane.started)
-
-    def _fresh(self) -> int:
-        self._made += 1
-        return _FRESH + self._made
 
 
 def _settled(stop: Stop, completed: int) -> Stop:

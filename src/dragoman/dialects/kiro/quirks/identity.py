@@ -11,9 +11,19 @@ from dragoman.dialects.kiro.models import PATTERN, name_of
 from dragoman.dialects.kiro.nodes import FAMILY, IDENTITY, own_fields
 from dragoman.dialects.kiro.request import conversation_id, first_words
 from dragoman.errors import UnknownModel
-from dragoman.model.blocks import Extra
+from dragoman.model.blocks import Extra, ToolCall
 from dragoman.model.conversation import Conversation, Message, Stop, Why
-from dragoman.model.events import Event, Events, Started, Stopped, TextDelta, UsageReported
+from dragoman.model.events import (
+    BlockEnded,
+    BlockKeys,
+    BlockStarted,
+    Event,
+    Events,
+    Started,
+    Stopped,
+    TextDelta,
+    UsageReported,
+)
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 
@@ -40,7 +50,7 @@ class NameModel:
 class _Renamed:
     reads = frozenset({Started})
 
-    def __init__(self, named: str, asked: str, notes: Notes) -> None:
+    def __init__(self, named: str, asked: str, _notes: Notes, _keys: BlockKeys) -> None:
         self._named = named
         self._asked = asked
 
@@ -109,7 +119,7 @@ class NoLength:
 
 class ToldEnd:
     """A stream has no end of its own: one that ends without a word about its context may have been cut (D7), and
-    however it ends, its counts are estimates (D15)."""
+    however it ends, its counts are estimates (D15). A call that got no end was cut, too, whatever came after it."""
 
     name = "kiro.told_end"
 
@@ -118,11 +128,12 @@ class ToldEnd:
 
 
 class _End:
-    reads: frozenset[type[Event]] = frozenset({Started, UsageReported, Stopped})
+    reads: frozenset[type[Event]] = frozenset({Started, UsageReported, Stopped, BlockStarted, BlockEnded})
 
-    def __init__(self, notes: Notes) -> None:
+    def __init__(self, notes: Notes, _keys: BlockKeys) -> None:
         self._notes = notes
         self._estimated = False
+        self._calls: dict[int, str] = {}  # open ones, and what they call
 
     def feed(self, events: Events) -> Events:
         for event in events:
@@ -134,6 +145,13 @@ class _End:
         match event:
             case Started(usage=usage) | UsageReported(usage):
                 self._estimated = usage is not None and usage.estimated
+            case BlockStarted(key, ToolCall(name=name)):
+                self._calls[key] = name
+            case BlockEnded(key, complete):
+                name = self._calls.pop(key, "")
+                if name and not complete:
+                    told = f"the call of {name} got no end: it counts as cut off, whatever its arguments look like"
+                    self._notes.changed("kiro.stream.open_call", "", told)
             case Stopped(Stop(why)) if self._estimated:
                 meant = "the end is taken as meant, " if why is Why.END else ""
                 self._notes.added("kiro.stream.no_usage", "", f"no context usage came: {meant}the counts are estimates")
@@ -151,7 +169,7 @@ class KeepOnce:
 
 
 class _Once:
-    def __init__(self, notes: Notes) -> None:
+    def __init__(self, notes: Notes, _keys: BlockKeys) -> None:
         self._notes = notes
         self._last: Event | None = None
 

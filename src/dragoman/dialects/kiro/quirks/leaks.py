@@ -1,7 +1,8 @@
 """Calls that the model wrote as text instead of making them become calls (facts 3.3, no. 9).
 
 Only under all of these: the tool is declared, no call was made natively, the markup is complete, it ends its text, and
-it stands outside code fences. What could be such markup is held from where it begins until the answer is over.
+it stands outside code fences. What could be such markup is held from where it begins until it cannot be a call any more
+(leak_scan.py), or until the answer is over.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TypeAlias
 
+from dragoman.dialects.kiro.quirks.leak_scan import LeakScan
 from dragoman.model.blocks import Text, ToolCall
 from dragoman.model.conversation import Conversation, ToolSpec
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
+    BlockKeys,
     BlockStarted,
     Cited,
     Delta,
@@ -35,7 +38,6 @@ from dragoman.wire.jsonio import Json
 from dragoman.wire.jsonscan import ObjectScanner
 
 HELD_LIMIT = 1024 * 1024  # characters (D22); beyond it, it is text
-_FRESH = 1 << 42  # keys of the blocks made here; decoders count from 0
 
 _NOTHING = Text("")
 
@@ -46,10 +48,6 @@ _Found: TypeAlias = tuple[_Call, int]  # and where it ends
 _NAMESPACE = "(?:antml:)?"
 _BEGIN = re.compile(rf"\[Called |<{_NAMESPACE}(?:function_calls|invoke)\b|```")
 _PARTLY = ("[Called ", "<function_calls", "<invoke", "<antml:function_calls", "<antml:invoke", "```")
-_HEADER = re.compile(
-    rf'\[Called ([\w.:-]+) with args: \{{|(?:<{_NAMESPACE}function_calls>\s*)?<{_NAMESPACE}invoke name="([^"]+)">'
-)
-_LONGEST_HEADER = 200  # characters in which a call must have named its tool
 _BRACKET = re.compile(r"\s*\[Called ([\w.:-]+) with args: (?=\{)")
 _INVOKE = re.compile(rf'\s*<{_NAMESPACE}invoke name="([^"]+)">(.*?)</{_NAMESPACE}invoke>', re.DOTALL)
 _PARAMETER = re.compile(rf'\s*<{_NAMESPACE}parameter name="([^"]+)">(.*?)</{_NAMESPACE}parameter>', re.DOTALL)
@@ -73,19 +71,19 @@ class RecoverCalls:
 
 
 class _Recover:
-    def __init__(self, schemas: _Schemas, notes: Notes) -> None:
+    def __init__(self, schemas: _Schemas, notes: Notes, keys: BlockKeys) -> None:
+        self._keys = keys
         self._schemas = schemas
         self._notes = notes
         self._native = False
         self._fenced = False
         self._key: int | None = None  # the text block that is open
         self._opening: Events = ()  # its beginning, until there is text in it: what is all a call was no text
+        self._scan: LeakScan | None = None  # of what is held, if that has begun as a call does
         self._held = ""
-        self._sure = False  # it names a declared tool
         self._more: list[str] = []  # that came since
         self._size = 0  # of it
         self._waiting: Events = ()  # the end of the text block whose tail is held
-        self._made = 0
 
     def feed(self, events: Events) -> Events:
         if self._native or all(map(self._is_plain, events)):
@@ -147,11 +145,13 @@ class _Recover:
 
     def _text(self, key: int, text: str) -> Iterable[Event]:
         said = ""
-        if self._sure:
+        if self._scan is None:
+            said, self._held = self._split(self._held + text)
+        elif self._scan.feed(text):
             self._more.append(text)
             self._size += len(text)
         else:
-            said, self._held = self._split(self._held + text)
+            said, self._held = self._refuted(self._scan, self._taken() + text)
         if len(self._held) + self._size > HELD_LIMIT:
             said += self._taken()
         if said:
@@ -161,18 +161,23 @@ class _Recover:
     def _taken(self) -> str:
         """All that is held, which no longer is."""
         held = "".join((self._held, *self._more))
-        self._held, self._more, self._size, self._sure = "", [], 0, False
+        self._held, self._more, self._size, self._scan = "", [], 0, None
         return held
 
-    def _split(self, text: str) -> tuple[str, str]:
+    def _split(self, text: str, position: int = 0) -> tuple[str, str]:
         """What is surely text, and what may be the beginning of a call."""
-        position = 0
         while (found := _BEGIN.search(text, position)) is not None:
+            position = found.end()
             if found[0] == "```":
                 self._fenced = not self._fenced
-            elif not self._fenced and not self._refuted(text, found.start()):
-                return text[: found.start()], text[found.start() :]
-            position = found.end()
+            elif not self._fenced:
+                scan, begin = LeakScan(self._schemas), found.start()
+                if scan.feed(text[begin:]):
+                    self._scan = scan
+                    return text[:begin], text[begin:]
+                if scan.named:
+                    said, held = self._refuted(scan, text[begin:])
+                    return text[:begin] + said, held
         tail = text[position:]
         longest = max(map(len, _PARTLY)) - 1
         for size in range(min(longest, len(tail)), 0, -1):
@@ -180,13 +185,18 @@ class _Recover:
                 return text[: len(text) - size], text[len(text) - size :]
         return text, ""
 
-    def _refuted(self, text: str, at: int) -> bool:
-        """Whether what begins here can no longer become a call of a declared tool."""
-        header = _HEADER.match(text, at)
-        if header is None:
-            return len(text) - at > _LONGEST_HEADER
-        self._sure = (header[1] or header[2]) in self._schemas
-        return not self._sure
+    def _refuted(self, scan: LeakScan, text: str) -> tuple[str, str]:
+        """The text is no call after all, but another may begin in it.
+
+        If the call was named, all that the scan took is text: nothing in it is looked at twice.
+        """
+        if not scan.named:
+            return self._split(text, 1)
+        taken = text[: len(text) - len(scan.rest)]
+        if taken.count("```") % 2:
+            self._fenced = not self._fenced
+        said, held = self._split(scan.rest)
+        return taken + said, held
 
     def _let_go(self) -> Iterable[Event]:
         """What was held is text after all: more came after it."""
@@ -206,8 +216,7 @@ class _Recover:
             yield self._waiting[-1]
         self._waiting, self._held = (), ""
         for name, arguments in calls:
-            self._made += 1
-            key = _FRESH + self._made
+            key = self._keys.fresh()
             self._notes.changed("kiro.stream.recovered", "", f"a call of {name} that was written as text became a call")
             yield BlockStarted(key, ToolCall("", name), stopped.choice)
             yield ArgumentsDelta(key, arguments)

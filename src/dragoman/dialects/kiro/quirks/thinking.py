@@ -16,7 +16,7 @@ from dragoman.dialects.kiro.models import model_of
 from dragoman.dialects.kiro.nodes import FAMILY
 from dragoman.model.blocks import Block, Reasoning, Text
 from dragoman.model.conversation import Conversation, Message, Thinking
-from dragoman.model.events import BlockEnded, BlockStarted, Event, Events, ReasoningDelta, TextDelta
+from dragoman.model.events import BlockEnded, BlockKeys, BlockStarted, Event, Events, ReasoningDelta, TextDelta
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 
@@ -109,7 +109,6 @@ def _tags(asked: Thinking) -> str:
 
 _OPEN, _CLOSE = "<thinking>", "</thinking>"
 _QUOTES = "`\"'"
-_FRESH = 1 << 41  # keys of the blocks made here; decoders count from 0
 # A closing tag and what follows it, as far as it is there: a blank line decides, so does anything else.
 _ENDING = re.compile(re.escape(_CLOSE) + r"(?P<space>[ \t]*(?:\n[ \t]*(?P<blank>\n)?)?)")
 
@@ -126,10 +125,10 @@ class _Open:
 
 
 class _Split:
-    def __init__(self, notes: Notes) -> None:
+    def __init__(self, notes: Notes, keys: BlockKeys) -> None:
         self._notes = notes
+        self._keys = keys
         self._blocks: dict[int, _Open] = {}
-        self._made = 0
 
     def feed(self, events: Events) -> Events:
         if all(type(event) is TextDelta and self._plain_text(event.key) for event in events):
@@ -174,8 +173,7 @@ class _Split:
     def _head(self, block: _Open) -> Iterable[Event]:
         text = block.held.lstrip()
         if text.startswith(_OPEN) and len(text) > len(_OPEN):  # one more, which may be the newline that goes
-            self._made += 1
-            block.key, block.state = _FRESH + self._made, "thinking"
+            block.key, block.state = self._keys.fresh(), "thinking"
             block.held = text.removeprefix(_OPEN).removeprefix("\n")
             self._notes.changed("kiro.thinking.split", "", f"thinking written as {_OPEN} in the text became reasoning")
             yield BlockStarted(block.key, Reasoning("", FAMILY), block.started.choice)

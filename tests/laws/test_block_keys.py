@@ -1,0 +1,239 @@
+"""L19: block keys have one owner, so the event grammar holds after the decoder and after every response filter."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dragoman.dialects as registry
+from dragoman.answer import Answer, WaysBack
+from dragoman.conformance import laws
+from dragoman.conformance.laws import NOBODY, still_world
+from dragoman.dialects.base import Reader
+from dragoman.filters.raw_tools.tables import NAMES as TABLES
+from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall
+from dragoman.model.conversation import Conversation, Message, Stop, Thinking, ToolSpec, Why
+from dragoman.model.events import (
+    FINISHED,
+    ArgumentsDelta,
+    BlockEnded,
+    BlockKeys,
+    BlockStarted,
+    Event,
+    Events,
+    ReasoningDelta,
+    Sealed,
+    Started,
+    Stopped,
+    TextDelta,
+)
+from dragoman.model.filter import MakeBack
+from dragoman.model.grammar import Grammar
+from dragoman.model.notes import Notes
+from dragoman.translate import Plan, Settings, plan
+from tests import strategies
+from tests.stories.telling import Story, stories
+
+DIALECTS = sorted(registry.names())
+MODELS = ("claude-sonnet-4", "kimi-k2", "")
+KIMI = (
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.read:0<|tool_call_argument_begin|>"
+    '{"path": "a"}<|tool_call_end|><|tool_calls_section_end|>'
+)
+HERMES = '<tool_call>\n{"name": "read", "arguments": {"path": "a"}}\n</tool_call>'
+LEAK = '[Called read with args: {"path": "a"}]'
+PIECES = (
+    "<think>a plan</think>",
+    "<thinking>a plan</thinking>\n\n",
+    "<think>",
+    "</think>\n\n",
+    KIMI,
+    KIMI[:90],
+    HERMES,
+    LEAK,
+    LEAK[:20],
+    "words ",
+    "\n",
+    " ",
+)
+ARGUMENTS = ("", "{}", '{"path": "a"}', '{"pa', "no json")
+
+settings_of_all_kinds = st.builds(
+    Settings,
+    think_tags=st.booleans(),
+    raw_tools=st.sampled_from((None, "auto", "off", *TABLES)),
+    raw_tools_mode=st.sampled_from(("live", "buffered")),
+    repair=st.booleans(),
+)
+
+
+def asked(model: str, thinks: bool) -> Conversation:
+    tools = (
+        ToolSpec("read", schema={"type": "object", "properties": {"path": {"type": "string"}}}),
+        ToolSpec("mcp.a b", schema={"type": "object"}),
+        ToolSpec("patch"),
+    )
+    thinking = Thinking(mode="on", budget=2000) if thinks else Thinking()
+    return Conversation(model or "model-1", (Message("user", (Text("go"),)),), tools=tools, thinking=thinking)
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> Events:
+    """One stream whose texts hold what filters look for, whose blocks overlap, and whose blocks carry seals."""
+    keys = BlockKeys()
+    lives: list[list[Event]] = []
+    for _ in range(draw(st.integers(0, 5))):
+        key, kind = keys.fresh(), draw(st.sampled_from(("text", "thought", "call", "call")))
+        seal = draw(st.sampled_from((None, None, Seal("gemini", "c2ln"), Seal("anthropic", "sig"), Seal("kiro", "s"))))
+        sealed: list[Event] = [Sealed(key, seal)] if seal is not None else []
+        said = draw(st.lists(st.sampled_from(PIECES), max_size=3))
+        if kind == "call":
+            name = draw(st.sampled_from(("read", "mcp_a_b", "patch")))
+            given = [ArgumentsDelta(key, words) for words in draw(st.lists(st.sampled_from(ARGUMENTS), max_size=2))]
+            lives.append([BlockStarted(key, ToolCall(f"call_{key}", name)), *given, *sealed, BlockEnded(key)])
+        elif kind == "text":
+            lives.append([BlockStarted(key, Text("")), *(TextDelta(key, each) for each in said), BlockEnded(key)])
+        else:
+            thought = BlockStarted(key, Reasoning("", draw(st.sampled_from(("anthropic", "kiro", "gemini")))))
+            lives.append([thought, *(ReasoningDelta(key, each) for each in said), *sealed, BlockEnded(key)])
+    events: list[Event] = [Started("msg_1", "m")]
+    while lives:
+        life = lives[draw(st.integers(0, min(1, len(lives) - 1)))]
+        events.append(life.pop(0))
+        lives = [each for each in lives if each]
+    return (*events, Stopped(Stop(draw(st.sampled_from((Why.END, Why.TOOL, Why.LENGTH))))), FINISHED)
+
+
+def spoken(name: str, events: Events) -> bytes:
+    """The events as the bytes of a dialect."""
+    dialect = registry.get(name)
+    return laws.encoded(dialect, WaysBack(plan(dialect, dialect, NOBODY), BlockKeys.after(events)).feed(events))
+
+
+def grammar_holds_everywhere(made: Plan, pieces: list[bytes]) -> None:
+    """Check the grammar after the decoder and after each filter, and what the client reads."""
+    keys, notes, upstream = BlockKeys(), Notes(refuse=False), made.upstream
+    reader = Reader(upstream.binding.frames(), upstream.codec.decoder(made.sent, still_world(), keys))
+    backs = [make(notes, keys) for make in reversed(made.makers)]
+    grammars = [Grammar() for _ in range(len(backs) + 1)]
+    for steps in (*(reader.feed(piece) for piece in pieces), reader.close()):
+        for step in steps:
+            events = step.events
+            grammars[0].check(events)
+            for back, grammar in zip(backs, grammars[1:], strict=True):
+                events = back.feed(events)
+                grammar.check(events)
+    assert all(grammar.over for grammar in grammars)
+    client_reads_it(made, pieces)
+
+
+def client_reads_it(made: Plan, pieces: list[bytes]) -> None:
+    answer, client = Answer(made, still_world()), made.client
+    out = b"".join([*map(answer.feed, pieces), answer.close()])
+    frames = client.binding.frames()
+    breaches = client.codec.stream_breaches([*frames.feed(out), *frames.close()])
+    beside = ("json", "no_usage")  # D3: arguments stay what the model wrote; not every stream has figures
+    numbering = [each for each in breaches if not each.rule.endswith(beside)]
+    assert not numbering or answer.fault is not None, (numbering, out)
+    again = Grammar()
+    again.check(laws.read_back(client, out))
+    assert again.over
+
+
+def cut(data: bytes, edges: list[int]) -> list[bytes]:
+    inside = sorted({edge % (len(data) or 1) for edge in edges})
+    return [data[start:end] for start, end in itertools.pairwise([0, *inside, len(data)])]
+
+
+def planned(client: str, upstream: str, model: str, thinks: bool, settings: Settings) -> Plan:
+    return plan(registry.get(client), registry.get(upstream), asked(model, thinks), settings=settings)
+
+
+@pytest.mark.parametrize("client", DIALECTS)
+@given(
+    upstream=st.sampled_from(DIALECTS),
+    model=st.sampled_from(MODELS),
+    thinks=st.booleans(),
+    settings=settings_of_all_kinds,
+    events=answers(),
+    edges=st.lists(st.integers(0, 5000), max_size=12),
+)
+def test_l19_the_grammar_holds_after_every_filter(
+    client: str, upstream: str, model: str, thinks: bool, settings: Settings, events: Events, edges: list[int]
+) -> None:
+    made = planned(client, upstream, model, thinks, settings)
+    grammar_holds_everywhere(made, cut(spoken(upstream, events), edges))
+
+
+@pytest.mark.parametrize("client", DIALECTS)
+@pytest.mark.parametrize("story", stories(), ids=str)
+def test_l19_the_grammar_holds_for_every_story(story: Story, client: str) -> None:
+    for think, raw, mode in ((False, "auto", "live"), (True, "kimi", "buffered"), (True, "hermes", "live")):
+        settings = Settings(think_tags=think, raw_tools=raw, raw_tools_mode=mode)  # type: ignore[arg-type]
+        made = planned(client, story.answered, "kimi-k2", True, settings)
+        grammar_holds_everywhere(made, [story.stream])
+
+
+# --- all pairs of response filters, in any order
+
+
+def makers() -> Iterator[MakeBack]:
+    """The answer half of every filter that any pair of dialects and any setting can have."""
+    choices = [
+        Settings(think_tags=think, raw_tools=raw, raw_tools_mode=mode)  # type: ignore[arg-type]
+        for think, raw, mode in ((True, "auto", "live"), (False, "kimi", "buffered"), (False, "hermes", "live"))
+    ]
+    seen = set[tuple[str, str]]()
+    for client, upstream, settings in itertools.product(DIALECTS, DIALECTS, choices):
+        for make in planned(client, upstream, "claude-sonnet-4", True, settings).makers:
+            kind = repr(type(make(Notes(), BlockKeys())))
+            by = client if "seals" in kind or "foreign" in kind else settings.raw_tools or ""
+            if (kind, by) not in seen:
+                seen.add((kind, by))
+                yield make
+
+
+MAKERS = tuple(makers())
+
+
+@given(
+    pair=st.tuples(st.sampled_from(MAKERS), st.sampled_from(MAKERS)), events=answers() | strategies.events(choices=1)
+)
+def test_l19_the_grammar_holds_after_any_two_filters(pair: tuple[MakeBack, MakeBack], events: Events) -> None:
+    keys, notes = BlockKeys.after(events), Notes(refuse=False)
+    for back in [make(notes, keys) for make in pair]:
+        grammar, out = Grammar(), list[Event]()
+        for event in events:
+            told = back.feed((event,))
+            grammar.check(told)
+            out += told
+        assert grammar.over
+        events = tuple(out)
+
+
+# --- the two streams that were found
+
+
+def test_l19_gemini_signed_calls_with_think_tags_have_numbers_of_their_own() -> None:
+    """Before, `content_block_start` had the indices 0 1 2 3 4 5 6 6 7."""
+    parts = ['{"text":"<think>a</think>b"}']
+    parts += [
+        f'{{"functionCall":{{"name":"read","args":{{}}}},"thoughtSignature":"c2ln{at}"}}' for at in ("AAAA", "BBBB")
+    ]
+    frames = [f'data: {{"candidates":[{{"content":{{"parts":[{part}]}}}}]}}\n\n'.encode() for part in parts]
+    end = b'data: {"candidates":[{"content":{"parts":[]},"finishReason":"STOP"}]}\n\n'
+    made = planned("anthropic", "gemini", "gemini-3", False, Settings(think_tags=True))
+    grammar_holds_everywhere(made, [*frames, end])
+
+
+def test_l19_kiro_thinking_and_raw_calls_have_numbers_of_their_own() -> None:
+    """Before, `content_block_start` had the indices 0 1 2 2."""
+    text = f"<thinking>a</thinking>\n\nb {HERMES}"
+    events = (Started("i", "m"), BlockStarted(0, Text("")), TextDelta(0, text), BlockEnded(0))
+    data = spoken("kiro", (*events, Stopped(Stop(Why.END)), FINISHED))
+    made = planned("anthropic", "kiro", "claude-sonnet-4", True, Settings(raw_tools="hermes"))
+    grammar_holds_everywhere(made, [data])
