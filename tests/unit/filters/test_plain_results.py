@@ -9,8 +9,8 @@ from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.notes import Note, Notes
 
-PLAIN = Capabilities(result_media=False, result_errors=False)
-RICH = Capabilities(result_media=True, result_errors=True)
+PLAIN = Capabilities(result_errors=False)
+RICH = Capabilities(result_media=frozenset({"image", "document"}), result_errors=True)
 IMAGE = Media("image", "image/png", "base64", "aGk=", cache=Cache(), at=Where("the image"))
 PDF = Media("document", "application/pdf", "base64", "JVBERg==")
 UNREADABLE = Opaque("anthropic", {"type": "image"}, "unreadable media", at=Where("the blur"))
