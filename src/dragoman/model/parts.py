@@ -13,6 +13,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from dragoman.errors import DragomanError, MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Extra, Media, Opaque, Text, Where
 from dragoman.model.naming import to_keep
 from dragoman.model.notes import Notes
@@ -27,6 +28,7 @@ UNREADABLE_NOTE = "media that cannot be read was left out"
 _FOLLOWED = ("text", "content", "json", "resource", "value", "source", "document", "searchResult")
 # Fields that say what a part is about. Their strings stand before its text, each on a line of its own.
 _HEADINGS = ("title", "name", "filename", "source", "url", "uri", "description")
+_WORDS = frozenset({"text", "content"})  # an object of these alone that are empty says nothing
 _TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
 # Fields that say nothing to a model. A note names those of the second set.
 _SILENT = frozenset({"type", "cache_control", "citations"})
@@ -56,6 +58,13 @@ def said(part: Json) -> Said:
     return Said(text, found, tuple(reading.left_out), tuple(dict.fromkeys(reading.labels)))
 
 
+def _said(part: Json, blame: type[DragomanError], at: Where) -> Said:
+    try:
+        return said(part)
+    except jsonio.JsonError as error:
+        raise blame(str(error), at=at.path) from None
+
+
 def beside(fields: Mapping[str, Json]) -> str:
     """Return the JSON of fields that stand beside the text of a part; nothing if they say nothing."""
     rest = {name: value for name, value in fields.items() if name not in _SILENT and _says(value)}
@@ -79,7 +88,7 @@ def joined(texts: Iterable[str]) -> str:
 def as_text(block: Opaque, notes: Notes, rule: str = "foreign.as_text", words: Said | None = None) -> Text:
     """Return a block as text, with the notes that say so. `words` are what it says, if the caller knows."""
     what, at = block.kind or "a part", block.at.path
-    words = words or said(block.data)
+    words = words or _said(block.data, Unrepresentable, block.at)
     without = f", without its {', '.join(words.labels)}" if words.labels else ""
     notes.changed(rule, at, f"{what} of {block.family} is given as text{without}")
     for path in words.left_out:
@@ -120,6 +129,8 @@ class _Reading:
         if part.get("type") == "text" and isinstance(part.get("data"), str):  # the source of a document
             followed.append("data")
         if not followed and not _is_text(part):
+            if part and part.keys() <= _WORDS:
+                return ""
             return _json(self.shown(part, path, depth))
         words = [str(part[name]) for name in headings]
         words += [self._followed(part, name, _step(path, name), depth) for name in followed]
@@ -251,11 +262,11 @@ def loose_part(family: str, value: Json, at: Where, kind: str = "") -> Text | Me
     if isinstance(value, dict):
         if (media := loose_media(family, value, at)) is not None:
             return media
-        words = said(value)
+        words = _said(value, MalformedRequest, at)
         if kind or words.labels or words.left_out:
             return Opaque(family, value, kind, at=at)
         return Text(words.text, at=at)
-    return Text(said(value).text, at=at)
+    return Text(_said(value, MalformedRequest, at).text, at=at)
 
 
 def unreadable(family: str, part: Mapping[str, Json], kind: str, at: Where) -> Media | Opaque:
