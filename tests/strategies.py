@@ -371,7 +371,7 @@ shapes: SearchStrategy[Capabilities] = st.builds(
     names=alphabets,
     ids=alphabets,
     paired_results=st.just(True),
-    result_media=st.booleans(),
+    result_media=st.sampled_from((frozenset(), frozenset({"image", "document"}))),
     result_errors=st.booleans(),
 )
 """Capabilities that differ in what they ask of a conversation's shape."""

@@ -1,7 +1,8 @@
 """drop_foreign: what only another family understands is left out, each with its note; nothing else is lost (D9).
 
 Known content the target cannot carry is refused in the last user turn and replaced by a line of text in earlier ones,
-so that no old image bricks a conversation.
+so that no old image bricks a conversation. In tool results it is never refused, and unknown content becomes text: what
+a tool gave must not end the loop that called it.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from dragoman.model.events import (
 from dragoman.model.filter import MakeBack
 from dragoman.model.naming import OUTER
 from dragoman.model.notes import Notes
+from dragoman.model.parts import UNREADABLE, as_text, left_out_line, said, served
 from dragoman.wire.jsonio import Json
 
 S = TypeVar("S", bound=Struct)
@@ -166,10 +168,22 @@ class _Request:
             case Reasoning():
                 return self._reasoning(block)
             case ToolResult():
-                content = tuple(kept for each in block.content if (kept := self._block(each, last)) is not None)
+                content = tuple([self._part(part) for part in block.content])
                 return self._bare(structs.replace(block, content=content), block.at.path)
             case ToolCall():
                 return self._bare(self._unsealed(block), block.at.path)
+
+    def _part(self, part: Text | Media | Opaque) -> Text | Media | Opaque:
+        """A part of a tool result. Media that nobody can read is left to plain_results."""
+        match part:
+            case Text():
+                return self._text(part)
+            case Media():
+                return self._media(part, False, "user")
+            case Opaque() if part.family == self._family or part.kind == UNREADABLE:
+                return part
+            case Opaque():
+                return as_text(part, self._notes)
 
     def _text(self, text: Text) -> Text:
         if text.citations:
@@ -192,10 +206,10 @@ class _Request:
             return block
         if block.echo:
             return None
+        words = served(block) or said(block.data)
+        if words.found and words.text.strip():
+            return as_text(block, self._notes, words=words)
         kind = block.kind or "a block"
-        if block.text.strip():
-            self._notes.changed("foreign.as_text", block.at.path, f"{kind} of {block.family} is given as text")
-            return Text(block.text, cache=block.cache, at=block.at)
         self._notes.dropped("foreign.block", block.at.path, f"{kind} of {block.family} cannot be told to the target")
         return None
 
@@ -238,7 +252,7 @@ class _Request:
             block.at.path,
             f"the target takes no {block.kind} given as {block.how}; a line of text stands for it",
         )
-        return Text(f"[{block.kind} left out: this model cannot take it]", cache=block.cache, at=block.at)
+        return Text(left_out_line(block), cache=block.cache, at=block.at)
 
     def _takes(self, block: Media, role: Role) -> bool:
         if role not in self._target.media_roles and not self._at_home:  # there the service itself may say so

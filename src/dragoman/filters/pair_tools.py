@@ -12,11 +12,12 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import structs
 
-from dragoman.model.blocks import Block, Media, Text, ToolCall, ToolResult
+from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResult
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
+from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE, as_text
 
 NO_RESULT = "(no result)"
 NO_OUTPUT = "(no output)"
@@ -164,9 +165,13 @@ class _Pairing:
                     blocks.extend([part] if text else [])
                 case Media():
                     blocks.append(part)
-                case _:
-                    self._notes.dropped("tools.orphan_result", part.at.path, "only a tool result can hold it")
-        blocks = blocks or [Text(NO_OUTPUT, at=result.at)]
+                case Opaque(kind=kind) if kind == UNREADABLE:
+                    self._notes.dropped("result.unreadable_media", part.at.path, UNREADABLE_NOTE)
+                case Opaque():
+                    blocks.append(as_text(part, self._notes, "tools.orphan_result"))
+        if not blocks:
+            unreadable = any(isinstance(part, Opaque) for part in result.content)
+            blocks = [Text(UNREADABLE_LINE if unreadable else NO_OUTPUT, at=result.at)]
         if result.cache is not None and blocks[-1].cache is None:
             blocks[-1] = structs.replace(blocks[-1], cache=result.cache)
         return blocks

@@ -1,6 +1,12 @@
-"""PlainResults: tool results with no more in them than the target's can hold: no media, no error flag."""
+"""PlainResults: tool results with no more in them than the target's can hold: its kinds of media, its error flag.
+
+Media that a result cannot hold stands after the results of its turn. The result names it by kind and number,
+`(image 1 below)`, so that each can be matched to its call.
+"""
 
 from __future__ import annotations
+
+from collections import Counter
 
 from msgspec import structs
 
@@ -9,8 +15,8 @@ from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
+from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE
 
-UNREADABLE = "unreadable media"  # the `kind` of an Opaque that readers put in the place of media they cannot read (D2)
 ERROR = "Error"
 
 
@@ -36,38 +42,40 @@ class PlainResults:
         if message.role != "user":
             return message
         results: list[Block] = []
-        lifted: list[Block] = []
+        lifted: list[Media] = []
         rest: list[Block] = []
         for block in message.blocks:
             if isinstance(block, ToolResult):
-                result, media = self._result(block, notes)
-                results.append(result)
-                lifted.extend(media)
+                results.append(self._result(block, lifted, notes))
             else:
                 rest.append(block)
         blocks = (*results, *lifted, *rest)
         return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
 
-    def _result(self, result: ToolResult, notes: Notes) -> tuple[ToolResult, list[Media]]:
+    def _result(self, result: ToolResult, lifted: list[Media], notes: Notes) -> ToolResult:
+        """Return the result without what it cannot hold; its media is added to `lifted`, that of the whole turn."""
         content: list[Text | Media | Opaque] = []
-        lifted: list[Media] = []
         for part in result.content:
             if isinstance(part, Opaque) and part.kind == UNREADABLE:
-                notes.dropped("result.unreadable_media", part.at.path, "media that cannot be read was left out")
-            elif isinstance(part, Media) and not self._media:
-                notes.changed("result.media_lifted", part.at.path, f"the {part.kind} now stands after the results")
+                notes.dropped("result.unreadable_media", part.at.path, UNREADABLE_NOTE)
+            elif isinstance(part, Media) and part.kind not in self._media:
                 lifted.append(part)
+                name = f"{part.kind} {Counter(media.kind for media in lifted)[part.kind]}"
+                notes.changed(
+                    "result.media_lifted", part.at.path, f"the {part.kind} now stands after the results, as {name}"
+                )
+                content.append(Text(f"({name} below)", at=part.at))
             else:
                 content.append(part)
-        if lifted and not any(map(_says_something, content)):
-            content = [Text(f"({' and '.join(dict.fromkeys(media.kind for media in lifted))} below)", at=result.at)]
+        if result.content and not any(map(_says_something, content)) and len(content) < len(result.content):
+            content.append(Text(UNREADABLE_LINE, at=result.at))
         is_error = result.is_error
         if is_error and not self._errors:
             notes.changed("result.error_text", result.at.path, "the error flag became the words of the result")
             content, is_error = _error(content), False
-        if is_error == result.is_error and len(content) == len(result.content) and not lifted:
-            return result, lifted
-        return structs.replace(result, content=tuple(content), is_error=is_error), lifted
+        if is_error == result.is_error and tuple(content) == result.content:
+            return result
+        return structs.replace(result, content=tuple(content), is_error=is_error)
 
 
 def _says_something(part: Text | Media | Opaque) -> bool:

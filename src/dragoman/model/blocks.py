@@ -80,15 +80,14 @@ class Node(Struct, frozen=True, kw_only=True, tag=True, gc=False):
 class Opaque(Node, frozen=True):
     """What the model has no name for, whole, with the family that can read it.
 
-    `kind` is for people; `text` is what it says, if it says something, for families that cannot read it. An `echo` says
-    what the rest of the conversation says too: nothing is lost without it.
+    `kind` is for people; `model.parts` gives its text for families that cannot read it. An `echo` says what the rest of
+    the conversation says too: nothing is lost without it.
     """
 
     family: str
     data: Json
     kind: str = ""
     cache: Cache | None = None
-    text: str = ""
     echo: bool = False
 
 

@@ -34,7 +34,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     parallel_flag: bool = False
     strict_tools: bool = False
     one_name_each: bool = True  # no two tools have one name, those of the service included
-    result_media: bool = False  # a tool result may hold images and documents
+    result_media: frozenset[str] = frozenset()  # kinds of media that a tool result may hold
     result_errors: bool = False  # a tool result may say that it is an error
     tool_fields: Mapping[str, str] = {}  # fields of tools that several families have: by their name, its own
     # content

@@ -391,7 +391,9 @@ def test_an_address_is_refused_now_and_replaced_in_the_past() -> None:
         {"role": "user", "content": "y"},
     ]
     body, rules = from_anthropic({"messages": turns})
-    assert body["messages"][0]["content"] == [{"text": "[image left out: this model cannot take it]"}]
+    assert body["messages"][0]["content"] == [
+        {"text": "[image (https://example.org/a.png) left out: this model cannot take it]"}
+    ]
     assert "media.replaced" in rules
 
 

@@ -74,7 +74,7 @@ def test_case_04_a_call_without_words_and_an_empty_result() -> None:
 def test_case_05_an_image_inside_a_result() -> None:
     parts = [{"type": "text", "text": "A"}, IMAGE, {"type": "text", "text": "B"}]
     request = sent(ask(user("a"), assistant([use("t")]), user([result("t", parts)]), tools=[WEATHER]))
-    assert results(request)[0]["content"] == [{"text": "A\nB"}]
+    assert results(request)[0]["content"] == [{"text": "A\n(image 1 below)\nB"}]
     assert current(request)["images"] == [{"format": "png", "source": {"bytes": PIXEL}}]
 
 

@@ -137,11 +137,11 @@ TS4 = {
     "content in content": (tool_message({"content": [{"content": "deep"}]}), "deep", None),
     "the field text": (tool_message(text="a fallback"), "a fallback", None),
     "an unknown block": (
-        tool_message([{"type": "tool_reference", "tool_name": "x"}, text("a")]),
-        "a",
+        tool_message([{"type": "x_widget", "name": "x"}, text("a")]),
+        '{"type":"x_widget","name":"x"}\na',
         "kiro.result.not_text",
     ),
-    "only an unknown block": (tool_message([{"type": "x_widget"}]), NO_OUTPUT, "kiro.result.not_text"),
+    "only an unknown block": (tool_message([{"type": "x_widget"}]), '{"type":"x_widget"}', "kiro.result.not_text"),
 }
 
 
@@ -221,7 +221,7 @@ def test_build_request_tool_result_integration_ts5_2() -> None:
 def test_build_request_readable_media_is_lifted_out_of_the_result() -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
     request = sent(asked_with(tool_message([image])))
-    assert results(request) == [expected("(image below)")]
+    assert results(request) == [expected("(image 1 below)")]
     assert current(request)["images"] == [{"format": "png", "source": {"bytes": PIXEL}}]
 
 
@@ -264,9 +264,9 @@ def test_a_result_in_order_is_left_as_it_is() -> None:
     assert not list(notes)
 
 
-def test_a_part_that_is_left_out_does_not_take_the_others_with_it() -> None:
-    conversation, noted = read(result(Text("a"), Opaque("x", {}), Text("b")))
-    assert conversation.messages[0].blocks == (result(Text("a"), Text("b")),)
+def test_l1_a_part_that_is_no_text_becomes_text_between_the_others() -> None:
+    conversation, noted = read(result(Text("a"), Opaque("x", {"y": 1}), Text("b")))
+    assert conversation.messages[0].blocks == (result(Text("a"), Text('{"y":1}'), Text("b")),)
     assert noted == ["kiro.result.not_text"]
 
 

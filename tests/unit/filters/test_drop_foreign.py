@@ -11,6 +11,7 @@ from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, 
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Role, ToolChoice, ToolSpec
 from dragoman.model.notes import Notes
+from dragoman.wire.jsonio import Json
 
 TARGET = Capabilities(
     reasoning=True,
@@ -59,16 +60,19 @@ def test_no_old_image_bricks_a_conversation_but_a_new_one_is_refused() -> None:
     picture = Media("image", "image/png", "url", "https://example.org/x.png", at=Where("messages[0].content[1]"))
     asked = Conversation("m", (Message("user", (Text("a"), picture)), Message("assistant", (Text("b"),)), USER))
     sent, rules = fit(asked)
-    assert sent.messages[0].blocks[1] == Text("[image left out: this model cannot take it]")
+    line = "[image (https://example.org/x.png) left out: this model cannot take it]"
+    assert sent.messages[0].blocks[1] == Text(line)
     assert rules == ["media.replaced messages[0].content[1]"]
     with pytest.raises(Unrepresentable, match=r"^messages\[0\]\.content\[1\]: "):
         fit(Conversation("m", (Message("user", (picture,)),)))
 
 
-def test_media_in_the_results_of_the_last_turn_is_the_last_turns() -> None:
-    result = ToolResult("a", (Media("document", "application/pdf", "base64", "x"),))
-    with pytest.raises(Unrepresentable):
-        fit(Conversation("m", (Message("user", (result,)),)))
+def test_l1_media_in_results_never_ends_the_loop_that_called_the_tool() -> None:
+    result = ToolResult("a", (Media("document", "application/pdf", "base64", "x", "report", at=Where("there")),))
+    sent, rules = fit(Conversation("m", (Message("user", (result,)),)))
+    line = Text("[document 'report' left out: this model cannot take it]")
+    assert sent.messages[0].blocks == (ToolResult("a", (line,)),)
+    assert rules == ["media.replaced there"]
 
 
 def test_a_text_document_is_given_as_text() -> None:
@@ -80,7 +84,8 @@ def test_a_text_document_is_given_as_text() -> None:
 
 
 def test_what_says_something_is_given_as_text() -> None:
-    found = Opaque("openai", {}, "search_result", text="Title\nbody")
+    data: Json = {"type": "search_result", "title": "Title", "content": [{"type": "text", "text": "body"}]}
+    found = Opaque("openai", data, "search_result")
     sent, rules = fit(Conversation("m", (Message("user", (found, ToolResult("a", (found,)))),)))
     assert sent.messages[0].blocks == (Text("Title\nbody"), ToolResult("a", (Text("Title\nbody"),)))
     assert rules == ["foreign.as_text", "foreign.as_text"]

@@ -81,10 +81,17 @@ def test_an_empty_orphan_still_says_something() -> None:
     assert messages == (user(Text("(no output)")),)
 
 
-def test_what_only_a_result_can_hold_is_lost_with_an_orphan_and_noted_as_lost() -> None:
+def test_l1_what_only_a_result_can_hold_becomes_text_with_an_orphan() -> None:
     reference = Opaque("anthropic", {"type": "tool_reference"}, at=Where("there"))
     messages, notes = pair(user(ToolResult("x", (Text("A"), reference))))
-    assert messages == (user(Text("A")),)
+    assert messages == (user(Text("A"), Text('{"type":"tool_reference"}')),)
+    assert [(note.action, note.at) for note in notes] == [("changed", ""), ("changed", "there")]
+
+
+def test_l1_an_orphan_of_unreadable_media_is_not_without_output() -> None:
+    blur = Opaque("anthropic", {"type": "image"}, "unreadable media", at=Where("there"))
+    messages, notes = pair(user(ToolResult("x", (blur,))))
+    assert messages == (user(Text("[media left out: it cannot be read]")),)
     assert [(note.action, note.at) for note in notes] == [("changed", ""), ("dropped", "there")]
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from dragoman.errors import Unrepresentable
 from dragoman.filters.plain_results import PlainResults
@@ -9,8 +10,8 @@ from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.notes import Note, Notes
 
-PLAIN = Capabilities(result_media=False, result_errors=False)
-RICH = Capabilities(result_media=True, result_errors=True)
+PLAIN = Capabilities(result_errors=False)
+RICH = Capabilities(result_media=frozenset({"image", "document"}), result_errors=True)
 IMAGE = Media("image", "image/png", "base64", "aGk=", cache=Cache(), at=Where("the image"))
 PDF = Media("document", "application/pdf", "base64", "JVBERg==")
 UNREADABLE = Opaque("anthropic", {"type": "image"}, "unreadable media", at=Where("the blur"))
@@ -34,8 +35,8 @@ def test_media_of_all_results_stand_after_the_results_in_order() -> None:
     one, two = ToolResult("a", (Text("A"), IMAGE, Text("B"))), ToolResult("b", (Text("C"), PDF))
     blocks, notes = plain(PLAIN, one, two, Text("next"))
     assert blocks == (
-        ToolResult("a", (Text("A"), Text("B"))),
-        ToolResult("b", (Text("C"),)),
+        ToolResult("a", (Text("A"), Text("(image 1 below)"), Text("B"))),
+        ToolResult("b", (Text("C"), Text("(document 1 below)"))),
         IMAGE,
         PDF,
         Text("next"),
@@ -49,15 +50,33 @@ def test_media_of_all_results_stand_after_the_results_in_order() -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ((IMAGE,), "(image below)"),
-        ((IMAGE, IMAGE), "(image below)"),
-        ((IMAGE, PDF), "(image and document below)"),
-        ((Text(" "), IMAGE), "(image below)"),
+        ((IMAGE,), ("(image 1 below)",)),
+        ((IMAGE, IMAGE), ("(image 1 below)", "(image 2 below)")),
+        ((IMAGE, PDF), ("(image 1 below)", "(document 1 below)")),
+        ((Text("see"), IMAGE), ("see", "(image 1 below)")),
     ],
 )
-def test_a_result_of_media_alone_says_where_they_are(content: tuple[Text | Media, ...], said: str) -> None:
+def test_a_result_says_where_its_media_is(content: tuple[Text | Media, ...], said: tuple[str, ...]) -> None:
     blocks, _ = plain(PLAIN, ToolResult("a", content))
-    assert blocks[0] == ToolResult("a", (Text(said),))
+    assert blocks[0] == ToolResult("a", tuple(map(Text, said)))
+
+
+def test_l10_each_of_two_parallel_results_names_its_own_image() -> None:
+    other = structs.replace(IMAGE, data="aGkgaGk=")
+    blocks, _ = plain(PLAIN, ToolResult("a", (IMAGE,)), ToolResult("b", (Text("B"), other)), Text("next"))
+    assert blocks == (
+        ToolResult("a", (Text("(image 1 below)"),)),
+        ToolResult("b", (Text("B"), Text("(image 2 below)"))),
+        IMAGE,
+        other,
+        Text("next"),
+    )
+
+
+def test_media_of_a_kind_that_results_cannot_hold_is_lifted_alone() -> None:
+    sound = Media("audio", "audio/wav", "base64", "UklGRg==")
+    blocks, _ = plain(RICH, ToolResult("a", (IMAGE, sound)))
+    assert blocks == (ToolResult("a", (IMAGE, Text("(audio 1 below)"))), sound)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +86,7 @@ def test_a_result_of_media_alone_says_where_they_are(content: tuple[Text | Media
         ((Text("boom", Cache()), Text("bang")), (Text("Error: boom", Cache()), Text("bang"))),
         ((), (Text("Error"),)),
         ((Text(" "), Text("boom")), (Text(" "), Text("Error: boom"))),
-        ((IMAGE,), (Text("Error: (image below)"),)),
+        ((IMAGE,), (Text("Error: (image 1 below)"),)),
     ],
 )
 def test_an_error_says_so_in_words(content: tuple[Text | Media, ...], said: tuple[Text, ...]) -> None:
@@ -81,6 +100,11 @@ def test_unreadable_media_is_left_out_everywhere(target: Capabilities) -> None:
     blocks, notes = plain(target, ToolResult("a", (Text("A"), UNREADABLE)))
     assert blocks == (ToolResult("a", (Text("A"),)),)
     assert [(note.rule, note.action, note.at) for note in notes] == [("result.unreadable_media", "dropped", "the blur")]
+
+
+def test_l1_a_result_of_unreadable_media_alone_says_so() -> None:
+    blocks, _ = plain(RICH, ToolResult("a", (UNREADABLE,)))
+    assert blocks == (ToolResult("a", (Text("[media left out: it cannot be read]"),)),)
 
 
 def test_unreadable_media_is_refused_where_losses_are() -> None:

@@ -17,8 +17,9 @@ from dragoman.dialects.anthropic.nodes import (
     with_extra,
 )
 from dragoman.errors import DragomanError, Unrepresentable
-from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
+from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.naming import to_keep
+from dragoman.model.parts import beside, loose_media, loose_part, said, unreadable
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -242,26 +243,34 @@ def _result_object(fields: Fields) -> Iterable[Text | Media | Opaque]:
         yield _readable(fields, str(kind))
     elif isinstance(text, str):
         block = _result_text(fields)
-        if block.text or block.cache or block.extra or block.citations:
+        if isinstance(block, Opaque) or block.text or block.cache or block.extra or block.citations:
             yield block
-    elif text is not None:
-        yield from _result_parts(text, fields.path("text"), blame)
     elif isinstance(kind, str) and kind != "text":
-        yield opaque(fields, kind)
-    elif fields.peek("content") is not None:
-        yield from _result_parts(fields.peek("content"), fields.path("content"), blame)
-    elif not fields.has("text"):
-        yield Text(json_text(fields.rest(), at, blame), at=Where(at))
+        yield loose_media(FAMILY, fields.rest(), Where(at)) or opaque(fields, kind)
+    elif text is not None or fields.peek("content") is not None:
+        name = "content" if text is None else "text"
+        fields.any("type")
+        yield from _result_parts(fields.any(name), fields.path(name), blame)
+        if rest := beside(fields.rest()):
+            yield Text(rest, at=Where(at))
+    elif kind != "text":
+        yield loose_part(FAMILY, fields.rest(), Where(at))
+    elif words := said(fields.rest()).text:
+        yield Text(words, at=Where(at))
 
 
-def _result_text(fields: Fields) -> Text:
+def _result_text(fields: Fields) -> Text | Opaque:
     """A text, whatever type it says it has: a type of its own stays, so that it goes back home as it came."""
-    kind = fields.peek("type")
-    block = parse_text(fields)
+    kind, whole = fields.peek("type"), fields.rest()
+    try:
+        block = parse_text(fields)
+    except fields.blame:  # its citations are none
+        return Opaque(FAMILY, whole, "text", at=Where(fields.at))
     if kind in (None, "text"):
         return block
     kept = {"type": kind, **(block.extra.fields if block.extra else {})}
-    return Text(block.text, block.cache, None, block.citations, extra=extra_of(kept), at=block.at)
+    extra = Extra(FAMILY, kept, frozenset({"type"}))  # what it is called only says how the text was spelt
+    return Text(block.text, block.cache, None, block.citations, extra=extra, at=block.at)
 
 
 def _readable(fields: Fields, kind: str) -> Media | Opaque:
@@ -270,7 +279,7 @@ def _readable(fields: Fields, kind: str) -> Media | Opaque:
     try:
         return _media(fields, kind)
     except fields.blame:
-        return Opaque(FAMILY, whole, "unreadable media", at=Where(fields.at))
+        return unreadable(FAMILY, whole, kind, Where(fields.at))
 
 
 _KINDS.update(

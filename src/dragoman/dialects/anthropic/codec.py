@@ -47,7 +47,7 @@ class AnthropicCodec(Struct, frozen=True):
             arguments="object",
             parallel_flag=True,
             strict_tools=True,
-            result_media=True,
+            result_media=frozenset({"image", "document"}),
             result_errors=True,
             media=frozenset(
                 {("image", how) for how in ("base64", "url", "file")}

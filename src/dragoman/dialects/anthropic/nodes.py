@@ -73,24 +73,7 @@ def with_cache(body: dict[str, Json], cache: Cache | None) -> dict[str, Json]:
 def opaque(fields: Fields, kind: str) -> Opaque:
     """The whole object, of which nothing was taken yet; only its cache mark is read."""
     cache = take_cache(fields)
-    data = fields.rest()
-    return Opaque(FAMILY, data, kind, cache, _words(data) if kind in _WORDED else "", at=Where(fields.at))
-
-
-_WORDED = ("search_result", "document")  # they are text, in a shape of this dialect's own
-
-
-def _words(data: dict[str, Json]) -> str:
-    """What a search result or a document of blocks says: its title, then its texts."""
-    source = data.get("source")
-    content = data.get("content") or (source.get("content") if isinstance(source, dict) else source)
-    parts = [data.get("title"), source if isinstance(source, str) else None]
-    parts += (
-        [part.get("text") if isinstance(part, dict) else part for part in content if content]
-        if isinstance(content, list)
-        else [content]
-    )
-    return "\n".join(part for part in parts if isinstance(part, str) and part.strip())
+    return Opaque(FAMILY, fields.rest(), kind, cache, at=Where(fields.at))
 
 
 def json_text(value: Json, at: str, blame: type[DragomanError]) -> str:

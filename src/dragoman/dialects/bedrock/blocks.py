@@ -28,11 +28,11 @@ from dragoman.dialects.bedrock.nodes import (
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.naming import to_keep
+from dragoman.model.parts import loose_part, unreadable
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
-UNREADABLE = "unreadable media"  # the `kind` that the shared filter plain_results knows (D2)
 SERVER_TOOL = "server_tool_use"
 
 # --- reading
@@ -174,6 +174,9 @@ _STATUSES = {"success": False, "error": True, "failed": True, "failure": True}
 
 
 def _result(fields: Fields, name: str) -> Block:
+    inner = fields.peek(name)
+    if isinstance(inner, dict) and isinstance(kind := inner.get("type"), str):  # of a tool that the service ran
+        return opaque(fields, kind)
     return _tool_result(fields.child(name), fields.at)
 
 
@@ -184,33 +187,40 @@ def _tool_result(fields: Fields, at: str) -> ToolResult:
     is_error = _STATUSES.get(status.lower(), False) if isinstance(status, str) else False
     content = fields.any("content")
     parts: list[Text | Media | Opaque] = []
-    if isinstance(content, list):
-        for index, item in enumerate(content):
-            _add_part(Fields(item, f"{fields.path('content')}[{index}]", fields.blame), parts)
-    elif isinstance(content, str):
-        parts += [Text(content, at=Where(fields.path("content")))] if content else []
-    elif content is not None:
-        fields.fail("content", "expected an array of blocks")
+    _add_parts(content, fields.path("content"), fields.blame, parts)
     return ToolResult(call_id, tuple(parts), is_error, extra=extra(fields), at=Where(at))
+
+
+def _add_parts(value: Json, at: str, blame: type[DragomanError], parts: list[Text | Media | Opaque]) -> None:
+    """Add what a result's content holds: an array of parts, and whatever else clients put there (D1)."""
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            _add_parts(item, f"{at}[{index}]", blame, parts)
+    elif isinstance(value, dict):
+        _add_part(Fields(value, at, blame), parts)
+    elif value is not None and value != "":
+        parts.append(loose_part(FAMILY, value, Where(at)))
 
 
 def _add_part(fields: Fields, parts: list[Text | Media | Opaque]) -> None:
     mark, at = take_mark(fields), Where(fields.at)
     if mark is not None and parts and _takes_mark(parts[-1]):
         parts[-1] = structs.replace(parts[-1], cache=mark)
-    elif fields.has("json"):
+    elif fields.has("json") and not isinstance(fields.peek("json"), str):
         text = json_text(fields.any("json"), fields.path("json"), fields.blame)
         kept = extra_of({**to_keep(fields.rest()), AS_JSON: True}, frozenset({AS_JSON}))
         parts.append(Text(text, extra=kept, at=at))
     elif isinstance(fields.peek("text"), str):
+        if fields.peek("type") == "text":  # the flat block of some clients
+            fields.any("type")
         text_block = _text(fields, "text")
         if text_block.text or text_block.extra:
             parts.append(text_block)
-    else:
-        parts.append(_other_part(fields))
+    elif (part := _other_part(fields)) != Text(""):
+        parts.append(part)
 
 
-def _other_part(fields: Fields) -> Media | Opaque:
+def _other_part(fields: Fields) -> Text | Media | Opaque:
     """Media, or what only this family knows. Media that cannot be read is left out by a filter, with a note (D2)."""
     whole, at = fields.rest(), Where(fields.at)
     for kind in MIMES:
@@ -218,8 +228,12 @@ def _other_part(fields: Fields) -> Media | Opaque:
             try:
                 return parse_media(kind, fields.child(kind), fields.at) or Opaque(FAMILY, whole, kind, at=at)
             except fields.blame:
-                return Opaque(FAMILY, whole, UNREADABLE, at=at)
-    return opaque(fields, _unknown_member(fields))
+                return unreadable(FAMILY, whole, kind, at)
+    kind_said = fields.peek("type")
+    if kind_said == "text" and len(whole) == 1:
+        return Text("", at=at)
+    kind_said = kind_said if isinstance(kind_said, str) else next(iter(whole), "")
+    return loose_part(FAMILY, whole, at, kind_said)
 
 
 _MEMBERS: dict[str, Callable[[Fields, str], Block]] = {

@@ -41,7 +41,7 @@ class GeminiCodec(Struct, frozen=True):
             arguments="object",
             whole_calls=True,
             choice_names=True,
-            result_media=not older,
+            result_media=frozenset() if older else frozenset({"image", "document"}),
             result_errors=True,
             media=frozenset(
                 (kind, how) for kind in ("image", "document", "audio", "video") for how in ("base64", "url")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mimetypes
-from collections.abc import Iterable
 
 from msgspec import structs
 
@@ -13,6 +12,7 @@ from dragoman.model.blocks import Block, Media, Seal, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Thinking
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
+from dragoman.model.parts import joined
 
 SKIP = "skip_thought_signature_validator"
 _BUDGETS = {"minimal": 1024, "low": 1024, "medium": 8192, "high": 24576}
@@ -115,17 +115,8 @@ class SettleResults(_EachBlock):
         if len(texts) < 2 and (not texts or block.content[0] is texts[0]):
             return block
         notes.changed("gemini.result", block.at.path, "the texts of a result are one, and it comes first")
-        text = structs.replace(texts[0], text=join(each.text for each in texts))
+        text = structs.replace(texts[0], text=joined(each.text for each in texts))
         return structs.replace(block, content=(text, *others))
-
-
-def join(texts: Iterable[str]) -> str:
-    """Texts of a request as one: a newline between them, where there is no white space (D1)."""
-    joined = ""
-    for text in texts:
-        seam = "\n" if joined and text and not joined[-1].isspace() and not text[0].isspace() else ""
-        joined += seam + text
-    return joined
 
 
 class FitMedia(_EachBlock):

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 
 from dragoman.dialects.gemini.media import parse_media, render_media
 from dragoman.dialects.gemini.nodes import (
+    FAMILY,
     MINTED,
     extra_of,
     identifier,
     json_text,
     names,
-    opaque,
     own_data,
     own_fields,
     read,
@@ -21,6 +21,7 @@ from dragoman.dialects.gemini.pairs import Pairs
 from dragoman.errors import DragomanError
 from dragoman.model.blocks import Media, Opaque, Text, ToolCall, ToolResult, Where
 from dragoman.model.naming import to_keep
+from dragoman.model.parts import loose_part, unreadable
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -66,16 +67,26 @@ def _said(value: dict[str, Json], answer: Fields) -> tuple[str, bool]:
     return text, _SAYING[name]
 
 
-def _parts(answer: Fields) -> Iterable[Media | Opaque]:
+def _parts(answer: Fields) -> Iterable[Text | Media | Opaque]:
     value = answer.any("parts")
-    if value is None:
-        return
-    if not isinstance(value, list):
-        answer.fail("parts", "expected an array")
-    for index, each in enumerate(value):
-        fields = read(each, f"{answer.path('parts')}[{index}]", answer.blame, _PART)
+    yield from _part_of(value, answer.path("parts"), answer.blame)
+
+
+def _part_of(value: Json, at: str, blame: type[DragomanError]) -> Iterable[Text | Media | Opaque]:
+    """What stands in `parts`: media, parts that only this family knows, and whatever else clients put there (D1)."""
+    if isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from _part_of(each, f"{at}[{index}]", blame)
+    elif isinstance(value, dict):
+        fields = read(value, at, blame, _PART)
+        whole = fields.rest()
         name = next((name for name in ("inlineData", "fileData") if fields.peek(name) is not None), "")
-        yield parse_media(fields, name) if name else opaque(fields, next(iter(fields.rest()), "part"))
+        try:
+            yield parse_media(fields, name) if name else loose_part(FAMILY, whole, Where(at), next(iter(whole), "part"))
+        except blame:
+            yield unreadable(FAMILY, whole, name, Where(at))
+    elif value is not None and value != "":
+        yield loose_part(FAMILY, value, Where(at))
 
 
 def _usual(text: str, is_error: bool) -> dict[str, Json]:

@@ -1,9 +1,9 @@
-"""What every part of this dialect shares: its family, unknown fields, log, how texts are joined, what is called."""
+"""What every part of this dialect shares: its family, unknown fields, log, what is called."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from dragoman.model.blocks import Extra
 from dragoman.model.conversation import Conversation
@@ -47,13 +47,3 @@ def with_own(body: dict[str, Json], extra: Extra | None) -> dict[str, Json]:
 def called(conversation: Conversation) -> list[str]:
     """The names of all tools that history calls, in the order of their first call."""
     return list(dict.fromkeys([call.name for call in conversation.inventory.calls]))
-
-
-def joined(parts: Iterable[str]) -> str:
-    """Text parts as one text (D1): a newline between two, except where the seam has white space already."""
-    text = ""
-    for part in parts:
-        if text and part and not text[-1].isspace() and not part[0].isspace():
-            text += "\n"
-        text += part
-    return text

@@ -15,6 +15,7 @@ from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Message
 from dragoman.model.naming import OUTER, of_what_it_came_in, to_keep
+from dragoman.model.parts import loose_part, said
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -103,25 +104,16 @@ def parse_result(fields: Fields) -> ToolResult:
     return ToolResult(call_id, content, is_error, extra=extra_of(fields.rest()), at=Where(fields.at))
 
 
-def _result_parts(value: Json, at: str, blame: type[DragomanError]) -> Iterator[Text]:
+def _result_parts(value: Json, at: str, blame: type[DragomanError]) -> Iterator[Text | Media | Opaque]:
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from _result_parts(item, f"{at}[{index}]", blame)
-    elif isinstance(value, dict):
-        yield from _result_object(value, at, blame)
-    elif value is not None and value != "":
-        yield Text(value if isinstance(value, str) else json_text(value, at, blame), at=Where(at))
-
-
-def _result_object(part: dict[str, Json], at: str, blame: type[DragomanError]) -> Iterator[Text]:
-    if part.keys() == {"json"}:  # its text is what every other dialect can say; at home it goes back as it came
-        kept = Extra(FAMILY, part, frozenset(part))
-        yield Text(json_text(part["json"], at, blame), extra=kept, at=Where(at))
-    elif "text" in part or "content" in part:
-        inner = "text" if part.get("text") is not None else "content"
-        yield from _result_parts(part.get(inner), f"{at}.{inner}", blame)
-    else:
-        yield Text(json_text(part, at, blame), at=Where(at))
+    elif isinstance(value, dict) and value.keys() == {"json"}:
+        # Its text is what every other dialect can say; at home it goes back as it came.
+        kept = Extra(FAMILY, value, frozenset(value))
+        yield Text(said(value).text, extra=kept, at=Where(at))
+    elif value is not None and value != "" and (part := loose_part(FAMILY, value, Where(at))) != Text(""):
+        yield part
 
 
 def _parse_image(fields: Fields) -> Media:

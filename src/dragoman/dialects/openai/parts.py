@@ -13,6 +13,7 @@ from dragoman.dialects.openai.settings import FAMILY
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Text, ToolCall, ToolResult, Where
 from dragoman.model.naming import OUTER, WORD, of_the_node, to_keep
+from dragoman.model.parts import joined, loose_part, said, unreadable
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -20,7 +21,6 @@ from dragoman.wire.jsonio import Json
 ResultBlock: TypeAlias = Text | Media | Opaque
 JsonObject: TypeAlias = dict[str, Json]
 
-UNREADABLE = "unreadable media"
 DETAIL = "image_url.detail"
 FORMAT = "custom.format"  # what a custom tool's text must look like
 _USUAL: JsonObject = {DETAIL: "auto", FORMAT: {"type": "text"}}  # as without a word
@@ -95,18 +95,18 @@ def _blocks(value: Json, at: str, *, in_result: bool = True) -> Iterable[Block]:
     elif isinstance(value, dict) and isinstance(value.get("type"), str):
         yield _part(value, at, in_result)
     elif value is not None:
-        yield Text(flat_text(value), at=Where(at))
+        yield loose_part(FAMILY, value, Where(at))
 
 
 def flat_text(value: Json) -> str:
-    """The text in any JSON value (D1)."""
+    """The text in a value of an answer: its texts, and nothing of what stands beside them."""
     match value:
         case None:
             return ""
         case str():
             return value
         case list():
-            return join_text(map(flat_text, value))
+            return joined(map(flat_text, value))
         case {"text": inner} if inner is not None:
             return flat_text(inner)
         case {"content": inner} if inner is not None:
@@ -115,41 +115,41 @@ def flat_text(value: Json) -> str:
             return jsonio.encode(value).decode()
 
 
-def join_text(pieces: Iterable[str]) -> str:
-    """Join with a newline, except where either side of the seam has white space already (D1)."""
-    joined = ""
-    for piece in pieces:
-        seam = joined and piece and not joined[-1].isspace() and not piece[0].isspace()
-        joined += f"\n{piece}" if seam else piece
-    return joined
-
-
 def _part(part: JsonObject, at: str, in_result: bool) -> Block:
-    kind = part["type"]
+    kind = str(part["type"])
     try:
         if kind in _MEDIA:
-            return _MEDIA[str(kind)](Fields(part, at))
+            return _MEDIA[kind](Fields(part, at))
     except MalformedRequest:
         if not in_result:
             raise
-        return Opaque(FAMILY, part, UNREADABLE, at=Where(at))
+        return unreadable(FAMILY, part, kind, Where(at))
     match kind:
-        case "text":
-            return _text(Fields(part, at))
+        case "text" | "input_text" | "output_text":
+            return _text(part, at)
         case "refusal" if not in_result:
             return refusal(Fields(part, at).text("refusal"), at)
         case "tool_use" if not in_result:
             return _tool_use(Fields(part, at))
         case "tool_result" if not in_result:
             return parse_result(Fields(part, at))
+        case _ if in_result:
+            return loose_part(FAMILY, part, Where(at), kind)
         case _:
-            return Opaque(FAMILY, part, str(kind), at=Where(at))
+            return Opaque(FAMILY, part, kind, at=Where(at))
 
 
-def _text(fields: Fields) -> Text:
-    text = flat_text(fields.any("text"))
+def _text(part: JsonObject, at: str) -> Text | Opaque:
+    """A text part. One whose text is no string says what stands in it (D1)."""
+    fields = Fields(part, at)
+    given = fields.any("text")
+    if given is None:
+        given = fields.any("content")
+    words = said(given)
+    if words.labels or words.left_out:
+        return Opaque(FAMILY, part, "text", at=Where(at))
     fields.any("type")
-    return Text(text, extra=extra_of(to_keep(fields.rest())), at=Where(fields.at))
+    return Text(words.text, extra=extra_of(to_keep(fields.rest())), at=Where(at))
 
 
 def refusal(text: str, at: str) -> Text:

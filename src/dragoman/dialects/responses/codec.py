@@ -48,7 +48,7 @@ class ResponsesCodec(Struct, frozen=True):
             choice_names=True,
             parallel_flag=True,
             strict_tools=True,
-            result_media=True,
+            result_media=frozenset({"image", "document"}),
             media=frozenset(
                 {("image", how) for how in ("base64", "url", "file")}
                 | {("document", how) for how in ("base64", "url", "file")}

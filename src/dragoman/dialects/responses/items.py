@@ -178,15 +178,8 @@ def _whole(fields: Fields, kind: str) -> Turn:
         role: Role = "system"
     else:
         role = "user" if kind.endswith("_output") or kind in _USERS else "assistant"
-    words = _words(fields.peek("content")) if kind == "agent_message" else ""
-    whole = Opaque(FAMILY, fields.rest(), kind, text=words, echo=kind == ADDING, at=Where(fields.at))
+    whole = Opaque(FAMILY, fields.rest(), kind, echo=kind == ADDING, at=Where(fields.at))
     return role, [whole], Where(fields.at)
-
-
-def _words(content: Json) -> str:
-    parts = content if isinstance(content, list) else [content]
-    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
-    return "\n".join(text for text in texts if isinstance(text, str) and text.strip())
 
 
 # --- canonical to wire

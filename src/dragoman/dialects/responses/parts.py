@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import binascii
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
+
+from msgspec import structs
 
 from dragoman.dialects.responses.nodes import (
     FAMILY,
@@ -21,14 +23,13 @@ from dragoman.dialects.responses.nodes import (
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Text, Where
 from dragoman.model.naming import OUTER, to_keep
-from dragoman.wire import jsonio
+from dragoman.model.parts import loose_part, unreadable
 from dragoman.wire.fields import Fields
 from dragoman.wire.fields import describe as describe_json
 from dragoman.wire.jsonio import Json
 
 Part: TypeAlias = Text | Media | Opaque
 
-UNREADABLE = "unreadable media"
 PART = "~part"  # on an Opaque: it is a part of a message, not an item
 _PLACING = ("~message", "~role")  # what the blocks of one message share beside its fields
 _TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
@@ -50,16 +51,41 @@ def parse_content(value: Json, at: str, placing: JsonObject) -> list[Part]:
     """The blocks of a message's content, each with what the message itself says. An empty string is no block."""
     if isinstance(value, str):
         return [Text(value, extra=extra_of(placing), at=Where(at))] if value else []
-    return [_part(part, f"{at}[{index}]", placing, lenient=False) for index, part in enumerate(_list(value, at))]
+    return [_part(part, f"{at}[{index}]", placing) for index, part in enumerate(_list(value, at))]
 
 
 def parse_output(value: Json, at: str) -> tuple[Part, ...]:
     """What a tool gave: a string, parts, or any JSON, which is then its own text (D1)."""
     if value is None or isinstance(value, str):
         return (Text(value, at=Where(at)),) if value else ()
-    if not isinstance(value, list):
-        return (Text(jsonio.encode(value).decode(), at=Where(at)),)
-    return tuple(_part(part, f"{at}[{index}]", {}, lenient=True) for index, part in enumerate(value))
+    return tuple(_output_parts(value, at))
+
+
+def _output_parts(value: Json, at: str) -> Iterator[Part]:
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _output_parts(item, f"{at}[{index}]")
+    elif isinstance(value, dict) and isinstance(kind := value.get("type"), str):
+        part = _output_part(value, kind, at)
+        if not isinstance(part, Text) or part.text or part.extra or part.citations:
+            yield part
+    elif value is not None and value != "":
+        yield _as_part(loose_part(FAMILY, value, Where(at)))
+
+
+def _output_part(part: JsonObject, kind: str, at: str) -> Part:
+    try:
+        if kind in _MEDIA or kind == "refusal" or (kind in _TEXTS and isinstance(part.get("text"), str)):
+            return _part(part, at, {})
+    except MalformedRequest:
+        return _as_part(unreadable(FAMILY, part, kind, Where(at)))
+    if kind in _TEXTS:  # what it says stands in another field, or nowhere
+        return _as_part(loose_part(FAMILY, {**part, "type": "text"}, Where(at)))
+    return _as_part(loose_part(FAMILY, part, Where(at), kind))
+
+
+def _as_part(part: Part) -> Part:
+    return structs.replace(part, extra=extra_of({PART: True})) if isinstance(part, Opaque) else part
 
 
 def _list(value: Json, at: str) -> list[Json]:
@@ -70,7 +96,7 @@ def _list(value: Json, at: str) -> list[Json]:
     return value
 
 
-def _part(part: Json, at: str, placing: JsonObject, *, lenient: bool) -> Part:
+def _part(part: Json, at: str, placing: JsonObject) -> Part:
     if isinstance(part, str):
         return Text(part, extra=extra_of(placing), at=Where(at))
     fields = Fields(part, at)
@@ -79,13 +105,8 @@ def _part(part: Json, at: str, placing: JsonObject, *, lenient: bool) -> Part:
         return parse_text(fields, placing)
     if kind == "refusal":
         return refusal(fields.text("refusal", ""), at, placing)
-    try:
-        if kind in _MEDIA:
-            return _MEDIA[kind](fields, placing)
-    except MalformedRequest:
-        if not lenient:
-            raise
-        return Opaque(FAMILY, part, UNREADABLE, extra=extra_of({PART: True}), at=Where(at))
+    if kind in _MEDIA:
+        return _MEDIA[kind](fields, placing)
     return Opaque(FAMILY, part, kind, extra=extra_of({**placing, PART: True}), at=Where(at))
 
 

@@ -9,10 +9,11 @@ from msgspec import structs
 
 from dragoman.dialects.bedrock.media import FORMATS, S3
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import Block, Media, Text, ToolResult
+from dragoman.model.blocks import Block, Media, Opaque, Text, ToolResult
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
+from dragoman.model.parts import left_out_line
 
 _ALIASES = {
     "image/jpg": "image/jpeg",
@@ -24,7 +25,6 @@ _ALIASES = {
     "audio/x-wav": "audio/wav",
     "audio/wave": "audio/wav",
 }
-_NEVER_IN_RESULTS = ("audio",)
 LONGEST_NAME = 200
 _FILLER = "."
 
@@ -56,17 +56,14 @@ def _fitted(block: Block, last: bool, notes: Notes) -> Block | None:
     if isinstance(block, Media):
         return _media(block, last, notes)
     if isinstance(block, ToolResult) and any(isinstance(part, Media) for part in block.content):
-        content = tuple(kept for part in block.content if (kept := _part(part, last, notes)) is not None)
+        content = tuple(kept for part in block.content if (kept := _part(part, notes)) is not None)
         return block if content == block.content else structs.replace(block, content=content)
     return block
 
 
-def _part(part, last: bool, notes: Notes):  # type: ignore[no-untyped-def]  # a part of a result, and one back
-    if not isinstance(part, Media):
-        return part
-    if part.kind in _NEVER_IN_RESULTS:
-        return _left_out(part, f"{part.kind} in a tool result", last, notes)
-    return _media(part, last, notes)
+def _part(part: Text | Media | Opaque, notes: Notes) -> Text | Media | Opaque | None:
+    """A part of a result: what a tool gave is never refused."""
+    return _media(part, False, notes) if isinstance(part, Media) else part
 
 
 def _media(media: Media, last: bool, notes: Notes) -> Media | Text | None:
@@ -99,7 +96,7 @@ def _left_out(media: Media, what: str, last: bool, notes: Notes) -> Text:
     if last:
         raise Unrepresentable(f"the service takes no {what}", at=media.at.path)
     notes.dropped("media.replaced", media.at.path, f"the service takes no {what}; a line of text stands for it")
-    return Text(f"[{media.kind} left out: this model cannot take it]", cache=media.cache, at=media.at)
+    return Text(left_out_line(media), cache=media.cache, at=media.at)
 
 
 class NameDocuments:

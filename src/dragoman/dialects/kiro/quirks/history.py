@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from dragoman.dialects.kiro.nodes import joined
 from dragoman.dialects.kiro.quirks.results import NO_OUTPUT
 from dragoman.dialects.kiro.quirks.thinking import replayable, wrapped
 from dragoman.model.blocks import Block, Media, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
+from dragoman.model.parts import joined
 
 RESULTS_ONLY = "Tool results provided."
 IMAGE_ONLY = "(image)"

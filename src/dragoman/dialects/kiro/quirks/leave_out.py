@@ -1,24 +1,20 @@
-"""Tools that cannot be offered here: their calls, their results and what a server ran itself become text (D13)."""
+"""Tools that cannot be offered here: their calls and their results become text (D13)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from msgspec import structs
 
-from dragoman.dialects.kiro.nodes import FAMILY, called, joined
-from dragoman.model.blocks import Block, Opaque, Text, ToolCall, ToolResult
+from dragoman.dialects.kiro.nodes import FAMILY, called
+from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResult
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
-from dragoman.wire import jsonio
-from dragoman.wire.jsonio import Json
+from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE, as_text, joined
 
 REFUSED = frozenset({"web_search", "websearch"})
-_CALLS = ("server_tool_use", "mcp_tool_use", "_call")
-_RESULTS = ("tool_result", "_call_output")
-_TELLING = frozenset({"text", "title", "url", "stdout", "stderr", "error_code", "query", "message", "output"})
 
 
 class LeaveOut:
@@ -34,7 +30,7 @@ class LeaveOut:
         before = len(notes)
         tools, gone = self._tools(conversation, notes)
         messages = conversation.messages
-        if not gone.isdisjoint(names := called(conversation)) or Opaque in conversation.kinds or _any_refused(names):
+        if not gone.isdisjoint(names := called(conversation)) or _any_refused(names):
             history = _History(gone, notes)
             messages = tuple([history.message(message) for message in messages])
         if len(notes) == before:
@@ -84,17 +80,15 @@ class _History:
         self._told: dict[str, str] = {}  # ids of calls that became text, and what they called
 
     def message(self, message: Message) -> Message:
-        blocks = tuple([told for block in message.blocks for told in self._block(block, message.role)])
+        blocks = tuple([told for block in message.blocks for told in self._block(block)])
         return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
 
-    def _block(self, block: Block, role: str) -> Iterable[Block]:
+    def _block(self, block: Block) -> Iterable[Block]:
         match block:
             case ToolCall():
                 return (self._call(block),)
             case ToolResult():
                 return self._result(block)
-            case Opaque(family=family) if family != FAMILY and role == "assistant":
-                return self._served(block)
             case _:
                 return (block,)
 
@@ -111,37 +105,16 @@ class _History:
         if name is None:
             return (result,)
         self._notes.changed("kiro.tools.history", result.at.path, f"the result of {name} became text of its turn")
-        said = joined(part.text for part in result.content if isinstance(part, Text))
-        words = f"({name} {'failed' if result.is_error else 'gave'}: {said.strip() or 'nothing'})"
-        others = [part for part in result.content if not isinstance(part, Text)]
+        parts = [self._text(part) for part in result.content]
+        text = joined(part.text for part in parts if isinstance(part, Text))
+        words = f"({name} {'failed' if result.is_error else 'gave'}: {text.strip() or 'nothing'})"
+        others = [part for part in parts if isinstance(part, Media)]
         return (Text(words, at=result.at), *others)
 
-    def _served(self, block: Opaque) -> Iterable[Block]:
-        kind = block.kind
-        if kind.endswith(_CALLS):
-            words = f"({_name(block) or kind} was used with {_gist(block.data)})"
-        elif kind.endswith(_RESULTS):
-            words = f"({kind.removesuffix('_tool_result')} gave: {_gist(block.data)})"
-        else:
-            return (block,)
-        self._notes.changed("kiro.tools.history", block.at.path, f"{kind} became text of its turn")
-        return (Text(words, at=block.at),)
-
-
-def _gist(data: Json) -> str:
-    """What people can read of a block that a server made: no ids, no sealed content."""
-    if isinstance(data, dict) and isinstance(data.get("input"), dict):
-        return jsonio.encode(data["input"]).decode()
-    return joined(_leaves(data)) or "nothing to read"
-
-
-def _leaves(data: Json) -> Iterator[str]:
-    pending: list[tuple[str, Json]] = [("", data)]
-    while pending:
-        name, value = pending.pop()
-        if isinstance(value, dict):
-            pending.extend(reversed(value.items()))
-        elif isinstance(value, list):
-            pending.extend((name, each) for each in reversed(value))
-        elif isinstance(value, str) and name in _TELLING:
-            yield value
+    def _text(self, part: Text | Media | Opaque) -> Text | Media:
+        if not isinstance(part, Opaque):
+            return part
+        if part.kind == UNREADABLE:
+            self._notes.dropped("result.unreadable_media", part.at.path, UNREADABLE_NOTE)
+            return Text(UNREADABLE_LINE, at=part.at)
+        return as_text(part, self._notes, "kiro.tools.history")

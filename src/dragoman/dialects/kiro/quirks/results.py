@@ -13,9 +13,9 @@ from dragoman.model.blocks import Block, Media, Opaque, Text, ToolResult
 from dragoman.model.conversation import Conversation, Inventory, Message
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
+from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, as_text
 
 NO_OUTPUT = "(no output)"
-_UNREADABLE = "unreadable media"  # the kind of what readers put in the place of media they cannot read (D2)
 
 
 class ReadResults:
@@ -46,14 +46,14 @@ def _are_read(held: Inventory) -> bool:
 
 
 def _result(result: ToolResult, notes: Notes) -> ToolResult:
-    content: list[Text | Media | Opaque] = []
+    content: list[Text | Media] = []
     for part in result.content:
         match part:
-            case Opaque(kind=kind) if kind == _UNREADABLE:
+            case Opaque(kind=kind) if kind == UNREADABLE:
                 notes.dropped("kiro.result.malformed", part.at.path, "a part that cannot be read was left out")
                 _log("kiro.result.malformed", part.at.path, result)
-            case Opaque(kind=kind):
-                notes.dropped("kiro.result.not_text", part.at.path, f"{kind or 'a part'} is no text; it was left out")
+            case Opaque():
+                content.append(as_text(part, notes, "kiro.result.not_text"))
                 _log("kiro.result.not_text", part.at.path, result)
             case Media():
                 _log(
@@ -62,8 +62,10 @@ def _result(result: ToolResult, notes: Notes) -> ToolResult:
                 content.append(part)
             case _:
                 content.append(part)
-    if any(isinstance(part, Media) or part.text.strip() for part in content if not isinstance(part, Opaque)):
-        return result if len(content) == len(result.content) else structs.replace(result, content=tuple(content))
+    if any(isinstance(part, Media) or part.text.strip() for part in content):
+        return result if tuple(content) == result.content else structs.replace(result, content=tuple(content))
+    if any(isinstance(part, Opaque) for part in result.content):
+        return structs.replace(result, content=(Text(UNREADABLE_LINE, at=result.at),))
     rule = "kiro.result.missing" if result.at.bare else "kiro.result.empty"
     what = "has no content" if result.at.bare else "says nothing"
     notes.added(rule, result.at.path, f"the result {what}; it is given as {NO_OUTPUT!r}")

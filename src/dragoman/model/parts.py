@@ -1,0 +1,341 @@
+"""What a content part says as text: the one answer for every filter whose target cannot carry the part (D1, D9).
+
+A part is JSON of any shape: a part of a known dialect, of MCP, of a tool's own making, or a malformed one. Every string
+in it is kept, except base64 data and sealed content, which `Said.left_out` names.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+from dragoman.errors import DragomanError, MalformedRequest, Unrepresentable
+from dragoman.model.blocks import Extra, Media, Opaque, Text, Where
+from dragoman.model.naming import to_keep
+from dragoman.model.notes import Notes
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
+
+UNREADABLE = "unreadable media"  # the `kind` of an Opaque that stands for media which a reader could not read (D2)
+UNREADABLE_LINE = "[media left out: it cannot be read]"
+UNREADABLE_NOTE = "media that cannot be read was left out"
+
+# Fields that hold what a part says, in the order in which they are read.
+_FOLLOWED = ("text", "content", "json", "resource", "value", "source", "document", "searchResult")
+# Fields that say what a part is about. Their strings stand before its text, each on a line of its own.
+_HEADINGS = ("title", "name", "filename", "source", "url", "uri", "description")
+_WORDS = frozenset({"text", "content"})  # an object of these alone that are empty says nothing
+_TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
+# Fields that say nothing to a model. A note names those of the second set.
+_SILENT = frozenset({"type", "cache_control", "citations"})
+_LABELS = frozenset({"id", "tool_use_id", "tool_call_id", "call_id", "toolUseId", "mimeType", "media_type"})
+_DEEPEST = 60  # levels of nesting that are followed; what lies deeper is given as JSON
+_BASE64 = re.compile(r"(?:data:[^,]{0,200};base64,)?[A-Za-z0-9+/_-]{512,}={0,2}")
+
+
+class Said(Struct, frozen=True):
+    """The text of a part.
+
+    `found`: the part has a field that says it; otherwise the text is the part's JSON. `left_out`: paths of base64 and
+    sealed data that the text does not hold. `labels`: names of ids and media types that it does not hold.
+    """
+
+    text: str
+    found: bool = True
+    left_out: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+
+
+def said(part: Json) -> Said:
+    """Return what a part says as text."""
+    reading = _Reading()
+    text = reading.text(part, "", 0)
+    found = not isinstance(part, dict) or _is_text(part) or any(_has(part, name) for name in _FOLLOWED)
+    return Said(text, found, tuple(reading.left_out), tuple(dict.fromkeys(reading.labels)))
+
+
+def _said(part: Json, blame: type[DragomanError], at: Where) -> Said:
+    try:
+        return said(part)
+    except jsonio.JsonError as error:
+        raise blame(str(error), at=at.path) from None
+
+
+def beside(fields: Mapping[str, Json]) -> str:
+    """Return the JSON of fields that stand beside the text of a part; nothing if they say nothing."""
+    rest = {name: value for name, value in fields.items() if name not in _SILENT and _says(value)}
+    return _json(rest) if rest else ""
+
+
+def joined(texts: Iterable[str]) -> str:
+    """Join texts with a newline, except where either side of the seam has white space already (D1)."""
+    pieces: list[str] = []
+    last = ""
+    for text in texts:
+        if not text:
+            continue
+        if last and not last.isspace() and not text[0].isspace():
+            pieces.append("\n")
+        pieces.append(text)
+        last = text[-1]
+    return "".join(pieces)
+
+
+def as_text(block: Opaque, notes: Notes, rule: str = "foreign.as_text", words: Said | None = None) -> Text:
+    """Return a block as text, with the notes that say so. `words` are what it says, if the caller knows."""
+    what, at = block.kind or "a part", block.at.path
+    words = words or _said(block.data, Unrepresentable, block.at)
+    without = f", without its {', '.join(words.labels)}" if words.labels else ""
+    notes.changed(rule, at, f"{what} of {block.family} is given as text{without}")
+    for path in words.left_out:
+        notes.dropped("part.data", f"{at}.{path}" if at else path, f"data of {what} that is no text was left out")
+    return Text(words.text, cache=block.cache, at=block.at)
+
+
+def _has(part: Mapping[str, Json], name: str) -> bool:
+    return part.get(name) not in (None, "", [], {})
+
+
+def _is_text(part: Mapping[str, Json]) -> bool:
+    kind = part.get("type")
+    return isinstance(kind, str) and kind in _TEXT_TYPES
+
+
+def _json(value: object) -> str:
+    return jsonio.encode(value).decode()
+
+
+class _Reading:
+    """Reads one part and collects the paths of what its text does not hold."""
+
+    def __init__(self) -> None:
+        self.left_out: list[str] = []
+        self.labels: list[str] = []
+
+    def text(self, value: Json, path: str, depth: int) -> str:
+        if isinstance(value, list):
+            return joined([self.text(each, f"{path}{place}", depth) for place, each in _flat(value)])
+        if isinstance(value, dict):
+            return _json(value) if depth > _DEEPEST else self._object(value, path, depth + 1)
+        return "" if value is None else value if isinstance(value, str) else _json(value)
+
+    def _object(self, part: dict[str, Json], path: str, depth: int) -> str:
+        headings = [name for name in _HEADINGS if isinstance(part.get(name), str)]
+        followed = [name for name in _FOLLOWED if _has(part, name) and name not in headings]
+        if part.get("type") == "text" and isinstance(part.get("data"), str):  # the source of a document
+            followed.append("data")
+        if not followed and not _is_text(part):
+            if part and part.keys() <= _WORDS:
+                return ""
+            return _json(self.shown(part, path, depth))
+        words = [str(part[name]) for name in headings]
+        words += [self._followed(part, name, _step(path, name), depth) for name in followed]
+        rest: dict[str, Json] = {}
+        for name, value in part.items():
+            if name in _LABELS and isinstance(value, str):
+                self.labels.append(name)
+            elif name not in followed and name not in headings and name not in _SILENT and _says(value):
+                rest[name] = self.shown(value, _step(path, name), depth)
+        text = joined([*words, *([_json(rest)] if rest else [])])
+        return text if text or _is_text(part) else _json(part)
+
+    def _followed(self, part: dict[str, Json], name: str, path: str, depth: int) -> str:
+        value = part[name]
+        if name == "json" and not isinstance(value, str):  # data, not parts: what it holds has no other meaning
+            return _json(self.shown(value, path, depth))
+        return self.text(value, path, depth)
+
+    def shown(self, value: Json, path: str, depth: int) -> Json:
+        """Return the value with a few words in the place of base64 data."""
+        if isinstance(value, str) and _BASE64.fullmatch(value):
+            self.left_out.append(path)
+            return f"[{len(value)} characters of base64 left out]"
+        if depth > _DEEPEST:
+            return value
+        if isinstance(value, list):
+            return [self.shown(each, f"{path}[{index}]", depth + 1) for index, each in enumerate(value)]
+        if isinstance(value, dict):
+            return {name: self.shown(each, _step(path, name), depth + 1) for name, each in value.items()}
+        return value
+
+
+def _flat(values: list[Json]) -> Iterator[tuple[str, Json]]:
+    """The values of a list and of the lists in it, however deep, each with its place."""
+    pending = [(f"[{index}]", each) for index, each in reversed([*enumerate(values)])]
+    while pending:
+        place, value = pending.pop()
+        if isinstance(value, list):
+            pending += [(f"{place}[{index}]", each) for index, each in reversed([*enumerate(value)])]
+        else:
+            yield place, value
+
+
+def _step(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _says(value: Json) -> bool:
+    return value not in (None, False, "", [], {})
+
+
+# --- what a provider ran itself
+
+_CALLS = ("server_tool_use", "mcp_tool_use", "_call", "executableCode", "toolCall")
+_RESULTS = ("tool_result", "_call_output", "_grounding_result", "codeExecutionResult", "toolResponse")
+# Names of fields whose strings need no label.
+_BARE = frozenset({"text", "title", "url", "stdout", "stderr", "query", "message", "output", "content", "code", "data"})
+_UNSAID = frozenset({*_SILENT, *_LABELS, "status", "caller", "index", "language"})
+
+
+def served(block: Opaque) -> Said | None:
+    """Return the words for a tool that a provider ran itself, or for what it gave; None for any other block.
+
+    The words are prose: text that looks like a call teaches a model to write calls as text.
+    """
+    kind, data = block.kind, _unwrapped(block.data)
+    if not kind.endswith(_CALLS + _RESULTS) or not isinstance(data, dict):
+        return None
+    left_out: list[str] = []
+    name = data.get("name")
+    given = data.get("input")
+    if kind.endswith(_RESULTS):
+        tool = kind.removesuffix("_tool_result").removesuffix("_call_output")
+        words = joined(_lines(data, "", "", left_out)) or "nothing to read"
+        return Said(f"({tool} gave: {words})", left_out=tuple(left_out))
+    tool = name if isinstance(name, str) and name else kind.removesuffix("_call")
+    if isinstance(given, dict):
+        return Said(f"({tool} was used with {_json(given)})")
+    rest = {each: value for each, value in data.items() if each != "name"}
+    words = joined(_lines(rest, "", "", left_out)) or "nothing to read"
+    return Said(f"({tool} was used with {words})", left_out=tuple(left_out))
+
+
+def _unwrapped(data: Json) -> Json:
+    """The one object that an object holds, as those of Bedrock and Gemini do."""
+    if isinstance(data, dict) and len(data) == 1:
+        inner = next(iter(data.values()))
+        return inner if isinstance(inner, dict) else data
+    return data
+
+
+def _lines(value: Json, name: str, path: str, left_out: list[str], depth: int = 0) -> Iterator[str]:
+    """What people can read of a value, one line for each string or number: no ids, no sealed content."""
+    if isinstance(value, dict | list) and depth > _DEEPEST:
+        yield _json(value)
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            if key not in _UNSAID:
+                yield from _lines(each, key, _step(path, key), left_out, depth + 1)
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from _lines(each, name, f"{path}[{index}]", left_out, depth + 1)
+    elif not _says(value):
+        return
+    elif name.startswith("encrypted") or (isinstance(value, str) and _BASE64.fullmatch(value)):
+        left_out.append(path)
+    else:
+        words = value if isinstance(value, str) else _json(value)
+        yield words if name in _BARE else f"{name}: {words}"
+
+
+# --- parts of tool results in forms that the client's dialect does not have
+
+_KINDS: Mapping[str, Literal["image", "audio", "video"]] = {"image": "image", "audio": "audio", "video": "video"}
+_SOURCES: Mapping[str, tuple[Literal["base64", "url", "text", "file"], str]] = {
+    "base64": ("base64", "data"),
+    "url": ("url", "url"),
+    "text": ("text", "data"),
+    "file": ("file", "file_id"),
+}
+
+
+def loose_part(family: str, value: Json, at: Where, kind: str = "") -> Text | Media | Opaque:
+    """Return a part of a tool result that its dialect does not know.
+
+    It is media if it has the form of MCP's or Anthropic's, and whole for its own family if it says what it is (`kind`),
+    or if its text would hold less than it does.
+    """
+    if isinstance(value, dict):
+        if (media := loose_media(family, value, at)) is not None:
+            return media
+        words = _said(value, MalformedRequest, at)
+        if kind or words.labels or words.left_out:
+            return Opaque(family, value, kind, at=at)
+        return Text(words.text, at=at)
+    return Text(_said(value, MalformedRequest, at).text, at=at)
+
+
+def unreadable(family: str, part: Mapping[str, Json], kind: str, at: Where) -> Media | Opaque:
+    """Return the part that stands for media which its dialect cannot read: media of another form, or words, or nothing
+    that anybody can read."""
+    if (media := loose_media(family, part, at)) is not None:
+        return media
+    source = part.get("source")
+    worded = any(_has(part, name) for name in ("text", "content")) or (isinstance(source, dict) and "content" in source)
+    return Opaque(family, dict(part), kind if worded else UNREADABLE, at=at)
+
+
+def loose_media(family: str, part: Mapping[str, Json], at: Where) -> Media | None:
+    """Return the media in a part of MCP's form, or with a `source` as Anthropic has it; None if it is no such part.
+
+    Tools give their results in these forms whatever dialect the client speaks. What else the part says is kept for the
+    family.
+    """
+    match part:
+        case {"type": "image" | "audio" | "video" as kind, "data": str(data), "mimeType": str(mime), **rest}:
+            return _media(str(kind), mime, "base64", data, "", family, rest, at)
+        case {"type": "resource", "resource": {"blob": str(data), "mimeType": str(mime), **inner}, **rest}:
+            name = inner.get("uri", "")
+            return _media(mime.partition("/")[0], mime, "base64", data, str(name), family, rest, at)
+        case {"type": "image" | "document" as kind, "source": {"type": str(form), **source}, **rest} if (
+            form in _SOURCES
+        ):
+            return _sourced(str(kind), str(form), source, family, rest, at)
+    return None
+
+
+def _sourced(
+    kind: str, form: str, source: dict[str, Json], family: str, rest: dict[str, Json], at: Where
+) -> Media | None:
+    how, field = _SOURCES[form]
+    usual = "text/plain" if how == "text" else ""
+    mime, data, title = source.get("media_type", usual), source.get(field), rest.pop("title", "")
+    if not (isinstance(mime, str) and isinstance(data, str) and isinstance(title, str) and data):
+        return None
+    if how == "text" and kind != "document":
+        return None
+    return _media(kind, mime, how, data, title, family, rest, at)
+
+
+def _media(
+    kind: str,
+    mime: str,
+    how: Literal["base64", "url", "text", "file"],
+    data: str,
+    name: str,
+    family: str,
+    rest: dict[str, Json],
+    at: Where,
+) -> Media | None:
+    if how == "base64" and not (mime and _is_base64(data)):
+        return None
+    extra = Extra(family, to_keep(rest)) if rest else None
+    return Media(_KINDS.get(kind, "document"), mime, how, data, name, extra=extra, at=at)
+
+
+def _is_base64(data: str) -> bool:
+    try:
+        return bool(binascii.a2b_base64(data.encode("ascii"), strict_mode=True))
+    except ValueError:
+        return False
+
+
+def left_out_line(media: Media) -> str:
+    """Return the line of text that stands for media which the target cannot take."""
+    name = f" {media.name!r}" if media.name else ""
+    address = f" ({media.data})" if media.how in ("url", "file") else ""
+    return f"[{media.kind}{name}{address} left out: this model cannot take it]"

@@ -1,0 +1,247 @@
+"""What a part says as text (L1), and what a provider ran itself in history (L34)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import dragoman.dialects as registry
+from dragoman.model.blocks import Media, Opaque, Where
+from dragoman.model.notes import Note
+from dragoman.model.parts import Said, loose_media, said, served
+from dragoman.translate import plan
+from dragoman.wire import jsonio
+
+Body = dict[str, Any]
+LONG = "QUJD" * 200
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        (None, ""),
+        ("a", "a"),
+        (7, "7"),
+        (True, "true"),
+        (["a", ["b", [None, "c"]]], "a\nb\nc"),
+        ([" a ", "b"], " a b"),
+        ({"type": "text"}, ""),
+        ({"type": "text", "text": None}, ""),
+        ({"text": ""}, ""),
+        ({"type": "text", "text": "a"}, "a"),
+        ({"type": "text", "text": [{"type": "text", "text": "a"}, "b"]}, "a\nb"),
+        ({"type": "text", "content": "a"}, "a"),
+        ({"type": "output_text", "text": "a"}, "a"),
+        ({"type": "json", "json": {"text": "a", "n": 1}}, '{"text":"a","n":1}'),
+        ({"type": "json", "json": "a"}, "a"),
+        ({"type": "resource", "resource": {"text": "a"}}, "a"),
+        ({"type": "resource", "resource": {"uri": "file:///x", "text": "a"}}, "file:///x\na"),
+        ({"type": "x", "value": {"text": "a"}}, "a"),
+        ({"type": "tool_result", "content": [{"type": "text", "text": "a"}]}, "a"),
+        ({"type": "search_result", "source": "S", "title": "T", "content": [{"type": "text", "text": "a"}]}, "T\nS\na"),
+        ({"type": "document", "title": "T", "source": {"type": "content", "content": [{"text": "a"}]}}, "T\na"),
+        ({"type": "document", "source": {"type": "text", "data": "a"}}, "a"),
+        ({"searchResult": {"source": "S", "title": "T", "content": [{"text": "a"}]}}, "T\nS\na"),
+        ({"type": "x"}, '{"type":"x"}'),
+        ({"type": "x", "content": []}, '{"type":"x","content":[]}'),
+        ({"type": "x", "y": "a"}, '{"type":"x","y":"a"}'),
+        ({"type": "x", "content": "a", "y": "b"}, 'a\n{"y":"b"}'),
+    ],
+)
+def test_l1_what_a_part_says(part: Any, text: str) -> None:
+    assert said(part).text == text
+
+
+def test_data_that_is_no_text_is_left_out_and_named() -> None:
+    words = said({"type": "x", "content": ["a"], "y": [{"z": LONG}]})
+    assert words == Said('a\n{"y":[{"z":"[800 characters of base64 left out]"}]}', left_out=("y[0].z",))
+    assert said(LONG).text == LONG
+
+
+def test_labels_are_named() -> None:
+    words = said({"type": "tool_result", "tool_use_id": "t", "content": {"mimeType": "text/plain", "text": "a"}})
+    assert words == Said("a", labels=("mimeType", "tool_use_id"))
+
+
+@pytest.mark.parametrize("depth", [10, 900])
+def test_depth_is_no_hindrance(depth: int) -> None:
+    value: Any = "deep"
+    for _ in range(depth):
+        value = [value]
+    assert said({"type": "x", "content": value}).text == "deep"
+
+
+@pytest.mark.parametrize(
+    ("part", "kind", "how"),
+    [
+        ({"type": "image", "data": "aGk=", "mimeType": "image/png"}, "image", "base64"),
+        ({"type": "audio", "data": "aGk=", "mimeType": "audio/wav"}, "audio", "base64"),
+        ({"type": "resource", "resource": {"blob": "aGk=", "mimeType": "image/png"}}, "image", "base64"),
+        ({"type": "resource", "resource": {"blob": "aGk=", "mimeType": "application/pdf"}}, "document", "base64"),
+        (
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}},
+            "image",
+            "base64",
+        ),
+        ({"type": "image", "source": {"type": "url", "url": "https://x/y"}}, "image", "url"),
+        ({"type": "document", "source": {"type": "text", "data": "words"}}, "document", "text"),
+        ({"type": "image", "data": "?", "mimeType": "image/png"}, None, ""),
+        ({"type": "image", "source": {"data": "base64data"}}, None, ""),
+        ({"type": "text", "text": "a"}, None, ""),
+    ],
+)
+def test_media_in_the_form_of_another_protocol(part: Body, kind: str | None, how: str) -> None:
+    media = loose_media("openai", part, Where())
+    assert (media.kind, media.how) == (kind, how) if isinstance(media, Media) else kind is None
+
+
+# --- L34: what a provider ran itself
+
+FOUND = {"type": "web_search_result", "url": "https://found", "title": "Title", "encrypted_content": "SECRET"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "words"),
+    [
+        (
+            "server_tool_use",
+            {"name": "web_search", "input": {"query": "q"}},
+            '(web_search was used with {"query":"q"})',
+        ),
+        ("web_search_tool_result", {"content": [FOUND]}, "(web_search gave: https://found\nTitle)"),
+        (
+            "web_search_tool_result",
+            {"content": {"type": "web_search_tool_result_error", "error_code": "unavailable"}},
+            "(web_search gave: error_code: unavailable)",
+        ),
+        (
+            "web_fetch_tool_result",
+            {
+                "content": {
+                    "url": "https://page",
+                    "content": {"title": "T", "source": {"type": "text", "media_type": "text/plain", "data": "words"}},
+                }
+            },
+            "(web_fetch gave: https://page\nT\nwords)",
+        ),
+        (
+            "bash_code_execution_tool_result",
+            {"content": {"stdout": "42", "stderr": "", "return_code": 1, "content": [{"file_id": "file_1"}]}},
+            "(bash_code_execution gave: 42\nreturn_code: 1\nfile_id: file_1)",
+        ),
+        ("mcp_tool_use", {"name": "find", "server_name": "s", "input": {}}, "(find was used with {})"),
+        ("mcp_tool_result", {"content": [{"type": "text", "text": "a"}]}, "(mcp gave: a)"),
+        (
+            "web_search_call",
+            {"id": "ws", "status": "completed", "action": {"type": "search", "query": "q", "sources": [{"url": "U"}]}},
+            "(web_search was used with q\nU)",
+        ),
+        (
+            "file_search_call",
+            {"queries": ["q"], "results": [{"filename": "f.md", "text": "a"}]},
+            "(file_search was used with queries: q\nfilename: f.md\na)",
+        ),
+        (
+            "code_interpreter_call",
+            {"code": "1+1", "outputs": [{"type": "logs", "logs": "2"}]},
+            "(code_interpreter was used with 1+1\nlogs: 2)",
+        ),
+        (
+            "mcp_call",
+            {"name": "find", "arguments": '{"a":1}', "output": "b", "error": None},
+            '(find was used with arguments: {"a":1}\nb)',
+        ),
+        ("image_generation_call", {"result": LONG}, "(image_generation was used with nothing to read)"),
+        ("executableCode", {"executableCode": {"code": "1+1"}}, "(executableCode was used with 1+1)"),
+        (
+            "codeExecutionResult",
+            {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "2"}},
+            "(codeExecutionResult gave: outcome: OUTCOME_OK\n2)",
+        ),
+        ("server_tool_use", {"toolUse": {"name": "nova_code", "input": {"a": 1}}}, '(nova_code was used with {"a":1})'),
+        ("x_widget", {"text": "a"}, None),
+    ],
+)
+def test_l34_the_words_for_what_a_provider_ran(kind: str, data: Any, words: str | None) -> None:
+    found = served(Opaque("x", data, kind))
+    assert (found.text if found else None) == words
+
+
+ANTHROPIC: Body = {
+    "model": "m",
+    "max_tokens": 9,
+    "messages": [
+        {"role": "user", "content": "go"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "QUERY"}},
+                {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [FOUND]},
+                {"type": "text", "text": "So."},
+            ],
+        },
+        {"role": "user", "content": "next"},
+    ],
+}
+RESPONSES: Body = {
+    "model": "m",
+    "input": [
+        {"role": "user", "content": "go"},
+        {
+            "type": "web_search_call",
+            "id": "ws_1",
+            "status": "completed",
+            "action": {"type": "search", "query": "QUERY", "sources": [{"type": "url", "url": "https://found"}]},
+        },
+        {"role": "assistant", "content": [{"type": "output_text", "text": "So.", "annotations": []}]},
+        {"role": "user", "content": "next"},
+    ],
+}
+GEMINI: Body = {
+    "model": "models/gemini-3-pro-preview",
+    "contents": [
+        {"role": "user", "parts": [{"text": "go"}]},
+        {
+            "role": "model",
+            "parts": [
+                {"executableCode": {"language": "PYTHON", "code": "QUERY"}},
+                {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "https://found"}},
+                {"text": "So."},
+            ],
+        },
+        {"role": "user", "parts": [{"text": "next"}]},
+    ],
+}
+SEARCH = {"toolUseId": "s1", "name": "nova_grounding", "type": "server_tool_use", "input": {"query": "QUERY"}}
+FINDING = {"toolUseId": "s1", "type": "nova_grounding_result", "content": [{"json": {"url": "https://found"}}]}
+BEDROCK: Body = {
+    "modelId": "amazon.nova-pro-v1:0",
+    "messages": [
+        {"role": "user", "content": [{"text": "go"}]},
+        {"role": "assistant", "content": [{"toolUse": SEARCH}, {"toolResult": FINDING}, {"text": "So."}]},
+        {"role": "user", "content": [{"text": "next"}]},
+    ],
+}
+
+
+def translated(source: str, target: str, body: Body) -> tuple[str, tuple[Note, ...]]:
+    client, upstream = registry.get(source), registry.get(target)
+    asked = client.codec.parse_request(client.binding.unwrap(body))
+    made = plan(client, upstream, asked)
+    return jsonio.encode(made.call().body).decode(), made.notes
+
+
+@pytest.mark.parametrize("target", ["anthropic", "openai", "responses", "bedrock", "gemini", "kiro"])
+@pytest.mark.parametrize(
+    ("source", "body"),
+    [("anthropic", ANTHROPIC), ("responses", RESPONSES), ("gemini", GEMINI), ("bedrock", BEDROCK)],
+    ids=["anthropic", "responses", "gemini", "bedrock"],
+)
+def test_l34_history_keeps_what_a_provider_found_with_its_sources(source: str, body: Body, target: str) -> None:
+    sent, notes = translated(source, target, body)
+    assert "QUERY" in sent
+    assert "https://found" in sent
+    assert ("SECRET" in sent) == (source == target == "anthropic")
+    as_text = [note for note in notes if note.rule == "foreign.as_text"]
+    assert bool(as_text) == (source != target)
