@@ -77,11 +77,45 @@ class Node(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     at: Where = NOWHERE
 
 
+class ShownTool(Struct, frozen=True, tag=True):
+    """The model is shown the definition of a tool, which stands among the conversation's tools."""
+
+    name: str
+
+
+class ToolChange(Struct, frozen=True, tag=True):
+    """From this place on a tool is offered to the model, or no longer."""
+
+    name: str
+    offered: bool = True
+
+
+class ClientTool(Struct, frozen=True, tag=True):
+    """A tool of a family's own shape that the client runs: any family can offer it as a function."""
+
+    name: str
+    description: str = ""
+    schema: Mapping[str, Json] = {}
+
+
+class Summary(Struct, frozen=True, tag=True):
+    """A text that stands for the conversation before it."""
+
+    text: str
+
+
+class Untranslatable(Struct, frozen=True, tag=True):
+    """Without this the conversation means something else, and no other family can say it: the request is refused."""
+
+    reason: str
+
+
 class Opaque(Node, frozen=True):
     """What the model has no name for, whole, with the family that can read it.
 
     `kind` is for people; `text` is what it says, if it says something, for families that cannot read it. An `echo` says
-    what the rest of the conversation says too: nothing is lost without it.
+    what the rest of the conversation says too: nothing is lost without it. `means` is what it does to the conversation,
+    in terms that hold for every family; the filter `tools_in_history` reads it.
     """
 
     family: str
@@ -90,6 +124,7 @@ class Opaque(Node, frozen=True):
     cache: Cache | None = None
     text: str = ""
     echo: bool = False
+    means: tuple[Meaning, ...] = ()
 
 
 class Text(Node, frozen=True):
@@ -135,3 +170,4 @@ class ToolResult(Node, frozen=True):
 
 
 Block: TypeAlias = Text | Reasoning | Media | ToolCall | ToolResult | Opaque
+Meaning: TypeAlias = ShownTool | ToolChange | ClientTool | Summary | Untranslatable | ToolCall | ToolResult

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dragoman.dialects.anthropic.meanings import is_no_op, meaning_of, words_of_search
 from dragoman.errors import DragomanError
 from dragoman.model.blocks import Cache, Extra, Opaque, Where
 from dragoman.model.naming import OUTER, of_the_node, to_keep
@@ -74,7 +75,9 @@ def opaque(fields: Fields, kind: str) -> Opaque:
     """The whole object, of which nothing was taken yet; only its cache mark is read."""
     cache = take_cache(fields)
     data = fields.rest()
-    return Opaque(FAMILY, data, kind, cache, _words(data) if kind in _WORDED else "", at=Where(fields.at))
+    words = _words(data) if kind in _WORDED else words_of_search(kind, data)
+    means, echo = meaning_of(kind, data), is_no_op(kind, data)
+    return Opaque(FAMILY, data, kind, cache, words, echo, means, at=Where(fields.at))
 
 
 _WORDED = ("search_result", "document")  # they are text, in a shape of this dialect's own

@@ -25,6 +25,7 @@ from dragoman.dialects.responses.faults import failure_of
 from dragoman.dialects.responses.growing import CALLS, Item
 from dragoman.dialects.responses.nodes import FAMILY, IRREGULAR, JsonObject, extra_of, object_of, own_fields, text_of
 from dragoman.dialects.responses.reply import envelope_extra, parse_stop, upstream_blamed
+from dragoman.dialects.responses.tools import Declared
 from dragoman.dialects.responses.usage import parse_usage
 from dragoman.errors import BadFrame, Fault, MalformedRequest, MissingField, OutOfOrder, Truncated
 from dragoman.model.conversation import Conversation
@@ -69,6 +70,7 @@ class ResponsesDecoder:
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
     def __init__(self, asked: Conversation) -> None:
+        self._tools = Declared(asked.tools)
         self._items: dict[int, Item] = {}
         self._ids: dict[str, int] = {}  # of items, to their output_index
         self._begun = False
@@ -231,7 +233,7 @@ class ResponsesDecoder:
             if item is not None:
                 raise OutOfOrder(f"item {index} is done already", at=told.at)
             item = self._items[index] = Item(
-                index * _MOST_PARTS, kind, told, added=added, dense=index == len(self._items)
+                index * _MOST_PARTS, kind, told, self._tools, added=added, dense=index == len(self._items)
             )
             if isinstance(item_id := told.peek("id"), str):
                 self._ids[item_id] = index
