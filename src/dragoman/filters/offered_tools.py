@@ -6,14 +6,14 @@ The order never changes when the conversation grows, since tools stand before th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Literal
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import ClientTool, Opaque, ShownTool, ToolCall, ToolChange, ToolResult
+from dragoman.model.blocks import ClientTool, DefinedTool, Opaque, ShownTool, ToolCall, ToolChange, ToolResult
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.model.notes import Notes
 
@@ -23,56 +23,59 @@ _SEARCH = frozenset({"search", "find", "discover"})
 _TOOL = frozenset({"tool", "tools"})
 
 
-class Mentions(Struct, frozen=True):
-    """Tools that the history names: `order` by first mention; `shown` are those that a block shows or adds."""
+class Mentions:
+    """Where the history first names a tool (`named`), defines it (`defined`), and which tools it shows (`shown`)."""
 
-    order: Mapping[str, int]
-    shown: frozenset[str]
+    def __init__(self, messages: Iterable[Message]) -> None:
+        self.named: dict[str, int] = {}
+        self.defined: dict[str, int] = {}
+        self.shown: set[str] = set()
+        self._count = 0
+        for message in messages:
+            self._read(message.blocks)
+
+    def place(self, tool: ToolSpec) -> int:
+        """Where the model is first told of a tool that it is not told of from the start."""
+        places = self.defined if tool.offered == "later" else self.named
+        return places.get(tool.name, 0)
+
+    def _read(self, nodes: Iterable[object]) -> None:
+        for node in nodes:
+            match node:
+                case DefinedTool(name):
+                    self._note(self.defined, name)
+                    self._note(self.named, name)
+                case ToolCall(name=name):
+                    self._note(self.named, name)
+                case ShownTool(name) | ToolChange(name):
+                    self._note(self.named, name)
+                    self.shown.add(name)
+                case ToolResult(content=parts):
+                    self._read(parts)
+                case Opaque(means=means):
+                    self._read(means)
+                case _:
+                    pass
+
+    def _note(self, places: dict[str, int], name: str) -> None:
+        self._count += 1
+        places.setdefault(name, self._count)
 
 
-def mentioned(messages: Iterable[Message]) -> Mentions:
-    order: dict[str, int] = {}
-    shown: set[str] = set()
-    for message in messages:
-        for name, is_shown in _names(message.blocks):
-            order.setdefault(name, len(order))
-            if is_shown:
-                shown.add(name)
-    return Mentions(order, frozenset(shown))
-
-
-def _names(blocks: Iterable[object]) -> Iterable[tuple[str, bool]]:
-    for block in blocks:
-        match block:
-            case ToolCall(name=name):
-                yield name, False
-            case ShownTool(name) | ToolChange(name):
-                yield name, True
-            case ToolResult(content=parts):
-                yield from _names(parts)
-            case Opaque(means=means):
-                yield from _names(means)
-            case _:
-                pass
-
-
-def offered_tools(conversation: Conversation, known: Mentions | None, notes: Notes) -> tuple[ToolSpec | Opaque, ...]:
-    """The tools to send; `known` is what the history mentions, where it was looked through already.
+def offered_tools(conversation: Conversation, notes: Notes) -> tuple[ToolSpec | Opaque, ...]:
+    """The tools to send, in their order.
 
     A tool that is held back is left out only if the client runs a search that can find it and nothing names it yet.
     """
-    tools = _declared(conversation.tools)
+    tools = _once_each(_declared(conversation.tools), notes)
     held_back = [tool for tool in tools if isinstance(tool, ToolSpec) and tool.offered != "always"]
     if not held_back:
         return tools
-    mentions = known or mentioned(conversation.messages)
+    mentions = Mentions(conversation.messages)
     chosen = frozenset(conversation.tool_choice.names)
     search = _search(tools)
-    waiting = {
-        tool.name
-        for tool in held_back
-        if tool.name not in mentions.order and tool.name not in chosen and tool.name != PLACEHOLDER
-    }
+    known = mentions.named.keys() | chosen | {PLACEHOLDER}
+    waiting = {tool.name for tool in held_back if tool.offered == "found" and tool.name not in known}
     # Without a search tool that we know, a client that declares a tool only once it is found has none waiting.
     moves = search == "client" or (
         not search and not waiting and any(tool.name in mentions.shown for tool in held_back)
@@ -86,7 +89,7 @@ def offered_tools(conversation: Conversation, known: Mentions | None, notes: Not
         elif _is_left_out(tool, search == "client" and tool.name in waiting, chosen, notes):
             continue
         else:
-            place = (0, 0) if not moves else (1, 0) if tool.name in chosen else (2, mentions.order.get(tool.name, 0))
+            place = (0, 0) if not moves else (1, 0) if tool.name in chosen else (2, mentions.place(tool))
             sent = _loaded(tool, notes)
         places.append(place)
         kept.append(sent)
@@ -108,6 +111,29 @@ def _declared(tools: tuple[ToolSpec | Opaque, ...]) -> tuple[ToolSpec | Opaque, 
                     raise Unrepresentable(f"another tool is called {meaning.name}, too", at=tool.at.path)
                 declared.append(ToolSpec(meaning.name, meaning.description, meaning.schema, at=tool.at))
     return tuple(declared)
+
+
+def _once_each(tools: tuple[ToolSpec | Opaque, ...], notes: Notes) -> tuple[ToolSpec | Opaque, ...]:
+    """The tools, each defined once: as the tool list does; else as the last block that defines it, at its first place.
+
+    The tool list is what the client says now; blocks say what it said at the time.
+    """
+    if not any(isinstance(tool, ToolSpec) and tool.offered == "later" for tool in tools):
+        return tools
+    kept: list[ToolSpec | Opaque] = []
+    places: dict[str, int] = {}
+    for tool in tools:
+        if not isinstance(tool, ToolSpec) or tool.offered != "later" or tool.name not in places:
+            if isinstance(tool, ToolSpec):
+                places.setdefault(tool.name, len(kept))
+            kept.append(tool)
+            continue
+        first = kept[places[tool.name]]
+        which = "the one among the tools counts"
+        if isinstance(first, ToolSpec) and first.offered == "later":
+            kept[places[tool.name]], which = tool, "the last one counts"
+        notes.changed("tools.redefined", tool.at.path, f"{tool.name} is defined more than once; {which}")
+    return tuple(kept)
 
 
 def _search(tools: Sequence[ToolSpec | Opaque]) -> Literal["", "client", "server"]:

@@ -13,11 +13,12 @@ from itertools import groupby
 from msgspec import structs
 
 from dragoman.errors import Unrepresentable
-from dragoman.filters.offered_tools import mentioned, offered_tools
+from dragoman.filters.offered_tools import offered_tools
 from dragoman.filters.rename_tools import rename
 from dragoman.filters.wrap_text_tools import SCHEMA
 from dragoman.model.blocks import (
     Block,
+    DefinedTool,
     Media,
     Opaque,
     ShownTool,
@@ -53,7 +54,7 @@ class ToolsInHistory:
         nodes = (*held.others, *held.parts)
         messages = conversation.messages
         has_meaning = any(isinstance(node, Opaque) and node.means for node in nodes)
-        tools = offered_tools(conversation, mentioned(messages) if has_meaning else None, notes)
+        tools = offered_tools(conversation, notes)
         if has_meaning:
             history = _History(tools, self._target, self._family, notes)
             messages = tuple([told for message in messages for told in history.message(message)])
@@ -90,7 +91,8 @@ class _History:
             yield structs.replace(message, blocks=tuple(blocks))
 
     def _is_ours(self, block: Opaque) -> bool:
-        return bool(block.means) and not block.echo and block.family != self._family
+        says = any(not isinstance(meaning, DefinedTool) for meaning in block.means)
+        return says and not block.echo and block.family != self._family
 
     def _told(self, block: Opaque) -> Block:
         said: list[str] = []

@@ -77,6 +77,12 @@ class Node(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     at: Where = NOWHERE
 
 
+class DefinedTool(Struct, frozen=True, tag=True):
+    """The definition of a tool stands here; the conversation's tools hold it, too."""
+
+    name: str
+
+
 class ShownTool(Struct, frozen=True, tag=True):
     """The model is shown the definition of a tool, which stands among the conversation's tools."""
 
@@ -170,4 +176,6 @@ class ToolResult(Node, frozen=True):
 
 
 Block: TypeAlias = Text | Reasoning | Media | ToolCall | ToolResult | Opaque
-Meaning: TypeAlias = ShownTool | ToolChange | ClientTool | Summary | Untranslatable | ToolCall | ToolResult
+Meaning: TypeAlias = (
+    DefinedTool | ShownTool | ToolChange | ClientTool | Summary | Untranslatable | ToolCall | ToolResult
+)

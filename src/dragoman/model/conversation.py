@@ -48,6 +48,10 @@ class ToolSpec(Node, frozen=True):
     strict: bool | None = None
     offered: Literal["always", "found", "later"] = "always"
 
+    def defines_the_same(self, other: ToolSpec) -> bool:
+        """Whether a model would be shown the same; `name`s are taken to be equal."""
+        return (self.description, self.schema, self.strict) == (other.description, other.schema, other.strict)
+
 
 class ToolChoice(Struct, frozen=True):
     """Whether the model may (`auto`), must (`any`), must not (`none`) call, or must call `names` (`one`).

@@ -470,3 +470,31 @@ def test_l5_an_answer_names_the_tool_that_the_client_declared() -> None:
     frames = [b"event: %b\ndata: %b\n\n" % (each["type"].encode(), jsonio.encode(each)) for each in events]  # type: ignore[attr-defined, arg-type]
     told = b"".join(map(stream.feed, frames)) + stream.close()
     assert b'"name":"X"' in told and b"X__X" not in told
+
+
+# --- several definitions of one tool
+
+
+@FROM_ANTHROPIC
+def test_l3_of_several_definitions_in_the_history_the_last_counts_at_the_place_of_the_first(target: str) -> None:
+    again = definition("one")
+    again["tool"]["definition"]["description"] = "Changed."
+    blocks = [definition("one"), definition("one"), definition("two"), again]
+    made = sent_to(target, anthropic([USER, {"role": "system", "content": blocks}], [tool("Read")]))
+    assert names(made) == ["Read", "one", "two"]
+    assert [note.at for note in made.notes if note.rule == "tools.redefined"] == [
+        "messages[1].content[3].tool.definition"
+    ]
+    [one] = [each for each in made.sent.tools if isinstance(each, ToolSpec) and each.name == "one"]
+    assert one.description == "Changed."
+
+
+@FROM_RESPONSES
+def test_l3_the_tool_list_counts_before_a_definition_of_the_history(target: str) -> None:
+    found = {**OUTPUT, "tools": [function("X", description="Old."), function("Y")]}
+    asked = responses([ASKED, CALL, found], [SEARCH_TOOL, function("X")])
+    made = sent_to(target, asked)
+    assert names(made) == ["tool_search", "X", "Y"]
+    assert '"description":"It is X."' in said(made)
+    assert [note.at for note in made.notes if note.rule == "tools.redefined"] == ["input[2].tools[0]"]
+    at_home("responses", {"model": "m", "input": [ASKED, CALL, found], "tools": [SEARCH_TOOL, function("X")]})

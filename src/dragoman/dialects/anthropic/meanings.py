@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from dragoman.model.blocks import Meaning, ShownTool, Summary, ToolChange, Untranslatable
+from dragoman.model.blocks import DefinedTool, Meaning, ShownTool, Summary, ToolChange, Untranslatable
 from dragoman.model.conversation import Demand
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
@@ -78,6 +78,8 @@ def _change(data: Mapping[str, Json]) -> Iterator[Meaning]:
     definition = named.get("definition")
     named = definition if isinstance(definition, dict) else named
     name = named.get("name") or named.get("server_name") or named.get("mcp_server_name")
+    if isinstance(name, str) and isinstance(definition, dict):
+        yield DefinedTool(name)
     if isinstance(name, str):
         yield ToolChange(name, data.get("type") != "tool_removal")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, takewhile
 from typing import Literal
 
@@ -97,22 +97,30 @@ def conversation_of(call: Call, messages: tuple[Message, ...] | None = None, *, 
 
 
 def _with_added(conversation: Conversation) -> Conversation:
-    """The conversation with the tools that blocks of its messages define; of several definitions the last counts."""
-    added: dict[str, ToolSpec | Opaque] = {}
-    for block in conversation.inventory.others:
+    """The conversation with the tools that blocks of its messages define; what defines the same again is left out."""
+    known = {tool.name: tool for tool in conversation.tools if isinstance(tool, ToolSpec)}
+    added: list[ToolSpec | Opaque] = []
+    for definition in _definitions(conversation.inventory.others):
+        tool = _marked(_tool(definition))
+        if isinstance(tool, ToolSpec):
+            before = known.get(tool.name)
+            if before is not None and before.defines_the_same(tool):
+                continue
+            known[tool.name] = tool
+        added.append(tool)
+    if not added:
+        return conversation
+    return structs.replace(conversation, tools=(*conversation.tools, *added)).knowing(conversation)
+
+
+def _definitions(blocks: Iterable[Block]) -> Iterator[Fields]:
+    for block in blocks:
         if isinstance(block, Opaque) and block.means and isinstance(block.data, dict):
             for place, change in changes_in(block.kind, block.data):
                 inner = change.get("tool")
                 definition = inner.get("definition") if isinstance(inner, dict) else None
                 if isinstance(definition, dict):
-                    tool = _tool(Fields(definition, f"{block.at.path}{place}.tool.definition"))
-                    name = tool.name if isinstance(tool, ToolSpec) else f"{tool.kind} {len(added)}"
-                    added[name] = _marked(tool)
-    declared = {tool.name for tool in conversation.tools if isinstance(tool, ToolSpec)}
-    more = tuple([tool for name, tool in added.items() if name not in declared])
-    return (
-        structs.replace(conversation, tools=conversation.tools + more).knowing(conversation) if more else conversation
-    )
+                    yield Fields(definition, f"{block.at.path}{place}.tool.definition")
 
 
 def _marked(tool: ToolSpec | Opaque) -> ToolSpec | Opaque:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import structs
 
 from dragoman.dialects.responses.nodes import FAMILY, JsonObject, extra_of, object_of, own_fields, text_of
 from dragoman.dialects.responses.tools import ADDED, SEARCH, Declared, parse_tools, parted
-from dragoman.model.blocks import Block, Meaning, Opaque, ShownTool, Text, ToolCall, ToolChange, ToolResult, Where
+from dragoman.model.blocks import Block, DefinedTool, Meaning, Opaque, ShownTool, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Message, ToolSpec
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -23,28 +23,33 @@ _NOTHING_FOUND = "No tool was found."
 def with_added(tools: Sequence[ToolSpec | Opaque], messages: Iterable[Message]) -> tuple[ToolSpec | Opaque, ...]:
     """These tools, and those that items of the input bring: Codex's own model gets all of its tools so.
 
-    One that stands among `tools` counts as it stands there; of several definitions in items the last counts.
+    What says the same of a tool again is left out.
     """
-    added: dict[tuple[str, str], ToolSpec | Opaque] = {}
+    known = {parted(tool.extra, tool.name): tool for tool in tools if isinstance(tool, ToolSpec)}
+    added: list[ToolSpec | Opaque] = []
     for message in messages:
         for block in message.blocks:
             if isinstance(block, Opaque) and block.kind in (ADDING, FOUND) and block.family == FAMILY:
-                for tool in _tools_in(block):
-                    name = tool.name if isinstance(tool, ToolSpec) else f"{len(added)} {tool.kind}"
-                    added[parted(tool.extra, name)] = _marked(tool, block.kind)
-    named = {parted(tool.extra, tool.name) for tool in tools if isinstance(tool, ToolSpec)}
-    return (*tools, *(tool for name, tool in added.items() if name not in named))
+                added += _added(block, known)
+    return (*tools, *added)
 
 
 def _tools_in(item: Opaque) -> tuple[ToolSpec | Opaque, ...]:
     return parse_tools(Fields(item.data, item.at.path))
 
 
-def _marked(tool: ToolSpec | Opaque, kind: str) -> ToolSpec | Opaque:
-    extra = extra_of({**own_fields(tool.extra), ADDED: True})
-    if isinstance(tool, Opaque) or (kind == ADDING and tool.offered == "found"):
-        return structs.replace(tool, extra=extra)
-    return structs.replace(tool, extra=extra, offered="later")
+def _added(item: Opaque, known: dict[tuple[str, str], ToolSpec]) -> Iterator[ToolSpec | Opaque]:
+    for tool in _tools_in(item):
+        marked = structs.replace(tool, extra=extra_of({**own_fields(tool.extra), ADDED: True}))
+        if isinstance(marked, Opaque):
+            yield marked
+            continue
+        name = parted(tool.extra, marked.name)
+        before = known.get(name)
+        if before is None or not before.defines_the_same(marked):
+            waits = item.kind == ADDING and marked.offered == "found" and before is None
+            known[name] = marked if waits else structs.replace(marked, offered="later")
+            yield known[name]
 
 
 def resolved(
@@ -96,7 +101,7 @@ def _names(tools: Iterable[ToolSpec | Opaque], declared: Declared) -> list[str]:
 
 def _adding(item: Opaque, declared: Declared) -> tuple[Meaning, ...]:
     offered = [tool for tool in _tools_in(item) if isinstance(tool, ToolSpec) and tool.offered != "found"]
-    return tuple(map(ToolChange, _names(offered, declared)))
+    return tuple(map(DefinedTool, _names(offered, declared)))
 
 
 def _searching(item: Opaque, declared: Declared) -> tuple[Meaning, ...]:
@@ -113,14 +118,15 @@ def _found(item: Opaque, declared: Declared) -> tuple[Meaning, ...]:
     data = object_of(item.data)
     call_id = is_clients(data)
     if not call_id:
-        return ()
+        return tuple(map(DefinedTool, _names(_tools_in(item), declared)))
     parts: list[Text | Opaque] = []
     given = data.get("tools")
     for index, entry in enumerate(given if isinstance(given, list) else ()):
         at = f"{item.at.path}.tools[{index}]"
         names = _names(parse_tools(Fields({"tools": [entry]}, item.at.path)), declared)
         kind = text_of(object_of(entry).get("type")) or "tool"
-        parts.append(Opaque(FAMILY, entry, kind, means=tuple(map(ShownTool, names)), at=Where(at)))
+        means = (*map(DefinedTool, names), *map(ShownTool, names))
+        parts.append(Opaque(FAMILY, entry, kind, means=means, at=Where(at)))
     return (ToolResult(call_id, tuple(parts) or (Text(_NOTHING_FOUND),), at=item.at),)
 
 
