@@ -57,6 +57,11 @@ ORDER: tuple[_Maker, ...] = (
     lambda pair: None if pair.client.interleaves else filters.SerializeBlocks(calls_end=pair.upstream.calls_end),
     lambda pair: filters.SettleStop(pauses=pair.client.pauses or pair.client_family == pair.upstream_family),
     lambda pair: filters.CarrySeals(pair.client, pair.client_family, pair.upstream),
+    lambda pair: (
+        None
+        if pair.client_family == pair.upstream_family
+        else filters.ToolsInHistory(pair.upstream, pair.upstream_family)
+    ),
     lambda pair: filters.DropForeign(pair.client, pair.client_family, pair.upstream, pair.upstream_family),
     lambda pair: filters.WrapTextTools(native=pair.upstream.text_tools),
     lambda pair: filters.PairTools() if pair.upstream.paired_results else None,

@@ -20,6 +20,7 @@ from dragoman.filters.serialize_blocks import SerializeBlocks
 from dragoman.filters.settle_stop import SettleStop
 from dragoman.filters.settle_thinking import SettleThinking
 from dragoman.filters.think_tags import ThinkTags
+from dragoman.filters.tools_in_history import ToolsInHistory
 from dragoman.filters.wrap_text_tools import WrapTextTools
 
 __all__ = [
@@ -38,5 +39,6 @@ __all__ = [
     "SettleStop",
     "SettleThinking",
     "ThinkTags",
+    "ToolsInHistory",
     "WrapTextTools",
 ]

@@ -77,11 +77,51 @@ class Node(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     at: Where = NOWHERE
 
 
+class DefinedTool(Struct, frozen=True, tag=True):
+    """The definition of a tool stands here; the conversation's tools hold it, too."""
+
+    name: str
+
+
+class ShownTool(Struct, frozen=True, tag=True):
+    """The model is shown the definition of a tool, which stands among the conversation's tools."""
+
+    name: str
+
+
+class ToolChange(Struct, frozen=True, tag=True):
+    """From this place on a tool is offered to the model, or no longer."""
+
+    name: str
+    offered: bool = True
+
+
+class ClientTool(Struct, frozen=True, tag=True):
+    """A tool of a family's own shape that the client runs: any family can offer it as a function."""
+
+    name: str
+    description: str = ""
+    schema: Mapping[str, Json] = {}
+
+
+class Summary(Struct, frozen=True, tag=True):
+    """A text that stands for the conversation before it."""
+
+    text: str
+
+
+class Untranslatable(Struct, frozen=True, tag=True):
+    """Without this the conversation means something else, and no other family can say it: the request is refused."""
+
+    reason: str
+
+
 class Opaque(Node, frozen=True):
     """What the model has no name for, whole, with the family that can read it.
 
     `kind` is for people; `model.parts` gives its text for families that cannot read it. An `echo` says what the rest of
-    the conversation says too: nothing is lost without it.
+    the conversation says too: nothing is lost without it. `means` is what it does to the conversation, in terms that
+    hold for every family; the filter `tools_in_history` reads it.
     """
 
     family: str
@@ -89,6 +129,7 @@ class Opaque(Node, frozen=True):
     kind: str = ""
     cache: Cache | None = None
     echo: bool = False
+    means: tuple[Meaning, ...] = ()
 
 
 class Text(Node, frozen=True):
@@ -134,3 +175,6 @@ class ToolResult(Node, frozen=True):
 
 
 Block: TypeAlias = Text | Reasoning | Media | ToolCall | ToolResult | Opaque
+Meaning: TypeAlias = (
+    DefinedTool | ShownTool | ToolChange | ClientTool | Summary | Untranslatable | ToolCall | ToolResult
+)

@@ -35,13 +35,22 @@ class Message(Node, frozen=True):
 
 
 class ToolSpec(Node, frozen=True):
-    """A tool the model may call. `schema is None` means a free-text tool."""
+    """A tool the model may call. `schema is None` means a free-text tool.
+
+    `offered` says from when on: `always`; `found`, once a search has found it (`defer_loading`); `later`, from the
+    block of a message that declares it. A family that has `found` or `later` writes it so; no other family has them.
+    """
 
     name: str
     description: str = ""
     schema: Mapping[str, Json] | None = None
     cache: Cache | None = None
     strict: bool | None = None
+    offered: Literal["always", "found", "later"] = "always"
+
+    def defines_the_same(self, other: ToolSpec) -> bool:
+        """Whether a model would be shown the same; `name`s are taken to be equal."""
+        return (self.description, self.schema, self.strict) == (other.description, other.schema, other.strict)
 
 
 class ToolChoice(Struct, frozen=True):
@@ -75,6 +84,13 @@ class Thinking(Struct, frozen=True):
     show: bool | None = None  # None: as the target does by itself
 
 
+class Demand(Struct, frozen=True):
+    """A field of the request that the upstream must honour and that only its own family has."""
+
+    at: str
+    reason: str
+
+
 class Conversation(Node, frozen=True, dict=True, gc=True):
     model: str
     messages: tuple[Message, ...]
@@ -91,6 +107,7 @@ class Conversation(Node, frozen=True, dict=True, gc=True):
     previous: str | None = None
     user: str = ""  # who asks, for the upstream's abuse checks
     hints: Extra | None = None  # request headers that matter to one family
+    demands: tuple[Demand, ...] = ()  # the fields themselves stand in `extra`
 
     @cached_property
     def inventory(self) -> Inventory:

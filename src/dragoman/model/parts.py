@@ -185,7 +185,14 @@ def _says(value: Json) -> bool:
 # --- what a provider ran itself
 
 _CALLS = ("server_tool_use", "mcp_tool_use", "_call", "executableCode", "toolCall")
-_RESULTS = ("tool_result", "_call_output", "_grounding_result", "codeExecutionResult", "toolResponse")
+_RESULTS = (
+    "tool_result",
+    "_call_output",
+    "tool_search_output",
+    "_grounding_result",
+    "codeExecutionResult",
+    "toolResponse",
+)
 # Names of fields whose strings need no label.
 _BARE = frozenset({"text", "title", "url", "stdout", "stderr", "query", "message", "output", "content", "code", "data"})
 _UNSAID = frozenset({*_SILENT, *_LABELS, "status", "caller", "index", "language"})
@@ -203,7 +210,7 @@ def served(block: Opaque) -> Said | None:
     name = data.get("name")
     given = data.get("input")
     if kind.endswith(_RESULTS):
-        tool = kind.removesuffix("_tool_result").removesuffix("_call_output")
+        tool = kind.removesuffix("_tool_result").removesuffix("_call_output").removesuffix("_output")
         words = joined(_lines(data, "", "", left_out)) or "nothing to read"
         return Said(f"({tool} gave: {words})", left_out=tuple(left_out))
     tool = name if isinstance(name, str) and name else kind.removesuffix("_call")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dragoman.dialects.anthropic.meanings import is_no_op, meaning_of
 from dragoman.errors import DragomanError
 from dragoman.model.blocks import Cache, Extra, Opaque, Where
 from dragoman.model.naming import OUTER, of_the_node, to_keep
@@ -73,7 +74,8 @@ def with_cache(body: dict[str, Json], cache: Cache | None) -> dict[str, Json]:
 def opaque(fields: Fields, kind: str) -> Opaque:
     """The whole object, of which nothing was taken yet; only its cache mark is read."""
     cache = take_cache(fields)
-    return Opaque(FAMILY, fields.rest(), kind, cache, at=Where(fields.at))
+    data = fields.rest()
+    return Opaque(FAMILY, data, kind, cache, is_no_op(kind, data), meaning_of(kind, data), at=Where(fields.at))
 
 
 def json_text(value: Json, at: str, blame: type[DragomanError]) -> str:

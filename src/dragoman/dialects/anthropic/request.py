@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, takewhile
+from typing import Literal
 
 from msgspec import structs
 
@@ -16,6 +17,7 @@ from dragoman.dialects.anthropic.blocks import (
     render_block,
     render_content,
 )
+from dragoman.dialects.anthropic.meanings import changes_in, demands_of
 from dragoman.dialects.anthropic.nodes import (
     FAMILY,
     extra,
@@ -47,6 +49,8 @@ _THINKING_TYPES = {mode: name for name, mode in _THINKING.items()}
 _DISPLAYS = {"summarized": True, "omitted": False}
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 MESSAGES = Where("messages")
+_DEFERRED = "defer_loading"
+_ADDED = "~added"  # on a tool that a block of a message defines
 _PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 
 # --- reading
@@ -87,8 +91,46 @@ def conversation_of(call: Call, messages: tuple[Message, ...] | None = None, *, 
         user=user,
         hints=Extra(FAMILY, {**call.hints}) if call.hints else None,
         extra=extra_of({**to_keep(fields.rest()), **kept}),
+        demands=tuple(demands_of(fields.rest())),
     )
-    return canonical(conversation, tidy=messages if tidy else ())
+    return _with_added(canonical(conversation, tidy=messages if tidy else ()))
+
+
+def _with_added(conversation: Conversation) -> Conversation:
+    """The conversation with the tools that blocks of its messages define; what defines the same again is left out."""
+    known = {tool.name: tool for tool in conversation.tools if isinstance(tool, ToolSpec)}
+    added: list[ToolSpec | Opaque] = []
+    for definition in _definitions(conversation.inventory.others):
+        tool = _marked(_tool(definition))
+        if isinstance(tool, ToolSpec):
+            before = known.get(tool.name)
+            if before is not None and before.defines_the_same(tool):
+                continue
+            known[tool.name] = tool
+        added.append(tool)
+    if not added:
+        return conversation
+    return structs.replace(conversation, tools=(*conversation.tools, *added)).knowing(conversation)
+
+
+def _definitions(blocks: Iterable[Block]) -> Iterator[Fields]:
+    for block in blocks:
+        if isinstance(block, Opaque) and block.means and isinstance(block.data, dict):
+            for place, change in changes_in(block.kind, block.data):
+                inner = change.get("tool")
+                definition = inner.get("definition") if isinstance(inner, dict) else None
+                if isinstance(definition, dict):
+                    yield Fields(definition, f"{block.at.path}{place}.tool.definition")
+
+
+def _marked(tool: ToolSpec | Opaque) -> ToolSpec | Opaque:
+    """The tool as one that a block defines: that block still says it when the request is written."""
+    kept = Extra(FAMILY, {**(tool.extra.fields if tool.extra else {}), _ADDED: True}, frozenset({_ADDED}))
+    return (
+        structs.replace(tool, extra=kept, offered="later")
+        if isinstance(tool, ToolSpec)
+        else structs.replace(tool, extra=kept)
+    )
 
 
 def _keep(kept: dict[str, Json], name: str, fields: Fields | None) -> None:
@@ -165,11 +207,18 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
     schema = fields.any("input_schema")
     name, description = identifier(fields, "name"), fields.text("description", "")
     cache, strict = take_cache(fields), fields.flag("strict", None)
+    offered: Literal["always", "found"] = "always"
+    if fields.peek(_DEFERRED) is True:
+        fields.any(_DEFERRED)
+        offered = "found"
     rest = to_keep(fields.rest())
     if schema is not None and not isinstance(schema, dict):
         rest["input_schema"] = schema
     known = schema if isinstance(schema, dict) else NO_PARAMETERS
-    return ToolSpec(name, description, known, cache, strict, extra=extra_of(rest), at=Where(fields.at))
+    kept = extra_of(rest)
+    if kept is not None and rest.get(_DEFERRED) is False:
+        kept = structs.replace(kept, spelling=frozenset({_DEFERRED}))  # it says no more than its absence
+    return ToolSpec(name, description, known, cache, strict, offered, extra=kept, at=Where(fields.at))
 
 
 def _tool_choice(fields: Fields, kept: dict[str, Json]) -> ToolChoice:
@@ -268,8 +317,8 @@ def _body(conversation: Conversation) -> dict[str, Json]:
         body["system"] = _render_system(system)
     others = _system_messages(conversation.system[len(system) :])
     body["messages"] = [_render_message(message) for message in (*others, *conversation.messages)]
-    if conversation.tools:
-        body["tools"] = [_render_tool(tool) for tool in conversation.tools]
+    if tools := [_render_tool(tool) for tool in conversation.tools if not _holds(tool.extra, _ADDED)]:
+        body["tools"] = tools
     if conversation.tool_choice != ToolChoice() or _holds(conversation.extra, "tool_choice"):  # it needs its type
         body["tool_choice"] = _render_choice(conversation.tool_choice)
     body |= _render_form(conversation.output, conversation.thinking)
@@ -314,6 +363,8 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
     body["input_schema"] = {**tool.schema}
     if tool.strict is not None:
         body["strict"] = tool.strict
+    if tool.offered == "found":
+        body[_DEFERRED] = True
     with_cache(body, tool.cache)
     if _holds(tool.extra, "input_schema"):
         del body["input_schema"]  # it came as something else than an object, and goes back as it came

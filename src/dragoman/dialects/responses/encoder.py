@@ -141,10 +141,16 @@ class ResponsesEncoder:
         out: list[Payload] = []
         for event in events:
             if type(event) is TextDelta or type(event) is ArgumentsDelta:
-                out.append(self._delta(self._open[event.key], event.text))
+                out.extend(self._grown(self._open[event.key], event.text))
             else:
                 out.extend(self._payloads(event))
         return out
+
+    def _grown(self, grows: _Open, text: str) -> tuple[Payload, ...]:
+        if grows.kind:
+            return (self._delta(grows, text),)
+        grows.pieces.append(text)  # a search for tools has no deltas: it is told whole at its end
+        return ()
 
     def _delta(self, grows: _Open, text: str) -> Payload:
         grows.pieces.append(text)
@@ -251,6 +257,9 @@ class ResponsesEncoder:
                 item: JsonObject = {"id": self._writer.id_for(block, "reasoning"), "type": "reasoning", "summary": []}
                 _, kind, place, _ = _slot(block)
                 grows = _grows(index, block, item, f"{kind}.delta", {place: 0})
+            case ToolCall() if self._writer.is_search(block):
+                item = {**self._writer.search(structs.replace(block, arguments="")), "status": "in_progress"}
+                grows = _grows(index, block, item, "", {})
             case ToolCall():
                 call = structs.replace(block, arguments="")
                 item = {**self._writer.call(call), "status": "in_progress"}
@@ -274,7 +283,7 @@ class ResponsesEncoder:
         if given and isinstance(block, Reasoning):
             yield from self._thought_begun(grows)
         if given:
-            yield self._delta(grows, given)
+            yield from self._grown(grows, given)
 
     def _text(self, index: int, block: Text) -> _Open:
         name = "refusal" if is_refusal(block) else "output_text"
@@ -317,6 +326,10 @@ class ResponsesEncoder:
         block = grows.block
         assert isinstance(block, ToolCall)
         text = grows.text()
+        if not grows.kind:
+            whole = self._writer.search(structs.replace(block, arguments=text))
+            yield self._done(grows.index, {**whole, "id": grows.item["id"], "status": "completed"})
+            return
         if block.form == "text":
             yield self._event("response.custom_tool_call_input.done", {**grows.where, "input": text})
             item: JsonObject = {**grows.item, "status": "completed", "input": text}

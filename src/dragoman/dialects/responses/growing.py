@@ -17,6 +17,7 @@ from dragoman.dialects.responses.nodes import (
 )
 from dragoman.dialects.responses.parts import PART, parse_annotation, parse_text, refusal
 from dragoman.dialects.responses.thoughts import IN_CONTENT, SEAM
+from dragoman.dialects.responses.tools import Declared
 from dragoman.errors import OutOfOrder
 from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Text, ToolCall, Where
 from dragoman.model.events import (
@@ -62,9 +63,18 @@ class Item:
     """One item. Everything it is told gives the events that say what was not said before."""
 
     def __init__(
-        self, keys: BlockKeys, index: int, kind: str, told: Fields, *, added: int | None, dense: bool = True
+        self,
+        keys: BlockKeys,
+        index: int,
+        kind: str,
+        told: Fields,
+        tools: Declared,
+        *,
+        added: int | None,
+        dense: bool = True,
     ) -> None:
         self.kind = kind
+        self._tools = tools
         self.done = False
         self._added = added is not None and dense  # in a way that clients can read
         self._announced: JsonObject = {} if added is None else {ANNOUNCED: added}
@@ -229,7 +239,7 @@ class Item:
     # --- calls
 
     def _call(self, told: Fields) -> Events:
-        call = parse_call(Fields({"type": self.kind, **told.rest()}, told.at, told.blame))
+        call = self._tools.called(parse_call(Fields({"type": self.kind, **told.rest()}, told.at, told.blame)))
         extra = call.extra
         if extra is not None:  # how far it had come when it was told is no part of it
             extra = extra_of({name: value for name, value in extra.fields.items() if name != "~status"})

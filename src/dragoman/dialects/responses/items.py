@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from msgspec import structs
 
+from dragoman.dialects.responses.declared import ADDING, FOUND, SEARCHING, is_clients
 from dragoman.dialects.responses.nodes import (
     FAMILY,
     JsonObject,
@@ -30,8 +31,8 @@ from dragoman.dialects.responses.parts import (
     render_content,
 )
 from dragoman.dialects.responses.thoughts import parse_reasoning, render_reasoning
-from dragoman.dialects.responses.tools import ADDING, both_names, joined, parted
-from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
+from dragoman.dialects.responses.tools import CALL_TYPE, both_names, joined, named_so
+from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, Untranslatable, Where
 from dragoman.model.conversation import Message, Role
 from dragoman.model.naming import OUTER, of_what_it_came_in, to_keep
 from dragoman.wire import jsonio
@@ -43,7 +44,6 @@ Turn: TypeAlias = tuple[Role, Sequence[Block], Where]
 
 INSTRUCTIONS = "~instructions"
 _NAMED = "~named"  # on a result of local_shell, which has its call's id as its own: this one has a call_id
-_TYPE = "~type"  # of a call or a result that is neither a function's nor a custom tool's
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 # Calls with a shape of their own that the client runs: the tool's name, and the field that says what to do.
 _CLIENT_CALLS = {"apply_patch_call": ("apply_patch", "operation"), "local_shell_call": ("local_shell", "action")}
@@ -55,6 +55,13 @@ _OUTPUTS = {
 }
 _USERS = frozenset({"agent_message", "mcp_approval_response"})  # beside all that end with _output
 _SYSTEMS = frozenset({ADDING, "configuration_update"})
+_SEALED_PAST = "the past is compacted into encrypted_content, which only its own service can read"
+_UNTRANSLATABLE = {
+    "compaction": _SEALED_PAST,
+    "compaction_summary": _SEALED_PAST,  # as Codex calls them, too
+    "context_compaction": _SEALED_PAST,
+    "compaction_trigger": "the target cannot compact a conversation; leave this out, or send a summary as text",
+}
 _SPELT = ("id", "status")  # what an item says about itself
 
 
@@ -127,7 +134,7 @@ class ItemParser:
         fields.any("call_id")
         arguments = jsonio.encode(fields.any(action)).decode()
         self._kinds[call_id] = kind
-        extra = extra_of({_TYPE: kind, **about_item(fields)})
+        extra = extra_of({CALL_TYPE: kind, **about_item(fields)})
         return "assistant", [ToolCall(call_id, name, arguments, extra=extra, at=Where(fields.at))], Where(fields.at)
 
     def _output(self, fields: Fields) -> Turn:
@@ -137,7 +144,7 @@ class ItemParser:
         content = parse_output(given, fields.path("output"))
         rest = about_item(fields)
         if self._kinds.get(call_id, "function_call") != _OUTPUTS[kind]:
-            rest[_TYPE] = kind
+            rest[CALL_TYPE] = kind
         if kind == "local_shell_call_output" and named == "call_id":
             rest[_NAMED] = named
         at = Where(fields.at, bare=given is None)
@@ -174,11 +181,14 @@ def parse_call(fields: Fields) -> ToolCall:
 
 def _whole(fields: Fields, kind: str) -> Turn:
     """An item that only this family knows, on the side of whoever says it."""
+    data = fields.rest()
+    served = kind in (SEARCHING, FOUND) and not is_clients(data)
     if kind in _SYSTEMS:
         role: Role = "system"
     else:
-        role = "user" if kind.endswith("_output") or kind in _USERS else "assistant"
-    whole = Opaque(FAMILY, fields.rest(), kind, echo=kind == ADDING, at=Where(fields.at))
+        role = "user" if (kind.endswith("_output") and not served) or kind in _USERS else "assistant"
+    means = (Untranslatable(_UNTRANSLATABLE[kind]),) if kind in _UNTRANSLATABLE else ()
+    whole = Opaque(FAMILY, data, kind, echo=kind == ADDING, means=means, at=Where(fields.at))
     return role, [whole], Where(fields.at)
 
 
@@ -269,11 +279,11 @@ def _is_part(block: Block) -> bool:
 def render_call(call: ToolCall) -> JsonObject:
     plain(call)
     own = own_fields(call.extra)
-    kind = text_of(own.get(_TYPE))
+    kind = text_of(own.get(CALL_TYPE))
     if kind in _CLIENT_CALLS:
         action: JsonObject = {_CLIENT_CALLS[kind][1]: _decoded(call)}
         return {"type": kind, **_about(own), "call_id": call.id, **action, **wire_fields(call.extra)}
-    namespace, name = parted(call.extra, call.name)
+    namespace, name = named_so(call)
     kind, words = ("custom_tool_call", "input") if call.form == "text" else ("function_call", "arguments")
     given = call.arguments if call.form == "text" else call.arguments or "{}"  # clients and services parse it
     item: JsonObject = {"type": kind, **_about(own), "call_id": call.id, "name": name, words: given}
@@ -298,7 +308,7 @@ def _render_result(result: ToolResult, kinds: dict[str, str]) -> Json:
     if result.is_error:
         raise cannot(result, "an output cannot say that it is an error")
     own = own_fields(result.extra)
-    kind = text_of(own.get(_TYPE)) or f"{kinds.get(result.call_id, 'function_call')}_output"
+    kind = text_of(own.get(CALL_TYPE)) or f"{kinds.get(result.call_id, 'function_call')}_output"
     head: JsonObject = {"type": kind, **_about(own)}
     head["id" if kind == "local_shell_call_output" and _NAMED not in own else "call_id"] = result.call_id
     return {**head, "output": render_content(result.content, "input_text"), **wire_fields(result.extra)}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from dragoman.dialects.base import World
+from dragoman.dialects.responses.declared import SEARCHING
 from dragoman.dialects.responses.faults import failure_of
 from dragoman.dialects.responses.items import INSTRUCTIONS, parse_call, placing_of, render_call
 from dragoman.dialects.responses.nodes import (
@@ -21,7 +22,15 @@ from dragoman.dialects.responses.nodes import (
 from dragoman.dialects.responses.parts import is_refusal, parse_content, render_part
 from dragoman.dialects.responses.request import render_settings
 from dragoman.dialects.responses.thoughts import parse_reasoning, render_thought
-from dragoman.dialects.responses.tools import both_names, namespaces, render_choice, render_tools
+from dragoman.dialects.responses.tools import (
+    SEARCH,
+    Declared,
+    both_names,
+    namespaces,
+    render_choice,
+    render_tools,
+    runs_search,
+)
 from dragoman.dialects.responses.usage import parse_usage, render_usage
 from dragoman.errors import BadFrame, DragomanError, MalformedRequest, MissingField, UpstreamFault
 from dragoman.model.blocks import Block, Extra, Opaque, Reasoning, Text, ToolCall, Where
@@ -43,7 +52,13 @@ _REPEATED = frozenset(
     | {"service_tier", "store", "temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p", "truncation"}
     | {"user", "output_text", "billing"}
 )
-_PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_", "custom_tool_call": "ctc_"}
+_PREFIXES = {
+    "message": "msg_",
+    "reasoning": "rs_",
+    "function_call": "fc_",
+    "custom_tool_call": "ctc_",
+    SEARCHING: "tsc_",
+}
 
 # --- wire to canonical
 
@@ -52,7 +67,7 @@ def parse_reply(body: bytes, asked: Conversation) -> Reply:
     """Raises UpstreamFault for a failed response, UpstreamViolation for what is none."""
     try:
         fields = Fields(jsonio.decode(body), "", BadFrame)
-        return _reply(fields)
+        return _reply(fields, Declared(asked.tools))
     except (jsonio.JsonError, RecursionError) as error:
         raise BadFrame(f"the reply is not JSON: {error}") from None
     except MalformedRequest as error:  # the readers shared with requests blame a client
@@ -63,7 +78,7 @@ def upstream_blamed(error: MalformedRequest) -> MissingField:
     return MissingField(error.fault.message, fault=structs.replace(error.fault, kind="server", status=502))
 
 
-def _reply(fields: Fields) -> Reply:
+def _reply(fields: Fields, tools: Declared) -> Reply:
     failed = failure_of(fields.rest())
     status = fields.peek("status")
     if failed is None and status in _FAILED:
@@ -71,7 +86,7 @@ def _reply(fields: Fields) -> Reply:
     if failed is not None:
         raise UpstreamFault(failed.message, fault=failed)
     fields.blame = MissingField
-    blocks = [block for item in fields.children("output") for block in parse_item(item)]
+    blocks = [block for item in fields.children("output") for block in parse_item(item, tools)]
     usage = fields.maybe_child("usage")
     return Reply(
         fields.text("id", ""),
@@ -89,7 +104,7 @@ def envelope_extra(rest: JsonObject) -> Extra | None:
     return None if extra is None else structs.replace(extra, spelling=extra.spelling | (_REPEATED & told.keys()))
 
 
-def parse_item(fields: Fields) -> list[Block]:
+def parse_item(fields: Fields, tools: Declared) -> list[Block]:
     """The blocks of one output item."""
     match fields.text("type"):
         case "message":
@@ -100,7 +115,7 @@ def parse_item(fields: Fields) -> list[Block]:
         case "reasoning":
             return [parse_reasoning(fields)]
         case "function_call" | "custom_tool_call" as kind:
-            return [parse_call(Fields({"type": kind, **fields.rest()}, fields.at, fields.blame))]
+            return [tools.called(parse_call(Fields({"type": kind, **fields.rest()}, fields.at, fields.blame)))]
         case kind:
             return [Opaque(FAMILY, {"type": kind, **fields.rest()}, kind, at=Where(fields.at))]
 
@@ -192,6 +207,7 @@ class ItemWriter:
     def __init__(self, asked: Conversation, world: World) -> None:
         self._world = world
         self._namespaces = namespaces(asked.tools)
+        self._runs_search = runs_search(asked.tools)
         self._used: set[str] = set()
 
     def id_for(self, block: Block, kind: str) -> str:
@@ -210,6 +226,8 @@ class ItemWriter:
                 return {**head, "status": "completed", "content": [output_part(block)]}
             case Reasoning():
                 return self.reasoning(block, self.id_for(block, "reasoning"))
+            case ToolCall() if self.is_search(block):
+                return {**self.search(block), "status": "completed"}
             case ToolCall():
                 return {**self.call(block), "status": "completed"}
             case Opaque():
@@ -226,6 +244,16 @@ class ItemWriter:
     def reasoning(self, block: Reasoning, item_id: str) -> JsonObject:
         sealed: JsonObject = {} if block.seal is None else {"encrypted_content": block.seal.data}
         return {"id": item_id, "type": "reasoning", **render_thought(block), **sealed, **wire_fields(block.extra)}
+
+    def is_search(self, call: ToolCall) -> bool:
+        """Whether it calls the client's search for tools, which waits for an item of its own type."""
+        return self._runs_search and call.name == SEARCH and call.form == "json"
+
+    def search(self, call: ToolCall) -> JsonObject:
+        """A tool_search_call: its arguments are an object, not text."""
+        item: JsonObject = {"id": self.id_for(call, SEARCHING), "type": SEARCHING, "call_id": call.id}
+        arguments = jsonio.object_of(call.arguments or "{}")
+        return {**item, "execution": "client", "arguments": call.arguments if arguments is None else arguments}
 
     def call(self, call: ToolCall) -> JsonObject:
         """The call, its namespace told apart from its name again."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from dragoman.dialects.base import Call
+from dragoman.dialects.responses.declared import resolved, with_added
 from dragoman.dialects.responses.items import INSTRUCTIONS, ItemParser, render_items
 from dragoman.dialects.responses.nodes import JsonObject, extra_of, object_of, own_fields, required, wire_fields
 from dragoman.dialects.responses.tools import (
@@ -15,13 +16,11 @@ from dragoman.dialects.responses.tools import (
     parse_tools,
     render_choice,
     render_tools,
-    told_apart,
-    with_added,
 )
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Text, Where
 from dragoman.model.canonical import canonical
-from dragoman.model.conversation import Conversation, Message, Output, Thinking
+from dragoman.model.conversation import Conversation, Demand, Message, Output, Thinking
 from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
@@ -29,6 +28,7 @@ from dragoman.wire.jsonio import Json
 KNOBS = ("temperature", "top_p")
 _USER_FIELDS = ("user", "safety_identifier")
 _MAX = "max_output_tokens"
+_NO_COMPACTION = "the target cannot compact a conversation; leave this out, or send a summary as text"
 
 
 def parse_request(call: Call) -> Conversation:
@@ -37,7 +37,7 @@ def parse_request(call: Call) -> Conversation:
     kept: JsonObject = {}
     instructions = fields.text("instructions", "")
     turns = ItemParser().parse(fields.any("input", []))
-    tools, messages = told_apart(with_added(parse_tools(fields), turns), turns)
+    tools, messages = resolved(with_added(parse_tools(fields), turns), turns)
     choice, odd = parse_choice(fields, tools)
     kept |= odd
     conversation = Conversation(
@@ -52,6 +52,7 @@ def parse_request(call: Call) -> Conversation:
         stream=call.stream,
         previous=_previous(fields, kept),
         user=_user(fields, kept),
+        demands=_demands(fields.peek("context_management")),
     )
     kept |= to_keep({name: value for name, value in fields.rest().items() if value is not None})
     conversation = canonical(structs.replace(conversation, extra=extra_of(kept)))
@@ -59,6 +60,13 @@ def parse_request(call: Call) -> Conversation:
         return conversation
     first = Text(instructions, extra=extra_of({INSTRUCTIONS: True}), at=Where("instructions"))
     return structs.replace(conversation, system=(first, *conversation.system))
+
+
+def _demands(management: Json) -> tuple[Demand, ...]:
+    """The entries that ask the service to compact the conversation when it gets long."""
+    entries = management if isinstance(management, list) else []
+    asking = [index for index, entry in enumerate(entries) if object_of(entry).get("type") == "compaction"]
+    return tuple([Demand(f"context_management[{index}]", _NO_COMPACTION) for index in asking])
 
 
 def _max_tokens(fields: Fields) -> int | None:
@@ -155,7 +163,7 @@ def continued(earlier: Conversation, now: Conversation) -> Conversation:
     messages = (*earlier.messages, *between, *now.messages)
     # The earlier system texts stand before the first turn again, each in the message it came in.
     offered = with_added([tool for tool in now.tools if not is_added(tool)], messages)
-    tools, messages = told_apart(offered, messages)
+    tools, messages = resolved(offered, messages)
     joined = canonical(structs.replace(now, system=said, messages=messages, tools=tools, previous=None))
     return structs.replace(joined, system=(*instructions, *joined.system))
 

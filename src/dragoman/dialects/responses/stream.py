@@ -26,6 +26,7 @@ from dragoman.dialects.responses.faults import failure_of
 from dragoman.dialects.responses.growing import CALLS, Item
 from dragoman.dialects.responses.nodes import FAMILY, IRREGULAR, JsonObject, extra_of, object_of, own_fields, text_of
 from dragoman.dialects.responses.reply import envelope_extra, parse_stop, upstream_blamed
+from dragoman.dialects.responses.tools import Declared
 from dragoman.dialects.responses.usage import parse_usage
 from dragoman.errors import BadFrame, Fault, MalformedRequest, MissingField, OutOfOrder, Truncated
 from dragoman.model.conversation import Conversation
@@ -72,6 +73,7 @@ class ResponsesDecoder:
 
     def __init__(self, asked: Conversation, keys: BlockKeys | None = None) -> None:
         self._keys = keys or BlockKeys()
+        self._tools = Declared(asked.tools)
         self._items: dict[int, Item] = {}
         self._ids: dict[str, int] = {}  # of items, to their output_index
         self._shared: set[str] = set()  # ids that several items have
@@ -243,7 +245,7 @@ class ResponsesDecoder:
             if item is not None:
                 raise OutOfOrder(f"item {index} is done already", at=told.at)
             item = self._items[index] = Item(
-                self._keys, index, kind, told, added=added, dense=index == len(self._items)
+                self._keys, index, kind, told, self._tools, added=added, dense=index == len(self._items)
             )
             self._name(index, text_of(told.peek("id")))
         elif item.kind != kind:

@@ -8,7 +8,7 @@ Where another tool has the joined name, the joint grows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Literal
 
 from msgspec import structs
 
@@ -16,23 +16,27 @@ from dragoman.dialects.responses.nodes import (
     FAMILY,
     JsonObject,
     extra_of,
+    object_of,
     own_fields,
     required,
     text_of,
     wire_fields,
 )
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import Extra, Node, Opaque, ToolCall, Where
-from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
+from dragoman.model.blocks import ClientTool, Extra, Opaque, ToolCall, Where
+from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec
 from dragoman.model.naming import NAME_AT_HOME, OUTER, of_what_it_came_in, to_keep
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
-N = TypeVar("N", bound=Node)
-
-ADDING = "additional_tools"  # an item
+CALL_TYPE = "~type"  # on a call or a result that is neither a function's nor a custom tool's: its type
+CHOSEN = "~chosen"  # on a request: its tool choice as it came, in other names than the tools are declared by
+NAMED = "~named_so"  # on a call: the names it came with, where they are not those of the tool that it means
 NAMESPACE = "~namespace"  # on a tool or a call: the namespace it belongs to
-_ADDED = "~added"  # on a tool that came in an item of the input, which still says it
+ADDED = "~added"  # on a tool that came in an item of the input, which still says it
+_NESTED = "~nested"  # on a tool in a namespace inside another: that one, kept whole, still says it
+_DEFERRED = "defer_loading"
+SEARCH = "tool_search"  # the type of the tool that finds others, and its name as a function
 _NOTHING: Mapping[str, Json] = {}
 _NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
 _MODES = {"auto": ToolChoice("auto"), "required": ToolChoice("any"), "none": ToolChoice("none")}
@@ -65,29 +69,59 @@ def namespaces(tools: Iterable[ToolSpec | Opaque]) -> Mapping[str, tuple[str, st
     return {whole: parts for whole, parts in found.items() if parts[0]}
 
 
-def told_apart(
-    tools: Sequence[ToolSpec | Opaque], messages: Sequence[Message]
-) -> tuple[tuple[ToolSpec | Opaque, ...], tuple[Message, ...]]:
-    """The same with a longer joint in each joined name that another tool has: `a__b` is not the `b` in `a`."""
-    specs = [tool for tool in tools if isinstance(tool, ToolSpec)]
-    wholes = {parted(tool.extra, tool.name): tool.name for tool in specs}
-    if len(wholes) == len({tool.name for tool in specs}):
-        return tuple(tools), tuple(messages)
-    taken = {whole for (namespace, _), whole in wholes.items() if not namespace}
-    for (namespace, name), whole in wholes.items():
-        free = whole
-        while namespace and free in taken:
-            free = f"{free.removesuffix(name)}_{name}"
-        taken.add(free)
-        wholes[namespace, name] = free
+class Declared:
+    """The tools that a request declares, wherever: which of them a namespace and a name mean."""
 
-    def named(node: N) -> N:
-        if not isinstance(node, ToolSpec | ToolCall):
-            return node
-        return structs.replace(node, name=wholes.get(parted(node.extra, node.name), node.name))
+    def __init__(self, tools: Iterable[ToolSpec | Opaque]) -> None:
+        self._wholes = {parted(tool.extra, tool.name): tool.name for tool in tools if isinstance(tool, ToolSpec)}
+        self.names = frozenset(self._wholes.values())
+        self._spaces = frozenset(namespace for namespace, _ in self._wholes)
 
-    turns = [structs.replace(message, blocks=tuple(map(named, message.blocks))) for message in messages]
-    return tuple(map(named, tools)), tuple(turns)
+    def whole(self, namespace: str, name: str) -> str:
+        """The one name of the tool; both names joined if no declared tool is meant.
+
+        OpenAI's service gives a call of a tool in no namespace that tool's own name as its namespace, and clients send
+        it back so. A tool in a namespace may be named without it.
+        """
+        exact = self._wholes.get((namespace, name))
+        whole = joined(namespace, name)
+        if exact is not None or whole in self.names:
+            return exact or whole
+        if namespace:
+            if name in self.names and (namespace == name or namespace not in self._spaces):
+                return name
+            return self._nested(namespace, name) or whole
+        inside = [each for (_, inner), each in self._wholes.items() if inner == name]
+        return inside[0] if len(inside) == 1 else whole
+
+    def _nested(self, namespace: str, name: str) -> str | None:
+        """The tool of a namespace that stands in another one."""
+        end = f"__{namespace}"
+        found = [each for (space, inner), each in self._wholes.items() if inner == name and space.endswith(end)]
+        return found[0] if len(found) == 1 else None
+
+    def called(self, call: ToolCall) -> ToolCall:
+        """The call with the name of the tool that it means; how it was named is kept for its own family."""
+        own = own_fields(call.extra)
+        if CALL_TYPE in own:
+            return call
+        came = object_of(own.pop(NAMED, None))
+        namespace = text_of(came.get("namespace") or own.get(NAMESPACE))
+        name = text_of(came.get("name") or own.get(NAME_AT_HOME)) or call.name
+        whole = self.whole(namespace, name)
+        if whole == call.name:
+            return call
+        if parted(extra_of(own), whole) != (namespace, name):
+            own[NAMED] = {"whole": whole, "name": name, "namespace": namespace}
+        return structs.replace(call, name=whole, extra=extra_of(own))
+
+
+def named_so(call: ToolCall) -> tuple[str, str]:
+    """Namespace and name of a call as it came, unless it was renamed since."""
+    came = object_of(own_fields(call.extra).get(NAMED))
+    if came.get("whole") == call.name:
+        return text_of(came.get("namespace")), text_of(came.get("name"))
+    return parted(call.extra, call.name)
 
 
 # --- specs
@@ -103,22 +137,8 @@ def parse_tools(fields: Fields) -> tuple[ToolSpec | Opaque, ...]:
     return tuple(tools)
 
 
-def with_added(tools: Sequence[ToolSpec | Opaque], messages: Iterable[Message]) -> tuple[ToolSpec | Opaque, ...]:
-    """These tools, and those that items of the input bring: Codex's own model gets all of its tools so."""
-    added: dict[tuple[str, str], ToolSpec | Opaque] = {}
-    for message in messages:
-        for block in message.blocks:
-            if isinstance(block, Opaque) and block.kind == ADDING and block.family == FAMILY:
-                for tool in parse_tools(Fields(block.data, block.at.path)):
-                    marked = structs.replace(tool, extra=extra_of({**own_fields(tool.extra), _ADDED: True}))
-                    name = tool.name if isinstance(tool, ToolSpec) else f"{len(added)} {tool.kind}"
-                    added[parted(tool.extra, name)] = marked
-    named = {parted(tool.extra, tool.name) for tool in tools if isinstance(tool, ToolSpec)}
-    return (*tools, *(tool for name, tool in added.items() if name not in named))
-
-
 def is_added(tool: ToolSpec | Opaque) -> bool:
-    return own_fields(tool.extra).get(_ADDED) is True
+    return own_fields(tool.extra).get(ADDED) is True
 
 
 def _namespace(fields: Fields) -> Iterable[ToolSpec | Opaque]:
@@ -130,8 +150,25 @@ def _namespace(fields: Fields) -> Iterable[ToolSpec | Opaque]:
         f"{OUTER}{key}": value for key, value in to_keep(fields.rest()).items() if value not in (None, "")
     }
     for tool in inside:
-        yield _tool(tool, name, about)
+        if tool.peek("type") == "namespace" and tool.peek("tools"):
+            yield Opaque(FAMILY, tool.rest(), "namespace", echo=True, extra=_inside(name, about), at=Where(tool.at))
+            yield from _nested(tool, name)
+        else:
+            yield _tool(tool, name, about)
         about = {}
+
+
+def _inside(namespace: str, about: Mapping[str, Json]) -> Extra | None:
+    return extra_of({**about, NAMESPACE: namespace})
+
+
+def _nested(fields: Fields, outer: str) -> Iterable[ToolSpec | Opaque]:
+    """The tools of a namespace in another one, which itself is kept whole: they are for other families alone."""
+    name = joined(outer, required(fields, "name"))
+    for tool in fields.children("tools"):
+        inner = _nested(tool, name) if tool.peek("type") == "namespace" else (_tool(tool, name),)
+        for each in inner:
+            yield structs.replace(each, extra=extra_of({**own_fields(each.extra), _NESTED: True}))
 
 
 def _tool(fields: Fields, namespace: str, about: Mapping[str, Json] = _NOTHING) -> ToolSpec | Opaque:
@@ -141,14 +178,19 @@ def _tool(fields: Fields, namespace: str, about: Mapping[str, Json] = _NOTHING) 
         if not isinstance(kind, str):
             fields.fail("type", f"expected a string, got {describe(kind)}")
         placed |= {NAMESPACE: namespace} if namespace else {}
-        return Opaque(FAMILY, fields.rest(), kind, extra=extra_of(placed), at=Where(fields.at))
+        data = fields.rest()
+        return Opaque(FAMILY, data, kind, means=_search(data), extra=extra_of(placed), at=Where(fields.at))
     fields.any("type")
     name, description = required(fields, "name"), fields.text("description", "")
     placed |= both_names(namespace, name)
     name, strict = joined(namespace, name), fields.flag("strict", None)
+    offered: Literal["always", "found"] = "always"
+    if fields.peek(_DEFERRED) is True:
+        fields.any(_DEFERRED)
+        offered = "found"
     if kind == "custom":
         extra = extra_of({**placed, **_said(fields)})
-        return ToolSpec(name, description, strict=strict, extra=extra, at=Where(fields.at))
+        return ToolSpec(name, description, strict=strict, offered=offered, extra=extra, at=Where(fields.at))
     parameters = fields.any("parameters")
     rest = _said(fields)
     if not isinstance(parameters, dict):
@@ -156,7 +198,22 @@ def _tool(fields: Fields, namespace: str, about: Mapping[str, Json] = _NOTHING) 
             rest["parameters"] = parameters  # no schema, but what was said
         parameters = dict(_NO_PARAMETERS)
     extra = extra_of({**placed, **rest})
-    return ToolSpec(name, description, parameters, strict=strict, extra=extra, at=Where(fields.at))
+    return ToolSpec(name, description, parameters, strict=strict, offered=offered, extra=extra, at=Where(fields.at))
+
+
+def _search(data: JsonObject) -> tuple[ClientTool, ...]:
+    """A search for tools that the client runs is a function to all other families."""
+    if data.get("type") != SEARCH or data.get("execution") != "client":
+        return ()
+    schema = data.get("parameters")
+    return (
+        ClientTool(SEARCH, text_of(data.get("description")), schema if isinstance(schema, dict) else _NO_PARAMETERS),
+    )
+
+
+def runs_search(tools: Iterable[ToolSpec | Opaque]) -> bool:
+    """Whether the client runs a search for tools, whose calls have an item type of their own."""
+    return any(isinstance(tool, Opaque) and any(isinstance(each, ClientTool) for each in tool.means) for tool in tools)
 
 
 def _said(fields: Fields) -> JsonObject:
@@ -169,7 +226,7 @@ def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
     current = ""
     for tool in tools:
         own = own_fields(tool.extra)
-        if is_added(tool):
+        if ADDED in own or _NESTED in own:
             continue
         namespace, about = text_of(own.get(NAMESPACE)), of_what_it_came_in(own)
         if isinstance(tool, ToolSpec):
@@ -202,6 +259,8 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
         body["parameters"] = dict(tool.schema)
     if tool.strict is not None:
         body["strict"] = tool.strict
+    if tool.offered == "found":
+        body[_DEFERRED] = True
     return {**body, **wire_fields(tool.extra)}
 
 
@@ -209,15 +268,19 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
 
 
 def parse_choice(fields: Fields, tools: Sequence[ToolSpec | Opaque]) -> tuple[ToolChoice, JsonObject]:
-    """The choice, and the field as it came where it says what we have no word for."""
+    """The choice, and the field as it came where it says what we have no word for, or says it in other names."""
     value, parallel = fields.any("tool_choice"), fields.flag("parallel_tool_calls", None)
-    choice = _choice(fields, value, tools)
+    declared = Declared(tools)
+    choice = _choice(fields, value, declared)
     if choice is None:
         return ToolChoice(parallel=parallel), {"tool_choice": value}
-    return ToolChoice(choice.mode, choice.names, parallel), {}
+    named = ToolChoice(choice.mode, choice.names, parallel)
+    if not choice.names or render_choice_of(named, tools).get("tool_choice") == value:
+        return named, {}
+    return named, {CHOSEN: {"names": list(choice.names), "tool_choice": value}}
 
 
-def _choice(fields: Fields, value: Json, tools: Sequence[ToolSpec | Opaque]) -> ToolChoice | None:
+def _choice(fields: Fields, value: Json, tools: Declared) -> ToolChoice | None:
     match value:
         case None:
             return ToolChoice()
@@ -236,20 +299,15 @@ def _choice(fields: Fields, value: Json, tools: Sequence[ToolSpec | Opaque]) -> 
             raise fields.blame(f"expected a string or an object, got {describe(value)}", at=fields.path("tool_choice"))
 
 
-def _chosen(fields: Fields, tools: Sequence[ToolSpec | Opaque]) -> str | None:
-    """The name of a chosen tool, None if nobody knows its namespace; one that stands in a namespace may be named
-    without it."""
+def _chosen(fields: Fields, tools: Declared) -> str | None:
+    """The name of a chosen tool, None if it stands in a namespace that the request does not declare."""
     inner = fields.maybe_child(str(fields.peek("type"))) or fields  # Chat's form
     name, namespace = required(inner, "name"), inner.text("namespace", "")
-    inside = namespaces(tools)
-    if namespace:
-        return next((whole for whole, parts in inside.items() if parts == (namespace, name)), None)
-    if any(isinstance(tool, ToolSpec) and tool.name == name for tool in tools):
-        return name
-    return next((whole for whole, parts in inside.items() if parts[1] == name), name)
+    whole = tools.whole(namespace, name)
+    return whole if whole in tools.names or not namespace else None
 
 
-def _allowed(fields: Fields, tools: Sequence[ToolSpec | Opaque]) -> ToolChoice | None:
+def _allowed(fields: Fields, tools: Declared) -> ToolChoice | None:
     inner = fields.maybe_child("allowed_tools") or fields  # Chat's form
     mode = inner.one_of("mode", {"auto": "auto", "required": "any"}, "auto")
     names: list[str] = []
@@ -265,9 +323,17 @@ def _allowed(fields: Fields, tools: Sequence[ToolSpec | Opaque]) -> ToolChoice |
 
 def render_choice(conversation: Conversation) -> JsonObject:
     choice = conversation.tool_choice
+    fields = render_choice_of(choice, conversation.tools)
+    came = object_of(own_fields(conversation.extra).get(CHOSEN))
+    if came and came.get("names") == list(choice.names):
+        fields["tool_choice"] = came.get("tool_choice")
+    return fields
+
+
+def render_choice_of(choice: ToolChoice, tools: Sequence[ToolSpec | Opaque]) -> JsonObject:
     fields: JsonObject = {}
-    text_tools = {tool.name for tool in conversation.tools if isinstance(tool, ToolSpec) and tool.schema is None}
-    inside = namespaces(conversation.tools)
+    text_tools = {tool.name for tool in tools if isinstance(tool, ToolSpec) and tool.schema is None}
+    inside = namespaces(tools)
 
     def named(whole: str) -> Json:
         namespace, name = inside.get(whole, ("", whole))
