@@ -14,6 +14,7 @@ from dragoman.dialects.bedrock.media import MIMES, Kind, parse_media, render_med
 from dragoman.dialects.bedrock.nodes import (
     AS_JSON,
     FAMILY,
+    SUCCESS,
     beside,
     extra,
     extra_beside,
@@ -191,7 +192,8 @@ def _tool_result(fields: Fields, at: str) -> ToolResult:
         parts += [Text(content, at=Where(fields.path("content")))] if content else []
     elif content is not None:
         fields.fail("content", "expected an array of blocks")
-    return ToolResult(call_id, tuple(parts), is_error, extra=extra(fields), at=Where(at))
+    kept = to_keep(fields.rest()) | ({SUCCESS: True} if status == "success" else {})
+    return ToolResult(call_id, tuple(parts), is_error, extra=extra_of(kept, frozenset({SUCCESS})), at=Where(at))
 
 
 def _add_part(fields: Fields, parts: list[Text | Media | Opaque]) -> None:
@@ -317,8 +319,8 @@ def render_arguments(call: ToolCall, blame: type[DragomanError] = Unrepresentabl
 def _render_result(block: ToolResult, blame: type[DragomanError]) -> dict[str, Json]:
     body: dict[str, Json] = {"toolUseId": block.call_id}
     body["content"] = [each for part in block.content for each in _render_part(part, blame)]
-    if block.is_error:
-        body["status"] = "error"
+    if block.is_error or SUCCESS in own_fields(block.extra):
+        body["status"] = "error" if block.is_error else "success"
     return body
 
 
