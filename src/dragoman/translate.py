@@ -59,6 +59,7 @@ ORDER: tuple[_Maker, ...] = (
     lambda pair: filters.CarrySeals(pair.client, pair.client_family, pair.upstream),
     lambda pair: filters.DropForeign(pair.client, pair.client_family, pair.upstream, pair.upstream_family),
     lambda pair: filters.WrapTextTools(native=pair.upstream.text_tools),
+    lambda pair: None if pair.upstream.bare_tools else filters.GiveSchemas(),
     lambda pair: filters.PairTools() if pair.upstream.paired_results else None,
     lambda pair: filters.PlainResults(pair.upstream),
     lambda pair: filters.RenameTools(pair.upstream, pair.upstream_family),

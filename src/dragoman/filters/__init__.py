@@ -11,6 +11,7 @@ from dragoman.filters.drop_foreign import DropForeign
 from dragoman.filters.fill_empty import FillEmpty
 from dragoman.filters.fit_limits import FitLimits
 from dragoman.filters.fold_system import FoldSystem
+from dragoman.filters.give_schemas import GiveSchemas
 from dragoman.filters.object_arguments import ObjectArguments
 from dragoman.filters.pair_tools import PairTools
 from dragoman.filters.plain_results import PlainResults
@@ -29,6 +30,7 @@ __all__ = [
     "FillEmpty",
     "FitLimits",
     "FoldSystem",
+    "GiveSchemas",
     "ObjectArguments",
     "PairTools",
     "PlainResults",

@@ -36,6 +36,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     one_name_each: bool = True  # no two tools have one name, those of the service included
     result_media: bool = False  # a tool result may hold images and documents
     result_errors: bool = False  # a tool result may say that it is an error
+    bare_tools: bool = False  # a tool may come without a schema
     tool_fields: Mapping[str, str] = {}  # fields of tools that several families have: by their name, its own
     # content
     media: frozenset[tuple[str, str]] = frozenset()  # (kind, how)

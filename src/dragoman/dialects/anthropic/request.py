@@ -169,7 +169,8 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
     if schema is not None and not isinstance(schema, dict):
         rest["input_schema"] = schema
     known = schema if isinstance(schema, dict) else NO_PARAMETERS
-    return ToolSpec(name, description, known, cache, strict, extra=extra_of(rest), at=Where(fields.at))
+    at = Where(fields.at, bare=schema is None)
+    return ToolSpec(name, description, known, cache, strict, extra=extra_of(rest), at=at)
 
 
 def _tool_choice(fields: Fields, kept: dict[str, Json]) -> ToolChoice:

@@ -143,14 +143,14 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
     schema = spec.peek("inputSchema")
     inner = schema.get("json") if isinstance(schema, dict) else None
     known: dict[str, Json] = NO_PARAMETERS
+    bare = False
     if isinstance(schema, dict) and isinstance(inner, dict) and len(schema) == 1:
         spec.any("inputSchema")
         known = inner
-    elif schema is None:
+    elif bare := schema in (None, {}, {"json": None}):
         spec.any("inputSchema")
-    return ToolSpec(
-        name, description, known, None, strict, extra=extra_beside(extra(spec), fields), at=Where(fields.at)
-    )
+    at = Where(fields.at, bare=bare)
+    return ToolSpec(name, description, known, None, strict, extra=extra_beside(extra(spec), fields), at=at)
 
 
 # --- rendering

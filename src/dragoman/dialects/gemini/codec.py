@@ -39,6 +39,7 @@ class GeminiCodec(Struct, frozen=True):
             ids=Alphabet(r"\x21-\x7e", 256),
             arguments="object",
             whole_calls=True,
+            bare_tools=True,
             choice_names=True,
             result_media=not older,
             result_errors=True,

@@ -62,7 +62,8 @@ def _function(fields: Fields) -> ToolSpec:
             if not isinstance(converted, dict):
                 fields.fail("parameters", "expected an object")
             schema = converted
-    return ToolSpec(name, description, schema, extra=extra_of(to_keep(fields.rest()) | shape), at=Where(fields.at))
+    at = Where(fields.at, bare=given is None and older is None)
+    return ToolSpec(name, description, schema, extra=extra_of(to_keep(fields.rest()) | shape), at=at)
 
 
 _MODES = {"AUTO": "auto", "ANY": "any", "NONE": "none", "VALIDATED": "auto"}

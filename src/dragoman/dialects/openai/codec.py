@@ -39,6 +39,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
             ids=Alphabet(r"\x21-\x7e", 64),
             text_tools=self.custom_tools,
             tool_fields={"format": FORMAT} if self.custom_tools else {},
+            bare_tools=True,
             choice_names=True,
             parallel_flag=True,
             strict_tools=True,

@@ -59,14 +59,12 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
 def _function(fields: Fields, inner: Fields, rest: JsonObject) -> ToolSpec:
     name, description = required(inner, "name"), inner.text("description", "")
     strict, parameters = inner.flag("strict", None), inner.any("parameters")
-    inside = inner.rest()
+    inside, at = inner.rest(), Where(fields.at, bare=parameters is None)
     if not isinstance(parameters, dict):
         if parameters is not None:
             inside["parameters"] = parameters  # no schema, but what was said
         parameters = dict(_NO_PARAMETERS)
-    return ToolSpec(
-        name, description, parameters, strict=strict, extra=_nested(rest, "function", inside), at=Where(fields.at)
-    )
+    return ToolSpec(name, description, parameters, strict=strict, extra=_nested(rest, "function", inside), at=at)
 
 
 def _nested(rest: JsonObject, name: str, inside: JsonObject) -> Extra | None:
@@ -107,7 +105,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
     inner: JsonObject = {"name": tool.name}
     if tool.description:
         inner["description"] = tool.description
-    if tool.schema is not None:
+    if tool.schema is not None and not (tool.at.bare and tool.schema == _NO_PARAMETERS):
         inner["parameters"] = dict(tool.schema)
     if tool.strict is not None:
         inner["strict"] = tool.strict

@@ -44,6 +44,7 @@ class ResponsesCodec(Struct, frozen=True):
             ids=Alphabet(r"\x21-\x7e", 64),
             text_tools=True,
             tool_fields={"format": "format"},
+            bare_tools=True,
             choice_names=True,
             parallel_flag=True,
             strict_tools=True,

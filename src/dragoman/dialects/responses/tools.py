@@ -150,13 +150,13 @@ def _tool(fields: Fields, namespace: str, about: Mapping[str, Json] = _NOTHING) 
         extra = extra_of({**placed, **_said(fields)})
         return ToolSpec(name, description, strict=strict, extra=extra, at=Where(fields.at))
     parameters = fields.any("parameters")
-    rest = _said(fields)
+    rest, at = _said(fields), Where(fields.at, bare=parameters is None)
     if not isinstance(parameters, dict):
         if parameters is not None:
             rest["parameters"] = parameters  # no schema, but what was said
         parameters = dict(_NO_PARAMETERS)
     extra = extra_of({**placed, **rest})
-    return ToolSpec(name, description, parameters, strict=strict, extra=extra, at=Where(fields.at))
+    return ToolSpec(name, description, parameters, strict=strict, extra=extra, at=at)
 
 
 def _said(fields: Fields) -> JsonObject:
@@ -198,7 +198,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
     }
     if tool.description:
         body["description"] = tool.description
-    if tool.schema is not None:
+    if tool.schema is not None and not (tool.at.bare and tool.schema == _NO_PARAMETERS):
         body["parameters"] = dict(tool.schema)
     if tool.strict is not None:
         body["strict"] = tool.strict
