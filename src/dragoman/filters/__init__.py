@@ -12,6 +12,7 @@ from dragoman.filters.fill_empty import FillEmpty
 from dragoman.filters.fit_limits import FitLimits
 from dragoman.filters.fold_system import FoldSystem
 from dragoman.filters.give_schemas import GiveSchemas
+from dragoman.filters.hash_user import HashUser
 from dragoman.filters.object_arguments import ObjectArguments
 from dragoman.filters.pair_tools import PairTools
 from dragoman.filters.plain_results import PlainResults
@@ -31,6 +32,7 @@ __all__ = [
     "FitLimits",
     "FoldSystem",
     "GiveSchemas",
+    "HashUser",
     "ObjectArguments",
     "PairTools",
     "PlainResults",

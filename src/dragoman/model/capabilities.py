@@ -29,6 +29,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     arguments: Literal["text", "object"] = "text"
     text_tools: bool = False  # tools that take free text
     paired_results: bool = True  # every call is answered in the next turn, every result answers a call
+    results_in_call_order: bool = False  # the model reads the first result as that of the first call, whatever its id
     choice_modes: frozenset[str] = frozenset({"auto", "any", "none", "one"})
     choice_names: bool = False  # `auto` or `any` may be limited to some tools
     parallel_flag: bool = False
@@ -72,6 +73,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     least_budget: int = 0  # not 0: of thinking as Claude has it, which excludes some other wishes
     thinking_show: bool = False  # thinking may be asked for without being shown
     user: bool = False  # takes a user id
+    user_limit: int | None = None  # characters of it
     options: Mapping[str, str] = {}  # fields of a request that several families have: by their name, its own
     option_needs: Mapping[str, str] = {}  # of those, one that is refused unless another field is true
     stop_limit: int | None = None  # how many stop sequences; 0: none at all

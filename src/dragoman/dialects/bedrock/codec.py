@@ -19,6 +19,7 @@ from dragoman.dialects.bedrock.stream import BedrockDecoder
 from dragoman.errors import Fault
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.families import reads_results_by_order
 from dragoman.model.filter import Filter
 from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
@@ -48,6 +49,7 @@ class BedrockCodec(Struct, frozen=True):
             prefill=vendor.prefill,
             blank_text=False,
             ids=Alphabet("a-zA-Z0-9_.:-", 64),
+            results_in_call_order=reads_results_by_order(model),
             arguments="object",
             choice_modes=frozenset({"auto", "any", "one", "none"} if claude else {"auto", "any", "one"}),
             parallel_flag=claude,
@@ -74,6 +76,7 @@ class BedrockCodec(Struct, frozen=True):
             least_budget=1024 if claude else 0,
             thinking_show=claude,
             user=True,
+            user_limit=256,
             stop_limit=_MOST_STOPS,
         )
 

@@ -37,6 +37,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     def capabilities(self, model: str) -> Capabilities:
         return Capabilities(
             ids=Alphabet(r"\x21-\x7e", 64),
+            results_in_call_order=True,
             text_tools=self.custom_tools,
             tool_fields={"format": FORMAT} if self.custom_tools else {},
             bare_tools=True,
@@ -65,6 +66,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
             efforts=EFFORTS,
             thinking=frozenset({"default", "off"}),
             user=True,
+            user_limit=self.user_limit,
             options={name: name for name in self.options},
             option_needs={"metadata": "store"},
             stop_limit=4,

@@ -28,4 +28,5 @@ class OpenaiSettings(Struct, frozen=True, kw_only=True):
     ask_usage: bool = True  # ask for the usage chunk of streams that did not ask themselves
     special_tokens: bool = False  # ask a vLLM-like server to keep its special tokens where tools are offered
     options: tuple[str, ...] = OPTIONS  # of these fields, which the upstream takes from clients of other dialects
+    user_limit: int | None = 64  # characters of a user id that the upstream takes
     more_knobs: tuple[str, ...] = ()  # numeric fields beyond OpenAI's own: top_k, min_p, repetition_penalty …

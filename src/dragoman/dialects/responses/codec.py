@@ -17,6 +17,7 @@ from dragoman.dialects.responses.stream import ResponsesDecoder
 from dragoman.errors import Fault, MalformedRequest
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.families import reads_results_by_order
 from dragoman.model.filter import Filter
 from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
@@ -42,6 +43,7 @@ class ResponsesCodec(Struct, frozen=True):
     def capabilities(self, model: str) -> Capabilities:
         return Capabilities(
             ids=Alphabet(r"\x21-\x7e", 64),
+            results_in_call_order=reads_results_by_order(model),
             text_tools=True,
             tool_fields={"format": "format"},
             bare_tools=True,
@@ -69,6 +71,7 @@ class ResponsesCodec(Struct, frozen=True):
             efforts=EFFORTS,
             thinking=frozenset({"default", "off"}),
             user=True,
+            user_limit=64,
             options=OPTIONS,
             stop_limit=0,
         )
