@@ -56,6 +56,7 @@ _NO_QUESTION = "there is nothing in it to be answered"
 ORDER: tuple[_Maker, ...] = (
     lambda pair: None if pair.client.interleaves else filters.SerializeBlocks(),
     lambda pair: filters.SettleStop(pauses=pair.client.pauses or pair.client_family == pair.upstream_family),
+    lambda _: filters.TellShapes(),
     lambda pair: filters.CarrySeals(pair.client, pair.client_family, pair.upstream),
     lambda pair: filters.DropForeign(pair.client, pair.client_family, pair.upstream, pair.upstream_family),
     lambda pair: filters.WrapTextTools(native=pair.upstream.text_tools),

@@ -244,6 +244,8 @@ class _Request:
         if role not in self._target.media_roles and not self._at_home:  # there the service itself may say so
             return False
         types = self._target.media_types.get(block.kind)
+        if self._at_home and (block.kind, block.how) in self._target.home_media:
+            return True
         return (block.kind, block.how) in self._target.media and (
             block.how != "base64" or types is None or block.mime in types
         )

@@ -41,6 +41,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     tool_fields: Mapping[str, str] = {}  # fields of tools that several families have: by their name, its own
     # content
     media: frozenset[tuple[str, str]] = frozenset()  # (kind, how)
+    home_media: frozenset[tuple[str, str]] = frozenset()  # taken from clients of its own family alone
     media_roles: frozenset[str] = frozenset({"user", "assistant", "system"})  # whose turns may hold them
     media_types: Mapping[str, frozenset[str]] = {}  # by kind, of what is given as base64; none: any
     reasoning: bool = False  # takes its own family's reasoning back, and shows reasoning in answers

@@ -35,6 +35,7 @@ from dragoman.wire.jsonio import Json
 
 UNREADABLE = "unreadable media"  # the `kind` that the shared filter plain_results knows (D2)
 SERVER_TOOL = "server_tool_use"
+SERVER_RESULT = "server_tool_result"
 
 # --- reading
 
@@ -54,6 +55,34 @@ def parse_content(value: Json, at: str, blame: type[DragomanError]) -> tuple[Blo
         else:
             blocks.append(parse_block(fields))
     return tuple(blocks)
+
+
+def parse_answer(value: Json, at: str, blame: type[DragomanError]) -> tuple[Block, ...]:
+    """The content of an assistant's message. A result in it is that of a tool which the service itself ran, as Nova's
+    code interpreter: it and its call go back as they came, and others are given their words."""
+    blocks = parse_content(value, at, blame)
+    served = {block.call_id for block in blocks if isinstance(block, ToolResult)}
+    return tuple([_served(block, served, blame) for block in blocks]) if served else blocks
+
+
+def _served(block: Block, served: set[str], blame: type[DragomanError]) -> Block:
+    if isinstance(block, ToolCall) and block.id in served:
+        words = f"({block.name} was used with {block.arguments or 'no input'})"
+        return Opaque(FAMILY, render_block(block, blame), SERVER_TOOL, block.cache, words, at=block.at)
+    if isinstance(block, ToolResult):
+        said = "\n".join(part.text for part in block.content if isinstance(part, Text) and part.text.strip())
+        words = f"(it {'failed' if block.is_error else 'gave'}: {said or 'nothing'})"
+        return Opaque(FAMILY, render_block(block, blame), SERVER_RESULT, block.cache, words, at=block.at)
+    if isinstance(block, Opaque) and block.kind == SERVER_TOOL:
+        return structs.replace(block, text=_use_words(block.data))
+    return block
+
+
+def _use_words(data: Json) -> str:
+    use = data.get("toolUse") if isinstance(data, dict) else None
+    if not isinstance(use, dict):
+        return ""
+    return f"({use.get('name')} was used with {jsonio.encode(use.get('input')).decode()})"
 
 
 def _takes_mark(block: Block) -> bool:

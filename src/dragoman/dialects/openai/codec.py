@@ -25,6 +25,7 @@ _ANSWER_FIELDS = {"service_tier": "service_tier"}
 _MEDIA = frozenset(
     {("image", "base64"), ("image", "url"), ("audio", "base64"), ("document", "base64"), ("document", "file")}
 )
+_BY_ADDRESS = frozenset({("document", "url")})
 
 
 class OpenaiCodec(OpenaiSettings, frozen=True):
@@ -45,7 +46,8 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
             parallel_flag=True,
             strict_tools=True,
             result_media=self.result_media,
-            media=_MEDIA,
+            media=_MEDIA | _BY_ADDRESS if self.file_urls else _MEDIA,
+            home_media=_BY_ADDRESS,
             media_roles=frozenset({"user"}),
             media_fields={"detail": DETAIL},
             reasoning=True,

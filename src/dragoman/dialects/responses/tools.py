@@ -36,6 +36,7 @@ _ADDED = "~added"  # on a tool that came in an item of the input, which still sa
 _NOTHING: Mapping[str, Json] = {}
 _NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
 _MODES = {"auto": ToolChoice("auto"), "required": ToolChoice("any"), "none": ToolChoice("none")}
+_OTHER_MODES = {**_MODES, "any": ToolChoice("any"), "validated": ToolChoice("auto")}  # the words of other vendors
 _WORDS = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -222,10 +223,12 @@ def _choice(fields: Fields, value: Json, tools: Sequence[ToolSpec | Opaque]) -> 
         case None:
             return ToolChoice()
         case str():
-            if value not in _MODES:
+            if value.lower() not in _OTHER_MODES:
                 fields.fail("tool_choice", f"expected one of {', '.join(_MODES)} or an object")
-            return _MODES[value]
-        case {"type": "function" | "custom"}:
+            return _OTHER_MODES[value.lower()]
+        case {"type": str(mode), **more} if mode in _OTHER_MODES and not more:
+            return _OTHER_MODES[mode]
+        case {"type": "function" | "custom" | "tool"}:
             name = _chosen(Fields(value, fields.path("tool_choice")), tools)
             return ToolChoice("one", (name,)) if name else None
         case {"type": "allowed_tools"}:

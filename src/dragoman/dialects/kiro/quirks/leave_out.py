@@ -118,7 +118,9 @@ class _History:
 
     def _served(self, block: Opaque) -> Iterable[Block]:
         kind = block.kind
-        if kind.endswith(_CALLS):
+        if block.text.strip() and kind.endswith((*_CALLS, *_RESULTS)):
+            words = block.text
+        elif kind.endswith(_CALLS):
             words = f"({_name(block) or kind} was used with {_gist(block.data)})"
         elif kind.endswith(_RESULTS):
             words = f"({kind.removesuffix('_tool_result')} gave: {_gist(block.data)})"
