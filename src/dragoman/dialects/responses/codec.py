@@ -46,7 +46,6 @@ class ResponsesCodec(Struct, frozen=True):
             results_in_call_order=reads_results_by_order(model),
             text_tools=True,
             tool_fields={"format": "format"},
-            bare_tools=True,
             choice_names=True,
             parallel_flag=True,
             strict_tools=True,

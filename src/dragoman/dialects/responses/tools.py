@@ -199,7 +199,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
     }
     if tool.description:
         body["description"] = tool.description
-    if tool.schema is not None and not (tool.at.bare and tool.schema == _NO_PARAMETERS):
+    if tool.schema is not None:
         body["parameters"] = dict(tool.schema)
     if tool.strict is not None:
         body["strict"] = tool.strict
