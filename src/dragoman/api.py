@@ -96,12 +96,17 @@ def translate_request(
     """Translate a client's request from the dialect `source` into `target`, for `model` if given.
 
     Raises MalformedRequest for a body that breaks its own dialect and Unrepresentable for one the target cannot be
-    told, both naming the path; LocalMisuse for an unknown dialect or option.
+    told, both naming the path; LocalMisuse for an unknown dialect or option, and where neither the body nor `model`
+    names a model.
     """
-    if model is not None and not isinstance(model, str):
-        raise LocalMisuse("model is a name")
+    if model is not None and not (isinstance(model, str) and model.strip()):
+        raise LocalMisuse("model: expected the name of a model")
     client, upstream, settings = _ends(source, target, options)
     asked = client.codec.parse_request(client.binding.unwrap(_decoded(body, MalformedRequest)))
+    if model is None and not asked.model.strip():
+        raise LocalMisuse(
+            f"the {source} request names no model; give one with the option model (--model on the command line)"
+        )
     made = plan(client, upstream, asked, model=model, settings=settings)
     request = upstream.binding.wrap(made.call())
     return Translated(request.body, list(made.notes), made, request.path, dict(request.headers))

@@ -56,6 +56,7 @@ _NO_QUESTION = "there is nothing in it to be answered"
 ORDER: tuple[_Maker, ...] = (
     lambda pair: None if pair.client.interleaves else filters.SerializeBlocks(calls_end=pair.upstream.calls_end),
     lambda pair: filters.SettleStop(pauses=pair.client.pauses or pair.client_family == pair.upstream_family),
+    lambda _: filters.TellShapes(),
     lambda pair: filters.CarrySeals(pair.client, pair.client_family, pair.upstream),
     lambda pair: (
         None
@@ -64,12 +65,16 @@ ORDER: tuple[_Maker, ...] = (
     ),
     lambda pair: filters.DropForeign(pair.client, pair.client_family, pair.upstream, pair.upstream_family),
     lambda pair: filters.WrapTextTools(native=pair.upstream.text_tools),
-    lambda pair: filters.PairTools() if pair.upstream.paired_results else None,
+    lambda pair: None if pair.upstream.bare_tools else filters.GiveSchemas(),
+    lambda pair: (
+        filters.PairTools(in_order=pair.upstream.results_in_call_order) if pair.upstream.paired_results else None
+    ),
     lambda pair: filters.PlainResults(pair.upstream),
     lambda pair: filters.RenameTools(pair.upstream, pair.upstream_family),
     lambda pair: None if pair.upstream.system == "native" else filters.FoldSystem(pair.upstream),
     lambda pair: None if pair.upstream.blank_text else filters.FillEmpty(),
     lambda pair: filters.AlternateTurns(pair.upstream),
+    lambda pair: filters.HashUser(pair.upstream, foreign=pair.client_family != pair.upstream_family),
     lambda pair: filters.FitLimits(pair.upstream),
     lambda pair: filters.ObjectArguments(pair.client, pair.upstream),
 )

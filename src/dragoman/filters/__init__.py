@@ -11,6 +11,8 @@ from dragoman.filters.drop_foreign import DropForeign
 from dragoman.filters.fill_empty import FillEmpty
 from dragoman.filters.fit_limits import FitLimits
 from dragoman.filters.fold_system import FoldSystem
+from dragoman.filters.give_schemas import GiveSchemas
+from dragoman.filters.hash_user import HashUser
 from dragoman.filters.object_arguments import ObjectArguments
 from dragoman.filters.pair_tools import PairTools
 from dragoman.filters.plain_results import PlainResults
@@ -19,6 +21,7 @@ from dragoman.filters.rename_tools import RenameTools
 from dragoman.filters.serialize_blocks import SerializeBlocks
 from dragoman.filters.settle_stop import SettleStop
 from dragoman.filters.settle_thinking import SettleThinking
+from dragoman.filters.tell_shapes import TellShapes
 from dragoman.filters.think_tags import ThinkTags
 from dragoman.filters.tools_in_history import ToolsInHistory
 from dragoman.filters.wrap_text_tools import WrapTextTools
@@ -30,6 +33,8 @@ __all__ = [
     "FillEmpty",
     "FitLimits",
     "FoldSystem",
+    "GiveSchemas",
+    "HashUser",
     "ObjectArguments",
     "PairTools",
     "PlainResults",
@@ -38,6 +43,7 @@ __all__ = [
     "SerializeBlocks",
     "SettleStop",
     "SettleThinking",
+    "TellShapes",
     "ThinkTags",
     "ToolsInHistory",
     "WrapTextTools",

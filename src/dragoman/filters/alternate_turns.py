@@ -56,7 +56,7 @@ class AlternateTurns:
 
     def _filler(self, role: Role, near: Message | None, notes: Notes) -> Message:
         text = self._fillers[role]
-        notes.added("turn.placeholder", near.at.path if near else "", f"a missing {role} turn became {text!r}")
+        notes.added("turn.placeholder", near.at.path if near else "messages", f"a missing {role} turn became {text!r}")
         return Message(role, (Text(text),))
 
 

@@ -242,6 +242,7 @@ class _Request:
                 return self._bare(block, block.at.path, self._carried.media)
         if block.how == "text":
             self._notes.changed("media.as_text", block.at.path, "a text document is given as text")
+            self._extra(block.extra, block.at.path)
             title = f"{block.name}\n" if block.name else ""
             return Text(title + block.data, cache=block.cache, at=block.at)
         if last:
@@ -258,6 +259,8 @@ class _Request:
         if role not in self._target.media_roles and not self._at_home:  # there the service itself may say so
             return False
         types = self._target.media_types.get(block.kind)
+        if self._at_home and (block.kind, block.how) in self._target.home_media:
+            return True
         return (block.kind, block.how) in self._target.media and (
             block.how != "base64" or types is None or block.mime in types
         )
@@ -286,7 +289,7 @@ class _Request:
         names = tuple(name for name in choice.names if name in named)
         if (names == choice.names and tools) or choice == ToolChoice():
             return choice
-        self._notes.changed("tools.choice", choice.at.path, "it named tools that the target does not have")
+        self._notes.dropped("tools.choice", choice.at.path, "it named tools that the target does not have")
         return structs.replace(choice, names=names, mode=choice.mode if names and tools else "auto")
 
 

@@ -14,9 +14,10 @@ from dragoman.model.blocks import Block, Cache, Reasoning, Text, ToolResult
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.filter import MakeBack
-from dragoman.model.notes import Notes
+from dragoman.model.notes import Action, Notes
 
 FILLER = "."
+_MARK_LOST = ", and its cache mark with it"
 B = TypeVar("B", bound=Block)
 
 
@@ -76,14 +77,15 @@ def _without_blanks(blocks: tuple[B, ...], notes: Notes) -> tuple[B, ...]:
             kept.append(block)
             continue
         fate = "" if block.cache is None else _move_mark(kept, block.cache)
-        notes.changed("text.blank", block.at.path, f"text without content was left out{fate}")
+        action: Action = "dropped" if fate == _MARK_LOST else "changed"
+        notes.add("text.blank", action, block.at.path, f"text without content was left out{fate}")
     return blocks if len(kept) == len(blocks) else tuple(kept)
 
 
 def _move_mark(kept: list[B], mark: Cache) -> str:
     """Give a cache mark to the block before, which ends at the same place."""
     if not kept or isinstance(kept[-1], Reasoning):
-        return ", and its cache mark with it"
+        return _MARK_LOST
     if kept[-1].cache is None:
         kept[-1] = structs.replace(kept[-1], cache=mark)
     return "; its cache mark moved to the block before"

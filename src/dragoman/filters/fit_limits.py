@@ -14,7 +14,7 @@ from dragoman.model.blocks import Block, Opaque, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Output, ToolChoice, ToolSpec
 from dragoman.model.filter import MakeBack
-from dragoman.model.notes import Notes
+from dragoman.model.notes import Action, Notes
 from dragoman.wire.jsonio import Json
 
 N = TypeVar("N", bound=Struct)
@@ -115,7 +115,8 @@ def _tool_choice(conversation: Conversation, target: Capabilities, notes: Notes)
     if choice == ToolChoice():
         return conversation
     if not conversation.tools:
-        notes.changed("tools.choice", choice.at.path, "there are no tools to choose from")
+        action: Action = "dropped" if choice.mode in ("any", "one") else "changed"
+        notes.add("tools.choice", action, choice.at.path, "there are no tools to choose from")
         return structs.replace(conversation, tool_choice=ToolChoice())
     tools = conversation.tools
     if choice.names and choice.mode in ("auto", "any") and not target.choice_names:

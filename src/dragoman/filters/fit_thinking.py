@@ -17,9 +17,13 @@ def fit_thinking(conversation: Conversation, target: Capabilities, notes: Notes)
     fitted = _fitted(asked, target)
     if fitted == asked:
         return conversation
-    if fitted == Thinking() and not target.efforts:
+    if fitted == Thinking():
         notes.dropped("thinking.dropped", "thinking", f"the target cannot be told how to think ({_words(asked)})")
-    else:
+        return structs.replace(conversation, thinking=fitted)
+    if asked.show is not None and fitted.show is None:
+        notes.dropped("thinking.show", "thinking", "the target cannot be told whether to show its thinking")
+        asked = structs.replace(asked, show=None)
+    if fitted != asked:
         notes.changed(
             "thinking.fitted", "thinking", f"asked for: {_words(asked)}; the target is told: {_words(fitted)}"
         )

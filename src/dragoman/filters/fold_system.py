@@ -48,7 +48,7 @@ class FoldSystem:
         if messages and messages[0].role == "user":
             turn = structs.replace(messages[0], blocks=spaced(system, messages[0].blocks, self._seam))
             return [_begun(system, turn), *messages[1:]]
-        notes.added("turn.placeholder", "", f"a missing first user turn became {self._question!r}")
+        notes.added("turn.placeholder", "messages", f"a missing first user turn became {self._question!r}")
         return [Message("user", (*system, *spaced(system, (Text(self._question),), self._seam))), *messages]
 
 

@@ -25,13 +25,18 @@ MOVED = "(tool result above)"
 
 
 class PairTools:
+    """`in_order`: the results of a turn stand in the order of its calls."""
+
     name = "pair_tools"
 
+    def __init__(self, *, in_order: bool = False) -> None:
+        self._in_order = in_order
+
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if _paired(conversation):
+        if _paired(conversation, self._in_order):
             return conversation, None
         before = len(notes)
-        pairing = _Pairing(notes)
+        pairing = _Pairing(notes, self._in_order)
         for message in conversation.messages:
             pairing.read(message)
         messages = tuple(pairing.write())
@@ -40,7 +45,7 @@ class PairTools:
         return canonical(structs.replace(conversation, messages=messages), conversation), None
 
 
-def _paired(conversation: Conversation) -> bool:
+def _paired(conversation: Conversation, in_order: bool) -> bool:
     """Whether there is nothing to do: each id is called once and answered in the next message, with no other result."""
     if conversation.kinds.isdisjoint((ToolCall, ToolResult)):
         return True
@@ -52,7 +57,7 @@ def _paired(conversation: Conversation) -> bool:
                 called.append((index + 1, block.id))
             elif type(block) is ToolResult:
                 answered.append((index, block.call_id))
-    if called != answered and sorted(called) != sorted(answered):
+    if called != answered and (in_order or sorted(called) != sorted(answered)):
         return False
     return len({call_id for _, call_id in called}) == len(called)
 
@@ -75,8 +80,9 @@ class _Turn:
 
 
 class _Pairing:
-    def __init__(self, notes: Notes) -> None:
+    def __init__(self, notes: Notes, in_order: bool) -> None:
         self._notes = notes
+        self._in_order = in_order
         self._turns: list[_Turn] = []
         self._numbers: dict[str, int] = {}  # the next number to try for an id that is used again
         self._taken: set[str] = set()
@@ -193,11 +199,23 @@ class _Pairing:
                 if results:
                     yield Message("user", results)
                 yield turn.rebuilt(tuple(turn.blocks))
-                results = (*turn.results, *map(self._no_result, turn.missing()))
+                results = self._results(turn)
             speaker = speaker if role == "system" else role
             speaker = "user" if results else speaker
         if results:
             yield Message("user", results)
+
+    def _results(self, turn: _Turn) -> tuple[ToolResult, ...]:
+        """The results of a turn's calls, those that were not given included."""
+        results = [*turn.results, *map(self._no_result, turn.missing())]
+        if not self._in_order:
+            return tuple(results)
+        places = {call.id: place for place, call in enumerate(turn.calls)}
+        given = [places[result.call_id] for result in turn.results]
+        if given != sorted(given):
+            detail = "the results stand in the order of their calls: the model knows them by it"
+            self._notes.changed("tools.reordered_results", turn.results[0].at.path, detail)
+        return tuple(sorted(results, key=lambda result: places[result.call_id]))
 
     def _no_result(self, call: ToolCall) -> ToolResult:
         self._notes.added("tools.missing_result", call.at.path, f"the call {call.id!r} has no result; it got an error")

@@ -30,7 +30,7 @@ class SettleThinking:
             return conversation, None
         reason = self._hindrance(conversation)
         if reason:
-            notes.changed("thinking.off", "thinking", f"thinking is turned off: {reason}")
+            notes.dropped("thinking.off", "thinking", f"thinking is turned off: {reason}")
             return structs.replace(conversation, thinking=Thinking("off")), None
         return _with_knobs(self._with_budget(conversation, notes), notes), None
 
@@ -71,7 +71,8 @@ def _with_fitting_words(asked: Thinking, notes: Notes) -> Thinking:
         thinking = structs.replace(thinking, show=None)
     if thinking != asked:
         detail = "a budget is told only with thinking that is on, whether to show it only with thinking that there is"
-        notes.changed("thinking.words", "thinking", detail)
+        lost = (thinking.budget, thinking.show) != (asked.budget, asked.show)
+        notes.add("thinking.words", "dropped" if lost else "changed", "thinking", detail)
     return thinking
 
 

@@ -58,7 +58,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "base_url": "https://openrouter.ai/api/v1",
         "key": "env:OPENROUTER_API_KEY",
         "models": ["*/*"],
-        "settings": {**_SAMPLED, "reasoning_field": "reasoning"},
+        "settings": {**_SAMPLED, "reasoning_field": "reasoning", "user_limit": 128, "file_urls": True},
         "translation": _RAW,
     },
     "anthropic": {

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 
 from msgspec import Struct
 
-from dragoman.errors import UnknownModel
+from dragoman.errors import MalformedRequest, UnknownModel
 from dragoman.gateway.upstreams import Upstream
 
 _LONGEST = 200  # characters of a client's text that an error repeats
@@ -72,6 +72,8 @@ class Routes:
     def _targets(self, model: str) -> Sequence[Target]:
         routed, own = self._stages
         rule = routed.find(model) or self._direct(model) or own.find(model) or self._default or self._lone
+        if not model.strip() and (rule is None or not all(aim.model for aim in rule.aims)):
+            raise MalformedRequest("the request names no model, and its route has none of its own", at="model")
         if rule is None:
             raise UnknownModel(self._unknown(model))
         asked = model.partition("/")[2] if rule.patterns == _DIRECT else model

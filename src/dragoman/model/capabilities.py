@@ -29,6 +29,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     arguments: Literal["text", "object"] = "text"
     text_tools: bool = False  # tools that take free text
     paired_results: bool = True  # every call is answered in the next turn, every result answers a call
+    results_in_call_order: bool = False  # the model reads the first result as that of the first call, whatever its id
     choice_modes: frozenset[str] = frozenset({"auto", "any", "none", "one"})
     choice_names: bool = False  # `auto` or `any` may be limited to some tools
     parallel_flag: bool = False
@@ -36,9 +37,11 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     one_name_each: bool = True  # no two tools have one name, those of the service included
     result_media: frozenset[str] = frozenset()  # kinds of media that a tool result may hold
     result_errors: bool = False  # a tool result may say that it is an error
+    bare_tools: bool = False  # a tool may come without a schema
     tool_fields: Mapping[str, str] = {}  # fields of tools that several families have: by their name, its own
     # content
     media: frozenset[tuple[str, str]] = frozenset()  # (kind, how)
+    home_media: frozenset[tuple[str, str]] = frozenset()  # taken from clients of its own family alone
     media_roles: frozenset[str] = frozenset({"user", "assistant", "system"})  # whose turns may hold them
     media_types: Mapping[str, frozenset[str]] = {}  # by kind, of what is given as base64; none: any
     reasoning: bool = False  # takes its own family's reasoning back, and shows reasoning in answers
@@ -73,6 +76,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     least_budget: int = 0  # not 0: of thinking as Claude has it, which excludes some other wishes
     thinking_show: bool = False  # thinking may be asked for without being shown
     user: bool = False  # takes a user id
+    user_limit: int | None = None  # characters of it
     options: Mapping[str, str] = {}  # fields of a request that several families have: by their name, its own
     option_needs: Mapping[str, str] = {}  # of those, one that is refused unless another field is true
     stop_limit: int | None = None  # how many stop sequences; 0: none at all

@@ -14,6 +14,7 @@ OUTER = "../"  # before the name of a field of what the node came in
 WORD = "~"  # before a word of the family's own: how something was spelt, never sent
 _HERE = "./"
 
+SHAPES = "~shapes"  # on a conversation: what was read in another shape than its dialect's own, for a filter to note
 NAME_AT_HOME = "~inner"  # on a tool or a call: the name its family calls it by, where its own is for all others
 
 

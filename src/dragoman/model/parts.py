@@ -212,7 +212,8 @@ def served(block: Opaque) -> Said | None:
     if kind.endswith(_RESULTS):
         tool = kind.removesuffix("_tool_result").removesuffix("_call_output").removesuffix("_output")
         words = joined(_lines(data, "", "", left_out)) or "nothing to read"
-        return Said(f"({tool} gave: {words})", left_out=tuple(left_out))
+        failed = data.get("is_error") is True or data.get("status") == "error"
+        return Said(f"({tool} {'failed' if failed else 'gave'}: {words})", left_out=tuple(left_out))
     tool = name if isinstance(name, str) and name else kind.removesuffix("_call")
     if isinstance(given, dict):
         return Said(f"({tool} was used with {_json(given)})")

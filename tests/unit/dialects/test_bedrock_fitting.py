@@ -170,18 +170,53 @@ def test_results_stand_alone_where_the_model_wants_it() -> None:
     assert [list(block) for block in together["messages"][2]["content"]] == [["toolResult"], ["text"]]
 
 
-def test_an_error_is_a_status_for_claude_and_words_for_others() -> None:
+VENDORS = (
+    NOVA,
+    "us.meta.llama4-maverick-17b-instruct-v1:0",
+    "us.mistral.pixtral-large-2502-v1:0",
+    "moonshot.kimi-k2-thinking",
+    "openai.gpt-oss-120b-1:0",
+    "deepseek.v3-v1:0",
+    "qwen.qwen3-coder-480b-a35b-v1:0",
+    "cohere.command-r-plus-v1:0",
+    "arn:aws:bedrock:us-east-1:123456789012:application-inference-profile/abc",
+)
+
+
+@pytest.mark.parametrize("model", [None, *VENDORS])
+def test_l12_every_vendor_takes_the_status_of_a_result(model: str | None) -> None:
+    """L12: recorded requests with `toolResult.status` were answered by Nova, Llama 4, Pixtral and Kimi."""
     failed = {"type": "tool_result", "tool_use_id": "a", "content": "boom", "is_error": True}
     history = [
         {"role": "user", "content": "go"},
         {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "get", "input": {}}]},
         {"role": "user", "content": [failed]},
     ]
-    claude, _ = from_anthropic({**_anthropic("x"), "messages": history})
-    nova, rules = from_anthropic({**_anthropic("x"), "messages": history}, NOVA)
-    assert claude["messages"][2]["content"][0]["toolResult"]["status"] == "error"
-    assert nova["messages"][2]["content"][0]["toolResult"] == {"toolUseId": "a", "content": [{"text": "Error: boom"}]}
-    assert "result.error_text" in rules
+    named = () if model is None else (model,)
+    body, rules = from_anthropic({**_anthropic("x"), "messages": history}, *named)
+    expected = {"toolUseId": "a", "content": [{"text": "boom"}], "status": "error"}
+    assert body["messages"][2]["content"][0]["toolResult"] == expected
+    assert "result.error_text" not in rules
+
+
+@pytest.mark.parametrize("model", VENDORS)
+@pytest.mark.parametrize("status", ["success", "error"])
+def test_l12_a_status_of_the_client_itself_is_kept_and_breaks_no_rule(model: str, status: str) -> None:
+    """L12: the same dialect on both sides."""
+    use = {"toolUse": {"toolUseId": "a", "name": "get", "input": {}}}
+    result = {"toolResult": {"toolUseId": "a", "content": [{"text": "boom"}], "status": status}}
+    body = {
+        "toolConfig": {"tools": [TOOL]},
+        "messages": [
+            {"role": "user", "content": [{"text": "go"}]},
+            {"role": "assistant", "content": [use]},
+            {"role": "user", "content": [result]},
+        ],
+    }
+    told = dragoman.translate_request(body, source="bedrock", target="bedrock", model=model)
+    assert told.body["messages"][2]["content"] == [result]
+    assert not told.notes
+    assert not DIALECT.codec.breaches(Call("generate", model, False, told.body))
 
 
 def test_json_results_are_text_for_a_model_that_misreads_them() -> None:

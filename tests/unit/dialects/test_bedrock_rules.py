@@ -236,12 +236,6 @@ BAD: list[tuple[str, str, Any, str]] = [
         asking(user(said()), assistant(thought(), said()), user(said())),
         DEEPSEEK,
     ),
-    (
-        "tool_result.status",
-        "status field",
-        asking(user(said()), assistant(call()), user(result("a", status="error")), **CONFIG),
-        NOVA,
-    ),
     ("field.unknown", "extraneous key [x]", asking(user({"text": "a", "x": 1})), CLAUDE),
     (
         "field.unknown",

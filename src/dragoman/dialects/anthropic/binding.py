@@ -46,7 +46,8 @@ class AnthropicBinding(Struct, frozen=True):
         return read_usual(request.body, _hints(request)) if usual else None
 
     def unwrap(self, body: Json) -> Call:
-        return _call(Fields(body), "generate", {})
+        fields = Fields(body)
+        return Call("generate", fields.text("model", ""), fields.flag("stream", False), fields.rest(), {})
 
     def wrap(self, call: Call) -> HttpRequest:
         headers = [("anthropic-version", call.hints.get("anthropic-version", VERSION))]
@@ -95,6 +96,8 @@ def _hints(request: HttpRequest) -> dict[str, str]:
 
 def _call(fields: Fields, operation: Operation, hints: dict[str, str]) -> Call:
     model, stream = fields.text("model"), fields.flag("stream", False)
+    if not model.strip():
+        fields.fail("model", "expected the name of a model")
     return Call(operation, model, stream, fields.rest(), hints)
 
 

@@ -16,6 +16,7 @@ from dragoman.errors import Fault
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
+from dragoman.model.families import reads_results_by_order
 from dragoman.model.filter import Filter
 from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
@@ -44,6 +45,7 @@ class AnthropicCodec(Struct, frozen=True):
         return Capabilities(
             blank_text=False,
             names=Alphabet("a-zA-Z0-9_-", 128),
+            results_in_call_order=reads_results_by_order(model),
             arguments="object",
             parallel_flag=True,
             strict_tools=True,
@@ -72,6 +74,7 @@ class AnthropicCodec(Struct, frozen=True):
             least_budget=rules.LEAST_BUDGET,
             thinking_show=True,
             user=True,
+            user_limit=256,
             max_tokens=self.default_max_tokens,
             zero_tokens=True,
         )

@@ -43,6 +43,7 @@ KNOBS = ("temperature", "top_p", "top_k")
 NO_PARAMETERS: dict[str, Json] = {"type": "object", "properties": {}}
 
 _MODES = {"auto": "auto", "any": "any", "none": "none", "tool": "one"}
+_OTHER_MODES = {**_MODES, "required": "any", "function": "one"}  # Chat's words, which some clients mix in
 _CHOICES = {mode: name for name, mode in _MODES.items()}
 _THINKING = {"enabled": "on", "disabled": "off", "adaptive": "adaptive", "between_tools": "between_tools"}
 _THINKING_TYPES = {mode: name for name, mode in _THINKING.items()}
@@ -143,6 +144,8 @@ def _system(value: Json) -> tuple[Text, ...]:
         return ()
     if isinstance(value, str):
         return (Text(value, at=Where("system")),)
+    if isinstance(value, dict):
+        return (_system_text(value, "system"),)
     if not isinstance(value, list):
         raise MalformedRequest("expected a string or an array of text blocks", at="system")
     return tuple(_system_text(item, f"system[{index}]") for index, item in enumerate(value))
@@ -215,19 +218,24 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
     if schema is not None and not isinstance(schema, dict):
         rest["input_schema"] = schema
     known = schema if isinstance(schema, dict) else NO_PARAMETERS
+    at = Where(fields.at, bare=schema is None)
     kept = extra_of(rest)
     if kept is not None and rest.get(_DEFERRED) is False:
         kept = structs.replace(kept, spelling=frozenset({_DEFERRED}))  # it says no more than its absence
-    return ToolSpec(name, description, known, cache, strict, offered, extra=kept, at=Where(fields.at))
+    return ToolSpec(name, description, known, cache, strict, offered, extra=kept, at=at)
 
 
 def _tool_choice(fields: Fields, kept: dict[str, Json]) -> ToolChoice:
-    choice = fields.maybe_child("tool_choice")
+    value = fields.peek("tool_choice")
+    if isinstance(value, str):
+        value = {"type": value}
+    choice = None if value is None else Fields(value, "tool_choice", fields.blame)
+    fields.any("tool_choice")
     if choice is None:
-        fields.any("tool_choice")
         return ToolChoice()
-    mode = choice.one_of("type", _MODES)
-    names = (identifier(choice, "name"),) if mode == "one" else ()
+    mode = choice.one_of("type", _OTHER_MODES)
+    named = choice.maybe_child("function") or choice
+    names = (identifier(named, "name"),) if mode == "one" else ()
     alone = choice.flag("disable_parallel_tool_use", None)
     _keep(kept, "tool_choice", choice)
     return ToolChoice(mode, names, None if alone is None else not alone)  # type: ignore[arg-type]  # _MODES has them all

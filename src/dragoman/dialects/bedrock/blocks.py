@@ -14,6 +14,7 @@ from dragoman.dialects.bedrock.media import MIMES, Kind, parse_media, render_med
 from dragoman.dialects.bedrock.nodes import (
     AS_JSON,
     FAMILY,
+    SUCCESS,
     beside,
     extra,
     extra_beside,
@@ -34,6 +35,7 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 SERVER_TOOL = "server_tool_use"
+SERVER_RESULT = "server_tool_result"
 
 # --- reading
 
@@ -53,6 +55,22 @@ def parse_content(value: Json, at: str, blame: type[DragomanError]) -> tuple[Blo
         else:
             blocks.append(parse_block(fields))
     return tuple(blocks)
+
+
+def parse_answer(value: Json, at: str, blame: type[DragomanError]) -> tuple[Block, ...]:
+    """The content of an assistant's message. A result in it is that of a tool which the service itself ran, as Nova's
+    code interpreter: it and its call go back as they came, and others are given their words."""
+    blocks = parse_content(value, at, blame)
+    served = {block.call_id for block in blocks if isinstance(block, ToolResult)}
+    return tuple([_served(block, served, blame) for block in blocks]) if served else blocks
+
+
+def _served(block: Block, served: set[str], blame: type[DragomanError]) -> Block:
+    if isinstance(block, ToolCall) and block.id in served:
+        return Opaque(FAMILY, render_block(block, blame), SERVER_TOOL, block.cache, at=block.at)
+    if isinstance(block, ToolResult):
+        return Opaque(FAMILY, render_block(block, blame), SERVER_RESULT, block.cache, at=block.at)
+    return block
 
 
 def _takes_mark(block: Block) -> bool:
@@ -188,7 +206,8 @@ def _tool_result(fields: Fields, at: str) -> ToolResult:
     content = fields.any("content")
     parts: list[Text | Media | Opaque] = []
     _add_parts(content, fields.path("content"), fields.blame, parts)
-    return ToolResult(call_id, tuple(parts), is_error, extra=extra(fields), at=Where(at))
+    kept = to_keep(fields.rest()) | ({SUCCESS: True} if status == "success" else {})
+    return ToolResult(call_id, tuple(parts), is_error, extra=extra_of(kept, frozenset({SUCCESS})), at=Where(at))
 
 
 def _add_parts(value: Json, at: str, blame: type[DragomanError], parts: list[Text | Media | Opaque]) -> None:
@@ -331,8 +350,8 @@ def render_arguments(call: ToolCall, blame: type[DragomanError] = Unrepresentabl
 def _render_result(block: ToolResult, blame: type[DragomanError]) -> dict[str, Json]:
     body: dict[str, Json] = {"toolUseId": block.call_id}
     body["content"] = [each for part in block.content for each in _render_part(part, blame)]
-    if block.is_error:
-        body["status"] = "error"
+    if block.is_error or SUCCESS in own_fields(block.extra):
+        body["status"] = "error" if block.is_error else "success"
     return body
 
 

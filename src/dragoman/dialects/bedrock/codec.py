@@ -20,6 +20,7 @@ from dragoman.errors import Fault
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
+from dragoman.model.families import reads_results_by_order
 from dragoman.model.filter import Filter
 from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
@@ -49,12 +50,13 @@ class BedrockCodec(Struct, frozen=True):
             prefill=vendor.prefill,
             blank_text=False,
             ids=Alphabet("a-zA-Z0-9_.:-", 64),
+            results_in_call_order=reads_results_by_order(model),
             arguments="object",
             choice_modes=frozenset({"auto", "any", "one", "none"} if claude else {"auto", "any", "one"}),
             parallel_flag=claude,
             strict_tools=vendor.strict_tools,
             result_media=frozenset({"image", "document", "video"}),
-            result_errors=vendor.statuses,
+            result_errors=True,
             media=frozenset((kind, how) for kind in vendor.media for how in _HOW[kind]),
             answer_media=False,
             reasoning=True,
@@ -75,6 +77,7 @@ class BedrockCodec(Struct, frozen=True):
             least_budget=1024 if claude else 0,
             thinking_show=claude,
             user=True,
+            user_limit=256,
             stop_limit=_MOST_STOPS,
         )
 

@@ -13,6 +13,7 @@ from dragoman.wire.jsonio import Json
 
 FAMILY = "bedrock"
 AS_JSON = "~json"  # how a text of a tool result was spelt: as a JSON value
+SUCCESS = "~status"  # the client wrote the status `success`, which is the default
 _BESIDE = "~beside"  # fields that stand beside an object's one member, which the service refuses
 
 

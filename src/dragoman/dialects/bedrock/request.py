@@ -10,6 +10,7 @@ from dragoman.dialects.base import Call
 from dragoman.dialects.bedrock.blocks import (
     identifier,
     own_data,
+    parse_answer,
     parse_block,
     parse_content,
     render_content,
@@ -77,7 +78,8 @@ def _message(fields: Fields) -> Message:
     role = _ROLES.get(fields.text("role").lower())
     if role is None:
         fields.fail("role", "expected user, assistant or system")
-    blocks = parse_content(fields.any("content"), fields.path("content"), fields.blame)
+    read = parse_answer if role == "assistant" else parse_content
+    blocks = read(fields.any("content"), fields.path("content"), fields.blame)
     return Message(role, blocks, extra=extra(fields), at=Where(fields.at))
 
 
@@ -126,6 +128,9 @@ def _tool_config(fields: Fields, settings: Settings) -> tuple[tuple[ToolSpec | O
 def _choice_fields(config: Fields) -> Fields | None:
     """The choice, if it is one that we know; any other stays among the unknown fields."""
     said = config.peek("toolChoice")
+    if isinstance(said, str) and said in ("auto", "any"):
+        config.any("toolChoice")
+        return Fields({said: {}}, config.path("toolChoice"), config.blame)
     if said is None or (isinstance(said, dict) and said.keys() & {"auto", "any", "tool"}):
         choice = config.maybe_child("toolChoice")
         config.any("toolChoice")
@@ -143,14 +148,14 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
     schema = spec.peek("inputSchema")
     inner = schema.get("json") if isinstance(schema, dict) else None
     known: dict[str, Json] = NO_PARAMETERS
+    bare = False
     if isinstance(schema, dict) and isinstance(inner, dict) and len(schema) == 1:
         spec.any("inputSchema")
         known = inner
-    elif schema is None:
+    elif bare := schema in (None, {}, {"json": None}):
         spec.any("inputSchema")
-    return ToolSpec(
-        name, description, known, None, strict, extra=extra_beside(extra(spec), fields), at=Where(fields.at)
-    )
+    at = Where(fields.at, bare=bare)
+    return ToolSpec(name, description, known, None, strict, extra=extra_beside(extra(spec), fields), at=at)
 
 
 # --- rendering

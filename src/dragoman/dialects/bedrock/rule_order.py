@@ -63,12 +63,18 @@ def _duplicates(ids: list[Json], member: str, at: str) -> Iterator[Breach]:
 
 
 def _ids(message: Obj, member: str) -> list[Json]:
-    """The ids of the client's own tools; those that the service runs by itself carry a type."""
+    """The ids of the client's own tools; those that the service runs carry a type, or a result in the same answer."""
+    served = _given(message, "toolResult") if message.get("role") == "assistant" else []
     return [
         use.get("toolUseId")
-        for block, _ in objects(message.get("content"), "")
-        if isinstance(use := block.get(member), dict) and use.get("type") is None
+        for use in _given(message, member)
+        if use.get("type") is None and use.get("toolUseId") not in [result.get("toolUseId") for result in served]
     ]
+
+
+def _given(message: Obj, member: str) -> list[Obj]:
+    blocks = objects(message.get("content"), "")
+    return [given for block, _ in blocks if isinstance(given := block.get(member), dict)]
 
 
 def _leading_results(message: Obj) -> list[Json]:

@@ -184,17 +184,13 @@ def _block(block: Obj, at: str, vendor: Vendor) -> Iterator[Breach]:
         yield breach("tool_use.input", f"{at}.toolUse.input", detail)
     result = block.get("toolResult")
     if isinstance(result, dict):
-        yield from _result(result, f"{at}.toolResult", vendor)
+        yield from _result(result, f"{at}.toolResult")
     reasoning = block.get("reasoningContent")
     if isinstance(reasoning, dict):
         yield from _reasoning(reasoning, f"{at}.reasoningContent", vendor)
 
 
-def _result(result: Obj, at: str, vendor: Vendor) -> Iterator[Breach]:
-    if result.get("status") is not None and not vendor.statuses:
-        yield breach(
-            "tool_result.status", f"{at}.status", "This model doesn't support the status field of a toolResult."
-        )
+def _result(result: Obj, at: str) -> Iterator[Breach]:
     for part, place in objects(result.get("content"), f"{at}.content"):
         text = part.get("text")
         if isinstance(text, str) and not text.strip():

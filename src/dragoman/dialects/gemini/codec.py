@@ -40,6 +40,7 @@ class GeminiCodec(Struct, frozen=True):
             ids=Alphabet(r"\x21-\x7e", 256),
             arguments="object",
             whole_calls=True,
+            bare_tools=True,
             choice_names=True,
             result_media=frozenset() if older else frozenset({"image", "document"}),
             result_errors=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 from dragoman.errors import DragomanError
@@ -35,6 +35,15 @@ def child(fields: Fields, name: str, known: Names) -> Fields | None:
     """Take an object, or None when it is absent or null."""
     value = fields.any(name)
     return None if value is None else read(value, fields.path(name), fields.blame, known)
+
+
+def each_of(fields: Fields, name: str) -> Iterator[tuple[str, Json]]:
+    """Take an array, item by item with its place. The service reads a lone object as an array of one."""
+    if isinstance(fields.peek(name), dict):
+        yield fields.path(name), fields.any(name)
+        return
+    for index, item in enumerate(fields.array(name, [])):
+        yield f"{fields.path(name)}[{index}]", item
 
 
 def extra(fields: Fields) -> Extra | None:

@@ -22,13 +22,21 @@ from dragoman.errors import DragomanError
 from dragoman.model.blocks import Media, Opaque, Text, ToolCall, ToolResult, Where
 from dragoman.model.naming import to_keep
 from dragoman.model.parts import loose_part, unreadable
+from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 _PART = names("inlineData", "fileData")
 _SAYING = {"output": False, "result": False, "error": True}
+# What stands in each of them that is what the result says; around anything else the object itself is.
+_WRAPPED: dict[str, tuple[type, ...]] = {
+    "output": (str,),
+    "result": (str, dict),
+    "error": (str, dict, list, int, float, bool),
+}
 _SHAPE = "~response"  # the object as it came, where it is not the usual one
 _NAME = "~name"  # the tool's name, where no call tells it, or another
+_NOWHERE = Fields({}, "")
 _ID = "~id"  # the id as it came, where it is not that of the call
 
 
@@ -55,11 +63,13 @@ def parse_result(fields: Fields, pairs: Pairs) -> ToolResult:
 
 
 def _said(value: dict[str, Json], answer: Fields) -> tuple[str, bool]:
-    """What the object says, and whether it is an error. One that says more than one thing is its own JSON."""
+    """What the object says, and whether it is an error. One that says more than one thing is its own JSON, and so is
+    one around a list, a number or a boolean, so that it can be told from one around the same as text."""
     if not value:
         return "", False
     name, said = next(iter(value.items()))
-    if len(value) > 1 or name not in _SAYING:
+    wraps = said is None or isinstance(said, _WRAPPED.get(name, ()))
+    if len(value) > 1 or not wraps:
         return json_text(value, answer.path("response"), answer.blame), False
     if said is None:
         return "", _SAYING[name]
@@ -90,7 +100,25 @@ def _part_of(value: Json, at: str, blame: type[DragomanError]) -> Iterable[Text 
 
 
 def _usual(text: str, is_error: bool) -> dict[str, Json]:
-    return {"error" if is_error else "output": text}
+    """The object that says this: structured where the text is JSON and the object is read as the same text again."""
+    value = _structured(text)
+    if is_error:
+        return {"error": text if value is None else value}
+    if isinstance(value, dict) and _said(value, _NOWHERE) == (text, False):
+        return value
+    return {"output": text}
+
+
+def _structured(text: str) -> dict[str, Json] | list[Json] | None:
+    """The object or list that a text is, if it is spelt as this dialect spells it."""
+    if not text.startswith(("{", "[")):
+        return None
+    try:
+        value = jsonio.decode(text)
+        same = jsonio.text_of(value) == text
+    except (jsonio.JsonError, RecursionError):
+        return None
+    return value if same and isinstance(value, dict | list) else None
 
 
 def render_result(result: ToolResult, called: ToolCall | None, blame: type[DragomanError]) -> dict[str, Json]:
@@ -125,7 +153,7 @@ def _as_it_came(kept: Mapping[str, Json], text: str, is_error: bool) -> Json:
         return usual
     shape = kept[_SHAPE]
     try:
-        same = _said(shape or {}, Fields({}, "")) == (text, is_error) if isinstance(shape, dict | None) else False
+        same = _said(shape or {}, _NOWHERE) == (text, is_error) if isinstance(shape, dict | None) else False
     except DragomanError:
         same = False
     return shape if same and shape is not None else usual

@@ -44,7 +44,8 @@ class Settings:
         self.max_tokens = config.integer("maxOutputTokens", None)
         if self.max_tokens is not None and self.max_tokens < 0:
             config.fail("maxOutputTokens", "expected a count of tokens")
-        self.stop = config.strings("stopSequences", ())
+        stop = config.peek("stopSequences")
+        self.stop = (config.text("stopSequences"),) if isinstance(stop, str) else config.strings("stopSequences", ())
         self.choices = config.integer("candidateCount", 1)
         if self.choices < 1:
             config.fail("candidateCount", "expected 1 or more")

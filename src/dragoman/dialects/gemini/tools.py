@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dragoman.dialects.gemini.nodes import (
     FAMILY,
     child,
+    each_of,
     extra_of,
     identifier,
     names,
@@ -37,11 +38,10 @@ _SHAPE = "~parameters"  # the parameters as they came, in OpenAPI's spelling
 
 def parse_tools(fields: Fields) -> tuple[ToolSpec | Opaque, ...]:
     found: list[ToolSpec | Opaque] = []
-    for index, item in enumerate(fields.array("tools", [])):
-        tool = read(item, f"tools[{index}]", fields.blame, _TOOL)
-        declared = tool.path("functionDeclarations")
-        for number, each in enumerate(tool.array("functionDeclarations", [])):
-            found.append(_function(read(each, f"{declared}[{number}]", fields.blame, _FUNCTION)))
+    for at, item in each_of(fields, "tools"):
+        tool = read(item, at, fields.blame, _TOOL)
+        for place, each in each_of(tool, "functionDeclarations"):
+            found.append(_function(read(each, place, fields.blame, _FUNCTION)))
         if rest := tool.rest():
             found.append(Opaque(FAMILY, rest, next(iter(rest)), at=Where(tool.at)))
     return tuple(found)
@@ -62,7 +62,8 @@ def _function(fields: Fields) -> ToolSpec:
             if not isinstance(converted, dict):
                 fields.fail("parameters", "expected an object")
             schema = converted
-    return ToolSpec(name, description, schema, extra=extra_of(to_keep(fields.rest()) | shape), at=Where(fields.at))
+    at = Where(fields.at, bare=given is None and older is None)
+    return ToolSpec(name, description, schema, extra=extra_of(to_keep(fields.rest()) | shape), at=at)
 
 
 _MODES = {"AUTO": "auto", "ANY": "any", "NONE": "none", "VALIDATED": "auto"}

@@ -105,7 +105,8 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
     known = schema if isinstance(schema, dict) else NO_PARAMETERS
     around = {"inputSchema": rest} if holder and (rest := holder.rest()) else {}
     kept = with_beside(extra_of({**spec.rest(), **around}), fields)
-    return ToolSpec(name, description, known, extra=kept, at=Where(spec.at))
+    at = Where(spec.at, bare=not isinstance(schema, dict))
+    return ToolSpec(name, description, known, extra=kept, at=at)
 
 
 def _thinking(fields: Fields, kept: dict[str, Json]) -> Thinking:

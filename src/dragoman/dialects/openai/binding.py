@@ -35,11 +35,12 @@ class OpenaiBinding(Struct, frozen=True):
         return None
 
     def unwrap(self, body: Json) -> Call:
-        return self._call(Fields(body))
+        fields = Fields(body)
+        return Call("generate", fields.text("model", ""), fields.flag("stream", False), fields.rest())
 
     def _call(self, fields: Fields) -> Call:
         model, stream = fields.text("model"), fields.flag("stream", False)
-        if not model:
+        if not model.strip():
             fields.fail("model", "expected the name of a model")
         return Call("generate", model, stream, fields.rest())
 

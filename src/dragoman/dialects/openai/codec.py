@@ -26,6 +26,7 @@ _ANSWER_FIELDS = {"service_tier": "service_tier"}
 _MEDIA = frozenset(
     {("image", "base64"), ("image", "url"), ("audio", "base64"), ("document", "base64"), ("document", "file")}
 )
+_BY_ADDRESS = frozenset({("document", "url")})
 
 
 class OpenaiCodec(OpenaiSettings, frozen=True):
@@ -38,13 +39,16 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     def capabilities(self, model: str) -> Capabilities:
         return Capabilities(
             ids=Alphabet(r"\x21-\x7e", 64),
+            results_in_call_order=True,
             text_tools=self.custom_tools,
             tool_fields={"format": FORMAT} if self.custom_tools else {},
+            bare_tools=True,
             choice_names=True,
             parallel_flag=True,
             strict_tools=True,
             result_media=frozenset({"image"}) if self.result_media else frozenset(),
-            media=_MEDIA,
+            media=_MEDIA | _BY_ADDRESS if self.file_urls else _MEDIA,
+            home_media=_BY_ADDRESS,
             media_roles=frozenset({"user"}),
             media_fields={"detail": DETAIL},
             reasoning=True,
@@ -67,6 +71,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
             efforts=EFFORTS,
             thinking=frozenset({"default", "off"}),
             user=True,
+            user_limit=self.user_limit,
             options={name: name for name in self.options},
             option_needs={"metadata": "store"},
             stop_limit=4,

@@ -235,6 +235,8 @@ def _file(fields: Fields) -> Media:
         file_id = required(inner, "file_id")
         return Media("document", "", "file", file_id, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
     data = inner.text("file_data")
+    if data.lower().startswith(("http://", "https://")):  # as OpenRouter takes it
+        return Media("document", "", "url", data, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
     found = _DATA_URL.fullmatch(data)
     mime = found[1] if found else _FILE_TYPES.get(name.rpartition(".")[2].lower(), "")
     if not mime:
@@ -322,6 +324,9 @@ def _render_media(media: Media) -> Json:
         case Media(kind="document", how="base64"):
             named: JsonObject = {"filename": media.name} if media.name else {}
             return _around("file", {**named, "file_data": f"data:{media.mime};base64,{media.data}"}, fields)
+        case Media(kind="document", how="url"):
+            named = {"filename": media.name} if media.name else {}
+            return _around("file", {**named, "file_data": media.data}, fields)
         case Media(kind="document", how="file"):
             named = {"filename": media.name} if media.name else {}
             return _around("file", {**named, "file_id": media.data}, fields)

@@ -7,12 +7,13 @@ from msgspec import structs
 from dragoman.dialects.base import Call
 from dragoman.dialects.openai.messages import MessageParser, lead, render_messages
 from dragoman.dialects.openai.parts import JsonObject, extra_of, own_fields, wire_fields
+from dragoman.dialects.openai.responses_body import Oddities, chat_body, is_responses_body
 from dragoman.dialects.openai.settings import MAX_TOKENS_FIELDS, OpenaiSettings
 from dragoman.dialects.openai.tools import parse_choice, parse_tools, render_choice, render_tools
 from dragoman.errors import Unrepresentable
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Output, Thinking
-from dragoman.model.naming import to_keep
+from dragoman.model.naming import SHAPES, to_keep
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
@@ -29,21 +30,28 @@ _USER_FIELDS = ("user", "safety_identifier")
 
 def parse_request(call: Call, settings: OpenaiSettings) -> Conversation:
     """Raises MalformedRequest, naming the place."""
-    fields = Fields(call.body)
+    odd: Oddities = []
+    body = call.body
+    if isinstance(body, dict) and is_responses_body(body):
+        body = chat_body(body, odd)
+    fields = Fields(body)
     parser = MessageParser(settings)
     system, messages = lead(parser.messages(fields.objects("messages")))
     kept: JsonObject = {}
     max_tokens = _max_tokens(fields, settings, kept)
     user = _user(fields, kept)
-    tool_choice, odd = parse_choice(fields)
-    kept |= odd
+    tool_choice, unknown = parse_choice(fields, odd)
+    kept |= unknown
     if fields.peek("functions") and not fields.peek("tools"):
         kept["~older"] = True  # its client reads `function_call` and knows no `tool_calls`
+    tools = parse_tools(fields, odd)
+    if odd:
+        kept[SHAPES] = [list(each) for each in odd]
     conversation = Conversation(
         model=call.model,
         messages=tuple(messages),
         system=tuple(system),
-        tools=parse_tools(fields),
+        tools=tools,
         tool_choice=tool_choice,
         output=_output(fields, kept),
         thinking=_thinking(fields),

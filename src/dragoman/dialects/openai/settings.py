@@ -27,5 +27,7 @@ class OpenaiSettings(Struct, frozen=True, kw_only=True):
     result_media: bool = False  # the upstream takes images in tool messages, which OpenAI itself does not
     ask_usage: bool = True  # ask for the usage chunk of streams that did not ask themselves
     special_tokens: bool = False  # ask a vLLM-like server to keep its special tokens where tools are offered
+    file_urls: bool = False  # the upstream takes the address of a file as its data, as OpenRouter does
     options: tuple[str, ...] = OPTIONS  # of these fields, which the upstream takes from clients of other dialects
+    user_limit: int | None = 64  # characters of a user id that the upstream takes
     more_knobs: tuple[str, ...] = ()  # numeric fields beyond OpenAI's own: top_k, min_p, repetition_penalty …

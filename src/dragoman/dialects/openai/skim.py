@@ -20,6 +20,7 @@ from dragoman.wire import jsonio
 _Count: TypeAlias = Annotated[int, Meta(ge=1)]
 _Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 _Name: TypeAlias = Annotated[str, Meta(min_length=1)]
+_User: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]  # a longer one is sent as its hash
 
 
 class _Turn(Struct, forbid_unknown_fields=True, gc=False):
@@ -40,7 +41,7 @@ class _Request(Struct, forbid_unknown_fields=True, gc=False):
     max_completion_tokens: _Count | UnsetType = UNSET
     temperature: _Share | UnsetType = UNSET
     top_p: _Share | UnsetType = UNSET
-    user: _Name | UnsetType = UNSET
+    user: _User | UnsetType = UNSET
 
 
 _LONGEST = 64 * 1024  # bytes; to be sure that no name stands twice in a longer one costs as much as to read it

@@ -14,6 +14,7 @@ from dragoman.dialects.openai.parts import (
     required,
     wire_fields,
 )
+from dragoman.dialects.openai.responses_body import Oddities
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Extra, Opaque, ToolCall, Where
@@ -24,16 +25,43 @@ from dragoman.wire.jsonio import Json
 
 _NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
 _MODES = {"auto": ToolChoice("auto"), "required": ToolChoice("any"), "none": ToolChoice("none")}
+# The words of other vendors: Mistral and Anthropic say `any`, Gemini says `validated`.
+_OTHER_MODES = {**_MODES, "any": ToolChoice("any"), "validated": ToolChoice("auto")}
+_SHAPED = "openai.tool_shape"
+_CHOICE = "~choice"  # the word as it came, where it is another vendor's
 _WORDS = {"auto": "auto", "any": "required", "none": "none"}
 
 # --- specs
 
 
-def parse_tools(fields: Fields) -> tuple[ToolSpec | Opaque, ...]:
-    """The tools, the older `functions` after them."""
-    tools = [_tool(tool) for tool in fields.children("tools", ())]
+def parse_tools(fields: Fields, odd: Oddities) -> tuple[ToolSpec | Opaque, ...]:
+    """The tools, the older `functions` after them. Some clients send tools in the shapes of other dialects."""
+    given = fields.children("tools", ())
+    own = [nested(tool) for tool in given]
+    for tool, shaped in zip(given, own, strict=True):
+        if shaped is not tool:
+            odd.append((_SHAPED, "changed", tool.at, "a tool in the shape of another dialect is given Chat's own"))
+    tools = [_tool(tool) for tool in own]
     tools += [_function(function, function, {}) for function in fields.children("functions", ())]
     return tuple(tools)
+
+
+def nested(fields: Fields) -> Fields:
+    """A tool in Chat's own shape. Cursor sends flat ones, as Responses has them, and Anthropic's beside them."""
+    kind, tool = fields.peek("type"), fields.rest()
+    if not isinstance(fields.peek("name"), str):
+        return fields
+    if kind in ("function", "custom") and fields.peek(str(kind)) is None:
+        tool.pop("type")
+        if kind == "custom" and (form := tool.get("format")) is not None:
+            tool["format"] = _nested_form(form)
+        return Fields({"type": kind, kind: tool}, fields.at, fields.blame)
+    if kind in (None, "custom") and fields.has("input_schema"):
+        tool.pop("type", None)
+        tool["parameters"] = tool.pop("input_schema")
+        mark: JsonObject = {"cache_control": tool.pop("cache_control")} if "cache_control" in tool else {}
+        return Fields({"type": "function", "function": tool, **mark}, fields.at, fields.blame)
+    return fields
 
 
 def _tool(fields: Fields) -> ToolSpec | Opaque:
@@ -59,14 +87,12 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
 def _function(fields: Fields, inner: Fields, rest: JsonObject) -> ToolSpec:
     name, description = required(inner, "name"), inner.text("description", "")
     strict, parameters = inner.flag("strict", None), inner.any("parameters")
-    inside = inner.rest()
+    inside, at = inner.rest(), Where(fields.at, bare=parameters is None)
     if not isinstance(parameters, dict):
         if parameters is not None:
             inside["parameters"] = parameters  # no schema, but what was said
         parameters = dict(_NO_PARAMETERS)
-    return ToolSpec(
-        name, description, parameters, strict=strict, extra=_nested(rest, "function", inside), at=Where(fields.at)
-    )
+    return ToolSpec(name, description, parameters, strict=strict, extra=_nested(rest, "function", inside), at=at)
 
 
 def _nested(rest: JsonObject, name: str, inside: JsonObject) -> Extra | None:
@@ -109,7 +135,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
     inner: JsonObject = {"name": tool.name}
     if tool.description:
         inner["description"] = tool.description
-    if tool.schema is not None:
+    if tool.schema is not None and not (tool.at.bare and tool.schema == _NO_PARAMETERS):
         inner["parameters"] = dict(tool.schema)
     if tool.strict is not None:
         inner["strict"] = tool.strict
@@ -127,7 +153,7 @@ def _around(kind: str, inner: JsonObject, fields: JsonObject, **head: Json) -> J
 # --- choice
 
 
-def parse_choice(fields: Fields) -> tuple[ToolChoice, JsonObject]:
+def parse_choice(fields: Fields, odd: Oddities) -> tuple[ToolChoice, JsonObject]:
     """The choice, and the field as it came where it says what we have no word for."""
     older = fields.peek("tool_choice") is None and fields.peek("function_call") is not None
     name = "function_call" if older else "tool_choice"
@@ -136,7 +162,15 @@ def parse_choice(fields: Fields) -> tuple[ToolChoice, JsonObject]:
     choice = _choice(fields, name, value)
     if choice is None:
         return ToolChoice(parallel=parallel), {name: value}
-    return ToolChoice(choice.mode, choice.names, parallel, Where(name)), {}
+    if isinstance(value, dict) and name == "tool_choice" and not _is_own(value):
+        odd.append((_SHAPED, "changed", name, "a choice in the shape of another dialect is given Chat's own"))
+    word: JsonObject = {_CHOICE: value} if isinstance(value, str) and value not in _MODES else {}
+    return ToolChoice(choice.mode, choice.names, parallel, Where(name)), word
+
+
+def _is_own(choice: JsonObject) -> bool:
+    kind = choice.get("type")
+    return kind == "allowed_tools" or (kind in ("function", "custom") and isinstance(choice.get(str(kind)), dict))
 
 
 def _choice(fields: Fields, name: str, value: Json) -> ToolChoice | None:
@@ -144,12 +178,14 @@ def _choice(fields: Fields, name: str, value: Json) -> ToolChoice | None:
         case None:
             return ToolChoice()
         case str():
-            if value not in _MODES:
+            if value.lower() not in _OTHER_MODES:
                 fields.fail(name, f"expected one of {', '.join(_MODES)} or an object")
-            return _MODES[value]
-        case {"type": "function" | "custom" as kind}:
+            return _OTHER_MODES[value.lower()]
+        case {"type": "function" | "custom" | "tool" as kind}:
             chosen = Fields(value, fields.path(name))
-            return ToolChoice("one", (required(chosen.child(str(kind)), "name"),))
+            return ToolChoice("one", (required(chosen.maybe_child(str(kind)) or chosen, "name"),))
+        case {"type": str(mode), **more} if mode in _OTHER_MODES and not more:
+            return _OTHER_MODES[mode]
         case {"type": "allowed_tools"}:
             return _allowed(Fields(value, fields.path(name)))
         case {"name": str(called)} if name == "function_call":
@@ -191,7 +227,9 @@ def render_choice(conversation: Conversation) -> JsonObject:
         allowed: JsonObject = {"mode": _WORDS[choice.mode], "tools": [named(name) for name in choice.names]}
         fields["tool_choice"] = {"type": "allowed_tools", "allowed_tools": allowed}
     elif choice.mode != "auto":
-        fields["tool_choice"] = _WORDS[choice.mode]
+        word = own_fields(conversation.extra).get(_CHOICE)
+        same = isinstance(word, str) and _OTHER_MODES[word.lower()].mode == choice.mode
+        fields["tool_choice"] = word if same else _WORDS[choice.mode]
     if choice.parallel is not None:
         fields["parallel_tool_calls"] = choice.parallel
     return fields

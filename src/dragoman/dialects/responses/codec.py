@@ -18,6 +18,7 @@ from dragoman.errors import Fault, MalformedRequest
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
+from dragoman.model.families import reads_results_by_order
 from dragoman.model.filter import Filter
 from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
@@ -43,6 +44,7 @@ class ResponsesCodec(Struct, frozen=True):
     def capabilities(self, model: str) -> Capabilities:
         return Capabilities(
             ids=Alphabet(r"\x21-\x7e", 64),
+            results_in_call_order=reads_results_by_order(model),
             text_tools=True,
             tool_fields={"format": "format"},
             choice_names=True,
@@ -69,6 +71,7 @@ class ResponsesCodec(Struct, frozen=True):
             efforts=EFFORTS,
             thinking=frozenset({"default", "off"}),
             user=True,
+            user_limit=64,
             options=OPTIONS,
             stop_limit=0,
         )

@@ -86,6 +86,8 @@ class ItemParser:
         """The turns of `input`. What the assistant said in a row is one turn."""
         if isinstance(value, str):
             return [Message("user", (Text(value, at=Where("input")),) if value else (), at=Where("input"))]
+        if isinstance(value, dict):
+            value = [value]  # a lone item
         if not isinstance(value, list):
             raise Fields({}).blame(f"expected a string or an array, got {describe_json(value)}", at="input")
         turns: list[Message] = []

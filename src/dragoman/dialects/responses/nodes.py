@@ -18,7 +18,7 @@ ANNOUNCED = "~announced"  # by the frame of this number, before there was anythi
 IRREGULAR = "~irregular"  # it came in a way that clients do not read: its frames must be written anew
 
 # Nothing is lost where another dialect has no such field: the rest of the request, or the gateway, sees to it.
-_SPELLING = frozenset({"created_at", "include", "refusal", "store", "stream_options"})
+_SPELLING = frozenset({"created_at", "refusal", "store", "stream_options"})
 # What a request says with these values it says without them too.
 _USUAL: JsonObject = {
     "background": False,
@@ -31,10 +31,14 @@ _USUAL: JsonObject = {
 
 def extra_of(fields: Mapping[str, Json]) -> Extra | None:
     """Fields to keep, if there are any. Some only say how something was spelt: ours begin with a tilde."""
-    spelling = frozenset(
-        name for name in fields if name.startswith(WORD) or name in _SPELLING or fields[name] == _USUAL.get(name, ...)
-    )
+    spelling = frozenset(name for name, value in fields.items() if _is_spelling(name, value))
     return Extra(FAMILY, dict(fields), spelling) if fields else None
+
+
+def _is_spelling(name: str, value: Json) -> bool:
+    if name == "include":  # sealed reasoning travels whether it was asked for or not
+        return isinstance(value, list) and all(each == "reasoning.encrypted_content" for each in value)
+    return name.startswith(WORD) or name in _SPELLING or value == _USUAL.get(name, ...)
 
 
 def own_fields(extra: Extra | None) -> JsonObject:

@@ -157,6 +157,8 @@ def _file(fields: Fields, placing: JsonObject) -> Media:
     name = fields.text("filename", "")
     if fields.peek("file_data") is not None:
         data = fields.text("file_data")
+        if data.lower().startswith(("http://", "https://")):  # Chat has no other field for an address
+            return Media("document", "", "url", data, name, extra=_kept(fields, placing), at=Where(fields.at))
         found = _DATA_URL.fullmatch(data)
         mime = found[1] if found else _FILE_TYPES.get(name.rpartition(".")[2].lower(), "")
         if not mime:

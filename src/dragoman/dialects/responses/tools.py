@@ -40,6 +40,7 @@ SEARCH = "tool_search"  # the type of the tool that finds others, and its name a
 _NOTHING: Mapping[str, Json] = {}
 _NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
 _MODES = {"auto": ToolChoice("auto"), "required": ToolChoice("any"), "none": ToolChoice("none")}
+_OTHER_MODES = {**_MODES, "any": ToolChoice("any"), "validated": ToolChoice("auto")}  # the words of other vendors
 _WORDS = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -192,13 +193,13 @@ def _tool(fields: Fields, namespace: str, about: Mapping[str, Json] = _NOTHING) 
         extra = extra_of({**placed, **_said(fields)})
         return ToolSpec(name, description, strict=strict, offered=offered, extra=extra, at=Where(fields.at))
     parameters = fields.any("parameters")
-    rest = _said(fields)
+    rest, at = _said(fields), Where(fields.at, bare=parameters is None)
     if not isinstance(parameters, dict):
         if parameters is not None:
             rest["parameters"] = parameters  # no schema, but what was said
         parameters = dict(_NO_PARAMETERS)
     extra = extra_of({**placed, **rest})
-    return ToolSpec(name, description, parameters, strict=strict, offered=offered, extra=extra, at=Where(fields.at))
+    return ToolSpec(name, description, parameters, strict=strict, offered=offered, extra=extra, at=at)
 
 
 def _search(data: JsonObject) -> tuple[ClientTool, ...]:
@@ -285,10 +286,12 @@ def _choice(fields: Fields, value: Json, tools: Declared) -> ToolChoice | None:
         case None:
             return ToolChoice()
         case str():
-            if value not in _MODES:
+            if value.lower() not in _OTHER_MODES:
                 fields.fail("tool_choice", f"expected one of {', '.join(_MODES)} or an object")
-            return _MODES[value]
-        case {"type": "function" | "custom"}:
+            return _OTHER_MODES[value.lower()]
+        case {"type": str(mode), **more} if mode in _OTHER_MODES and not more:
+            return _OTHER_MODES[mode]
+        case {"type": "function" | "custom" | "tool"}:
             name = _chosen(Fields(value, fields.path("tool_choice")), tools)
             return ToolChoice("one", (name,)) if name else None
         case {"type": "allowed_tools"}:

@@ -53,8 +53,11 @@ class SettleTools:
 def _settled(tool: ToolSpec | Opaque, notes: Notes) -> ToolSpec | Opaque:
     if isinstance(tool, Opaque) or tool.schema is None or tool.schema.get("type") == "object":
         return tool
-    notes.changed("bedrock.tools.schema", tool.at.path, f"the parameters of {tool.name} are said to be an object")
-    return structs.replace(tool, schema=_object_schema(tool.schema))
+    schema = _object_schema(tool.schema)
+    lost = tool.schema.keys() - schema.keys()
+    detail = f"the parameters of {tool.name} are said to be an object"
+    notes.add("bedrock.tools.schema", "dropped" if lost else "changed", tool.at.path, detail)
+    return structs.replace(tool, schema=schema)
 
 
 def _object_schema(schema: Mapping[str, Json]) -> dict[str, Json]:

@@ -72,7 +72,10 @@ class NameConversation:
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
         fields = own_fields(conversation.extra)
         user = conversation.user
-        if user:
+        named_already = "conversationId" in fields or bool(self._fixed)
+        if user and named_already:
+            notes.dropped("user.dropped", "user", "the target takes no user id, and the conversation has its id")
+        elif user:
             notes.changed("kiro.conversation_id", "user", "there is no user id here; it names the conversation instead")
         if "conversationId" not in fields:
             named = self._fixed or conversation_id(_seed(user, conversation.messages))
@@ -112,8 +115,7 @@ class NoLength:
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
         if conversation.max_tokens is None:
             return conversation, None
-        # Not a loss in the sense of D9: some clients cannot but send one, and no answer is the worse for it.
-        notes.changed("kiro.max_tokens", "max_tokens", "it is not sent: the length of an answer cannot be limited")
+        notes.dropped("kiro.max_tokens", "max_tokens", "it is not sent: the length of an answer cannot be limited")
         return structs.replace(conversation, max_tokens=None), None
 
 

@@ -11,7 +11,7 @@ from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Media, Text
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.filter import MakeBack
-from dragoman.model.notes import Notes
+from dragoman.model.notes import Action, Notes
 
 FORMATS = ("image/png", "image/jpeg", "image/gif", "image/webp")
 LONGEST_BASE64 = 5_242_880
@@ -74,7 +74,8 @@ def _plain(image: Media, notes: Notes) -> Media:
     mime = "image/jpeg" if mime == "image/jpg" else mime
     if (mime, "") == (image.mime, image.name):
         return image
-    notes.changed("kiro.image.format", image.at.path, f"the image is sent as {mime}, without a name")
+    action: Action = "dropped" if image.name else "changed"
+    notes.add("kiro.image.format", action, image.at.path, f"the image is sent as {mime}, without a name")
     return structs.replace(image, mime=mime, name="")
 
 

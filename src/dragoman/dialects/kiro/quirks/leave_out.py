@@ -69,7 +69,7 @@ def _choice(conversation: Conversation, gone: set[str], notes: Notes) -> ToolCho
     names = tuple([name for name in choice.names if name not in gone])
     if names == choice.names:
         return choice
-    notes.changed("kiro.tools.choice", "tool_choice", "it named a tool that is left out")
+    notes.dropped("kiro.tools.choice", "tool_choice", "it named a tool that is left out")
     return structs.replace(choice, names=names, mode=choice.mode if names else "auto")
 
 

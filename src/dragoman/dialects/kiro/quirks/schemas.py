@@ -32,6 +32,10 @@ _REMOVED = frozenset(
     | {"contains", "minContains", "maxContains", "minProperties", "maxProperties", "if", "then", "else", "not"}
     | {"dependencies", "dependentRequired", "dependentSchemas"}
 )
+# Of what goes: keywords that constrain nothing, and references, whose targets stand in their places.
+ANNOTATIONS = frozenset(
+    {"$schema", "$id", "$anchor", "$comment", "$dynamicAnchor", "$vocabulary", "$defs", "definitions", "$ref", "const"}
+)
 _UNIONS = ("anyOf", "oneOf", "allOf")
 _LONGEST_KEPT = 4096  # bytes of a schema whose plain form is remembered
 _MOST_NODES = 10_000  # references within references may multiply; what is beyond this is any value

@@ -90,6 +90,8 @@ class AskThinking:
                 notes.changed(
                     "kiro.thinking.tags", "thinking", f"thinking is asked for by {tags} before the system text"
                 )
+                if asked.show is False:
+                    notes.dropped("thinking.show", "thinking", "thinking by tags is always shown")
                 system = (Text(tags), *conversation.system)
                 return structs.replace(conversation, system=system, thinking=Thinking()), _Split
             case "claude" if asked.mode != "adaptive":

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from dragoman.dialects.kiro.nodes import called
-from dragoman.dialects.kiro.quirks.schemas import clean
+from dragoman.dialects.kiro.quirks.schemas import ANNOTATIONS, clean
 from dragoman.dialects.kiro.request import NO_PARAMETERS
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Opaque, Text
 from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec
 from dragoman.model.filter import MakeBack
-from dragoman.model.notes import Notes
+from dragoman.model.notes import Action, Notes
 
 LONGEST_CHARACTERS = 9_216
 LONGEST_BYTES = 10_240
@@ -123,8 +123,11 @@ class FewTools:
     def _none(self, conversation: Conversation, known: list[str], notes: Notes) -> Conversation:
         """That no tool be called cannot be said; not offering any comes nearest. Those of history must stay."""
         tools = tuple([tool for tool in conversation.tools if getattr(tool, "name", "") in known])
-        notes.changed(
-            "kiro.tools.none", "tool_choice", "no tool shall be called: only those that history calls are offered"
+        notes.add(
+            "kiro.tools.none",
+            "dropped" if tools else "changed",
+            "tool_choice",
+            "no tool shall be called: only those that history calls are offered",
         )
         return structs.replace(conversation, tools=tools, tool_choice=ToolChoice())
 
@@ -152,7 +155,8 @@ class CleanSchemas:
                 yield tool
                 continue
             what = f" ({', '.join(removed)})" if removed else ""
-            notes.changed("kiro.schema.cleaned", tool.at.path, f"the schema of {tool.name} is made plain{what}")
+            action: Action = "changed" if ANNOTATIONS.issuperset(removed) else "dropped"
+            notes.add("kiro.schema.cleaned", action, tool.at.path, f"the schema of {tool.name} is made plain{what}")
             yield structs.replace(tool, schema=schema)
 
 
