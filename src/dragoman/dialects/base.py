@@ -13,7 +13,7 @@ from typing import Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from dragoman.dialects.moulds import Moulds
-from dragoman.errors import DragomanError, Fault
+from dragoman.errors import DragomanError, Fault, UpstreamFault
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Reply, Stop, Usage
 from dragoman.model.events import Event, Events, Failed, Finished, Run, Step
@@ -211,7 +211,7 @@ class Reader:
     Frames that are alike but for one text come as one `Run` (moulds.py), which stands for as many steps.
     """
 
-    __slots__ = ("_decoder", "_frames", "_skips", "moulds", "over")
+    __slots__ = ("_decoder", "_frames", "_skips", "moulds", "over", "refused")
 
     def __init__(self, frames: FrameDecoder, decoder: Decoder, *, skips: bool = False) -> None:
         self._frames = frames
@@ -219,6 +219,7 @@ class Reader:
         self._decoder = decoder
         self.moulds = Moulds(frames, decoder)
         self.over = False
+        self.refused = False  # the stream ended with an error of the upstream's that clients do not read as one
 
     def feed(self, chunk: bytes) -> list[Step | Run]:
         if self.over:
@@ -239,6 +240,7 @@ class Reader:
         try:
             self._read(self._frames.feed(chunk), steps)
         except DragomanError as error:
+            self.refused = isinstance(error, UpstreamFault)
             steps.append(self._ended((Failed(error.fault),)))
         return steps
 

@@ -89,6 +89,8 @@ class Passing:
         last = step.events[-1] if step.events else None
         self._lost = False
         if isinstance(last, Failed):
+            if self._reader.refused:
+                return self._ended_with(self._masked(last.fault), told=True)
             if not step.raw and self._frames.broken is None:  # a complaint of ours, not a word of the upstream's
                 self._lost = self.progress.begun = True
                 return None

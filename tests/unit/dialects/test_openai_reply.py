@@ -149,7 +149,8 @@ def test_what_chat_can_say_is_read_as_it_was_written(reply: Reply) -> None:
         ("content_filter", Stop(Why.REFUSAL)),
         (None, Stop(Why.END)),
         ("", Stop(Why.END)),
-        ("eos", Stop(Why.END, extra=Extra("openai", {"finish_reason": "eos"}))),
+        ("eos", Stop(Why.END, extra=Extra("openai", {"~finish_reason": "eos"}, frozenset({"~finish_reason"})))),
+        ("odd", Stop(Why.END, extra=Extra("openai", {"finish_reason": "odd"}))),
     ],
 )
 def test_every_finish_reason(word: str | None, stop: Stop) -> None:
@@ -234,7 +235,7 @@ def test_what_only_chat_knows_comes_home() -> None:
     [
         ({"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}, Usage(10, 2)),
         ({"prompt_tokens": 10, "completion_tokens": 2, "prompt_tokens_details": None}, Usage(10, 2)),
-        ({"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 9}}, Usage(0, 0, 9)),
+        ({"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 9}}, Usage(0, 0, 5)),
         ({}, Usage()),
     ],
 )

@@ -181,8 +181,7 @@ class AnthropicDecoder:
         if message.array("content", None):
             raise OutOfOrder("content comes in blocks of its own", at=message.path("content"))
         parse_stop(message)
-        usage = message.maybe_child("usage")
-        self._usage = parse_usage(usage) if usage else None
+        self._usage = parse_usage(message.any("usage"))
         message_id, model, kept = parse_envelope(message, self._asked)
         self._begun = True
         return (Started(message_id, model, self._usage, kept),)
@@ -191,9 +190,8 @@ class AnthropicDecoder:
         if self._open:
             raise OutOfOrder(f"block {next(iter(self._open))} is open", at="message_delta")
         events: list[Event] = []
-        usage = fields.maybe_child("usage")
-        if usage is not None:
-            self._usage = parse_usage(usage, self._usage)
+        if isinstance(usage := fields.any("usage"), dict):
+            self._usage = parse_usage(usage, self._usage) or Usage()
             events.append(UsageReported(self._usage))
         delta = fields.child("delta")
         if delta.peek("stop_reason") is not None:

@@ -15,6 +15,7 @@ from dragoman.errors import BadFrame, Fault, LocalMisuse, MissingField, Upstream
 from dragoman.model.blocks import Block, Reasoning, Text, ToolCall
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Why
 from dragoman.model.naming import to_keep
+from dragoman.model.stops import failure_kind, known_stop
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json, Raw
@@ -23,28 +24,16 @@ Arguments: TypeAlias = dict[tuple[int, int], str]
 RESPONSE = names("usageMetadata", "modelVersion", "responseId", "promptFeedback")
 CANDIDATE = names("finishReason", "finishMessage", "tokenCount", "safetyRatings", "citationMetadata")
 _FEEDBACK = names("blockReason", "blockReasonMessage", "safetyRatings")
-_REASONS = {
-    "STOP": Why.END,
-    "MAX_TOKENS": Why.LENGTH,
-    "CONTINUATION": Why.PAUSE,
-    **dict.fromkeys(
-        (
-            "SAFETY",
-            "RECITATION",
-            "LANGUAGE",
-            "BLOCKLIST",
-            "PROHIBITED_CONTENT",
-            "SPII",
-            "IMAGE_SAFETY",
-            "IMAGE_PROHIBITED_CONTENT",
-            "IMAGE_RECITATION",
-        ),
-        Why.REFUSAL,
-    ),
-}
+_CONTINUATION = "CONTINUATION"
 _USUAL = {Why.LENGTH: "MAX_TOKENS", Why.CONTEXT: "MAX_TOKENS", Why.REFUSAL: "SAFETY"}
 _USUALLY = "STOP"
-_MALFORMED = ("MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS")
+_MALFORMED = (
+    "MALFORMED_FUNCTION_CALL",
+    "MALFORMED_RESPONSE",
+    "UNEXPECTED_TOOL_CALL",
+    "TOO_MANY_TOOL_CALLS",
+    "MISSING_THOUGHT_SIGNATURE",
+)
 UNSPECIFIED = ("", "FINISH_REASON_UNSPECIFIED")
 
 # --- reading
@@ -86,7 +75,7 @@ def _reply(fields: Fields, arguments: Arguments, asked: Conversation) -> Reply:
         fields.text("responseId", ""),
         fields.text("modelVersion", "") or asked.model,
         tuple(choice for _, choice in choices),
-        None if usage is None else parse_usage(usage),
+        parse_usage(usage),
         extra=extra_of(to_keep(fields.rest())),
     )
 
@@ -151,7 +140,7 @@ def parse_parts(candidate: Candidate, arguments: Arguments) -> list[Block]:
 
 def parse_stop(reason: str, rest: dict[str, Json], *, called: bool) -> Stop:
     """Why it stopped. STOP is said of calls too; a reason that we do not know is an end, and keeps its name."""
-    why = _REASONS.get(reason, Why.END)
+    why = Why.PAUSE if reason == _CONTINUATION else known_stop(reason) or Why.END
     kept: dict[str, Json] = {}
     if reason not in UNSPECIFIED and _said(why) != reason:
         kept["finishReason"] = reason
@@ -162,7 +151,7 @@ def parse_stop(reason: str, rest: dict[str, Json], *, called: bool) -> Stop:
 
 def malformed(candidate: Candidate) -> Fault | None:
     """The fault of an answer that the service itself could not read."""
-    if candidate.reason not in _MALFORMED:
+    if candidate.reason not in _MALFORMED and failure_kind(candidate.reason) is None:
         return None
     message = candidate.rest.get("finishMessage")
     words = f": {message}" if isinstance(message, str) and message else ""

@@ -113,8 +113,8 @@ class GeminiDecoder:
             self._choices[0] = _Choice(0)
             self._choices[0].stopped = True
             events.append(Stopped(blocked))
-        if usage is not None:
-            events.append(UsageReported(parse_usage(usage)))
+        if (counts := parse_usage(usage)) is not None:
+            events.append(UsageReported(counts))
 
     def _envelope(self, fields: Fields, events: list[Event]) -> None:
         response_id, model = fields.text("responseId", ""), fields.text("modelVersion", "")

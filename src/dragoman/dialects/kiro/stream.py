@@ -49,6 +49,7 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
+from dragoman.model.usage import count, exclusive_usage
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
@@ -65,6 +66,7 @@ REASONS = {
     "CONTENT_FILTERED": Why.REFUSAL,
     "GUARDRAIL_INTERVENED": Why.REFUSAL,
 }
+_COUNTS = ("uncachedInputTokens", "outputTokens", "cacheReadInputTokens", "cacheWriteInputTokens")
 _MALFORMED = frozenset({"MALFORMED_TOOL_USE", "MALFORMED_MODEL_OUTPUT"})
 _TOO_LONG = "ContentLengthExceededException"
 
@@ -224,12 +226,7 @@ class KiroDecoder:
         percentage = counts.number("contextUsagePercentage", None)
         if percentage is not None and 0 <= percentage < 1e6:
             self._percentage = float(percentage)
-        self._told = Usage(
-            counts.integer("uncachedInputTokens", 0),
-            counts.integer("outputTokens", 0),
-            counts.integer("cacheReadInputTokens", 0),
-            counts.integer("cacheWriteInputTokens", 0),
-        )
+        self._told = exclusive_usage(*(count(counts.any(name)) for name in _COUNTS))
         return (*self._start(), UsageReported(self._usage()))
 
     def _meter(self, fields: Fields) -> Events:

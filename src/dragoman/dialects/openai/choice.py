@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from dragoman.dialects.openai.calls import CallReader
-from dragoman.dialects.openai.chunk import Delta
+from dragoman.dialects.openai.chunk import CallPart, Delta
 from dragoman.dialects.openai.parts import JsonObject, extra_of, flat_text
-from dragoman.dialects.openai.reasoning import ENCRYPTED, SUMMARY, TEXT
+from dragoman.dialects.openai.reasoning import AS_PART, ENCRYPTED, SUMMARY, TEXT, thinking_text
 from dragoman.dialects.openai.reply import parse_images, parse_stop
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.errors import MissingField, OutOfOrder
@@ -56,6 +56,7 @@ class ChoiceReader:
         "_thought",
         "_told_role",
         "stopped",
+        "unnamed",
     )
 
     def __init__(self, index: int, next_key: Callable[[], int], sequences: tuple[str, ...]) -> None:
@@ -70,6 +71,7 @@ class ChoiceReader:
         self._calls: CallReader | None = None  # most answers have none
         self._told_role = index == 0  # that of the first choice comes with the start
         self.stopped = False
+        self.unnamed = False  # the finish_reason of the last chunk is empty, not null
 
     # --- a chunk's delta: reasoning, content, calls, in this order
 
@@ -120,8 +122,9 @@ class ChoiceReader:
     def _late(self, delta: Delta) -> None:
         """After the stop only silence may follow."""
         said = delta.content or delta.reasoning_content or delta.reasoning or delta.refusal
-        called = [entry for entry in delta.tool_calls or () if entry is not None and (entry.id or entry.function)]
-        if said or called or delta.function_call is not None:
+        called = any(entry is not None and _calls_something(entry) for entry in delta.tool_calls or ())
+        older = delta.function_call
+        if said or called or (older is not None and (older.name or older.arguments not in (None, "", "{}"))):
             raise OutOfOrder("content after its finish_reason", at=f"choices[{self._index}].delta")
 
     def _say(self, text: str, events: list[Event], *, refusing: bool = False) -> None:
@@ -137,8 +140,8 @@ class ChoiceReader:
         for part in parts:
             match part:
                 case {"type": "thinking", "thinking": thought}:
-                    if text := flat_text(thought):
-                        self._think(text, events)
+                    if text := thinking_text(thought):
+                        self._think(text, events, AS_PART)
                 case str() | {"type": "text"} | {"text": str()}:
                     if text := flat_text(part):
                         self._say(text, events)
@@ -257,9 +260,20 @@ class ChoiceReader:
         self.close(events)
         self.end(parse_stop(word, rest, self._sequences, refused=self._refused), events)
 
+    def stop_unnamed(self, events: list[Event]) -> None:
+        """Stop a choice whose last chunk told an empty finish_reason."""
+        if self.unnamed:
+            self.stop("stop", {}, events)
+
     def end(self, stop: Stop, events: list[Event]) -> None:
         self.stopped = True
         events.append(Stopped(stop, self._index))
+
+
+def _calls_something(entry: CallPart) -> bool:
+    function, custom = entry.function, entry.custom
+    named = function is not None and (function.name or function.arguments)
+    return bool(entry.id or named or (custom is not None and (custom.name or custom.input)))
 
 
 def _entry_extra(entry: dict[str, Any], position: int) -> Extra | None:

@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from dragoman.dialects.base import World
 from dragoman.dialects.openai.parts import JsonObject, is_older, own_fields, render_part, wire_fields
-from dragoman.dialects.openai.reasoning import render_detail
+from dragoman.dialects.openai.reasoning import plain_field, render_detail
 from dragoman.dialects.openai.reply import is_function, render_stop
 from dragoman.dialects.openai.settings import OpenaiSettings
 from dragoman.dialects.openai.tools import render_older_call
@@ -256,8 +256,7 @@ class OpenaiEncoder:
                 if block.text:
                     yield from self.feed((TextDelta(key, block.text),))
             case Reasoning():
-                spelt = own_fields(block.extra).get("~field")
-                field = "reasoning" if spelt == "reasoning" else self._settings.reasoning_field
+                field = plain_field(block, self._settings)
                 self._grows[key] = (b'%b{"%b":' % (begin, field.encode()), b"}" + self._goes_on)
                 self._thoughts[key] = _Thought(choice, block, [])
                 if block.text:

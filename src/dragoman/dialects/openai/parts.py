@@ -71,6 +71,26 @@ def is_older(extra: Extra | None) -> bool:
     return own_fields(extra).get("~older") is True
 
 
+def is_blank(value: Json) -> bool:
+    """Whether a value says nothing: null, "", or a list or object of such values beside its `type` and `index`."""
+    match value:
+        case None | "":
+            return True
+        case list():
+            return all(map(is_blank, value))
+        case dict():
+            return all(is_blank(each) for name, each in value.items() if name not in ("type", "index"))
+        case _:
+            return False
+
+
+def is_blank_function(call: Json) -> bool:
+    """Whether a `function_call` is nothing. Servers fill the legacy field with no name and no arguments."""
+    if not isinstance(call, dict):
+        return is_blank(call)
+    return is_blank({name: value for name, value in call.items() if (name, value) != ("arguments", "{}")})
+
+
 # --- wire to blocks
 
 

@@ -30,8 +30,8 @@ from dragoman.dialects.openai.faults import stopped_by_error
 from dragoman.dialects.openai.parts import JsonObject, extra_of
 from dragoman.dialects.openai.reply import envelope_rest
 from dragoman.dialects.openai.settings import FAMILY
-from dragoman.dialects.openai.usage import parse_usage, plain_usage
-from dragoman.dialects.openai_errors import fault_of
+from dragoman.dialects.openai.usage import parse_usage
+from dragoman.dialects.openai_errors import fault_in, fault_of
 from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, UpstreamFault
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import (
@@ -48,12 +48,16 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
-from dragoman.wire.fields import Fields
+from dragoman.model.stops import NO_REASON
+from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
+from dragoman.wire.jsonio import Json
 
 
 class OpenaiDecoder:
-    __slots__ = ("_choices", "_early", "_next_key", "_over", "_sequences", "_speaker", "_started", "_world")
+    __slots__ = (
+        "_choices", "_counted", "_early", "_next_key", "_over", "_sequences", "_speaker", "_started", "_world"
+    )  # fmt: skip
 
     texts: ClassVar[Texts] = {TextDelta: more_text, ReasoningDelta: more_thought, ArgumentsDelta: more_arguments}
 
@@ -64,6 +68,7 @@ class OpenaiDecoder:
         self._choices: dict[int, ChoiceReader] = {}
         self._started = False
         self._over = False
+        self._counted = False  # usage was reported
         self._early: JsonObject = {}  # fields of frames before the first real chunk
         self._speaker: ChoiceReader | None = None  # the first choice, while it says one text after the other
 
@@ -75,16 +80,16 @@ class OpenaiDecoder:
                 return (more,)
             self._speaker = None  # whoever calls a tool or stops has no more to say for a while
         if frame.kind == "error":
-            return self._failed(fault_of(read_plain(data), None))
+            return self._failed(_named_fault(data))
         if data.startswith(b"[DONE]"):
-            return self._done()
+            return self._done(whole=True)
         if data[:1] != b"{" and data.strip() in (b"", b"null"):
             return None
         chunk = read_chunk(data)
         if chunk.error:
             return self._failed(fault_of({"error": chunk.error}, None))
-        if chunk.object == "error":  # older vLLM
-            raise self._unfit(fault_of(read_plain(data), None))
+        if (fault := _told_fault(chunk, data)) is not None:
+            raise self._unfit(fault)
         events: list[Event] = []
         if not self._started and not self._start(chunk, data, events):
             return ()
@@ -93,9 +98,9 @@ class OpenaiDecoder:
                 self._choice(choice, position, data, events)
             if self._over:
                 return tuple(events)
-        if chunk.usage is not None:
-            told = plain_usage(chunk.usage) or parse_usage(Fields(chunk.usage, "usage", MissingField))
-            events.append(UsageReported(told))
+        if (usage := parse_usage(_usage_of(chunk))) is not None:
+            self._counted = True
+            events.append(UsageReported(usage))
         elif events and type(events[-1]) is TextDelta:
             self._speaker = self._choices.get(0)
         return tuple(events)
@@ -121,11 +126,21 @@ class OpenaiDecoder:
         self._over = True
         return UpstreamFault(fault.message, fault=fault)
 
-    def _done(self) -> Events:
-        """The end, if every choice has said why it stopped: `[DONE]` alone is also what cut streams are closed with."""
+    def _done(self, *, whole: bool = False) -> Events:
+        """The end, if every choice has said why it stopped: `[DONE]` alone is also what cut streams are closed with.
+
+        `whole`: `[DONE]` came. If the counts came before it, a choice whose last chunk has an empty finish_reason has
+        stopped (xAI).
+        """
         self._over = True
-        if self._choices and all(choice.stopped for choice in self._choices.values()):
-            return (FINISHED,)
+        if not self._choices:
+            return (Failed(Truncated("the stream ended before it said why").fault),)
+        events: list[Event] = []
+        if whole and self._counted:
+            for choice in self._choices.values():
+                choice.stop_unnamed(events)
+        if all(choice.stopped for choice in self._choices.values()):
+            return (*events, FINISHED)
         return (Failed(Truncated("the stream ended before it said why").fault),)
 
     def _start(self, chunk: Chunk, data: bytes, events: list[Event]) -> bool:
@@ -153,10 +168,38 @@ class OpenaiDecoder:
                 raise MissingField(str(error)) from None
         if choice.logprobs:
             events.append(OpaqueEvent(FAMILY, "logprobs", {"index": index, "logprobs": choice.logprobs}))
-        if choice.finish_reason == "error":
-            fault = stopped_by_error(beside_the_stop(data, position))
-            if not events:
-                raise self._unfit(fault)
+        word = choice.finish_reason
+        reader.unnamed = word == ""
+        if (word is None or word.lower() in NO_REASON) and not choice.error:
+            return
+        beside = beside_the_stop(data, position)
+        fault = stopped_by_error(word or "", beside)
+        if fault is None:
+            reader.stop(word or "stop", beside, events)
+        elif not events:
+            raise self._unfit(fault)
+        else:
             events += self._failed(fault)
-        elif choice.finish_reason:
-            reader.stop(choice.finish_reason, beside_the_stop(data, position), events)
+
+
+def _named_fault(data: bytes) -> Fault:
+    """The fault of an `error` event, whose data some servers write as plain text."""
+    try:
+        return fault_of(jsonio.decode(data), None)
+    except jsonio.JsonError:
+        return fault_of(data.decode("utf-8", "replace").strip(), None)
+
+
+def _told_fault(chunk: Chunk, data: bytes) -> Fault | None:
+    """The fault in a frame that is no chunk, or in one that says that it failed. Most frames need no second look."""
+    if chunk.choices and chunk.base_resp is None and chunk.x_groq is None:
+        return None
+    return fault_in(read_plain(data))
+
+
+def _usage_of(chunk: Chunk) -> Json:
+    """The counts of a chunk: its own, or Groq's `x_groq.usage`, or Moonshot's `choices[].usage`."""
+    if chunk.usage:
+        return chunk.usage
+    groq = chunk.x_groq.get("usage") if isinstance(chunk.x_groq, dict) else None
+    return groq or next((choice.usage for choice in chunk.choices or () if choice is not None and choice.usage), None)

@@ -187,9 +187,9 @@ class ResponsesDecoder:
         cut = response.peek("status") == "incomplete" or response.peek("incomplete_details") is not None
         for item in self._items.values():
             events += item.close(cut=cut)
-        usage = response.maybe_child("usage")
+        usage = parse_usage(response.any("usage"))
         if usage is not None:
-            events.append(UsageReported(parse_usage(usage)))
+            events.append(UsageReported(usage))
         told_all = len(output) >= sum(item.done for item in self._items.values())
         stop = parse_stop(response, [block for item in self._items.values() for block in item.blocks])
         if not told_all:
