@@ -77,6 +77,16 @@ class Node(Struct, frozen=True, kw_only=True, tag=True, gc=False):
     at: Where = NOWHERE
 
 
+class Source(Struct, frozen=True):
+    """What a citation points at, for every family that has citations. `start` and `end` are characters of the text."""
+
+    url: str
+    title: str = ""
+    quote: str = ""
+    start: int | None = None
+    end: int | None = None
+
+
 class Opaque(Node, frozen=True):
     """What the model has no name for, whole, with the family that can read it.
 
@@ -90,6 +100,7 @@ class Opaque(Node, frozen=True):
     cache: Cache | None = None
     text: str = ""
     echo: bool = False
+    source: Source | None = None  # of a citation; one without `data` is told elsewhere in its own family's answer
 
 
 class Text(Node, frozen=True):

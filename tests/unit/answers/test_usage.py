@@ -158,7 +158,7 @@ def test_l16_a_later_report_of_zeros_does_not_erase_a_side() -> None:
 
 # --- the law
 
-figures = st.one_of(
+figures: st.SearchStrategy[Any] = st.one_of(
     st.integers(-10, 5000),
     st.sampled_from([1e308, -1e308, 2.5, "17", "many", True, None, [], {}, 10**40, 0]),
 )
@@ -219,7 +219,7 @@ def body_of(upstream: str, usage: dict[str, Any]) -> dict[str, Any]:
             message = {"role": "assistant", "content": [{"text": "x"}]}
             return {"output": {"message": message}, "stopReason": "end_turn", "usage": usage}
         case _:
-            text = {"type": "output_text", "text": "x", "annotations": []}
+            text = {"type": "output_text", "text": "x"}
             item = {"type": "message", "role": "assistant", "content": [text]}
             return {"id": "resp_1", "object": "response", "status": "completed", "output": [item], "usage": usage}
 

@@ -10,9 +10,10 @@ from dragoman.dialects.base import World
 from dragoman.dialects.gemini.faults import fault_of
 from dragoman.dialects.gemini.nodes import extra_of, names, own_fields, read, with_extra
 from dragoman.dialects.gemini.parts import parse_part, render_part
+from dragoman.dialects.gemini.sources import FIELDS, parse_sources, render_sources
 from dragoman.dialects.gemini.usage import parse_usage, render_usage
 from dragoman.errors import BadFrame, Fault, LocalMisuse, MissingField, UpstreamFault
-from dragoman.model.blocks import Block, Reasoning, Text, ToolCall
+from dragoman.model.blocks import Block, Opaque, Reasoning, Text, ToolCall
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Why
 from dragoman.model.naming import to_keep
 from dragoman.model.stops import failure_kind, known_stop
@@ -121,7 +122,17 @@ def _choice(candidate: Candidate, arguments: Arguments) -> Choice:
     if fault is not None and not blocks:
         raise UpstreamFault(fault.message, fault=fault)
     called = any(isinstance(block, ToolCall) for block in blocks)
+    if sources := parse_sources(candidate.rest):
+        blocks = _cite(blocks, sources)
     return Choice(tuple(blocks), parse_stop(candidate.reason, candidate.rest, called=called))
+
+
+def _cite(blocks: list[Block], sources: list[Opaque]) -> list[Block]:
+    """Put the sources of a candidate on its last text."""
+    texts = [at for at, block in enumerate(blocks) if isinstance(block, Text)]
+    if texts:
+        blocks[texts[-1]] = structs.replace(blocks[texts[-1]], citations=tuple(sources))
+    return blocks
 
 
 def says_nothing(block: Block) -> bool:
@@ -146,6 +157,9 @@ def parse_stop(reason: str, rest: dict[str, Json], *, called: bool) -> Stop:
         kept["finishReason"] = reason
     if why is Why.END and called:
         why = Why.TOOL
+    told = {name: rest[name] for name in FIELDS if name in rest} if parse_sources(rest) else {}
+    if told:  # the text has them as citations, for those who know no candidates
+        kept["~sources"], rest = told, {name: value for name, value in rest.items() if name not in told}
     return Stop(why, None, extra_of(kept | ({"candidate": rest} if rest else {})))
 
 
@@ -238,14 +252,16 @@ def block_feedback(stop: Stop, blocks: object) -> dict[str, Json]:
 def _render_choice(choice: Choice, index: int) -> Json:
     parts: list[Json] = [render_part(block, LocalMisuse) for block in choice.blocks]
     content: Json = {"role": "model", "parts": parts or [{"text": ""}]}
-    return {"content": content, **render_stop(choice.stop), "index": index}
+    cited = [each for block in choice.blocks if isinstance(block, Text) for each in block.citations]
+    return {"content": content, **render_sources(cited), **render_stop(choice.stop), "index": index}
 
 
 def render_stop(stop: Stop) -> dict[str, Json]:
     kept = own_fields(stop.extra)
-    own, rest = kept.get("finishReason"), kept.get("candidate")
+    own, rest, sources = map(kept.get, ("finishReason", "candidate", "~sources"))
     reason = own if isinstance(own, str) and own else _said(stop.why)
-    return {"finishReason": reason, **(rest if isinstance(rest, dict) else {})}
+    fields = {"finishReason": reason, **(rest if isinstance(rest, dict) else {})}
+    return fields | (sources if isinstance(sources, dict) else {})
 
 
 def _said(why: Why) -> str:

@@ -24,15 +24,17 @@ from dragoman.dialects.gemini.reply import (
     raw_arguments,
     says_nothing,
 )
+from dragoman.dialects.gemini.sources import parse_sources
 from dragoman.dialects.gemini.usage import parse_usage
 from dragoman.errors import BadFrame, Fault, OutOfOrder, Truncated, UpstreamFault
-from dragoman.model.blocks import Block, Reasoning, Text, ToolCall, ToolResult
+from dragoman.model.blocks import Block, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
     BlockEnded,
     BlockStarted,
+    Cited,
     Event,
     Events,
     Failed,
@@ -55,13 +57,14 @@ _SILENT = (b"", b"null")
 class _Choice:
     """One candidate under way."""
 
-    __slots__ = ("called", "index", "key", "said", "stopped", "thinks")
+    __slots__ = ("called", "index", "key", "said", "sources", "stopped", "thinks")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.key = -1  # of the open text or thought
         self.thinks = False  # it is a thought
         self.said = False
+        self.sources: list[Opaque] = []  # what the answer cites: told at its end
         self.called = False
         self.stopped = False
 
@@ -135,6 +138,7 @@ class GeminiDecoder:
             choice.said = True
             self._block(choice, block, events)
         rest = candidate.rest
+        choice.sources += [source for source in parse_sources(rest) if source not in choice.sources]
         if candidate.reason in UNSPECIFIED or choice.stopped:
             if rest:
                 events.append(OpaqueEvent(FAMILY, "candidate", {"index": choice.index, "fields": rest}))
@@ -142,6 +146,8 @@ class GeminiDecoder:
         fault = malformed(candidate)
         if fault is not None and not choice.said:
             raise UpstreamFault(fault.message, fault=fault)
+        if choice.key >= 0 and not choice.thinks:
+            events += [Cited(choice.key, source) for source in choice.sources]
         self._close(choice, events)
         choice.stopped = True
         events.append(Stopped(parse_stop(candidate.reason, rest, called=choice.called), choice.index))

@@ -11,12 +11,14 @@ from dragoman.dialects.openai.parts import JsonObject, extra_of, flat_text
 from dragoman.dialects.openai.reasoning import AS_PART, ENCRYPTED, SUMMARY, TEXT, thinking_text
 from dragoman.dialects.openai.reply import parse_images, parse_stop
 from dragoman.dialects.openai.settings import FAMILY
+from dragoman.dialects.openai.sources import parse_annotations
 from dragoman.errors import MissingField, OutOfOrder
 from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text
 from dragoman.model.conversation import Stop
 from dragoman.model.events import (
     BlockEnded,
     BlockStarted,
+    Cited,
     Event,
     Listener,
     OpaqueEvent,
@@ -52,6 +54,7 @@ class ChoiceReader:
         "_refused",
         "_refusing",
         "_sequences",
+        "_sources",
         "_text",
         "_thought",
         "_told_role",
@@ -63,6 +66,7 @@ class ChoiceReader:
         self._index = index
         self._next_key = next_key
         self._sequences = sequences
+        self._sources: list[Opaque] = []  # what the text cites: told at its end
         self._text = -1  # the key of the open text block
         self._refusing = False  # it is a refusal
         self._refused = False
@@ -95,6 +99,7 @@ class ChoiceReader:
                 self._parts(content, events)
         if delta.refusal:
             self._say(delta.refusal, events, refusing=True)
+        self._sources += parse_annotations(delta.annotations)
         if delta.images:
             self._show(delta.images, events)
         if delta.tool_calls:
@@ -105,6 +110,10 @@ class ChoiceReader:
             self._called().older(delta.function_call, events)
         if delta.rest:
             self._odd(delta.rest, events)
+
+    def cite(self, sources: list[Opaque]) -> None:
+        """Take sources that stand beside the choices; each is told once."""
+        self._sources += [source for source in sources if source not in self._sources]
 
     def more(self, text: str) -> TextDelta | None:
         """More of the open text; None where there is none to which it could belong."""
@@ -242,6 +251,9 @@ class ChoiceReader:
     def _close_prose(self, events: list[Event]) -> None:
         """End the open text or reasoning."""
         if self._text >= 0:
+            if not self._refusing:
+                events += [Cited(self._text, source) for source in self._sources]
+                self._sources = []
             events.append(BlockEnded(self._text))
             self._text = -1
         if (thought := self._thought) is not None:
@@ -258,6 +270,8 @@ class ChoiceReader:
         if self.stopped:
             return
         self.close(events)
+        if left := [source.data for source in self._sources if source.data is not None]:  # there is no text to cite
+            self._odd({"annotations": left}, events)
         self.end(parse_stop(word, rest, self._sequences, refused=self._refused), events)
 
     def stop_unnamed(self, events: list[Event]) -> None:

@@ -41,6 +41,7 @@ class Delta(Struct, forbid_unknown_fields=True, gc=False):
     thinking_blocks: list[dict[str, Any]] | None = None
     refusal: str | None = None
     images: list[Any] | None = None
+    annotations: list[Any] | None = None
     tool_calls: list[CallPart | None] | None = None
     function_call: FunctionPart | None = None
     rest: dict[str, Any] | None = None  # filled by us

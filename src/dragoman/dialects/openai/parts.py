@@ -41,7 +41,7 @@ _FILE_TYPES = {
 
 
 _SPELLING = frozenset(
-    {"created", "stream_options", "refusal"}
+    {"created", "stream_options", "refusal", "citations", "search_results"}
 )  # nothing is lost where another dialect has no such field
 
 

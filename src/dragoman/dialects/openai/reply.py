@@ -23,6 +23,7 @@ from dragoman.dialects.openai.parts import (
 )
 from dragoman.dialects.openai.reasoning import render_reasoning
 from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
+from dragoman.dialects.openai.sources import BESIDE, parse_annotations, parse_sources, render_annotations
 from dragoman.dialects.openai.tools import render_call, render_older_call
 from dragoman.dialects.openai.usage import parse_usage, render_usage
 from dragoman.dialects.openai_errors import fault_in
@@ -70,12 +71,13 @@ def _reply(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Rep
     choices = [(entry.integer("index", position), entry) for position, entry in enumerate(entries)]
     choices.sort(key=lambda pair: pair[0])
     usage = parse_usage(fields.any("usage"))
+    sources = parse_sources(*map(fields.peek, BESIDE))
     created = fields.any("created")
     timed: JsonObject = {"created": created} if type(created) is int and created else {}
     return Reply(
         fields.text("id", ""),
         fields.text("model", ""),
-        tuple(_choice(entry, asked, settings) for _, entry in choices),
+        tuple(_choice(entry, asked, settings, sources) for _, entry in choices),
         usage or parse_usage(_embedded_usage(fields.peek("x_groq"), entries)),
         extra=extra_of(envelope_rest(fields.rest()) | timed),
     )
@@ -91,7 +93,26 @@ def telling(fields: JsonObject) -> JsonObject:
     return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
 
-def _choice(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Choice:
+def _cite(blocks: list[Block], citations: list[Opaque]) -> list[Block]:
+    """Put the sources of a message on its last text; without a text they stay as a field of the message."""
+    texts = [at for at, block in enumerate(blocks) if isinstance(block, Text) and not is_refusal(block)]
+    if texts:
+        text = blocks[texts[-1]]
+        assert isinstance(text, Text)
+        blocks[texts[-1]] = structs.replace(text, citations=(*text.citations, *citations))
+        return blocks
+    told: list[Json] = [each.data for each in citations if each.data is not None]
+    if told:
+        extra = extra_of({"~slot": MESSAGE_SLOT})
+        blocks.append(Opaque(FAMILY, {"annotations": told}, "annotations", extra=extra))
+    return blocks
+
+
+def is_refusal(text: Text) -> bool:
+    return own_fields(text.extra).get("refusal") is True
+
+
+def _choice(fields: Fields, asked: Conversation, settings: OpenaiSettings, sources: list[Opaque]) -> Choice:
     word = fields.text("finish_reason", "")
     if (fault := stopped_by_error(word, fields.rest())) is not None:
         raise UpstreamFault(fault.message, fault=fault)
@@ -103,6 +124,7 @@ def _choice(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Ch
     if call := take_function_call(message):
         name, arguments = required(call, "name"), arguments_text(call.any("arguments"))
         blocks.append(ToolCall("", name, arguments, at=Where(call.at)))
+    blocks = _cite(blocks, [*parse_annotations(message.any("annotations")), *sources])
     if rest := telling(message.rest()):
         blocks.append(Opaque(FAMILY, rest, "message fields", extra=extra_of({"~slot": MESSAGE_SLOT})))
     refused = any(own_fields(block.extra).get("refusal") is True for block in blocks)
@@ -122,8 +144,8 @@ def _message(fields: Fields) -> Fields:
 
 def _embedded_usage(groq: Json, choices: Sequence[Fields]) -> Json:
     """Counts that stand elsewhere: Groq's `x_groq.usage`, Moonshot's `choices[].usage`."""
-    places = (groq.get("usage") if isinstance(groq, dict) else None, *(entry.peek("usage") for entry in choices))
-    return next(filter(None, places), None)
+    own = groq.get("usage") if isinstance(groq, dict) else None
+    return own or next((usage for entry in choices if (usage := entry.peek("usage"))), None)
 
 
 def parse_images(images: Json, at: str) -> list[Block]:
@@ -211,12 +233,14 @@ def _render_message(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonOb
     calls: list[Json] = []
     images: list[Json] = []
     parts: list[Json] = []
+    annotations: list[Json] = []
     own: JsonObject = {}
     for block in blocks:
         match block:
             case Text():
                 refused = own_fields(block.extra).get("refusal") is True
                 texts[refused] = texts.get(refused, "") + block.text
+                annotations += render_annotations(block.citations)
             case Reasoning():
                 reasoning.append(block)
             case ToolCall():
@@ -232,6 +256,8 @@ def _render_message(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonOb
         parts.insert(0, {"type": "text", "text": content})
     message: JsonObject = {"role": "assistant", "content": parts or content, "refusal": texts.get(True)}
     message |= render_reasoning(reasoning, settings)
+    if annotations:
+        message["annotations"] = annotations
     if images:
         message["images"] = images
     if calls:

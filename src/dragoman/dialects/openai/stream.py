@@ -10,7 +10,7 @@ The end is `[DONE]`; some leave it out, so a clean end of bytes after every choi
 from __future__ import annotations
 
 from itertools import count
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from dragoman.dialects.base import World
 from dragoman.dialects.moulds import Texts
@@ -30,9 +30,11 @@ from dragoman.dialects.openai.faults import stopped_by_error
 from dragoman.dialects.openai.parts import JsonObject, extra_of
 from dragoman.dialects.openai.reply import envelope_rest
 from dragoman.dialects.openai.settings import FAMILY
+from dragoman.dialects.openai.sources import parse_sources
 from dragoman.dialects.openai.usage import parse_usage
 from dragoman.dialects.openai_errors import fault_in, fault_of
 from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, UpstreamFault
+from dragoman.model.blocks import Opaque
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import (
     FINISHED,
@@ -51,7 +53,6 @@ from dragoman.model.events import (
 from dragoman.model.stops import NO_REASON
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
-from dragoman.wire.jsonio import Json
 
 
 class OpenaiDecoder:
@@ -93,9 +94,10 @@ class OpenaiDecoder:
         events: list[Event] = []
         if not self._started and not self._start(chunk, data, events):
             return ()
+        sources = parse_sources(chunk.citations, chunk.search_results)
         for position, choice in enumerate(chunk.choices or ()):
             if choice is not None:
-                self._choice(choice, position, data, events)
+                self._choice(choice, position, data, events, sources)
             if self._over:
                 return tuple(events)
         if (usage := parse_usage(_usage_of(chunk))) is not None:
@@ -156,11 +158,14 @@ class OpenaiDecoder:
         events.append(Started(chunk.id or "", chunk.model or "", extra=extra_of(rest)))
         return True
 
-    def _choice(self, choice: ChunkChoice, position: int, data: bytes, events: list[Event]) -> None:
+    def _choice(
+        self, choice: ChunkChoice, position: int, data: bytes, events: list[Event], sources: list[Opaque]
+    ) -> None:
         index = position if choice.index is None else choice.index
         reader = self._choices.get(index)
         if reader is None:
             self._choices[index] = reader = ChoiceReader(index, self._next_key, self._sequences)
+        reader.cite(sources)
         if choice.delta is not None:
             try:
                 reader.feed(choice.delta, events)
@@ -197,7 +202,7 @@ def _told_fault(chunk: Chunk, data: bytes) -> Fault | None:
     return fault_in(read_plain(data))
 
 
-def _usage_of(chunk: Chunk) -> Json:
+def _usage_of(chunk: Chunk) -> Any:
     """The counts of a chunk: its own, or Groq's `x_groq.usage`, or Moonshot's `choices[].usage`."""
     if chunk.usage:
         return chunk.usage

@@ -54,7 +54,7 @@ def _kept(told: JsonObject, usage: Usage) -> Extra | None:
     rest = {name: value for name, value in told.items() if name not in {*_TOTALS, *_SECOND_NAMES}}
     rest[_PROMPT] = _telling({name: value for name, value in before.items() if name not in {*_READ, *_WRITE}})
     rest[_COMPLETION] = _telling({name: value for name, value in after.items() if name != "reasoning_tokens"})
-    again = {name: _again(name, usage) for name in _SECOND_NAMES if told.get(name)}
+    again: JsonObject = {name: _again(name, usage) for name in _SECOND_NAMES if told.get(name)}
     extra = extra_of({**to_keep(_telling(rest)), **_telling(again)})
     return None if extra is None else structs.replace(extra, spelling=extra.spelling | again.keys())
 
