@@ -23,8 +23,7 @@ from dragoman.dialects.kiro.tokens import estimate, estimate_input, estimate_mes
 from dragoman.dialects.openai import messages as openai_messages
 from dragoman.dialects.openai.chunk import beside_the_stop, beside_the_usual
 from dragoman.dialects.openai.reply import envelope_rest, parse_stop
-from dragoman.dialects.openai.usage import parse_usage, plain_usage
-from dragoman.errors import DragomanError, MissingField
+from dragoman.errors import DragomanError
 from dragoman.filters import PairTools, carry_seals, fill_empty, object_arguments, rename_tools
 from dragoman.filters import pair_tools as pairing
 from dragoman.model import conversation
@@ -34,7 +33,6 @@ from dragoman.model.conversation import Conversation, Message
 from dragoman.model.notes import Notes
 from dragoman.translate import plan
 from dragoman.wire import jsonio
-from dragoman.wire.fields import Fields
 from dragoman.wire.http import HttpRequest
 from tests import strategies
 
@@ -233,21 +231,6 @@ def test_a_name_that_stands_twice_is_found_with_the_tree_at_hand(
 # --- a stream's few frames that are no deltas (openai), and how long a conversation is (kiro)
 
 odd: st.SearchStrategy[Any] = st.sampled_from([None, 0, 3, "x", [], {}, {"a": 1}, True, 1.5])
-counts = st.one_of(st.integers(-2, 9), st.booleans(), st.none(), st.floats(0, 9), st.text(max_size=1))
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(["prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "cost"]), counts
-    )
-)
-@example({"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5})
-@example({"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 6})
-@example({"prompt_tokens": 1, "completion_tokens": 0, "total_tokens": True})
-def test_counts_without_details_are_what_the_long_way_reads(told: dict[str, Any]) -> None:
-    plain = plain_usage(told)
-    if plain is not None:
-        assert plain == parse_usage(Fields(dict(told), "usage", MissingField))
 
 
 @given(st.dictionaries(st.sampled_from(["id", "usage", "service_tier", "system_fingerprint", "provider"]), odd))

@@ -8,12 +8,12 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Literal, Protocol, TypeAlias, TypeVar
+from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
 from dragoman.dialects.moulds import Moulds
-from dragoman.errors import BadFrame, DragomanError, Fault, UpstreamViolation
+from dragoman.errors import BadFrame, DragomanError, Fault
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Reply, Stop, Usage
 from dragoman.model.events import BlockKeys, Event, Events, Failed, Finished, Run, Step
@@ -23,7 +23,6 @@ from dragoman.wire.http import HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
 
 Operation: TypeAlias = Literal["generate", "count", "models"]
-T = TypeVar("T")
 
 
 class Extent(list[Json]):
@@ -63,14 +62,6 @@ class World(Struct, frozen=True):
 
     new_id: Callable[[str], str]
     now: Callable[[], int]
-
-
-def figures(read: Callable[[], T], otherwise: T) -> T:
-    """Return what `read` gives, or `otherwise` if it raises: figures that cannot be read do not fail an answer."""
-    try:
-        return read()
-    except UpstreamViolation:
-        return otherwise
 
 
 REAL_WORLD = World(new_id=lambda prefix: prefix + secrets.token_hex(12), now=lambda: int(time.time()))

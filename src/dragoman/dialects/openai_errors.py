@@ -48,6 +48,36 @@ KINDS: dict[str, Kind] = {
     "api_error": "server",
     "invalid_request_error": "invalid",
     "BadRequestError": "invalid",
+    "exceed_context_size_error": "context_full",  # llama.cpp
+    "InvalidApiKey": "auth",  # DashScope
+    "Arrearage": "quota",
+    "Throttling": "rate_limit",
+    "Throttling.RateQuota": "rate_limit",
+    "Throttling.AllocationQuota": "rate_limit",
+    "ModelNotFound": "not_found",
+    "over_capacity": "overloaded",  # Groq
+    "1113": "quota",  # Z.ai; its codes are strings of four digits
+    "1261": "context_full",
+    "1301": "invalid",
+    "1302": "rate_limit",
+    "1303": "rate_limit",
+    "1305": "overloaded",
+}
+_MINIMAX: dict[int, Kind] = {  # `base_resp.status_code`
+    1001: "timeout",
+    1002: "rate_limit",
+    1004: "auth",
+    1008: "quota",
+    1026: "invalid",  # the question is sensitive
+    1027: "invalid",  # the answer is sensitive
+    1039: "rate_limit",
+    1041: "rate_limit",
+    1042: "invalid",
+    2013: "invalid",
+    2045: "rate_limit",
+    2049: "auth",
+    2056: "quota",
+    2061: "permission",
 }
 _BY_STATUS: dict[int, Kind] = {
     400: "invalid",
@@ -98,12 +128,12 @@ def fault_of(body: Json, status: int | None, retry_after: float | None = None) -
     """The fault in an error body; without a status, in an error frame of a stream."""
     error = body.get("error", body) if isinstance(body, dict) else body
     fields: JsonObject = error if isinstance(error, dict) else {"message": error} if isinstance(error, str) else {}
+    if isinstance(error, str) and error in KINDS:
+        fields["code"] = error
     if isinstance(body, dict) and not _message(fields):
         fields = {**body, **fields}
-    message, code, param = _message(fields), _code(fields), fields.get("param")
-    number = fields.get("code")
-    if status is None and type(number) is int and 400 <= number < 600:
-        status = number
+    message, code, param = _explained(fields), _code(fields), fields.get("param")
+    status = _http_status(fields) if status is None else status
     kind = _kind(code, status, message)
     if status is None:
         status = 502 if kind == "server" else _TOLD[kind][0]
@@ -114,12 +144,64 @@ def fault_of(body: Json, status: int | None, retry_after: float | None = None) -
     return Fault(kind, message or f"the upstream answered {status}", status, wait, at, code)
 
 
+def fault_in(body: JsonObject) -> Fault | None:
+    """Return the fault in what came as a success: a whole reply or a frame of a stream. None: it holds no error.
+
+    What has choices is an answer, whatever else it says, unless a field says that it failed.
+    """
+    if (base := _minimax_fault(body.get("base_resp"))) is not None:
+        return base
+    if body.get("error") or "error" in (body.get("object"), body.get("type")):
+        return fault_of(body, None)
+    groq = body.get("x_groq")
+    if isinstance(groq, dict) and groq.get("error"):
+        return fault_of({"error": groq["error"]}, None)
+    if body.get("choices") or body.get("usage"):
+        return None
+    errors = body.get("errors")
+    if isinstance(errors, list) and errors:
+        return fault_of({"error": errors[0]}, None)
+    return fault_of(body, None) if any(body.get(name) for name in ("detail", "message", "msg")) else None
+
+
+def _minimax_fault(base: Json) -> Fault | None:
+    """MiniMax answers 200 and tells in `base_resp` that it failed."""
+    code = base.get("status_code") if isinstance(base, dict) else None
+    if not isinstance(base, dict) or type(code) is not int or code == 0:
+        return None
+    told = base.get("status_msg")
+    message = told if isinstance(told, str) and told else f"the upstream answered with status_code {code}"
+    kind = _MINIMAX.get(code, "server")
+    if kind == "invalid" and _FULL.search(message):
+        kind = "context_full"
+    return Fault(kind, message, 502 if kind == "server" else _TOLD[kind][0], code=str(code))
+
+
 def _told_wait(message: str) -> float | None:
     found = TOLD_WAIT.search(message)
     try:
         return None if found is None else float(found[1]) / (1000 if found[2].lower() == "ms" else 1)
     except ValueError:
         return None
+
+
+def _http_status(error: JsonObject) -> int | None:
+    """The HTTP status that an error names itself."""
+    for name in ("code", "status", "status_code"):
+        number = error.get(name)
+        number = int(number) if isinstance(number, str) and re.fullmatch(r"[45]\d\d", number) else number
+        if type(number) is int and 400 <= number < 600:
+            return number
+    return None
+
+
+def _explained(error: JsonObject) -> str:
+    """The message, and what OpenRouter's provider said: its own message is often no more than that it failed."""
+    message, metadata = _message(error), error.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    if isinstance(raw, dict):
+        raw = jsonio.encode(raw).decode()
+    return f"{message}: {raw[:_LONGEST_MESSAGE]}" if message and isinstance(raw, str) and raw else message
 
 
 def _message(error: JsonObject) -> str:

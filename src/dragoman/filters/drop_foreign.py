@@ -40,7 +40,7 @@ from dragoman.model.events import (
 )
 from dragoman.model.filter import MakeBack
 from dragoman.model.naming import OUTER
-from dragoman.model.notes import Notes
+from dragoman.model.notes import Action, Notes
 from dragoman.model.parts import UNREADABLE, as_text, left_out_line, said, served
 from dragoman.wire.jsonio import Json
 
@@ -344,6 +344,9 @@ class _Answer:
                 bare_usage = self._bare(usage)
                 return event if bare_usage is usage else UsageReported(bare_usage)
             case Cited(_, citation) if citation.family != self._family or not self._client.citations:
+                if citation.source is not None and self._client.citations:
+                    self._say("citation.mapped", citation.family, _MAPPED, "changed")
+                    return event
                 self._say("foreign.citation", citation.family, "its citations have no place in the client's dialect")
                 return None
             case OpaqueEvent(family, kind) if family != self._family:
@@ -383,10 +386,11 @@ class _Answer:
                 self._say("foreign.field", name, told_lost(name, extra.family))
         return structs.replace(node, extra=Extra(self._family, kept) if kept else None)
 
-    def _say(self, rule: str, what: str, detail: str) -> None:
+    def _say(self, rule: str, what: str, detail: str, action: Action = "dropped") -> None:
         if (rule, what) not in self._said:
             self._said[rule, what] = True
-            self._notes.dropped(rule, "", detail)
+            self._notes.add(rule, action, "", detail)
 
 
+_MAPPED = "its citations are told in the form of the client's dialect, which has no more than address, title and quote"
 _PLAIN: frozenset[type[Event]] = frozenset({TextDelta, ReasoningDelta, ArgumentsDelta, BlockEnded})

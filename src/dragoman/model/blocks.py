@@ -116,6 +116,16 @@ class Untranslatable(Struct, frozen=True, tag=True):
     reason: str
 
 
+class Source(Struct, frozen=True):
+    """What a citation points at, for every family that has citations. `start` and `end` are characters of the text."""
+
+    url: str
+    title: str = ""
+    quote: str = ""
+    start: int | None = None
+    end: int | None = None
+
+
 class Opaque(Node, frozen=True):
     """What the model has no name for, whole, with the family that can read it.
 
@@ -130,6 +140,7 @@ class Opaque(Node, frozen=True):
     cache: Cache | None = None
     echo: bool = False
     means: tuple[Meaning, ...] = ()
+    source: Source | None = None  # of a citation; one without `data` is told elsewhere in its own family's answer
 
 
 class Text(Node, frozen=True):

@@ -420,7 +420,6 @@ def _unnamed(data: bytes) -> list[Any]:
         ([START, ("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": 1}})], "expected a string"),
         ([START, ("contentBlockStart", {"contentBlockIndex": 0, "start": 1})], "expected an object"),
         ([START, ("messageStop", [1])], "expected an object"),
-        ([START, ("metadata", {"usage": {"inputTokens": "many"}})], "inputTokens"),
         ([START, delta(0, reasoningContent={"redactedContent": "%"})], "expected base64"),
     ],
 )

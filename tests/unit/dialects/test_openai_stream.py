@@ -355,7 +355,11 @@ def test_escapes_cut_between_chunks_stay_exact() -> None:
         ("tool_calls", Stop(Why.TOOL)),
         ("function_call", Stop(Why.TOOL, extra=Extra("openai", {"~older": True}, frozenset({"~older"})))),
         ("content_filter", Stop(Why.REFUSAL)),
-        ("eos_token", Stop(Why.END, extra=Extra("openai", {"finish_reason": "eos_token"}))),
+        (
+            "eos_token",
+            Stop(Why.END, extra=Extra("openai", {"~finish_reason": "eos_token"}, frozenset({"~finish_reason"}))),
+        ),
+        ("odd", Stop(Why.END, extra=Extra("openai", {"finish_reason": "odd"}))),
     ],
 )
 def test_finish_reasons(word: str, stop: Stop) -> None:

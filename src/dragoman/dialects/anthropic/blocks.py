@@ -6,6 +6,8 @@ import binascii
 from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
+from msgspec import structs
+
 from dragoman.dialects.anthropic.nodes import (
     FAMILY,
     extra,
@@ -17,7 +19,19 @@ from dragoman.dialects.anthropic.nodes import (
     with_extra,
 )
 from dragoman.errors import DragomanError, Unrepresentable
-from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
+from dragoman.model.blocks import (
+    Block,
+    Extra,
+    Media,
+    Opaque,
+    Reasoning,
+    Seal,
+    Source,
+    Text,
+    ToolCall,
+    ToolResult,
+    Where,
+)
 from dragoman.model.naming import to_keep
 from dragoman.model.parts import beside, loose_media, loose_part, said, unreadable
 from dragoman.wire import jsonio
@@ -39,9 +53,34 @@ def parse_text(fields: Fields) -> Text:
     )
 
 
+_OURS = "dragoman1."  # instead of the index of a search that Anthropic never made
+
+
 def parse_citation(fields: Fields) -> Opaque:
-    kind = fields.peek("type")
-    return opaque(fields, kind if isinstance(kind, str) else "")
+    """Read a citation. One that we made from another family's is not Anthropic's: its service would refuse it."""
+    kind, url, title, quote = (fields.peek(name) for name in ("type", "url", "title", "cited_text"))
+    if url is None and kind == "search_result_location":
+        url = fields.peek("source")
+    ours = fields.peek("encrypted_index") == _OURS
+    citation = opaque(fields, kind if isinstance(kind, str) else "")
+    if not isinstance(url, str) or not url:
+        return citation
+    title, quote = (each if isinstance(each, str) else "" for each in (title, quote))
+    return structs.replace(citation, family="" if ours else FAMILY, source=Source(url, title, quote))
+
+
+def render_citation(citation: Opaque, blame: type[DragomanError]) -> dict[str, Json]:
+    """Write a citation: Anthropic's own as it came, another family's as the result of a web search."""
+    source = citation.source
+    if source is None or (citation.family == FAMILY and citation.data is not None):
+        return render_block(citation, blame)
+    return {
+        "type": "web_search_result_location",
+        "url": source.url,
+        "title": source.title or None,
+        "cited_text": source.quote,
+        "encrypted_index": _OURS,
+    }
 
 
 def parse_thinking(fields: Fields) -> Reasoning:
@@ -338,7 +377,7 @@ def _render_text(block: Text, blame: type[DragomanError]) -> dict[str, Json]:
     _no_seal(block.seal, block.at, blame)
     body: dict[str, Json] = {"type": "text", "text": block.text}
     if block.citations:
-        body["citations"] = [render_block(citation, blame) for citation in block.citations]
+        body["citations"] = [render_citation(citation, blame) for citation in block.citations]
     return body
 
 

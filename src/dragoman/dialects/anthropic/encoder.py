@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dragoman.dialects.anthropic.blocks import render_block
+from dragoman.dialects.anthropic.blocks import render_block, render_citation
 from dragoman.dialects.anthropic.faults import render_fault
 from dragoman.dialects.anthropic.nodes import FAMILY, with_extra
 from dragoman.dialects.anthropic.reply import render_envelope, render_stop, render_usage
@@ -159,7 +159,7 @@ class AnthropicEncoder:
             case Sealed(key, seal):
                 yield from self._sealed(key, seal)
             case Cited(key, citation):
-                data = jsonio.encode(render_block(citation, LocalMisuse))
+                data = jsonio.encode(render_citation(citation, LocalMisuse))
                 yield Payload(_DELTA, _CITATION % (self._index[key], data))
             case Started():
                 yield self._started(event)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from msgspec import structs
-
 from dragoman.dialects.anthropic.blocks import (
     parse_redacted,
     parse_text,
@@ -16,10 +14,12 @@ from dragoman.dialects.anthropic.blocks import (
 from dragoman.dialects.anthropic.faults import fault_of
 from dragoman.dialects.anthropic.nodes import FAMILY, extra, extra_of, with_extra
 from dragoman.dialects.base import World
-from dragoman.errors import BadFrame, LocalMisuse, MissingField, UpstreamFault
+from dragoman.errors import BadFrame, Fault, Kind, LocalMisuse, MissingField, UpstreamFault
 from dragoman.model.blocks import Block, Extra, Opaque, Where
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
 from dragoman.model.naming import to_keep
+from dragoman.model.stops import failure_kind, known_stop
+from dragoman.model.usage import count, exclusive_usage, first_count
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -59,8 +59,7 @@ def parse_reply(body: bytes, asked: Conversation) -> Reply:
         blocks = tuple(map(_block, fields.children("content")))
     except RecursionError:
         raise BadFrame("the reply is nested too deeply") from None
-    usage = fields.maybe_child("usage")
-    counts = parse_usage(usage) if usage else None
+    counts = parse_usage(fields.any("usage"))
     message_id, model, kept = parse_envelope(fields, asked)
     return Reply(message_id, model, (Choice(blocks, stop),), counts, extra=kept)
 
@@ -91,7 +90,13 @@ def parse_stop(fields: Fields) -> Stop:
     drop_null(fields, "stop_details")
     if fields.has("stop_details") and (details := fields.any("stop_details")) is not None:
         kept["stop_details"] = details
-    return Stop(_REASONS.get(reason or "", Why.END), sequence, extra_of(kept))
+    if (kind := failure_kind(reason or "")) is not None:
+        raise UpstreamFault(f"the upstream stopped because of an error ({reason})", fault=_stopped(kind, str(reason)))
+    return Stop(_REASONS.get(reason or "") or known_stop(reason or "") or Why.END, sequence, extra_of(kept))
+
+
+def _stopped(kind: Kind, reason: str) -> Fault:
+    return Fault(kind, f"the upstream stopped because of an error ({reason})", code=reason)
 
 
 def drop_null(fields: Fields, name: str) -> None:
@@ -100,23 +105,38 @@ def drop_null(fields: Fields, name: str) -> None:
         fields.any(name)
 
 
-def parse_usage(fields: Fields, before: Usage | None = None) -> Usage:
-    """Token counts. Those of a stream are totals: what a later report leaves out is as it was `before`."""
+def parse_usage(told: Json, before: Usage | None = None) -> Usage | None:
+    """Read token counts. Those of a stream are totals: what a later report leaves out, or where it has only zeros for a
+    whole side (input, output), is as it was `before`.
+    """
+    if not isinstance(told, dict):
+        return before
     before = before or Usage()
-    details = fields.maybe_child("output_tokens_details")
-    reasoning = details.integer("thinking_tokens", None) if details else None
-    drop_null(fields, "output_tokens_details")
-    usage = Usage(
-        fields.integer("input_tokens", before.input),
-        fields.integer("output_tokens", before.output),
-        fields.integer("cache_read_input_tokens", before.cache_read),
-        fields.integer("cache_creation_input_tokens", before.cache_write),
-        before.reasoning if reasoning is None else reasoning,
-    )
-    rest = {**(before.extra.fields if before.extra else {}), **to_keep(fields.rest())}
-    if details and (unknown := details.rest()):
-        rest["output_tokens_details"] = unknown
-    return structs.replace(usage, extra=extra_of(rest))
+    details, split = (told.get(name) for name in (_DETAILS, "cache_creation"))
+    ttls = [count(each) for each in split.values()] if isinstance(split, dict) else []
+    fresh, read, write = (_or(told.get(name), was) for name, was in zip(_INPUT, _input(before), strict=True))
+    write = write or sum(ttls)
+    if not first_count(*map(told.get, _INPUT), *ttls):
+        fresh, read, write = _input(before)
+    thought = details.get("thinking_tokens") if isinstance(details, dict) else None
+    rest = {name: value for name, value in told.items() if name not in {*_INPUT, "output_tokens", _DETAILS}}
+    if isinstance(details, dict) and (unknown := {k: v for k, v in details.items() if k != "thinking_tokens"}):
+        rest[_DETAILS] = unknown
+    extra = extra_of({**(before.extra.fields if before.extra else {}), **to_keep(rest)})
+    output = _or(told.get("output_tokens"), before.output) or before.output
+    return exclusive_usage(fresh, output, read, write, _or(thought, before.reasoning), extra=extra)
+
+
+_INPUT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+_DETAILS = "output_tokens_details"
+
+
+def _input(usage: Usage) -> tuple[int, int, int]:
+    return usage.input, usage.cache_read, usage.cache_write
+
+
+def _or(value: Json, otherwise: int) -> int:
+    return otherwise if value is None else count(value)
 
 
 # --- rendering

@@ -28,7 +28,6 @@ from dragoman.dialects.anthropic.blocks import (
 from dragoman.dialects.anthropic.faults import fault_of
 from dragoman.dialects.anthropic.nodes import FAMILY, extra_of
 from dragoman.dialects.anthropic.reply import drop_null, parse_envelope, parse_stop, parse_usage
-from dragoman.dialects.base import figures
 from dragoman.dialects.moulds import Texts
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall, Where
@@ -188,18 +187,15 @@ class AnthropicDecoder:
         if message.array("content", None):
             raise OutOfOrder("content comes in blocks of its own", at=message.path("content"))
         parse_stop(message)
-        usage = message.maybe_child("usage")
-        self._usage = figures(lambda: parse_usage(usage), None) if usage else None
+        self._usage = parse_usage(message.any("usage"))
         message_id, model, kept = parse_envelope(message, self._asked)
         self._begun = True
         return (Started(message_id, model, self._usage, kept),)
 
     def _message_delta(self, fields: Fields) -> Events:
         events: list[Event] = []
-        counts = fields.peek("usage")
-        if isinstance(counts, dict):
-            usage = Fields(counts, fields.path("usage"), fields.blame)
-            self._usage = figures(lambda: parse_usage(usage, self._usage), self._usage) or Usage()
+        if isinstance(usage := fields.any("usage"), dict):
+            self._usage = parse_usage(usage, self._usage) or Usage()
             events.append(UsageReported(self._usage))
         delta = fields.maybe_child("delta")
         if delta is not None and delta.peek("stop_reason") is not None and self._stop is None:

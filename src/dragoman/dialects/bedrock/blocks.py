@@ -27,7 +27,7 @@ from dragoman.dialects.bedrock.nodes import (
     with_extra,
 )
 from dragoman.errors import DragomanError, Unrepresentable
-from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
+from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Source, Text, ToolCall, ToolResult, Where
 from dragoman.model.naming import to_keep
 from dragoman.model.parts import loose_part, unreadable
 from dragoman.wire import jsonio
@@ -123,7 +123,28 @@ def _cited(fields: Fields, name: str) -> Block:
 
 
 def parse_citation(fields: Fields) -> Opaque:
-    return opaque(fields, "citation")
+    location, title, content = (fields.peek(name) for name in ("location", "title", "sourceContent"))
+    web = location.get("web") if isinstance(location, dict) else None
+    url = web.get("url") if isinstance(web, dict) else None
+    citation = opaque(fields, "citation")
+    if not isinstance(url, str) or not url:
+        return citation
+    pieces = [each.get("text") for each in content if isinstance(each, dict)] if isinstance(content, list) else []
+    quote = "".join(piece for piece in pieces if isinstance(piece, str))
+    return structs.replace(citation, source=Source(url, title if isinstance(title, str) else "", quote))
+
+
+def render_citation(citation: Opaque, blame: type[DragomanError]) -> dict[str, Json]:
+    """Write a citation: Bedrock's own as it came, another family's as a place on the web."""
+    source = citation.source
+    if source is None or (citation.family == FAMILY and citation.data is not None):
+        return own_data(citation, blame)
+    body: dict[str, Json] = {"location": {"web": {"url": source.url}}}
+    if source.title:
+        body["title"] = source.title
+    if source.quote:
+        body["sourceContent"] = [{"text": source.quote}]
+    return body
 
 
 def _guarded(fields: Fields, name: str) -> Block:
@@ -304,7 +325,7 @@ def render_block(block: Block, blame: type[DragomanError] = Unrepresentable) -> 
 
 def render_text(block: Text, blame: type[DragomanError]) -> dict[str, Json]:
     if block.citations:
-        citations: list[Json] = [own_data(citation, blame) for citation in block.citations]
+        citations: list[Json] = [render_citation(citation, blame) for citation in block.citations]
         return with_extra(
             {"citationsContent": {"content": [{"text": block.text}], "citations": citations}}, block.extra
         )

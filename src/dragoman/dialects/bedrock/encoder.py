@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dragoman.dialects.bedrock.blocks import own_data, render_redacted
+from dragoman.dialects.bedrock.blocks import own_data, render_citation, render_redacted
 from dragoman.dialects.bedrock.faults import exception_payload
 from dragoman.dialects.bedrock.nodes import FAMILY, with_extra
 from dragoman.dialects.bedrock.reply import render_stop, render_usage
@@ -136,7 +136,7 @@ class BedrockEncoder:
                 self._seals[key] = seal
             case Cited(key, citation):
                 self._silent.discard(key)
-                data = jsonio.encode(own_data(citation, LocalMisuse))
+                data = jsonio.encode(render_citation(citation, LocalMisuse))
                 yield Payload(_DELTA, _CITATION % (self._index[key], data))
             case Started():
                 self._usage = event.usage

@@ -9,6 +9,8 @@ from dragoman.errors import BadFrame, Fault, LocalMisuse, MissingField, Upstream
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
 from dragoman.model.naming import to_keep
+from dragoman.model.stops import known_stop
+from dragoman.model.usage import count, exclusive_usage
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -89,24 +91,24 @@ def parse_stop(fields: Fields) -> Stop:
         more = {name: value for name, value in more.items() if name != "stop_sequence"} or None
     if more is not None:
         kept["additionalModelResponseFields"] = more
-    return Stop(_REASONS.get(reason or "", Why.END), sequence if isinstance(sequence, str) else None, extra_of(kept))
+    why = _REASONS.get(reason or "") or known_stop(reason or "") or Why.END
+    return Stop(why, sequence if isinstance(sequence, str) else None, extra_of(kept))
 
 
 def parse_usage(fields: Fields) -> Usage | None:
     """Token counts, and what the service says beside them."""
     aside: dict[str, Json] = {name: value for name in _ASIDE if (value := fields.any(name)) is not None}
-    usage = fields.maybe_child("usage")
-    fields.any("usage")
-    if usage is None:
+    usage = fields.any("usage")
+    if not isinstance(usage, dict):
         return Usage(extra=extra_of(aside, _SPELLING)) if aside else None
-    read, said, cached, written = (usage.integer(name, 0) for name in _COUNTS)
-    usage.any("totalTokens")
-    if rest := usage.rest():
+    if rest := {name: value for name, value in usage.items() if name not in {*_COUNTS, *_ALSO}}:
         aside["usage"] = rest
-    return Usage(read, said, cached, written, extra=extra_of(aside, _SPELLING))
+    counts = (count(usage.get(name)) for name in _COUNTS)
+    return exclusive_usage(*counts, extra=extra_of(aside, _SPELLING))
 
 
 _COUNTS = ("inputTokens", "outputTokens", "cacheReadInputTokens", "cacheWriteInputTokens")
+_ALSO = ("totalTokens", "cacheReadInputTokenCount", "cacheWriteInputTokenCount")  # the same figures again
 
 
 # --- rendering

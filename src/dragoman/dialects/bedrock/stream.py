@@ -18,7 +18,6 @@ from typing import ClassVar, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.dialects.base import figures
 from dragoman.dialects.bedrock.blocks import SERVER_TOOL, identifier, parse_citation, parse_redacted
 from dragoman.dialects.bedrock.faults import exception_fault
 from dragoman.dialects.bedrock.held import Held, begin_held
@@ -198,7 +197,7 @@ class BedrockDecoder:
 
     def _metadata(self, fields: Fields) -> Events:
         self._counted = True
-        usage = figures(lambda: parse_usage(fields), None)
+        usage = parse_usage(fields)
         events: Events = (UsageReported(usage),) if usage else ()
         if self._stopped:
             self._over = True

@@ -13,6 +13,7 @@ from dragoman.dialects.gemini.faults import render_fault
 from dragoman.dialects.gemini.nodes import FAMILY, own_fields, with_extra
 from dragoman.dialects.gemini.parts import render_arguments, render_part, render_seal
 from dragoman.dialects.gemini.reply import block_feedback, render_stop
+from dragoman.dialects.gemini.sources import render_sources
 from dragoman.dialects.gemini.usage import render_usage
 from dragoman.errors import LocalMisuse
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
@@ -21,6 +22,7 @@ from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
     BlockStarted,
+    Cited,
     Event,
     Events,
     Failed,
@@ -70,6 +72,7 @@ class GeminiEncoder:
         self._said: set[int] = set()  # choices that have said something
         self._seals: dict[int, Seal] = {}
         self._stops: dict[int, Stop] = {}  # not told yet
+        self._cited: dict[int, list[Opaque]] = {}  # by choice: the last frame tells them
         self._stopped = False
         self._usage: Usage | None = None
         self._usage_told = True
@@ -130,8 +133,10 @@ class GeminiEncoder:
                 yield from self._finished()
             case Failed(fault):
                 yield from self._failed(render_fault(fault))
+            case Cited(key, citation):
+                self._cited.setdefault(self._choice[key], []).append(citation)
             case _:
-                pass  # citations have no place in a part; the filters have said so
+                pass  # the grammar has no others
 
     def _started(self, event: Started) -> None:
         self._usage, self._usage_told = event.usage, event.usage is None
@@ -197,7 +202,10 @@ class GeminiEncoder:
         if len(stops) == 1 and (feedback := block_feedback(stops[0][1], self._said)):
             body |= feedback
         elif stops:
-            body["candidates"] = [{"content": _EMPTY, **render_stop(stop), "index": index} for index, stop in stops]
+            body["candidates"] = [
+                {"content": _EMPTY, **render_sources(self._cited.get(index, ())), **render_stop(stop), "index": index}
+                for index, stop in stops
+            ]
         if self._usage is not None:
             body["usageMetadata"] = render_usage(self._usage)
         self._stops, self._usage_told = {}, True

@@ -10,11 +10,13 @@ from dragoman.dialects.base import World
 from dragoman.dialects.gemini.faults import fault_of
 from dragoman.dialects.gemini.nodes import extra_of, names, own_fields, read, with_extra
 from dragoman.dialects.gemini.parts import parse_part, render_part
+from dragoman.dialects.gemini.sources import FIELDS, parse_sources, render_sources
 from dragoman.dialects.gemini.usage import parse_usage, render_usage
 from dragoman.errors import BadFrame, Fault, LocalMisuse, MissingField, UpstreamFault
-from dragoman.model.blocks import Block, Reasoning, Text, ToolCall
+from dragoman.model.blocks import Block, Opaque, Reasoning, Text, ToolCall
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Why
 from dragoman.model.naming import to_keep
+from dragoman.model.stops import failure_kind, known_stop
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json, Raw
@@ -23,28 +25,16 @@ Arguments: TypeAlias = dict[tuple[int, int], str]
 RESPONSE = names("usageMetadata", "modelVersion", "responseId", "promptFeedback")
 CANDIDATE = names("finishReason", "finishMessage", "tokenCount", "safetyRatings", "citationMetadata")
 _FEEDBACK = names("blockReason", "blockReasonMessage", "safetyRatings")
-_REASONS = {
-    "STOP": Why.END,
-    "MAX_TOKENS": Why.LENGTH,
-    "CONTINUATION": Why.PAUSE,
-    **dict.fromkeys(
-        (
-            "SAFETY",
-            "RECITATION",
-            "LANGUAGE",
-            "BLOCKLIST",
-            "PROHIBITED_CONTENT",
-            "SPII",
-            "IMAGE_SAFETY",
-            "IMAGE_PROHIBITED_CONTENT",
-            "IMAGE_RECITATION",
-        ),
-        Why.REFUSAL,
-    ),
-}
+_CONTINUATION = "CONTINUATION"
 _USUAL = {Why.LENGTH: "MAX_TOKENS", Why.CONTEXT: "MAX_TOKENS", Why.REFUSAL: "SAFETY"}
 _USUALLY = "STOP"
-_MALFORMED = ("MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS")
+_MALFORMED = (
+    "MALFORMED_FUNCTION_CALL",
+    "MALFORMED_RESPONSE",
+    "UNEXPECTED_TOOL_CALL",
+    "TOO_MANY_TOOL_CALLS",
+    "MISSING_THOUGHT_SIGNATURE",
+)
 UNSPECIFIED = ("", "FINISH_REASON_UNSPECIFIED")
 
 # --- reading
@@ -88,7 +78,7 @@ def _reply(fields: Fields, arguments: Arguments, asked: Conversation) -> Reply:
         fields.text("responseId", ""),
         fields.text("modelVersion", "") or asked.model,
         tuple(choice for _, choice in choices),
-        None if usage is None else parse_usage(usage),
+        parse_usage(usage),
         extra=extra_of(to_keep(fields.rest())),
     )
 
@@ -134,7 +124,17 @@ def _choice(candidate: Candidate, arguments: Arguments) -> Choice:
     if fault is not None and not blocks:
         raise UpstreamFault(fault.message, fault=fault)
     called = any(isinstance(block, ToolCall) for block in blocks)
+    if sources := parse_sources(candidate.rest):
+        blocks = _cite(blocks, sources)
     return Choice(tuple(blocks), parse_stop(candidate.reason, candidate.rest, called=called))
+
+
+def _cite(blocks: list[Block], sources: list[Opaque]) -> list[Block]:
+    """Put the sources of a candidate on its last text."""
+    texts = [at for at, block in enumerate(blocks) if isinstance(block, Text)]
+    if texts:
+        blocks[texts[-1]] = structs.replace(blocks[texts[-1]], citations=tuple(sources))
+    return blocks
 
 
 def says_nothing(block: Block) -> bool:
@@ -153,18 +153,21 @@ def parse_parts(candidate: Candidate, arguments: Arguments) -> list[Block]:
 
 def parse_stop(reason: str, rest: dict[str, Json], *, called: bool) -> Stop:
     """Why it stopped. STOP is said of calls too; a reason that we do not know is an end, and keeps its name."""
-    why = _REASONS.get(reason, Why.END)
+    why = Why.PAUSE if reason == _CONTINUATION else known_stop(reason) or Why.END
     kept: dict[str, Json] = {}
     if reason not in UNSPECIFIED and _said(why) != reason:
         kept["finishReason"] = reason
     if why is Why.END and called:
         why = Why.TOOL
+    told = {name: rest[name] for name in FIELDS if name in rest} if parse_sources(rest) else {}
+    if told:  # the text has them as citations, for those who know no candidates
+        kept["~sources"], rest = told, {name: value for name, value in rest.items() if name not in told}
     return Stop(why, None, extra_of(kept | ({"candidate": rest} if rest else {})))
 
 
 def malformed(candidate: Candidate) -> Fault | None:
     """The fault of an answer that the service itself could not read."""
-    if candidate.reason not in _MALFORMED:
+    if candidate.reason not in _MALFORMED and failure_kind(candidate.reason) is None:
         return None
     message = candidate.rest.get("finishMessage")
     words = f": {message}" if isinstance(message, str) and message else ""
@@ -251,14 +254,16 @@ def block_feedback(stop: Stop, blocks: object) -> dict[str, Json]:
 def _render_choice(choice: Choice, index: int) -> Json:
     parts: list[Json] = [render_part(block, LocalMisuse) for block in choice.blocks]
     content: Json = {"role": "model", "parts": parts or [{"text": ""}]}
-    return {"content": content, **render_stop(choice.stop), "index": index}
+    cited = [each for block in choice.blocks if isinstance(block, Text) for each in block.citations]
+    return {"content": content, **render_sources(cited), **render_stop(choice.stop), "index": index}
 
 
 def render_stop(stop: Stop) -> dict[str, Json]:
     kept = own_fields(stop.extra)
-    own, rest = kept.get("finishReason"), kept.get("candidate")
+    own, rest, sources = map(kept.get, ("finishReason", "candidate", "~sources"))
     reason = own if isinstance(own, str) and own else _said(stop.why)
-    return {"finishReason": reason, **(rest if isinstance(rest, dict) else {})}
+    fields = {"finishReason": reason, **(rest if isinstance(rest, dict) else {})}
+    return fields | (sources if isinstance(sources, dict) else {})
 
 
 def _said(why: Why) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from dragoman.dialects.base import figures
 from dragoman.dialects.gemini.nodes import FAMILY, extra_of
 from dragoman.dialects.gemini.reply import (
     UNSPECIFIED,
@@ -23,9 +22,10 @@ from dragoman.dialects.gemini.reply import (
     raw_arguments,
     says_nothing,
 )
+from dragoman.dialects.gemini.sources import parse_sources
 from dragoman.dialects.gemini.usage import parse_usage
 from dragoman.errors import BadFrame, Fault, OutOfOrder, Truncated, UpstreamFault
-from dragoman.model.blocks import Block, Reasoning, Text, ToolCall, ToolResult
+from dragoman.model.blocks import Block, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import (
     FINISHED,
@@ -33,6 +33,7 @@ from dragoman.model.events import (
     BlockEnded,
     BlockKeys,
     BlockStarted,
+    Cited,
     Event,
     Events,
     Failed,
@@ -55,13 +56,14 @@ _SILENT = (b"", b"null")
 class _Choice:
     """One candidate under way."""
 
-    __slots__ = ("called", "index", "key", "said", "stopped", "thinks")
+    __slots__ = ("called", "index", "key", "said", "sources", "stopped", "thinks")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.key = -1  # of the open text or thought
         self.thinks = False  # it is a thought
         self.said = False
+        self.sources: list[Opaque] = []  # what the answer cites: told at its end
         self.called = False
         self.stopped = False
 
@@ -117,8 +119,7 @@ class GeminiDecoder:
             self._choices[0] = _Choice(0)
             self._choices[0].stopped = True
             events.append(Stopped(blocked))
-        counts = figures(lambda: parse_usage(usage), None) if usage is not None else None
-        if counts is not None:
+        if (counts := parse_usage(usage)) is not None:
             events.append(UsageReported(counts))
 
     def _envelope(self, fields: Fields, events: list[Event]) -> None:
@@ -140,6 +141,7 @@ class GeminiDecoder:
             choice.said = True
             self._block(choice, block, events)
         rest = candidate.rest
+        choice.sources += [source for source in parse_sources(rest) if source not in choice.sources]
         if candidate.reason in UNSPECIFIED or choice.stopped:
             if rest:
                 events.append(OpaqueEvent(FAMILY, "candidate", {"index": choice.index, "fields": rest}))
@@ -147,6 +149,8 @@ class GeminiDecoder:
         fault = malformed(candidate)
         if fault is not None and not choice.said:
             raise UpstreamFault(fault.message, fault=fault)
+        if choice.key >= 0 and not choice.thinks:
+            events += [Cited(choice.key, source) for source in choice.sources]
         self._close(choice, events)
         choice.stopped = True
         events.append(Stopped(parse_stop(candidate.reason, rest, called=choice.called), choice.index))

@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
-from dragoman.dialects.gemini.nodes import extra_of, names, own_fields, read, with_extra
-from dragoman.errors import MissingField
+from dragoman.dialects.gemini.nodes import extra_of, names, own_fields, with_extra
 from dragoman.model.conversation import Usage
 from dragoman.model.naming import to_keep
+from dragoman.model.usage import LARGEST, count, inclusive_usage
 from dragoman.wire.jsonio import Json
 
 _TOOLS = "toolUsePromptTokenCount"
 _COUNTED = frozenset({_TOOLS})  # kept apart for home; everywhere else it is among the input
-_COUNTS = names(
+_NAMES = (
     "promptTokenCount",
+    "cachedContentTokenCount",
     "candidatesTokenCount",
     "thoughtsTokenCount",
-    "cachedContentTokenCount",
-    "totalTokenCount",
     _TOOLS,
+    "totalTokenCount",
 )
+_COUNTS = names(*_NAMES)
 
 
-def parse_usage(value: Json, at: str = "usageMetadata") -> Usage:
-    fields = read(value, at, MissingField, _COUNTS)
-    prompt, cached = fields.integer("promptTokenCount", 0), fields.integer("cachedContentTokenCount", 0)
-    answer, thoughts = fields.integer("candidatesTokenCount", 0), fields.integer("thoughtsTokenCount", 0)
-    tools = fields.integer(_TOOLS, 0)
-    fields.any("totalTokenCount")
-    rest = to_keep(fields.rest())
-    if tools:
+def parse_usage(value: Json) -> Usage | None:
+    """Read the counts of a response; None where there are none."""
+    if not isinstance(value, dict):
+        return None
+    told = {_COUNTS.get(name, name): each for name, each in value.items()}
+    prompt, cached, answer, thoughts, tools, total = (count(told.pop(name, None)) for name in _NAMES)
+    output = answer + thoughts
+    if thoughts and total == prompt + tools + answer:  # here the answer's count includes its thoughts
+        output = answer
+    rest = to_keep(told)
+    if tools := min(tools, LARGEST - prompt):
         rest[_TOOLS] = tools
     extra = extra_of(rest, _COUNTED)
-    return Usage(max(prompt - cached, 0) + tools, answer + thoughts, cached, 0, thoughts, extra=extra)
+    return inclusive_usage(prompt + tools, output, min(cached, prompt), 0, thoughts, extra=extra)
 
 
 def render_usage(usage: Usage) -> dict[str, Json]:

@@ -50,6 +50,7 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
+from dragoman.model.usage import count, exclusive_usage
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
@@ -66,6 +67,7 @@ REASONS = {
     "CONTENT_FILTERED": Why.REFUSAL,
     "GUARDRAIL_INTERVENED": Why.REFUSAL,
 }
+_COUNTS = ("uncachedInputTokens", "outputTokens", "cacheReadInputTokens", "cacheWriteInputTokens")
 _MALFORMED = frozenset({"MALFORMED_TOOL_USE", "MALFORMED_MODEL_OUTPUT"})
 _TOO_LONG = "ContentLengthExceededException"
 _MOST_PERCENT = 1e6  # of the context: a figure beyond is no percentage
@@ -229,13 +231,9 @@ class KiroDecoder:
         counts = fields.any("tokenUsage")
         if not isinstance(counts, dict):
             return self._start()
-        told = Fields(counts, fields.path("tokenUsage"), fields.blame)
-        percentage = _percentage(told)
+        percentage = _percentage(Fields(counts, fields.path("tokenUsage"), fields.blame))
         self._percentage = self._percentage if percentage is None else percentage
-        names = ("uncachedInputTokens", "outputTokens", "cacheReadInputTokens", "cacheWriteInputTokens")
-        given, answered, read, written = (_count(told, name) for name in names)
-        if given is not None and answered is not None and read is not None and written is not None:
-            self._told = Usage(given, answered, read, written)
+        self._told = exclusive_usage(*(count(counts.get(name)) for name in _COUNTS))
         return (*self._start(), UsageReported(self._usage()))
 
     def _meter(self, fields: Fields) -> Events:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from dragoman.model.blocks import Block, Media, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Usage
+from dragoman.model.usage import count
 from dragoman.wire import jsonio
 
 IMAGE = 1600  # tokens of one image, whatever its size: a convention
@@ -111,8 +112,8 @@ class Counter:
 
 def usage_of(percentage: float, window: int, output: int, split: Sequence[int] | None, reasoning: int = 0) -> Usage:
     """The counts that a percentage of the context stands for: total, less the output, in shares of input and caches."""
-    total = int(window * percentage / 100)
-    given = max(total - output, 0)
+    total = count(window * percentage / 100)
+    given, reasoning = max(total - output, 0), min(reasoning, output)
     if not split or given < _UNSPLIT:
         return Usage(given, output, reasoning=reasoning)
     whole = sum(split)

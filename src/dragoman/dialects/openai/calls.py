@@ -62,7 +62,7 @@ class CallReader:
         name, words = part.name or "", arguments_text(part.arguments)
         call = self._older
         if call is None:
-            if not (name or words):
+            if not name and words in ("", "{}"):  # a legacy field that says nothing
                 return
             self._older = call = _OpenCall("", f"choices[{self._choice}].delta.function_call.name")
             self._all.append(call)

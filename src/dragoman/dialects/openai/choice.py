@@ -6,17 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 from dragoman.dialects.openai.calls import CallReader
-from dragoman.dialects.openai.chunk import Delta
+from dragoman.dialects.openai.chunk import CallPart, Delta
 from dragoman.dialects.openai.parts import JsonObject, extra_of, flat_text
-from dragoman.dialects.openai.reasoning import ENCRYPTED, SUMMARY, TEXT
+from dragoman.dialects.openai.reasoning import AS_PART, ENCRYPTED, SUMMARY, TEXT, thinking_text
 from dragoman.dialects.openai.reply import parse_images, parse_stop
 from dragoman.dialects.openai.settings import FAMILY
+from dragoman.dialects.openai.sources import parse_annotations
 from dragoman.errors import MissingField, OutOfOrder
 from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text
 from dragoman.model.conversation import Stop
 from dragoman.model.events import (
     BlockEnded,
     BlockStarted,
+    Cited,
     Event,
     Listener,
     OpaqueEvent,
@@ -52,16 +54,19 @@ class ChoiceReader:
         "_refused",
         "_refusing",
         "_sequences",
+        "_sources",
         "_text",
         "_thought",
         "_told_role",
         "stopped",
+        "unnamed",
     )
 
     def __init__(self, index: int, next_key: Callable[[], int], sequences: tuple[str, ...]) -> None:
         self._index = index
         self._next_key = next_key
         self._sequences = sequences
+        self._sources: list[Opaque] = []  # what the text cites: told at its end
         self._text = -1  # the key of the open text block
         self._refusing = False  # it is a refusal
         self._refused = False
@@ -70,6 +75,7 @@ class ChoiceReader:
         self._calls: CallReader | None = None  # most answers have none
         self._told_role = index == 0  # that of the first choice comes with the start
         self.stopped = False
+        self.unnamed = False  # the finish_reason of the last chunk is empty, not null
 
     @property
     def is_open(self) -> bool:
@@ -99,6 +105,7 @@ class ChoiceReader:
                 self._parts(content, events)
         if delta.refusal:
             self._say(delta.refusal, events, refusing=True)
+        self._sources += parse_annotations(delta.annotations)
         if delta.images:
             self._show(delta.images, events)
         if delta.tool_calls:
@@ -109,6 +116,10 @@ class ChoiceReader:
             self._called().older(delta.function_call, events)
         if delta.rest:
             self._odd(delta.rest, events)
+
+    def cite(self, sources: list[Opaque]) -> None:
+        """Take sources that stand beside the choices; each is told once."""
+        self._sources += [source for source in sources if source not in self._sources]
 
     def more(self, text: str) -> TextDelta | None:
         """More of the open text; None where there is none to which it could belong."""
@@ -126,8 +137,9 @@ class ChoiceReader:
     def _late(self, delta: Delta) -> None:
         """After the stop only silence may follow."""
         said = delta.content or delta.reasoning_content or delta.reasoning or delta.refusal
-        called = [entry for entry in delta.tool_calls or () if entry is not None and (entry.id or entry.function)]
-        if said or called or delta.function_call is not None:
+        called = any(entry is not None and _calls_something(entry) for entry in delta.tool_calls or ())
+        older = delta.function_call
+        if said or called or (older is not None and (older.name or older.arguments not in (None, "", "{}"))):
             raise OutOfOrder("content after its finish_reason", at=f"choices[{self._index}].delta")
 
     def _say(self, text: str, events: list[Event], *, refusing: bool = False) -> None:
@@ -143,8 +155,8 @@ class ChoiceReader:
         for part in parts:
             match part:
                 case {"type": "thinking", "thinking": thought}:
-                    if text := flat_text(thought):
-                        self._think(text, events)
+                    if text := thinking_text(thought):
+                        self._think(text, events, AS_PART)
                 case str() | {"type": "text"} | {"text": str()}:
                     if text := flat_text(part):
                         self._say(text, events)
@@ -245,6 +257,9 @@ class ChoiceReader:
     def _close_prose(self, events: list[Event]) -> None:
         """End the open text or reasoning."""
         if self._text >= 0:
+            if not self._refusing:
+                events += [Cited(self._text, source) for source in self._sources]
+                self._sources = []
             events.append(BlockEnded(self._text))
             self._text = -1
         if (thought := self._thought) is not None:
@@ -261,11 +276,24 @@ class ChoiceReader:
         if self.stopped:
             return
         self.close(events)
+        if left := [source.data for source in self._sources if source.data is not None]:  # there is no text to cite
+            self._odd({"annotations": left}, events)
         self.end(parse_stop(word, rest, self._sequences, refused=self._refused), events)
+
+    def stop_unnamed(self, events: list[Event]) -> None:
+        """Stop a choice whose last chunk told an empty finish_reason."""
+        if self.unnamed:
+            self.stop("stop", {}, events)
 
     def end(self, stop: Stop, events: list[Event]) -> None:
         self.stopped = True
         events.append(Stopped(stop, self._index))
+
+
+def _calls_something(entry: CallPart) -> bool:
+    function, custom = entry.function, entry.custom
+    named = function is not None and (function.name or function.arguments)
+    return bool(entry.id or named or (custom is not None and (custom.name or custom.input)))
 
 
 def _entry_extra(entry: dict[str, Any], position: int) -> Extra | None:

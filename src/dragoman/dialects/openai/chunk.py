@@ -41,6 +41,7 @@ class Delta(Struct, forbid_unknown_fields=True, gc=False):
     thinking_blocks: list[dict[str, Any]] | None = None
     refusal: str | None = None
     images: list[Any] | None = None
+    annotations: list[Any] | None = None
     tool_calls: list[CallPart | None] | None = None
     function_call: FunctionPart | None = None
     rest: dict[str, Any] | None = None  # filled by us
@@ -51,6 +52,8 @@ class ChunkChoice(Struct, gc=False):
     delta: Delta | None = None
     finish_reason: str | None = None
     logprobs: Any = None
+    usage: Any = None  # Moonshot
+    error: Any = None  # OpenRouter
 
 
 class Chunk(Struct, gc=False):
@@ -59,8 +62,12 @@ class Chunk(Struct, gc=False):
     model: str | None = None
     created: Any = None
     choices: list[ChunkChoice | None] | None = None
-    usage: dict[str, Any] | None = None
+    usage: Any = None
     error: Any = None
+    x_groq: Any = None  # Groq's usage, and its errors
+    base_resp: Any = None  # MiniMax's errors
+    citations: Any = None  # Perplexity's sources
+    search_results: Any = None
 
 
 class _MoreText(Struct, forbid_unknown_fields=True, gc=False):
@@ -78,6 +85,8 @@ class _TextChoice(Struct, gc=False):
     index: Literal[0] = 0
     finish_reason: None = None
     logprobs: None = None
+    usage: None = None
+    error: None = None
 
 
 class _TextChunk(Struct, gc=False):
@@ -87,6 +96,10 @@ class _TextChunk(Struct, gc=False):
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     usage: None = None
     error: None = None
+    x_groq: None = None
+    base_resp: None = None
+    citations: None = None
+    search_results: None = None
 
 
 # The same for thoughts and calls, whatever stands beside their deltas: these are only to find the text in a chunk.
@@ -226,13 +239,19 @@ def read_plain(data: bytes) -> JsonObject:
 def _read_odd(data: bytes) -> Chunk:
     value = read_plain(data)
     choices = value.get("choices")
+    _forget_empty(value)
     for choice in choices if isinstance(choices, list) else ():
-        delta = choice.get("delta") if isinstance(choice, dict) else None
+        if not isinstance(choice, dict):
+            continue
+        _forget_empty(choice)
+        delta = choice.get("delta")
         if isinstance(delta, dict):
+            _forget_empty(delta)
             _set_apart(delta, _DELTA)
             calls = delta.get("tool_calls")
             for call in calls if isinstance(calls, list) else ():
                 if isinstance(call, dict):
+                    _forget_empty(call)
                     _set_apart(call, _CALL)
     try:
         return msgspec.convert(value, Chunk)
@@ -241,6 +260,12 @@ def _read_odd(data: bytes) -> Chunk:
     except (msgspec.ValidationError, RecursionError) as error:
         message, _, place = str(error).partition(" - at `$.")
         raise MissingField(message, at=place.rstrip("`")) from None
+
+
+def _forget_empty(fields: JsonObject) -> None:
+    """Remove fields that hold nothing, whatever their type: some servers write `""`, `[]` or `{}` instead of null."""
+    for name in [name for name, value in fields.items() if value in ("", [], {}) and name != "finish_reason"]:
+        del fields[name]
 
 
 def _set_apart(fields: JsonObject, known: frozenset[str]) -> None:

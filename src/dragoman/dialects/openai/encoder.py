@@ -14,9 +14,10 @@ from msgspec import Struct, structs
 
 from dragoman.dialects.base import World
 from dragoman.dialects.openai.parts import JsonObject, is_older, own_fields, render_part, wire_fields
-from dragoman.dialects.openai.reasoning import render_detail
+from dragoman.dialects.openai.reasoning import plain_field, render_detail
 from dragoman.dialects.openai.reply import is_function, render_stop
 from dragoman.dialects.openai.settings import OpenaiSettings
+from dragoman.dialects.openai.sources import render_annotations
 from dragoman.dialects.openai.tools import render_older_call
 from dragoman.dialects.openai.usage import render_usage
 from dragoman.dialects.openai_errors import render_fault
@@ -26,6 +27,7 @@ from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
     BlockStarted,
+    Cited,
     Delta,
     Event,
     Events,
@@ -188,6 +190,9 @@ class OpenaiEncoder:
             case BlockEnded(key):
                 yield from self._ended(key)
                 yield from self._next(key)
+            case Cited(key, citation):
+                if annotations := render_annotations([citation]):
+                    yield self._chunk(self._speaking_choice(key), {"annotations": annotations})
             case UsageReported(usage):
                 self._usage = usage
             case Stopped(stop, choice):
@@ -202,8 +207,9 @@ class OpenaiEncoder:
                 yield _DONE
             case Failed(fault):
                 yield Payload(b"", render_fault(fault), True)
-            case _:
-                pass  # citations have no place in a delta; the filters have said so
+
+    def _speaking_choice(self, key: int) -> int:
+        return next((choice for choice, started in self._speaking.items() if started.key == key), 0)
 
     def _may_speak(self, started: BlockStarted) -> bool:
         """Whether its turn has come: calls wait for reasoning only, the others for any text or reasoning."""
@@ -256,8 +262,7 @@ class OpenaiEncoder:
                 if block.text:
                     yield from self.feed((TextDelta(key, block.text),))
             case Reasoning():
-                spelt = own_fields(block.extra).get("~field")
-                field = "reasoning" if spelt == "reasoning" else self._settings.reasoning_field
+                field = plain_field(block, self._settings)
                 self._grows[key] = (b'%b{"%b":' % (begin, field.encode()), b"}" + self._goes_on)
                 self._thoughts[key] = _Thought(choice, block, [])
                 if block.text:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from dragoman.dialects.openai_errors import JsonObject, fault_of
+from dragoman.dialects.openai_errors import JsonObject, fault_of, status_of
 from dragoman.errors import Fault
+from dragoman.model.stops import failure_kind
 
 
-def stopped_by_error(choice: JsonObject) -> Fault:
-    """The fault in a choice whose finish_reason is `error`; OpenRouter tells what happened beside it."""
-    error = choice.get("error")
-    return fault_of({"error": error or "the upstream stopped because of an error"}, None)
+def stopped_by_error(word: str, choice: JsonObject) -> Fault | None:
+    """Return the fault of a choice that stopped because something failed; None for one that only stopped.
+
+    `word` is its finish_reason, `choice` its other fields: OpenRouter tells what happened in `error`.
+    """
+    if choice.get("error"):
+        return fault_of({"error": choice["error"]}, None)
+    kind = failure_kind(word)
+    if kind is None:
+        return None
+    named = "" if word == "error" else f" ({word})"
+    status = 502 if kind == "server" else status_of(Fault(kind, ""))
+    return Fault(kind, f"the upstream stopped because of an error{named}", status, code="" if word == "error" else word)

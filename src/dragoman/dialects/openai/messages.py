@@ -14,17 +14,26 @@ from dragoman.dialects.openai.parts import (
     cannot,
     describe,
     extra_of,
+    is_blank,
+    is_blank_function,
     own_fields,
     parse_content,
     parse_result,
     plain,
     refusal,
     render_content,
+    render_part,
     required,
     wire_fields,
     without_place,
 )
-from dragoman.dialects.openai.reasoning import parse_reasoning, render_reasoning
+from dragoman.dialects.openai.reasoning import (
+    goes_as_part,
+    parse_reasoning,
+    read_thinking_part,
+    render_reasoning,
+    render_thinking_part,
+)
 from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
 from dragoman.dialects.openai.tools import parse_call, render_call
 from dragoman.dialects.openai.usual import usual_message
@@ -94,7 +103,7 @@ class MessageParser:
         for block in blocks:
             if isinstance(block, ToolCall) and not block.id:
                 raise fields.blame("expected a string that is not empty", at=f"{block.at.path}.id")
-        if call := fields.maybe_child("function_call"):
+        if call := take_function_call(fields):
             blocks.append(self._older_call(call))
         return Message("assistant", tuple(blocks), extra=extra_of(_rest(fields)), at=Where(fields.at))
 
@@ -151,18 +160,35 @@ def _is_result(part: Json) -> bool:
 
 def _rest(fields: Fields) -> JsonObject:
     return to_keep(
-        {name: value for name, value in fields.rest().items() if value is not None or name not in _OFTEN_NULL}
+        {name: value for name, value in fields.rest().items() if name not in _OFTEN_NULL or not is_blank(value)}
     )
 
 
 def assistant_blocks(fields: Fields, settings: OpenaiSettings) -> list[Block]:
     """What an assistant says in a message, of a request or of a reply: reasoning, content, refusal, calls."""
     blocks: list[Block] = [*parse_reasoning(fields, settings)]
-    blocks += parse_content(fields.any("content"), fields.path("content"))
+    blocks += map(read_thinking_part, parse_content(fields.any("content"), fields.path("content")))
     if refused := fields.text("refusal", ""):
         blocks.append(refusal(refused, fields.path("refusal")))
-    blocks += [parse_call(call) for call in fields.children("tool_calls", ())]
-    return blocks
+    return blocks + _parse_calls(fields)
+
+
+def _parse_calls(fields: Fields) -> list[ToolCall | Opaque]:
+    """The entries of `tool_calls`, without those that say nothing."""
+    if is_blank(fields.peek("tool_calls")):
+        fields.any("tool_calls")
+        return []
+    at, entries = fields.path("tool_calls"), fields.array("tool_calls")
+    told = [(index, entry) for index, entry in enumerate(entries) if not is_blank(entry)]
+    return [parse_call(Fields(entry, f"{at}[{index}]", fields.blame)) for index, entry in told]
+
+
+def take_function_call(fields: Fields) -> Fields | None:
+    """Take the older `function_call`; None for one that says nothing."""
+    if is_blank_function(fields.peek("function_call")):
+        fields.any("function_call")
+        return None
+    return fields.child("function_call")
 
 
 # --- canonical to wire
@@ -266,7 +292,11 @@ def render_said(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonObject
             case _:
                 content.append(block)
     fields: JsonObject = {"content": render_content(content) if content or not calls else None}
-    if len(content) == 1 and isinstance(content[0], Text) and own_fields(content[0].extra) == {"refusal": True}:
+    told = [each for each in reasoning if isinstance(each, Reasoning) and goes_as_part(each, settings)]
+    if told:
+        fields["content"] = [*map(render_thinking_part, told), *map(render_part, content)]
+        reasoning = [each for each in reasoning if each not in told]
+    elif len(content) == 1 and isinstance(content[0], Text) and own_fields(content[0].extra) == {"refusal": True}:
         plain(content[0])
         fields = {"content": None, "refusal": content[0].text}
     fields |= render_reasoning(reasoning, settings)

@@ -41,7 +41,7 @@ _FILE_TYPES = {
 
 
 _SPELLING = frozenset(
-    {"created", "stream_options", "refusal"}
+    {"created", "stream_options", "refusal", "citations", "search_results"}
 )  # nothing is lost where another dialect has no such field
 
 
@@ -69,6 +69,26 @@ def wire_fields(extra: Extra | None) -> JsonObject:
 def is_older(extra: Extra | None) -> bool:
     """Whether it was said in the form of the time before tools: `functions`, `function_call`."""
     return own_fields(extra).get("~older") is True
+
+
+def is_blank(value: Json) -> bool:
+    """Whether a value says nothing: null, "", or a list or object of such values beside its `type` and `index`."""
+    match value:
+        case None | "":
+            return True
+        case list():
+            return all(map(is_blank, value))
+        case dict():
+            return all(is_blank(each) for name, each in value.items() if name not in ("type", "index"))
+        case _:
+            return False
+
+
+def is_blank_function(call: Json) -> bool:
+    """Whether a `function_call` is nothing. Servers fill the legacy field with no name and no arguments."""
+    if not isinstance(call, dict):
+        return is_blank(call)
+    return is_blank({name: value for name, value in call.items() if (name, value) != ("arguments", "{}")})
 
 
 # --- wire to blocks

@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from dragoman.dialects.openai.parts import JsonObject, extra_of, own_fields, wire_fields
+from dragoman.dialects.openai.parts import JsonObject, extra_of, flat_text, own_fields, wire_fields
 from dragoman.dialects.openai.settings import FAMILY, REASONING_FIELDS, OpenaiSettings
-from dragoman.model.blocks import Opaque, Reasoning, Seal, Where
+from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Where
 from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 _Parse: TypeAlias = Callable[[Fields, int], Reasoning | Opaque]
 _BLOCKS = "thinking_blocks"
+_PART = "content"  # Mistral's place: parts of the content, `{"type": "thinking", "thinking": [{"type": "text", …}]}`
+AS_PART = extra_of({"~field": _PART})
 TEXT, SUMMARY, ENCRYPTED = "reasoning.text", "reasoning.summary", "reasoning.encrypted"
 
 
@@ -85,6 +87,39 @@ def _parse_block(fields: Fields, position: int) -> Reasoning | Opaque:
     )
 
 
+def thinking_text(thinking: Json) -> str:
+    """The text of a thinking part; pieces of an answer join with nothing."""
+    return "".join(map(flat_text, thinking)) if isinstance(thinking, list) else flat_text(thinking)
+
+
+def read_thinking_part(block: Block) -> Block:
+    """Read a content part of the type `thinking` as reasoning. All other blocks stay, and one that is signed."""
+    if not isinstance(block, Opaque) or block.kind != "thinking" or not isinstance(block.data, dict):
+        return block
+    if block.data.get("signature") or "thinking" not in block.data:
+        return block
+    rest = {name: value for name, value in block.data.items() if name not in ("type", "thinking")}
+    spelt: JsonObject = {"~field": _PART, **({"~part": rest} if rest else {})}
+    return Reasoning(thinking_text(block.data["thinking"]), FAMILY, extra=extra_of(spelt), at=block.at)
+
+
+def goes_as_part(block: Reasoning, settings: OpenaiSettings) -> bool:
+    """Whether this reasoning of a request is told as a part of the content."""
+    return block.seal is None and own_fields(block.extra).get("~field", settings.reasoning_field) == _PART
+
+
+def render_thinking_part(block: Reasoning) -> JsonObject:
+    rest = own_fields(block.extra).get("~part")
+    part: JsonObject = {"type": "thinking", "thinking": [{"type": "text", "text": block.text}]}
+    return part | (rest if isinstance(rest, dict) else {})
+
+
+def plain_field(block: Reasoning | None, settings: OpenaiSettings) -> str:
+    """The field of a message, or of a delta, that holds plain reasoning."""
+    spelt = own_fields(block.extra).get("~field") if block is not None else None
+    return next((name for name in (spelt, settings.reasoning_field) if name in REASONING_FIELDS), REASONING_FIELDS[0])
+
+
 def render_reasoning(blocks: Sequence[Reasoning | Opaque], settings: OpenaiSettings) -> JsonObject:
     """The message's fields that say this reasoning. The plain field is always one of them: some demand it back."""
     if not blocks:
@@ -92,8 +127,8 @@ def render_reasoning(blocks: Sequence[Reasoning | Opaque], settings: OpenaiSetti
     text = "".join(block.text for block in blocks if isinstance(block, Reasoning))
     first = blocks[0]
     if len(blocks) == 1 and isinstance(first, Reasoning) and _is_plain(first):
-        return {str(own_fields(first.extra).get("~field", settings.reasoning_field)): text}
-    fields: JsonObject = {settings.reasoning_field: text} if text else {}
+        return {plain_field(first, settings): text}
+    fields: JsonObject = {plain_field(None, settings): text} if text else {}
     for name in ("reasoning_details", _BLOCKS):
         entries = [block for block in blocks if _field(block) == name]
         if entries:

@@ -8,11 +8,12 @@ from msgspec import structs
 
 from dragoman.dialects.base import World
 from dragoman.dialects.openai.faults import stopped_by_error
-from dragoman.dialects.openai.messages import assistant_blocks
+from dragoman.dialects.openai.messages import assistant_blocks, take_function_call
 from dragoman.dialects.openai.parts import (
     JsonObject,
     arguments_text,
     extra_of,
+    is_blank,
     is_older,
     own_fields,
     parse_content,
@@ -22,24 +23,19 @@ from dragoman.dialects.openai.parts import (
 )
 from dragoman.dialects.openai.reasoning import render_reasoning
 from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
+from dragoman.dialects.openai.sources import BESIDE, parse_annotations, parse_sources, render_annotations
 from dragoman.dialects.openai.tools import render_call, render_older_call
 from dragoman.dialects.openai.usage import parse_usage, render_usage
-from dragoman.dialects.openai_errors import fault_of
+from dragoman.dialects.openai_errors import fault_in
 from dragoman.errors import BadFrame, MalformedRequest, MissingField, UpstreamFault
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, Where
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Why
 from dragoman.model.naming import to_keep
+from dragoman.model.stops import NO_REASON, known_stop
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
-_WHYS = {
-    "stop": Why.END,
-    "length": Why.LENGTH,
-    "tool_calls": Why.TOOL,
-    "function_call": Why.TOOL,
-    "content_filter": Why.REFUSAL,
-}
 _WORDS = {
     Why.END: "stop",
     Why.TOOL: "tool_calls",
@@ -66,8 +62,7 @@ def parse_reply(body: bytes, asked: Conversation, settings: OpenaiSettings) -> R
 
 
 def _reply(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Reply:
-    if fields.peek("error") or fields.peek("object") == "error":
-        fault = fault_of(fields.rest(), None)
+    if (fault := fault_in(fields.rest())) is not None:
         raise UpstreamFault(fault.message, fault=fault)
     fields.blame = MissingField
     entries = fields.children("choices")
@@ -75,14 +70,15 @@ def _reply(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Rep
         fields.fail("choices", "expected at least one choice")
     choices = [(entry.integer("index", position), entry) for position, entry in enumerate(entries)]
     choices.sort(key=lambda pair: pair[0])
-    usage = fields.maybe_child("usage")
+    usage = parse_usage(fields.any("usage"))
+    sources = parse_sources(*map(fields.peek, BESIDE))
     created = fields.any("created")
     timed: JsonObject = {"created": created} if type(created) is int and created else {}
     return Reply(
         fields.text("id", ""),
         fields.text("model", ""),
-        tuple(_choice(entry, asked, settings) for _, entry in choices),
-        parse_usage(usage) if usage else None,
+        tuple(_choice(entry, asked, settings, sources) for _, entry in choices),
+        usage or parse_usage(_embedded_usage(fields.peek("x_groq"), entries)),
         extra=extra_of(envelope_rest(fields.rest()) | timed),
     )
 
@@ -97,24 +93,59 @@ def telling(fields: JsonObject) -> JsonObject:
     return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
 
-def _choice(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Choice:
-    message = fields.child("message")
+def _cite(blocks: list[Block], citations: list[Opaque]) -> list[Block]:
+    """Put the sources of a message on its last text; without a text they stay as a field of the message."""
+    texts = [at for at, block in enumerate(blocks) if isinstance(block, Text) and not is_refusal(block)]
+    if texts:
+        text = blocks[texts[-1]]
+        assert isinstance(text, Text)
+        blocks[texts[-1]] = structs.replace(text, citations=(*text.citations, *citations))
+        return blocks
+    told: list[Json] = [each.data for each in citations if each.data is not None]
+    if told:
+        extra = extra_of({"~slot": MESSAGE_SLOT})
+        blocks.append(Opaque(FAMILY, {"annotations": told}, "annotations", extra=extra))
+    return blocks
+
+
+def is_refusal(text: Text) -> bool:
+    return own_fields(text.extra).get("refusal") is True
+
+
+def _choice(fields: Fields, asked: Conversation, settings: OpenaiSettings, sources: list[Opaque]) -> Choice:
+    word = fields.text("finish_reason", "")
+    if (fault := stopped_by_error(word, fields.rest())) is not None:
+        raise UpstreamFault(fault.message, fault=fault)
+    message = _message(fields)
     message.any("role")
     blocks = assistant_blocks(message, settings)
     if images := message.any("images"):
         blocks += parse_images(images, message.path("images"))
-    if call := message.maybe_child("function_call"):
+    if call := take_function_call(message):
         name, arguments = required(call, "name"), arguments_text(call.any("arguments"))
         blocks.append(ToolCall("", name, arguments, at=Where(call.at)))
+    blocks = _cite(blocks, [*parse_annotations(message.any("annotations")), *sources])
     if rest := telling(message.rest()):
         blocks.append(Opaque(FAMILY, rest, "message fields", extra=extra_of({"~slot": MESSAGE_SLOT})))
     refused = any(own_fields(block.extra).get("refusal") is True for block in blocks)
-    word = fields.text("finish_reason", "")
-    if word == "error":
-        fault = stopped_by_error(fields.rest())
-        raise UpstreamFault(fault.message, fault=fault)
-    stop = parse_stop(word or "stop", fields.rest(), asked.stop, refused=refused)
+    stop = parse_stop("stop" if word.lower() in NO_REASON else word, fields.rest(), asked.stop, refused=refused)
     return Choice(tuple(block for block in blocks if not (isinstance(block, Text) and not block.text)), stop)
+
+
+def _message(fields: Fields) -> Fields:
+    """The message of a choice without fields that say nothing; one that only says why it stopped needs none."""
+    message = fields.any("message")
+    if is_blank(message) and fields.peek("finish_reason"):
+        message = {}
+    if isinstance(message, dict):
+        message = {name: value for name, value in message.items() if value not in ("", [], {})}
+    return Fields(message, fields.path("message"), fields.blame)
+
+
+def _embedded_usage(groq: Json, choices: Sequence[Fields]) -> Json:
+    """Counts that stand elsewhere: Groq's `x_groq.usage`, Moonshot's `choices[].usage`."""
+    own = groq.get("usage") if isinstance(groq, dict) else None
+    return own or next((usage for entry in choices if (usage := entry.peek("usage"))), None)
 
 
 def parse_images(images: Json, at: str) -> list[Block]:
@@ -126,10 +157,14 @@ def parse_images(images: Json, at: str) -> list[Block]:
 
 def parse_stop(word: str, rest: JsonObject, sequences: Collection[str], *, refused: bool = False) -> Stop:
     """Why it stopped. `rest` is the other fields of the choice; two upstreams name the stop sequence among them."""
-    why = _WHYS.get(word, Why.END)
-    extra: JsonObject = {} if word in _WHYS else {"finish_reason": word}
+    known = known_stop(word)
+    why = known or Why.END
+    spelt = "finish_reason" if known is None else "~finish_reason"
+    extra: JsonObject = {} if word in _WORDS.values() else {spelt: word}
+    if why is Why.SEQUENCE and not any(map(rest.get, ("stop_reason", "matched_stop"))):
+        why = Why.END  # no sequence is named
     if word == "function_call":
-        extra["~older"] = True
+        extra = {"~older": True}
     beside = telling({name: value for name, value in rest.items() if name not in _CHOICE})
     sequence = None
     if why is Why.END and not extra:
@@ -144,7 +179,7 @@ def parse_stop(word: str, rest: JsonObject, sequences: Collection[str], *, refus
     return Stop(why, sequence, extra_of(extra))
 
 
-_CHOICE = frozenset({"index", "message", "delta", "finish_reason"})
+_CHOICE = frozenset({"index", "message", "delta", "finish_reason", "usage"})
 
 # --- canonical to wire
 
@@ -198,12 +233,14 @@ def _render_message(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonOb
     calls: list[Json] = []
     images: list[Json] = []
     parts: list[Json] = []
+    annotations: list[Json] = []
     own: JsonObject = {}
     for block in blocks:
         match block:
             case Text():
                 refused = own_fields(block.extra).get("refusal") is True
                 texts[refused] = texts.get(refused, "") + block.text
+                annotations += render_annotations(block.citations)
             case Reasoning():
                 reasoning.append(block)
             case ToolCall():
@@ -219,6 +256,8 @@ def _render_message(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonOb
         parts.insert(0, {"type": "text", "text": content})
     message: JsonObject = {"role": "assistant", "content": parts or content, "refusal": texts.get(True)}
     message |= render_reasoning(reasoning, settings)
+    if annotations:
+        message["annotations"] = annotations
     if images:
         message["images"] = images
     if calls:

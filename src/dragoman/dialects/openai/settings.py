@@ -22,7 +22,7 @@ OPTIONS = (
 
 class OpenaiSettings(Struct, frozen=True, kw_only=True):
     max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
-    reasoning_field: Literal["reasoning_content", "reasoning"] = "reasoning_content"
+    reasoning_field: Literal["reasoning_content", "reasoning", "content"] = "reasoning_content"  # content: as parts
     custom_tools: bool = True  # the upstream knows tools that take free text
     result_media: bool = False  # the upstream takes images in tool messages, which OpenAI itself does not
     ask_usage: bool = True  # ask for the usage chunk of streams that did not ask themselves

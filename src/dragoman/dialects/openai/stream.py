@@ -9,9 +9,9 @@ The end is `[DONE]`; some leave it out, so a clean end of bytes after every choi
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from dragoman.dialects.base import World, figures
+from dragoman.dialects.base import World
 from dragoman.dialects.moulds import Texts
 from dragoman.dialects.openai.choice import ChoiceReader
 from dragoman.dialects.openai.chunk import (
@@ -29,9 +29,11 @@ from dragoman.dialects.openai.faults import stopped_by_error
 from dragoman.dialects.openai.parts import JsonObject, extra_of
 from dragoman.dialects.openai.reply import envelope_rest
 from dragoman.dialects.openai.settings import FAMILY
-from dragoman.dialects.openai.usage import parse_usage, plain_usage
-from dragoman.dialects.openai_errors import fault_of
+from dragoman.dialects.openai.sources import parse_sources
+from dragoman.dialects.openai.usage import parse_usage
+from dragoman.dialects.openai_errors import fault_in, fault_of
 from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, UpstreamFault
+from dragoman.model.blocks import Opaque
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import (
     FINISHED,
@@ -48,12 +50,15 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
-from dragoman.wire.fields import Fields
+from dragoman.model.stops import NO_REASON
+from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
 
 
 class OpenaiDecoder:
-    __slots__ = ("_choices", "_early", "_next_key", "_over", "_sequences", "_speaker", "_started", "_world")
+    __slots__ = (
+        "_choices", "_counted", "_early", "_next_key", "_over", "_sequences", "_speaker", "_started", "_world"
+    )  # fmt: skip
 
     texts: ClassVar[Texts] = {TextDelta: more_text, ReasoningDelta: more_thought, ArgumentsDelta: more_arguments}
 
@@ -64,6 +69,7 @@ class OpenaiDecoder:
         self._choices: dict[int, ChoiceReader] = {}
         self._started = False
         self._over = False
+        self._counted = False  # usage was reported
         self._early: JsonObject = {}  # fields of frames before the first real chunk
         self._speaker: ChoiceReader | None = None  # the first choice, while it says one text after the other
 
@@ -79,7 +85,7 @@ class OpenaiDecoder:
                 return (more,)
             self._speaker = None  # whoever calls a tool or stops has no more to say for a while
         if frame.kind == "error":
-            return self._failed(fault_of(read_plain(data), None))
+            return self._failed(_named_fault(data))
         if data.startswith(b"[DONE]"):
             return self._done(marked=True)
         if data[:1] != b"{" and data.strip() in (b"", b"null"):
@@ -87,20 +93,20 @@ class OpenaiDecoder:
         chunk = read_chunk(data)
         if chunk.error:
             return self._failed(fault_of({"error": chunk.error}, None))
-        if chunk.object == "error":  # older vLLM
-            raise self._unfit(fault_of(read_plain(data), None))
+        if (fault := _told_fault(chunk, data)) is not None:
+            raise self._unfit(fault)
         events: list[Event] = []
         if not self._started and not self._start(chunk, data, events):
             return ()
+        sources = parse_sources(chunk.citations, chunk.search_results)
         for position, choice in enumerate(chunk.choices or ()):
             if choice is not None:
-                self._choice(choice, position, data, events)
+                self._choice(choice, position, data, events, sources)
             if self._over:
                 return tuple(events)
-        if (usage := chunk.usage) is not None:
-            told = plain_usage(usage) or figures(lambda: parse_usage(Fields(usage, "usage", MissingField)), None)
-            if told is not None:
-                events.append(UsageReported(told))
+        if (usage := parse_usage(_usage_of(chunk))) is not None:
+            self._counted = True
+            events.append(UsageReported(usage))
         elif events and type(events[-1]) is TextDelta:
             self._speaker = self._choices.get(0)
         return tuple(events)
@@ -127,10 +133,18 @@ class OpenaiDecoder:
         return UpstreamFault(fault.message, fault=fault)
 
     def _done(self, *, marked: bool) -> Events:
-        """The end, if every choice has said why it stopped: `[DONE]` alone is also what cut streams are closed with."""
+        """The end, if every choice has said why it stopped: `[DONE]` alone is also what cut streams are closed with.
+
+        `marked`: `[DONE]` came. If the counts came before it, a choice whose last chunk has an empty finish_reason has
+        stopped (xAI).
+        """
         self._over = True
+        events: list[Event] = []
+        if marked and self._counted:
+            for choice in self._choices.values():
+                choice.stop_unnamed(events)
         if self._choices and all(choice.stopped for choice in self._choices.values()):
-            return (FINISHED,)
+            return (*events, FINISHED)
         cut = Truncated("the stream ended before it said why")
         return (Failed((cut.after_the_end() if marked else cut).fault),)
 
@@ -147,11 +161,14 @@ class OpenaiDecoder:
         events.append(Started(chunk.id or "", chunk.model or "", extra=extra_of(rest)))
         return True
 
-    def _choice(self, choice: ChunkChoice, position: int, data: bytes, events: list[Event]) -> None:
+    def _choice(
+        self, choice: ChunkChoice, position: int, data: bytes, events: list[Event], sources: list[Opaque]
+    ) -> None:
         index = position if choice.index is None else choice.index
         reader = self._choices.get(index)
         if reader is None:
             self._choices[index] = reader = ChoiceReader(index, self._next_key, self._sequences)
+        reader.cite(sources)
         if choice.delta is not None:
             try:
                 reader.feed(choice.delta, events)
@@ -159,10 +176,38 @@ class OpenaiDecoder:
                 raise MissingField(str(error)) from None
         if choice.logprobs:
             events.append(OpaqueEvent(FAMILY, "logprobs", {"index": index, "logprobs": choice.logprobs}))
-        if choice.finish_reason == "error":
-            fault = stopped_by_error(beside_the_stop(data, position))
-            if not events:
-                raise self._unfit(fault)
+        word = choice.finish_reason
+        reader.unnamed = word == ""
+        if (word is None or word.lower() in NO_REASON) and not choice.error:
+            return
+        beside = beside_the_stop(data, position)
+        fault = stopped_by_error(word or "", beside)
+        if fault is None:
+            reader.stop(word or "stop", beside, events)
+        elif not events:
+            raise self._unfit(fault)
+        else:
             events += self._failed(fault)
-        elif choice.finish_reason:
-            reader.stop(choice.finish_reason, beside_the_stop(data, position), events)
+
+
+def _named_fault(data: bytes) -> Fault:
+    """The fault of an `error` event, whose data some servers write as plain text."""
+    try:
+        return fault_of(jsonio.decode(data), None)
+    except jsonio.JsonError:
+        return fault_of(data.decode("utf-8", "replace").strip(), None)
+
+
+def _told_fault(chunk: Chunk, data: bytes) -> Fault | None:
+    """The fault in a frame that is no chunk, or in one that says that it failed. Most frames need no second look."""
+    if chunk.choices and chunk.base_resp is None and chunk.x_groq is None:
+        return None
+    return fault_in(read_plain(data))
+
+
+def _usage_of(chunk: Chunk) -> Any:
+    """The counts of a chunk: its own, or Groq's `x_groq.usage`, or Moonshot's `choices[].usage`."""
+    if chunk.usage:
+        return chunk.usage
+    groq = chunk.x_groq.get("usage") if isinstance(chunk.x_groq, dict) else None
+    return groq or next((choice.usage for choice in chunk.choices or () if choice is not None and choice.usage), None)

@@ -2,46 +2,67 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from dragoman.dialects.openai.parts import JsonObject, extra_of, wire_fields
+from dragoman.model.blocks import Extra
 from dragoman.model.conversation import Usage
 from dragoman.model.naming import to_keep
-from dragoman.wire.fields import Fields
+from dragoman.model.usage import count, first_count, inclusive_usage
 from dragoman.wire.jsonio import Json
 
 _PROMPT, _COMPLETION = "prompt_tokens_details", "completion_tokens_details"
 
 
-def plain_usage(told: JsonObject) -> Usage | None:
-    """Counts that come without details; None for all others."""
-    prompt, completion, total = map(told.get, ("prompt_tokens", "completion_tokens", "total_tokens"))
-    if len(told) != 3 or type(prompt) is not int or type(completion) is not int or type(total) is not int:
+# Names of one figure at the services that speak Chat, in the details of the prompt and beside the totals. A figure
+# that is told under a second name is only spelt differently: no other dialect loses anything without it.
+_READ = ("cached_tokens", "cache_read_input_tokens")
+_READ_BESIDE = (
+    "cached_tokens",  # Moonshot
+    "prompt_cache_hit_tokens",  # DeepSeek
+    "num_cached_tokens",  # Mistral
+    "cache_read_input_tokens",
+)
+_WRITE = ("cache_write_tokens", "cache_creation_input_tokens", "cache_creation_tokens")  # OpenRouter, DashScope
+_WRITE_BESIDE = ("cache_creation_input_tokens",)
+_SECOND_NAMES = (*_READ_BESIDE, *_WRITE_BESIDE, "prompt_cache_miss_tokens")
+_TOTALS = ("prompt_tokens", "completion_tokens", "total_tokens")
+
+
+def parse_usage(told: Json) -> Usage | None:
+    """Read the counts of a reply or a chunk; None where there are none."""
+    if not isinstance(told, dict):
         return None
-    return Usage(prompt, completion) if prompt >= 0 and completion >= 0 and total == prompt + completion else None
+    before, after = _object(told.get(_PROMPT)), _object(told.get(_COMPLETION))
+    prompt, completion, total = (count(told.get(name)) for name in _TOTALS)
+    read = first_count(*map(before.get, _READ), *map(told.get, _READ_BESIDE))
+    write = first_count(*map(before.get, _WRITE), *map(told.get, _WRITE_BESIDE))
+    reasoning = first_count(after.get("reasoning_tokens"), _reasoning_beside(told, completion))
+    usage = inclusive_usage(prompt, completion, read, write, reasoning, total=total)
+    return structs.replace(usage, extra=_kept(told, usage))
 
 
-def parse_usage(fields: Fields) -> Usage:
-    prompt, completion = _count(fields, "prompt_tokens"), _count(fields, "completion_tokens")
-    total = _count(fields, "total_tokens")
-    before, after = fields.maybe_child(_PROMPT), fields.maybe_child(_COMPLETION)
-    read, write = (_count(before, "cached_tokens"), _count(before, "cache_write_tokens")) if before else (0, 0)
-    for elsewhere in ("cached_tokens", "prompt_cache_hit_tokens"):  # Kimi, DeepSeek
-        read = read or _peeked(fields, elsewhere)
-    thought = _count(after, "reasoning_tokens") if after else 0
-    rest = to_keep(fields.rest())
-    for name, details in ((_PROMPT, before), (_COMPLETION, after)):
-        rest[name] = _telling(details.rest()) if details else None
-    if total not in {0, prompt + completion}:
-        rest["total_tokens"] = total
-    return Usage(max(0, prompt - read - write), completion, read, write, thought, extra=extra_of(_telling(rest)))
+def _reasoning_beside(told: JsonObject, completion: int) -> int:
+    """SGLang's figure beside the totals. Perplexity's deep research counts thoughts that are no part of its answer."""
+    reasoning = count(told.get("reasoning_tokens"))
+    return reasoning if reasoning <= completion else 0
 
 
-def _count(fields: Fields, name: str) -> int:
-    return max(0, fields.integer(name, 0))
+def _kept(told: JsonObject, usage: Usage) -> Extra | None:
+    """What a service tells beside the counts that every dialect has; of a second name for one of them, the name."""
+    before, after = _object(told.get(_PROMPT)), _object(told.get(_COMPLETION))
+    rest = {name: value for name, value in told.items() if name not in {*_TOTALS, *_SECOND_NAMES}}
+    rest[_PROMPT] = _telling({name: value for name, value in before.items() if name not in {*_READ, *_WRITE}})
+    rest[_COMPLETION] = _telling({name: value for name, value in after.items() if name != "reasoning_tokens"})
+    again: JsonObject = {name: _again(name, usage) for name in _SECOND_NAMES if told.get(name)}
+    extra = extra_of({**to_keep(_telling(rest)), **_telling(again)})
+    return None if extra is None else structs.replace(extra, spelling=extra.spelling | again.keys())
 
 
-def _peeked(fields: Fields, name: str) -> int:
-    value = fields.peek(name)
-    return value if type(value) is int and value > 0 else 0
+def _again(name: str, usage: Usage) -> int:
+    if name in _WRITE_BESIDE:
+        return usage.cache_write
+    return usage.cache_read if name in _READ_BESIDE else usage.input + usage.cache_write
 
 
 def _telling(fields: JsonObject) -> JsonObject:

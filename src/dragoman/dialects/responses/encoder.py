@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 from dragoman.dialects.base import World
 from dragoman.dialects.responses.faults import render_failure
 from dragoman.dialects.responses.nodes import ANNOUNCED, FAMILY, IRREGULAR, JsonObject, own_fields, wire_fields
-from dragoman.dialects.responses.parts import is_refusal
+from dragoman.dialects.responses.parts import is_refusal, render_annotation
 from dragoman.dialects.responses.reply import Envelope, ItemWriter, output_part
 from dragoman.dialects.responses.thoughts import IN_CONTENT
 from dragoman.errors import Fault
@@ -294,7 +294,8 @@ class ResponsesEncoder:
         number = len(grows.citations)
         grows.citations.append(citation)
         fields: JsonObject = {**grows.where, "content_index": 0, "annotation_index": number}
-        return self._event("response.output_text.annotation.added", {**fields, "annotation": citation.data})
+        fields["annotation"] = render_annotation(citation)
+        return self._event("response.output_text.annotation.added", fields)
 
     def _end(self, key: int, complete: bool) -> Iterator[Payload]:
         grows = self._open.pop(key, None)

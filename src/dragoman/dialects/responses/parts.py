@@ -21,7 +21,7 @@ from dragoman.dialects.responses.nodes import (
     wire_fields,
 )
 from dragoman.errors import MalformedRequest
-from dragoman.model.blocks import Block, Extra, Media, Opaque, Text, Where
+from dragoman.model.blocks import Block, Extra, Media, Opaque, Source, Text, Where
 from dragoman.model.naming import OUTER, to_keep
 from dragoman.model.parts import loose_part, unreadable
 from dragoman.wire.fields import Fields
@@ -119,8 +119,22 @@ def parse_text(fields: Fields, placing: JsonObject) -> Text:
 
 
 def parse_annotation(annotation: Json) -> Opaque:
-    kind = annotation.get("type") if isinstance(annotation, dict) else None
-    return Opaque(FAMILY, annotation, kind if isinstance(kind, str) else "annotation")
+    told = annotation if isinstance(annotation, dict) else {}
+    kind, url, title = (told.get(name) for name in ("type", "url", "title"))
+    start, end = (each if type(each) is int else None for each in map(told.get, ("start_index", "end_index")))
+    source = None
+    if isinstance(url, str) and url:
+        source = Source(url, title if isinstance(title, str) else "", start=start, end=end)
+    return Opaque(FAMILY, annotation, kind if isinstance(kind, str) else "annotation", source=source)
+
+
+def render_annotation(citation: Opaque) -> Json:
+    """Write a citation: Responses' own as it came, another family's as a `url_citation`."""
+    source = citation.source
+    if source is None or (citation.family == FAMILY and citation.data is not None):
+        return citation.data
+    place: JsonObject = {"start_index": source.start or 0, "end_index": source.end or 0}
+    return {"type": "url_citation", "url": source.url, "title": source.title, **place}
 
 
 def refusal(text: str, at: str, placing: JsonObject) -> Text:
@@ -237,9 +251,9 @@ def render_part(block: Block, kind: str) -> Json:
 
 def render_annotations(text: Text) -> list[Json]:
     for each in text.citations:
-        if each.family != FAMILY:
+        if each.family != FAMILY and each.source is None:
             raise cannot(text, f"Responses has no citations of {each.family}")
-    return [each.data for each in text.citations]
+    return [render_annotation(each) for each in text.citations]
 
 
 def is_placing(name: str) -> bool:

@@ -36,6 +36,7 @@ from dragoman.errors import BadFrame, DragomanError, MalformedRequest, MissingFi
 from dragoman.model.blocks import Block, Extra, Opaque, Reasoning, Text, ToolCall, Where
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
 from dragoman.model.naming import of_what_it_came_in, to_keep
+from dragoman.model.stops import known_stop
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -87,12 +88,12 @@ def _reply(fields: Fields, tools: Declared) -> Reply:
         raise UpstreamFault(failed.message, fault=failed)
     fields.blame = MissingField
     blocks = [block for item in fields.children("output") for block in parse_item(item, tools)]
-    usage = fields.maybe_child("usage")
+    usage = parse_usage(fields.any("usage"))
     return Reply(
         fields.text("id", ""),
         fields.text("model", ""),
         (Choice(tuple(blocks), parse_stop(fields, blocks)),),
-        parse_usage(usage) if usage else None,
+        usage,
         extra=envelope_extra(fields.rest()),
     )
 
@@ -127,7 +128,8 @@ def parse_stop(fields: Fields, blocks: Sequence[Block]) -> Stop:
     if fields.any("status") == "incomplete" or reason is not None:
         known = isinstance(reason, str) and reason in _REASONS
         extra: JsonObject = {} if known or reason is None else {"incomplete_details": details}
-        return Stop(_REASONS[str(reason)] if known else Why.LENGTH, extra=extra_of(extra))
+        why = _REASONS[str(reason)] if known else known_stop(str(reason))
+        return Stop(why if why in _INCOMPLETE else Why.LENGTH, extra=extra_of(extra))
     if any(isinstance(block, ToolCall) for block in blocks):
         return Stop(Why.TOOL)
     if any(isinstance(block, Text) and is_refusal(block) for block in blocks):

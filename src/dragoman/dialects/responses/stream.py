@@ -20,7 +20,6 @@ from typing import TypeAlias
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import figures
 from dragoman.dialects.openai_errors import fault_of
 from dragoman.dialects.responses.faults import failure_of
 from dragoman.dialects.responses.growing import CALLS, Item
@@ -199,8 +198,7 @@ class ResponsesDecoder:
         cut = response.peek("status") == "incomplete" or response.peek("incomplete_details") is not None
         for item in self._items.values():
             events += item.close(cut=cut)
-        counts = response.any("usage")
-        usage = figures(lambda: parse_usage(Fields(counts, response.path("usage"), response.blame)), None)
+        usage = parse_usage(response.any("usage"))
         if usage is not None:
             events.append(UsageReported(usage))
         told_all = len(output) >= sum(item.done for item in self._items.values())

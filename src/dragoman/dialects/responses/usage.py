@@ -5,26 +5,27 @@ from __future__ import annotations
 from dragoman.dialects.responses.nodes import JsonObject, extra_of, object_of, wire_fields
 from dragoman.model.conversation import Usage
 from dragoman.model.naming import to_keep
-from dragoman.wire.fields import Fields
+from dragoman.model.usage import count, inclusive_usage
+from dragoman.wire.jsonio import Json
 
 _INPUT, _OUTPUT = "input_tokens_details", "output_tokens_details"
+_TOTALS = ("input_tokens", "output_tokens", "total_tokens")
+_CACHES = ("cached_tokens", "cache_write_tokens")
 
 
-def parse_usage(fields: Fields) -> Usage:
-    given, answered, total = (_count(fields, name) for name in ("input_tokens", "output_tokens", "total_tokens"))
-    before, after = fields.maybe_child(_INPUT), fields.maybe_child(_OUTPUT)
-    read, write = (_count(before, "cached_tokens"), _count(before, "cache_write_tokens")) if before else (0, 0)
-    thought = _count(after, "reasoning_tokens") if after else 0
-    rest = to_keep(fields.rest())
-    for name, details in ((_INPUT, before), (_OUTPUT, after)):
-        rest[name] = _telling(details.rest()) if details else None
-    if total not in {0, given + answered}:
-        rest["total_tokens"] = total
-    return Usage(max(0, given - read - write), answered, read, write, thought, extra=extra_of(_telling(rest)))
-
-
-def _count(fields: Fields, name: str) -> int:
-    return max(0, fields.integer(name, 0))
+def parse_usage(told: Json) -> Usage | None:
+    """Read the counts of a response; None where there are none."""
+    if not isinstance(told, dict):
+        return None
+    before, after = object_of(told.get(_INPUT)), object_of(told.get(_OUTPUT))
+    given, answered, total = (count(told.get(name)) for name in _TOTALS)
+    read, write = count(before.get("cached_tokens")), count(before.get("cache_write_tokens"))
+    rest = {name: value for name, value in told.items() if name not in _TOTALS}
+    rest[_INPUT] = _telling({name: value for name, value in before.items() if name not in _CACHES})
+    rest[_OUTPUT] = _telling({name: value for name, value in after.items() if name != "reasoning_tokens"})
+    extra = extra_of(to_keep(_telling(rest)))
+    thought = count(after.get("reasoning_tokens"))
+    return inclusive_usage(given, answered, read, write, thought, total=total, extra=extra)
 
 
 def _telling(fields: JsonObject) -> JsonObject:
