@@ -203,6 +203,7 @@ class Dialect(Struct, frozen=True):
     listing: Listing | None = None  # None: as OpenAI lists, which most clients can read
     key_header: str = "authorization"  # where its service wants a key: there as a bearer token, elsewhere alone
     models: tuple[str, ...] = ()  # names that the service is known to have
+    attribution: bool = False  # its service reads Claude Code's accounting line in the system prompt
 
 
 class Reader:

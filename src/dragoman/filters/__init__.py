@@ -19,6 +19,7 @@ from dragoman.filters.rename_tools import RenameTools
 from dragoman.filters.serialize_blocks import SerializeBlocks
 from dragoman.filters.settle_stop import SettleStop
 from dragoman.filters.settle_thinking import SettleThinking
+from dragoman.filters.strip_attribution import StripAttribution
 from dragoman.filters.think_tags import ThinkTags
 from dragoman.filters.wrap_text_tools import WrapTextTools
 
@@ -37,6 +38,7 @@ __all__ = [
     "SerializeBlocks",
     "SettleStop",
     "SettleThinking",
+    "StripAttribution",
     "ThinkTags",
     "WrapTextTools",
 ]
