@@ -177,7 +177,7 @@ def _fitted(dialect: Dialect, base_url: str) -> tuple[Dialect, str]:
 
 
 def _is_anthropic(base_url: str) -> bool:
-    """Whether the service is Anthropic's own, not a compatible one: only there is Claude Code's accounting line read."""
+    """Whether the service is Anthropic's own: only there Claude Code's accounting line is read."""
     host = urlsplit(base_url).hostname or ""
     return host == "anthropic.com" or host.endswith(".anthropic.com")
 
