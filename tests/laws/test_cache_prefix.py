@@ -105,7 +105,7 @@ def _take_tools(body: Any) -> list[Any]:
         return tools
     tools = body.pop("tools", [])
     if tools and isinstance(tools[0], dict) and "functionDeclarations" in tools[0]:
-        return [*tools[0].pop("functionDeclarations"), tools]
+        return [tools, *tools[0].pop("functionDeclarations")]
     return tools
 
 
@@ -385,3 +385,17 @@ def test_the_law_is_about_most_conversations(client: str, target: str) -> None:
 def _one_exchange(name: str) -> Pair:
     asked = Conversation("model", OPENINGS[0], (Text("Be brief."),), TOOLS[1])
     return _placed(asked), _placed(structs.replace(asked, messages=(*asked.messages, *EXCHANGES[name])))
+
+
+@every_target
+@every_client
+def test_a_tool_that_joins_at_the_end_leaves_all_before_it_as_it_was(client: str, target: str) -> None:
+    """Aliases and schemas depend on the tool alone, not on the others."""
+    upstream, model = target_of(target)
+    asked = Conversation("model", OPENINGS[0], (Text("Be brief."),), TOOLS[1])
+    more = structs.replace(asked, tools=(*TOOLS[1], ToolSpec("files.read all", "Reads all.", SCHEMA)))
+    first, second = (plan(registry.get(client), upstream, each, model=model) for each in (asked, more))
+    before, after = Rendered(first), Rendered(second)
+    assert after.tools[: len(before.tools)] == before.tools
+    if target != "kiro few tools":  # there the third is left out, and the system text says so
+        assert (after.history, after.current, after.rest) == (before.history, before.current, before.rest)
