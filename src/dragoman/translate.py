@@ -32,6 +32,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         None  # tool calls written as raw tokens: auto, off, a table's name; None: as the dialect has it
     )
     raw_tools_mode: Literal["live", "buffered"] = "live"  # buffered: each such call comes whole
+    attribution: Literal["auto", "keep", "strip"] = (
+        "auto"  # Claude Code's accounting line; auto: kept for Anthropic only
+    )
     repair: bool = False  # never pass bytes on as they came, whatever the pair (D51)
 
     @property
@@ -48,6 +51,12 @@ class Pair(Struct, frozen=True):
     upstream: Capabilities
     upstream_family: str
     settings: Settings
+    attribution: bool = False  # the upstream reads Claude Code's accounting line
+
+    @property
+    def strips_attribution(self) -> bool:
+        choice = self.settings.attribution
+        return choice == "strip" or (choice == "auto" and not self.attribution)
 
 
 _Maker: TypeAlias = Callable[[Pair], Filter | None]
@@ -57,6 +66,7 @@ ORDER: tuple[_Maker, ...] = (
     lambda pair: None if pair.client.interleaves else filters.SerializeBlocks(calls_end=pair.upstream.calls_end),
     lambda pair: filters.SettleStop(pauses=pair.client.pauses or pair.client_family == pair.upstream_family),
     lambda _: filters.TellShapes(),
+    lambda pair: filters.StripAttribution() if pair.strips_attribution else None,
     lambda pair: filters.CarrySeals(pair.client, pair.client_family, pair.upstream),
     lambda pair: (
         None
@@ -187,7 +197,12 @@ def _kept_filters(client: Dialect, upstream: Dialect, model: str, settings: Sett
 def _made_filters(client: Dialect, upstream: Dialect, model: str, settings: Settings) -> Sequence[Filter]:
     codec = upstream.codec
     pair = Pair(
-        client.codec.capabilities(model), client.codec.family, codec.capabilities(model), codec.family, settings
+        client.codec.capabilities(model),
+        client.codec.family,
+        codec.capabilities(model),
+        codec.family,
+        settings,
+        upstream.attribution,
     )
     shared = [each for make in ORDER if (each := make(pair)) is not None]
     last = [each for make in LAST if (each := make(pair)) is not None]

@@ -51,7 +51,12 @@ def bedrock_invoke() -> Dialect:
     """Anthropic's language behind Bedrock's InvokeModel. Packages never import one another: they are joined here."""
     door = importlib.import_module("dragoman.dialects.bedrock.invoke")
     return structs.replace(
-        get("anthropic"), name="bedrock.invoke", binding=door.BINDING, counts=door.COUNTS, key_header="authorization"
+        get("anthropic"),
+        name="bedrock.invoke",
+        binding=door.BINDING,
+        counts=door.COUNTS,
+        key_header="authorization",
+        attribution=False,
     )
 
 

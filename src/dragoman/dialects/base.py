@@ -49,6 +49,16 @@ class Call(Struct, frozen=True):
     asked: Conversation | None = None
 
 
+def in_cache_order(body: Mapping[str, Json], first: Iterable[str], history: str) -> dict[str, Json]:
+    """The body with the fields that prompt caches begin with at its head, and the history, which grows, at its end.
+
+    So the body of a conversation is, up to its end, a prefix of the body of the same conversation some turns later.
+    """
+    head = {name: body[name] for name in first if name in body}
+    tail = {history: body[history]} if history in body else {}
+    return {**head, **{name: value for name, value in body.items() if name not in head and name != history}, **tail}
+
+
 class Breach(Struct, frozen=True):
     """A rule of the dialect that a payload breaks."""
 
@@ -212,6 +222,7 @@ class Dialect(Struct, frozen=True):
     listing: Listing | None = None  # None: as OpenAI lists, which most clients can read
     key_header: str = "authorization"  # where its service wants a key: there as a bearer token, elsewhere alone
     models: tuple[str, ...] = ()  # names that the service is known to have
+    attribution: bool = False  # its service reads Claude Code's accounting line in the system prompt
 
 
 class Reader:

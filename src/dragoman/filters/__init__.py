@@ -21,6 +21,7 @@ from dragoman.filters.rename_tools import RenameTools
 from dragoman.filters.serialize_blocks import SerializeBlocks
 from dragoman.filters.settle_stop import SettleStop
 from dragoman.filters.settle_thinking import SettleThinking
+from dragoman.filters.strip_attribution import StripAttribution
 from dragoman.filters.tell_shapes import TellShapes
 from dragoman.filters.think_tags import ThinkTags
 from dragoman.filters.tools_in_history import ToolsInHistory
@@ -43,6 +44,7 @@ __all__ = [
     "SerializeBlocks",
     "SettleStop",
     "SettleThinking",
+    "StripAttribution",
     "TellShapes",
     "ThinkTags",
     "ToolsInHistory",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from dragoman.model.blocks import Reasoning, ToolCall
+from dragoman.model.blocks import Reasoning, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Thinking
 from dragoman.model.filter import MakeBack
@@ -41,8 +41,8 @@ class SettleThinking:
             return ""
         if conversation.max_tokens is not None and conversation.max_tokens <= self._least:
             return f"the limit of tokens leaves no room for {self._least} of it"
-        if not _opens_with_reasoning(conversation):
-            return "the last answer that calls a tool does not open with any"
+        if unopened_loop(conversation):
+            return "an answer in the history calls a tool and does not open with any"
         return ""
 
     def _with_budget(self, conversation: Conversation, notes: Notes) -> Conversation:
@@ -76,18 +76,23 @@ def _with_fitting_words(asked: Thinking, notes: Notes) -> Thinking:
     return thinking
 
 
-def _opens_with_reasoning(conversation: Conversation) -> bool:
-    """Whether the last answer that calls a tool begins with thinking; messages of one role in a row are one answer."""
-    opens = begins = True
-    speaker = ""
+def unopened_loop(conversation: Conversation) -> bool:
+    """Whether a tool loop of this history does not open with thinking. A loop is one turn of Claude's: the answers from
+    one question to the next, with the results between them; only its first answer need open with thinking.
+
+    Claude refuses thinking that is on for such a loop only while it is the last one. All count here, so that thinking,
+    once it is off, stays off: turning it on and off again makes the service forget the messages it has cached.
+    """
+    opens: bool | None = None  # of the loop under way; None: it has not begun
     for message in conversation.messages:
-        if message.role == "assistant" and message.blocks:
-            if speaker != "assistant":
-                begins = isinstance(message.blocks[0], Reasoning)
-            if any(isinstance(block, ToolCall) for block in message.blocks):
-                opens = begins
-        speaker = message.role
-    return opens
+        if message.role == "user" and not any(isinstance(block, ToolResult) for block in message.blocks):
+            opens = None
+        elif message.role == "assistant" and message.blocks:
+            if opens is None:
+                opens = isinstance(message.blocks[0], Reasoning)
+            if not opens and any(isinstance(block, ToolCall) for block in message.blocks):
+                return True
+    return False
 
 
 def _with_knobs(conversation: Conversation, notes: Notes) -> Conversation:

@@ -176,6 +176,12 @@ def _fitted(dialect: Dialect, base_url: str) -> tuple[Dialect, str]:
     return dialect, base_url
 
 
+def _is_anthropic(base_url: str) -> bool:
+    """Whether the service is Anthropic's own: only there Claude Code's accounting line is read."""
+    host = urlsplit(base_url).hostname or ""
+    return host == "anthropic.com" or host.endswith(".anthropic.com")
+
+
 class _Making:
     """The parts of an upstream that need more than their type to be right."""
 
@@ -198,6 +204,8 @@ class _Making:
         if dialect is None:
             return None
         dialect, address = _fitted(dialect, address)
+        if dialect.attribution and settings.attribution == "auto" and not (simulated or _is_anthropic(address)):
+            settings = structs.replace(settings, attribution="strip")
         return Upstream(
             name=name,
             dialect=dialect,

@@ -32,8 +32,8 @@ MakeBack: TypeAlias = Callable[[Notes, BlockKeys], Back]
 
 
 class Filter(Protocol):
-    """One whose only changes ask for more than the client did has `only_asks = True`; one that leaves messages in
-    canonical form, whatever it does to them, may say so by `keeps_form = True`.
+    """One whose changes leave answers as they are, or only ask for more than the client did, has `only_asks = True`.
+    One that leaves messages in canonical form, whatever it does to them, may say so by `keeps_form = True`.
     """
 
     @property

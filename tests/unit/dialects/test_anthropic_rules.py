@@ -11,7 +11,7 @@ from dragoman.dialects.anthropic import DIALECT
 from dragoman.dialects.anthropic.quirks import AskSomething, ObjectSchemas, OwnReasoning
 from dragoman.dialects.base import Call
 from dragoman.filters import SettleThinking
-from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall
+from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Thinking, ToolChoice, ToolSpec
 from dragoman.model.filter import Filter
@@ -358,6 +358,31 @@ def test_thinking_that_the_service_would_refuse_is_turned_off(conversation: Conv
 )
 def test_what_the_service_takes_is_left_alone(conversation: Conversation) -> None:
     assert run(SettleThinking(Capabilities(least_budget=1024)), conversation) == (conversation, [])
+
+
+RESULT = Message("user", (ToolResult("a", (Text("ok"),)),))
+LOOP = (Message("assistant", (THOUGHT, CALL)), RESULT, Message("assistant", (CALL,)), RESULT)
+
+
+def thinking_of(*messages: Message) -> Thinking:
+    asked = Conversation("m", (USER, *messages), thinking=Thinking("on", "", 1024), max_tokens=9000)
+    return run(SettleThinking(Capabilities(least_budget=1024)), asked)[0].thinking
+
+
+def test_only_the_first_answer_of_a_tool_loop_need_open_with_thinking() -> None:
+    assert thinking_of(*LOOP) == Thinking("on", "", 1024)
+    opened: Any = assistant({"type": "thinking", "thinking": "t", "signature": "s"}, use())
+    turns = [user(), opened, user(result()), assistant(use("b")), user(result("b"))]
+    assert "thinking.opening" not in broken(thinking=THINKS, messages=turns)
+    assert "thinking.opening" in broken(thinking=THINKS, messages=[*turns, assistant(text()), user(), *turns[3:]])
+
+
+def test_thinking_that_one_loop_turned_off_stays_off() -> None:
+    """On, off and on again would make the service forget what it has cached of the messages."""
+    without = (Message("assistant", (CALL,)), RESULT)
+    said = (Message("assistant", (Text("done"),)), USER)
+    for history in (without, (*without, *said), (*without, *said, *LOOP), (*LOOP, *said, *without)):
+        assert thinking_of(*history) == Thinking("off")
 
 
 def test_knobs_that_exclude_thinking_are_dropped() -> None:

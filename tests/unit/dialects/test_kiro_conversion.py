@@ -41,7 +41,7 @@ from tests.unit.dialects.kiro_talk import (
 def test_the_envelope() -> None:
     request = sent(ask(user("hi")), profile_arn="arn:aws:codewhisperer:us-east-1:123456789012:profile/ABCDEFGHIJKL")
     assert request.path == "/generateAssistantResponse"
-    assert list(request.body) == ["conversationState", "profileArn"]
+    assert list(request.body) == ["profileArn", "conversationState"]
     assert state(request)["chatTriggerType"] == "MANUAL"
     assert len(state(request)["conversationId"]) == 36
 

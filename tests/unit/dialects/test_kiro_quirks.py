@@ -95,17 +95,34 @@ def test_more_tools_than_the_service_bears() -> None:
     body = ask(user("a"), assistant([use("t", "tool_125")]), user([result("t")]), tools=declared)
     request = sent({**body, "tool_choice": {"type": "tool", "name": "tool_127"}})
     names = list(tools(request))
-    assert len(names) == 110
-    assert {"tool_125", "tool_127", "tool_0"} <= set(names)
-    assert names == sorted(names, key=lambda name: int(name.removeprefix("tool_")))
+    first = [f"tool_{number}" for number in range(109)]
+    assert names == [*first, "tool_127", "tool_125"], "the chosen one at its place, what only history needs at the end"
+    assert tools(request)["tool_125"]["description"] == WEATHER["description"]
     assert rules(request).count("kiro.tools.too_many") == 1
-    assert "20 more tools exist" in history(request)[0][1]
+    assert "More tools exist" in history(request)[0][1]
+
+
+def test_which_tools_are_offered_does_not_depend_on_history() -> None:
+    declared = [{**WEATHER, "name": f"tool_{number}"} for number in range(130)]
+    turns = [user("a"), assistant([use("t", "tool_5")]), user([result("t")])]
+    first, later = (sent(ask(*each, tools=declared)) for each in (turns[:1], turns))
+    assert list(tools(first)) == list(tools(later)) == [f"tool_{number}" for number in range(110)]
+    assert current(first)["content"] == history(later)[0][1]
+
+
+def test_where_history_needs_very_many_others_the_last_of_the_offered_give_way() -> None:
+    declared = [{**WEATHER, "name": f"tool_{number}"} for number in range(110)]
+    called = [use(f"t{number}", f"old_{number}") for number in range(20)]
+    body = ask(user("a"), assistant(called), user([result(each["id"]) for each in called]), tools=declared)
+    names = list(tools(sent(body)))
+    assert len(names) == 119
+    assert names[:99] == [f"tool_{number}" for number in range(99)]
 
 
 def test_history_may_call_more_tools_than_the_service_bears() -> None:
-    called = [use(f"t{number}", f"tool_{number}") for number in range(111)]
+    called = [use(f"t{number}", f"tool_{number}") for number in range(120)]
     body = ask(user("a"), assistant(called), user([result(each["id"]) for each in called]))
-    with pytest.raises(Unrepresentable, match="history calls 111 tools"):
+    with pytest.raises(Unrepresentable, match="history calls 120 tools"):
         sent(body)
 
 
@@ -125,7 +142,7 @@ def test_no_tool_shall_be_called() -> None:
 def test_stubs_stand_last_and_in_a_stable_order() -> None:
     calls = [use("1", "zeta"), use("2", "alpha"), use("3", "get_weather")]
     body = ask(user("a"), assistant(calls), user([result("1"), result("2"), result("3")]), tools=[WEATHER])
-    assert list(tools(sent(body))) == ["get_weather", "alpha", "zeta"]
+    assert list(tools(sent(body))) == ["get_weather", "zeta", "alpha"], "in the order of their first call"
 
 
 def test_calls_of_a_left_out_tool_and_their_results_become_text() -> None:

@@ -10,5 +10,11 @@ from dragoman.dialects.base import Dialect
 __all__ = ["DIALECT", "AnthropicBinding", "AnthropicCodec"]
 
 DIALECT = Dialect(
-    "anthropic", AnthropicCodec(), AnthropicBinding(), AnthropicCounts(), AnthropicListing(), key_header="x-api-key"
+    "anthropic",
+    AnthropicCodec(),
+    AnthropicBinding(),
+    AnthropicCounts(),
+    AnthropicListing(),
+    key_header="x-api-key",
+    attribution=True,
 )

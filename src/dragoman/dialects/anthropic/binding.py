@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from dragoman.dialects.anthropic.faults import status_of
 from dragoman.dialects.anthropic.usual import read_usual
-from dragoman.dialects.base import Call, Operation
+from dragoman.dialects.base import Call, Operation, in_cache_order
 from dragoman.errors import Fault, MalformedRequest, MissingField
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -106,7 +106,8 @@ def _body(call: Call) -> dict[str, Json]:
     if call.operation == "count":
         body = {name: value for name, value in body.items() if name in _COUNTED}
         return {"model": call.model, **body}
-    return {"model": call.model, **body, "stream": True} if call.stream else {"model": call.model, **body}
+    stream: dict[str, Json] = {"stream": True} if call.stream else {}
+    return {"model": call.model, **in_cache_order({**body, **stream}, ("tools", "system"), "messages")}
 
 
 def _encode(body: dict[str, Json]) -> bytes:

@@ -279,10 +279,17 @@ def _opening(body: _Object, messages: Iterable[Json]) -> Iterator[Breach]:
     thinking = body.get("thinking")
     if not isinstance(thinking, dict) or thinking.get("type") != "enabled":
         return
-    answers = [turn for turn in _turns(messages) if turn.role == "assistant" and any(turn.ids("tool_use", "id"))]
-    first = answers[-1].blocks[0][0].get("type") if answers else "thinking"
+    loop: list[_Turn] = []  # the answers since the last question
+    last: list[_Turn] = []  # the same of the last one that calls tools
+    for turn in _turns(messages):
+        if turn.role == "assistant":
+            loop.append(turn)
+            last = loop if any(turn.ids("tool_use", "id")) else last
+        elif turn.role == "user" and not any(turn.ids("tool_result", "tool_use_id")):
+            loop = []
+    first = last[0].blocks[0][0].get("type") if last else "thinking"
     if first not in ("thinking", "redacted_thinking"):
-        yield _breach("thinking.opening", answers[-1].at, "the last answer that calls a tool must open with thinking")
+        yield _breach("thinking.opening", last[0].at, "the last answer that calls a tool must open with thinking")
 
 
 def _cache_marks(body: _Object) -> Iterator[Breach]:

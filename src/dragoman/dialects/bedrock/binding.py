@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Call, Operation
+from dragoman.dialects.base import Call, Operation, in_cache_order
 from dragoman.dialects.bedrock.faults import TYPE_HEADER, fault_type, status_of
 from dragoman.errors import Fault, MalformedRequest, MissingField
 from dragoman.wire import jsonio
@@ -72,6 +72,7 @@ class BedrockBinding(Struct, frozen=True):
         if call.operation == "count":
             counted: Json = {name: value for name, value in body.items() if name in _COUNTED}
             return post(model_path(call.model, "count-tokens"), {"input": {"converse": counted}}, "application/json")
+        body = in_cache_order(body, ("toolConfig", "system"), "messages")
         operation: Operation | str = "converse-stream" if call.stream else "converse"
         return post(model_path(call.model, operation), body, EVENT_STREAM if call.stream else "application/json")
 

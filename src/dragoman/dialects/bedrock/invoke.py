@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import Call, in_cache_order
 from dragoman.dialects.bedrock.binding import EVENT_STREAM, BedrockCounts, model_in, model_path, post, refusal
 from dragoman.dialects.bedrock.faults import exception_fault, exception_payload, render_fault
 from dragoman.errors import BadFrame, Fault, Kind, MalformedRequest
@@ -70,6 +70,7 @@ class InvokeBinding(Struct, frozen=True):
         body |= call.body if isinstance(call.body, dict) else {}
         if betas := [beta for beta in call.hints.get(_BETA, "").split(",") if beta]:
             body["anthropic_beta"] = list(betas)
+        body = in_cache_order(body, ("tools", "system"), "messages")
         if call.operation == "count":
             inner = base64.b64encode(post("", body, "").body).decode()
             counted: Json = {"input": {"invokeModel": {"body": inner}}}

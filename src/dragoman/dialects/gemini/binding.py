@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Call, Operation
+from dragoman.dialects.base import Call, Operation, in_cache_order
 from dragoman.dialects.gemini.encoder import ARRAY, ITEM
 from dragoman.dialects.gemini.faults import status_of
 from dragoman.dialects.gemini.frames import GeminiFrames
@@ -68,6 +68,7 @@ class GeminiBinding(Struct, frozen=True):
         if call.operation == "count":
             counted: Json = {"generateContentRequest": {"model": f"models/{call.model}", **body}}
             return _post(f"{path}:countTokens", "", counted, "application/json")
+        body = in_cache_order(body, ("tools", "systemInstruction"), "contents")
         if not call.stream:
             return _post(f"{path}:generateContent", "", body, "application/json")
         if call.hints.get("alt") == ARRAY:

@@ -6,7 +6,7 @@ import math
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import Call, in_cache_order
 from dragoman.dialects.kiro.faults import status_of, type_of
 from dragoman.dialects.kiro.turns import USER
 from dragoman.errors import Fault, MalformedRequest
@@ -67,7 +67,7 @@ class KiroTargetBinding(KiroBinding, frozen=True):
     def wrap(self, call: Call) -> HttpRequest:
         if call.operation == "models":
             return super().wrap(call)
-        body = {**_with_model(call), "agentMode": call.hints.get(_MODE, _USUAL_MODE)}
+        body: dict[str, Json] = {"agentMode": call.hints.get(_MODE, _USUAL_MODE), **_with_model(call)}
         headers = (("content-type", "application/x-amz-json-1.0"), *_COMMON, ("x-amz-target", _TARGET))
         return HttpRequest("POST", "/", headers=headers, body=_encoded(body))
 
@@ -99,11 +99,14 @@ def _turns(body: dict[str, Json], model: str, *, named: bool) -> dict[str, Json]
     state = body.get("conversationState")
     if not isinstance(state, dict):
         return body
-    changed = {**state, "currentMessage": _turn(state.get("currentMessage"), model, named)}
+    changed = {name: value for name, value in state.items() if name not in ("history", "currentMessage")}
     history = state.get("history")
     if isinstance(history, list):
         changed["history"] = [_turn(entry, model, named) if type(entry) is dict else entry for entry in history]
-    return {**body, "conversationState": changed}
+    elif "history" in state:
+        changed["history"] = history
+    changed["currentMessage"] = _turn(state.get("currentMessage"), model, named)
+    return in_cache_order({**body, "conversationState": changed}, (), "conversationState")
 
 
 def _turn(entry: Json, model: str, named: bool) -> Json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Call
+from dragoman.dialects.base import Call, in_cache_order
 from dragoman.dialects.openai_errors import status_of
 from dragoman.errors import Fault
 from dragoman.wire.fields import Fields
@@ -47,9 +47,9 @@ class OpenaiBinding(Struct, frozen=True):
     def wrap(self, call: Call) -> HttpRequest:
         if call.operation == "models":
             return HttpRequest("GET", f"{self.prefix}/models")
-        body = {"model": call.model, **(call.body if isinstance(call.body, dict) else {})}
-        if call.stream:
-            body["stream"] = True
+        stream: dict[str, Json] = {"stream": True} if call.stream else {}
+        asked = {**(call.body if isinstance(call.body, dict) else {}), **stream}
+        body = {"model": call.model, **in_cache_order(asked, ("tools",), "messages")}
         accept = ("accept", "text/event-stream" if call.stream else "application/json")
         return HttpRequest("POST", f"{self.prefix}{_PATH}", headers=(_JSON, accept), body=encode(body))
 

@@ -6,7 +6,7 @@ import math
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Call, Operation
+from dragoman.dialects.base import Call, Operation, in_cache_order
 from dragoman.dialects.openai_errors import status_of
 from dragoman.errors import ClientFault, Fault, MissingField
 from dragoman.wire import jsonio
@@ -58,9 +58,9 @@ class ResponsesBinding(Struct, frozen=True):
         if call.operation == "count":
             path, streams = _COUNT, False
             body = {name: value for name, value in body.items() if name in _COUNTED}
-        body = {"model": call.model, **body}
         if streams:
-            body["stream"] = True
+            body = {**body, "stream": True}
+        body = {"model": call.model, **in_cache_order(body, ("tools", "instructions"), "input")}
         accept = ("accept", "text/event-stream" if streams else "application/json")
         return HttpRequest("POST", f"{self.prefix}{path}", headers=(_JSON, accept), body=jsonio.encode(body))
 

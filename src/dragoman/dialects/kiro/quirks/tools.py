@@ -17,6 +17,7 @@ from dragoman.model.notes import Action, Notes
 
 LONGEST_CHARACTERS = 9_216
 LONGEST_BYTES = 10_240
+_SPARE = 9  # tools beyond `max_tools` that only history needs: with its default, one below what the service refuses
 STUB = "Used earlier in this conversation; not available now."
 
 
@@ -88,7 +89,12 @@ def _cut(words: str) -> str:
 
 
 class FewTools:
-    """No more tools than the service bears (rule 45): those that history or the choice name first, then in order."""
+    """No more tools than the service bears (rule 45): the one that must be called, then the first of the client's.
+
+    Which are offered, and in which order, does not depend on what history calls, so that prompt caches stay warm. A
+    tool that history calls and that is not among them must be declared all the same: it stands after them, and
+    `_SPARE` leaves room for it.
+    """
 
     name = "kiro.few_tools"
     before = "fold_system"
@@ -100,29 +106,43 @@ class FewTools:
         tools, known = conversation.tools, called(conversation)
         if conversation.tool_choice.mode == "none" and tools:
             return self._none(conversation, known, notes), None
-        declared = {tool.name for tool in tools if isinstance(tool, ToolSpec)}
-        if len(declared.union(known)) <= self._most:
+        declared = list(dict.fromkeys([tool.name for tool in tools if isinstance(tool, ToolSpec)]))
+        offered = self._offered(declared, conversation.tool_choice.names, known)
+        if len(offered) == len(declared):
             return conversation, None
-        if len(known) > self._most:
-            raise Unrepresentable(f"history calls {len(known)} tools; the service takes {self._most}", at="tools")
-        room = self._most - len(known)
-        wanted = set(known).union(conversation.tool_choice.names[:room])
-        others = [tool for tool in tools if isinstance(tool, ToolSpec) and tool.name not in wanted]
-        kept = wanted.union(tool.name for tool in others[: max(self._most - len(wanted), 0)])
-        left = [tool.name for tool in others if tool.name not in kept]
+        late = [name for name in known if name in declared and name not in offered]
+        left = [name for name in declared if name not in offered and name not in late]
+        specs = [tool for tool in tools if isinstance(tool, ToolSpec)]
         notes.dropped(
-            "kiro.tools.too_many", "tools", f"{len(left)} of {len(tools)} tools are left out: {', '.join(left)}"
+            "kiro.tools.too_many", "tools", f"{len(left)} of {len(declared)} tools are left out: {', '.join(left)}"
         )
-        line = Text(f"{len(left)} more tools exist but cannot be called in this conversation.")
+        line = Text("More tools exist but cannot be called in this conversation.")
         return structs.replace(
             conversation,
-            tools=tuple([tool for tool in tools if isinstance(tool, ToolSpec) and tool.name in kept]),
+            tools=(
+                *[tool for tool in specs if tool.name in offered],
+                *sorted([tool for tool in specs if tool.name in late], key=lambda tool: late.index(tool.name)),
+            ),
             system=(*conversation.system, line),
         ), None
 
+    def _offered(self, declared: list[str], chosen: tuple[str, ...], known: list[str]) -> set[str]:
+        """The names of the tools to offer. Only where history calls very many others must some of them give way."""
+        wanted = [name for name in chosen if name in declared][: self._most]
+        offered = [*wanted, *[name for name in declared if name not in wanted]][: self._most]
+        late = [name for name in known if name not in offered]
+        surplus = len(offered) + len(late) - self._most - _SPARE
+        idle = [name for name in offered if name not in known]
+        if surplus > len(idle):
+            raise Unrepresentable(f"history calls {len(known)} tools; the service takes {self._most}", at="tools")
+        return set(offered).difference(idle[len(idle) - surplus :] if surplus > 0 else ())
+
     def _none(self, conversation: Conversation, known: list[str], notes: Notes) -> Conversation:
-        """That no tool be called cannot be said; not offering any comes nearest. Those of history must stay."""
-        tools = tuple([tool for tool in conversation.tools if getattr(tool, "name", "") in known])
+        """That no tool be called cannot be said; not offering any comes nearest. Those of history must stay, in the
+        order of their first call, so that one more does not move the others."""
+        declared = {tool.name: tool for tool in reversed(conversation.tools) if isinstance(tool, ToolSpec)}
+        stubs = _stubs([name for name in known if name not in declared], notes)
+        tools = tuple([declared.get(name) or stubs[name] for name in known])
         notes.add(
             "kiro.tools.none",
             "dropped" if tools else "changed",
@@ -161,19 +181,22 @@ class CleanSchemas:
 
 
 class StubTools:
-    """Tools that only history knows are declared, last and in a stable order (rules 13, 14; D52)."""
+    """Tools that only history calls are declared, last and in the order of their first call (rules 13, 14)."""
 
     name = "kiro.stub_tools"
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
         declared = {tool.name for tool in conversation.tools if isinstance(tool, ToolSpec)}
-        missing = sorted(name for name in called(conversation) if name not in declared)
+        missing = [name for name in called(conversation) if name not in declared]
         if not missing:
             return conversation, None
+        return structs.replace(conversation, tools=(*conversation.tools, *_stubs(missing, notes).values())), None
+
+
+def _stubs(names: list[str], notes: Notes) -> dict[str, ToolSpec]:
+    """A declaration for each tool that only history knows, by its name."""
+    if names:
         notes.added(
-            "kiro.tools.stub",
-            "tools",
-            f"history calls tools that are not declared; stubs stand for {', '.join(missing)}",
+            "kiro.tools.stub", "tools", f"history calls tools that are not declared; stubs stand for {', '.join(names)}"
         )
-        stubs = tuple([ToolSpec(name, STUB, NO_PARAMETERS) for name in missing])
-        return structs.replace(conversation, tools=(*conversation.tools, *stubs)), None
+    return {name: ToolSpec(name, STUB, NO_PARAMETERS) for name in names}

@@ -1,0 +1,401 @@
+"""A conversation that goes on keeps what upstreams have cached of it.
+
+The law: render a conversation, and the same conversation one turn later, with the same settings. With cache marks
+removed, every element of the first history stands at the same place in the second one, and all else (path, headers,
+tools, system text, settings) is equal. The history is the last field, so the first body, up to its end, is a prefix of
+the second one.
+
+Excepted are: Kiro's current message, which carries the tools until it becomes history; tools that nobody offered and
+the new turn calls all the same (they are declared after the others); and thinking, in the one turn that shows that
+the client does not give it back.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+import dragoman.dialects as registry
+from dragoman.dialects.base import Dialect
+from dragoman.errors import DragomanError
+from dragoman.filters.settle_thinking import unopened_loop
+from dragoman.model.blocks import Block, Cache, Media, Reasoning, Seal, Text, ToolCall, ToolResult
+from dragoman.model.canonical import canonical
+from dragoman.model.conversation import Conversation, Message, Thinking, ToolChoice, ToolSpec
+from dragoman.translate import Plan, configured, plan
+from dragoman.wire import jsonio
+from tests import strategies
+
+CLIENTS = ("anthropic", "openai", "responses", "bedrock", "kiro", "gemini")
+HISTORY = {"responses": "input", "gemini": "contents"}  # in all others `messages`; Kiro has two fields
+
+# By name: the dialect, its settings, and the model, where they change what is rendered.
+TARGETS: dict[str, tuple[str, dict[str, object], str]] = {
+    "anthropic": ("anthropic", {}, "claude-x"),
+    "anthropic compatible": ("anthropic", {"signed_thinking": False}, "kimi-k2"),
+    "openai": ("openai", {}, "gpt-x"),
+    "openai strict": ("openai", {"custom_tools": False, "max_tokens_field": "max_tokens"}, "kimi-k2"),
+    "responses": ("responses", {}, "gpt-x"),
+    "bedrock claude": ("bedrock", {}, "anthropic.claude-x"),
+    "bedrock nova": ("bedrock", {}, "amazon.nova-pro"),
+    "bedrock mistral": ("bedrock", {}, "mistral.large"),
+    "bedrock.invoke": ("bedrock.invoke", {}, "anthropic.claude-x"),
+    "gemini 2": ("gemini", {}, "gemini-2.5-pro"),
+    "gemini 3": ("gemini", {}, "gemini-3-pro"),
+    "kiro tags": ("kiro", {}, "claude-sonnet-4.5"),
+    "kiro fields": ("kiro", {}, "claude-opus-4.8"),
+    "kiro merge": ("kiro", {"pairing": "merge", "long_descriptions": "cut"}, "claude-sonnet-4.5"),
+    "kiro few tools": ("kiro", {"max_tools": 2}, "claude-sonnet-4.5"),
+}
+every_target = pytest.mark.parametrize("target", TARGETS)
+every_client = pytest.mark.parametrize("client", CLIENTS)
+
+
+def target_of(name: str) -> tuple[Dialect, str]:
+    dialect, settings, model = TARGETS[name]
+    return configured(registry.get(dialect), settings), model
+
+
+def planned(client: Dialect, upstream: Dialect, model: str, asked: Conversation) -> Plan | None:
+    """The plan; None where the target's own refusal is the answer."""
+    try:
+        return plan(client, upstream, asked, model=model)
+    except DragomanError:
+        return None
+
+
+class Rendered:
+    """A request as it goes out, without cache marks: its history, and all the rest."""
+
+    def __init__(self, made: Plan) -> None:
+        request = made.request()
+        self.raw = request.body
+        body: Any = _unmarked(jsonio.decode(request.body))
+        self.fields = list(body)
+        self.current: Any = None
+        self.history: list[Any]
+        if made.upstream.name == "kiro":
+            self.history, self.current, self.tools = _kiro_history(body)
+        else:
+            name = HISTORY.get(made.upstream.name, "messages")
+            self.history = body.pop(name)
+            self.tools = _take_tools(body)
+        head = [each for each in request.headers if each[0] != "content-length"]
+        self.rest = (request.method, request.path, request.query, head, body)
+
+
+def _kiro_history(body: Any) -> tuple[list[Any], Any, Any]:
+    state = body["conversationState"]
+    current = state.pop("currentMessage")
+    context = current["userInputMessage"].get("userInputMessageContext", {})
+    tools = context.pop("tools", [])
+    if not context:
+        current["userInputMessage"].pop("userInputMessageContext", None)
+    return state.pop("history", []), current, tools
+
+
+def _take_tools(body: Any) -> list[Any]:
+    config = body.get("toolConfig")
+    if config is not None:
+        tools: list[Any] = config.pop("tools", [])
+        return tools
+    tools = body.pop("tools", [])
+    if tools and isinstance(tools[0], dict) and "functionDeclarations" in tools[0]:
+        return [tools, *tools[0].pop("functionDeclarations")]
+    return tools
+
+
+def _unmarked(value: Any) -> Any:
+    """JSON without cache marks, and with one spelling for content that is one text."""
+    if isinstance(value, list):
+        kept = [_unmarked(each) for each in value if not (isinstance(each, dict) and each.keys() == {"cachePoint"})]
+        return kept[0]["text"] if len(kept) == 1 and _is_text(kept[0]) else kept
+    if isinstance(value, dict):
+        return {name: _unmarked(each) for name, each in value.items() if name != "cache_control"}
+    return value
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {"type", "text"} and value["type"] == "text"
+
+
+def hold(client: Dialect, target: str, earlier: Conversation, later: Conversation) -> bool:
+    """Whether the law had something to say; raises AssertionError where it does not hold."""
+    upstream, model = target_of(target)
+    short, long = planned(client, upstream, model, earlier), planned(client, upstream, model, later)
+    if short is None or long is None:
+        return False
+    first, second = Rendered(short), Rendered(long)
+    before = [*first.history, *([first.current] if first.current else [])]
+    after = [*second.history, *([second.current] if second.current else [])]
+    assert after[: len(before)] == before
+    if _tells_that_thinking_does_not_return(short, long):
+        return True
+    assert second.tools[: len(first.tools)] == first.tools
+    if len(first.tools) != len(second.tools):
+        assert _new_calls(short, long) - {tool.name for tool in short.sent.tools if isinstance(tool, ToolSpec)}
+        return True
+    assert second.rest == first.rest
+    assert first.fields == second.fields
+    assert first.fields[-1] == _last_field(upstream)
+    return True
+
+
+def _last_field(upstream: Dialect) -> str:
+    return "conversationState" if upstream.name == "kiro" else HISTORY.get(upstream.name, "messages")
+
+
+def _new_calls(short: Plan, long: Plan) -> set[str]:
+    new = long.sent.messages[len(short.sent.messages) - 1 :]
+    return {block.name for message in new for block in message.blocks if isinstance(block, ToolCall)}
+
+
+def _tells_that_thinking_does_not_return(short: Plan, long: Plan) -> bool:
+    """Whether the new turn is the first that calls tools without the thinking that led to it."""
+    return unopened_loop(long.sent) and not unopened_loop(short.sent)
+
+
+# --- conversations as agents have them
+
+
+def _text(text: str, mark: bool = False) -> Text:
+    return Text(text, Cache() if mark else None)
+
+
+def _user(*blocks: Block) -> Message:
+    return Message("user", blocks)
+
+
+def _said(*blocks: Block) -> Message:
+    return Message("assistant", blocks)
+
+
+def _call(id_: str, name: str = "read", arguments: str = '{"path":"a"}', **more: Any) -> ToolCall:
+    return ToolCall(id_, name, arguments, **more)
+
+
+def _result(id_: str, *content: Any, error: bool = False) -> ToolResult:
+    return ToolResult(id_, content or (Text("done"),), error)
+
+
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+IMAGE = Media("image", "image/png", "base64", PNG)
+SIGNED = Reasoning("hm", "anthropic", Seal("anthropic", "c2VhbGVk"))
+REASONED = {
+    "anthropic": SIGNED,
+    "openai": Reasoning("hm", "openai"),
+    "responses": Reasoning("hm", "responses", Seal("responses", "abc", "encrypted")),
+    "kiro": Reasoning("hm", "kiro", Seal("kiro", "abc")),
+}
+SYSTEM = Message("system", (Text("remember the rules"),))
+
+# Each is an answer of the model and what the user says next.
+EXCHANGES: dict[str, tuple[Message, ...]] = {
+    "text": (_said(Text("yes")), _user(Text("go on"))),
+    "marked text": (_said(_text("yes", mark=True)), _user(_text("go on", mark=True))),
+    "empty answer": (_said(), _user(Text("well?"))),
+    "blank texts": (_said(Text(" ")), _user(Text("\n"), Text("x"))),
+    "two answers": (_said(Text("one")), _said(Text("two ")), _user(Text("go on"))),
+    "two questions": (_said(Text("yes")), _user(Text("a")), _user(Text("b"))),
+    "image": (_said(Text("show me")), _user(Text("here"), IMAGE)),
+    "call": (_said(_call("call_1")), _user(_result("call_1"))),
+    "call with words": (_said(Text("let me see"), _call("call_2")), _user(_result("call_2"), Text("and hurry"))),
+    "thought, then call": (_said(SIGNED, _call("call_3")), _user(_result("call_3"))),
+    "loop": (
+        _said(SIGNED, _call("call_4")),
+        _user(_result("call_4")),
+        _said(_call("call_5", "write")),
+        _user(_result("call_5")),
+    ),
+    "parallel": (
+        _said(_call("call_6"), _call("call_7", "write")),
+        _user(_result("call_6", Text("ok"), IMAGE), _result("call_7", error=True)),
+    ),
+    "results apart": (
+        _said(_call("call_8"), _call("call_9")),
+        _user(_result("call_9")),
+        _user(_result("call_8", IMAGE)),
+        _user(Text("now")),
+    ),
+    "reused id": (_said(_call("call_1", "write")), _user(_result("call_1", Text("again")))),
+    "same id twice": (_said(_call("call_x"), _call("call_x")), _user(_result("call_x"), _result("call_x"))),
+    "illegal ids": (
+        _said(_call("functions.read:0"), _call("naïve id"), _call("i" * 80)),
+        _user(_result("functions.read:0"), _result("naïve id"), _result("i" * 80)),
+    ),
+    "illegal name": (_said(_call("call_10", "files.read all")), _user(_result("call_10"))),
+    "unknown tool": (_said(_call("call_11", "ghost")), _user(_result("call_11"))),
+    "another unknown tool": (_said(_call("call_12", "apparition")), _user(_result("call_12"))),
+    "web search": (_said(_call("call_13", "web_search")), _user(_result("call_13"))),
+    "free text": (_said(_call("call_14", "patch", "*** Begin", form="text")), _user(_result("call_14"))),
+    "no JSON": (_said(_call("call_15", arguments="{broken")), _user(_result("call_15"))),
+    "missing result": (_said(_call("call_16")), _user(Text("never mind"))),
+    "orphan result": (_said(Text("yes")), _user(_result("nobody"), Text("look"))),
+    "empty result": (_said(_call("call_17")), _user(ToolResult("call_17"))),
+    "system after results": (_said(_call("call_18")), _user(_result("call_18")), SYSTEM),
+    "system before a question": (_said(Text("yes")), SYSTEM, _user(Text("go on"))),
+    "system alone": (_said(Text("yes")), SYSTEM),
+    "system between call and result": (_said(_call("call_19")), SYSTEM, _user(_result("call_19"))),
+    "answer after its calls": (_said(_call("call_20")), _said(Text("I read it")), _user(_result("call_20"))),
+    "sealed call": (_said(_call("call_21", seal=Seal("gemini", "c2VhbA=="))), _user(_result("call_21"))),
+    "document": (
+        _said(Text("send it")),
+        _user(Media("document", "application/pdf", "base64", PNG, "a report.pdf"), Text("there")),
+    ),
+    **{
+        f"thought of {family}": (_said(thought, _call(f"call_{family}")), _user(_result(f"call_{family}")))
+        for family, thought in REASONED.items()
+    },
+}
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}}
+READ, WRITE = ToolSpec("read", "Reads.", SCHEMA), ToolSpec("write", "", SCHEMA, Cache())
+TOOLS: tuple[tuple[ToolSpec, ...], ...] = (
+    (),
+    (READ, WRITE),
+    (READ, WRITE, ToolSpec("files.read all", "x" * 12_000, SCHEMA), ToolSpec("web_search", "Searches.", SCHEMA)),
+    (ToolSpec("patch", "Patches."), ToolSpec("a", "A", SCHEMA), ToolSpec("b", "B", SCHEMA), WRITE, READ),
+)
+THINKING = (
+    Thinking(),
+    Thinking("off"),
+    Thinking("on", budget=2048),
+    Thinking("on"),
+    Thinking("adaptive"),
+    Thinking("adaptive", "high"),
+    Thinking(effort="low"),
+)
+CHOICES = (ToolChoice(), ToolChoice("any"), ToolChoice("none"), ToolChoice("auto", parallel=False))
+OPENINGS: tuple[tuple[Message, ...], ...] = (
+    (_user(Text("hello")),),
+    (_user(_text("hello", mark=True), IMAGE),),
+    (_user(Text("hello")), SYSTEM),
+    (_said(Text("Welcome.")), _user(Text("hello"))),
+    (_user(_result("call_0", Text("from before"))),),
+)
+
+
+@st.composite
+def agents(draw: st.DrawFn) -> tuple[Conversation, Conversation]:
+    """A conversation of an agent, and the same one exchange later."""
+    names = draw(st.lists(st.sampled_from(sorted(EXCHANGES)), max_size=3))
+    more = EXCHANGES[draw(st.sampled_from(sorted(EXCHANGES)))]
+    tools = draw(st.sampled_from(TOOLS))
+    asked = Conversation(
+        "model",
+        (*draw(st.sampled_from(OPENINGS)), *[message for name in names for message in EXCHANGES[name]]),
+        draw(st.sampled_from(((), (_text("Be brief.", mark=True),), (Text("Be brief."), Text("Be kind."))))),
+        tools,
+        draw(st.sampled_from(CHOICES)) if tools else ToolChoice(),
+        thinking=draw(st.sampled_from(THINKING)),
+        max_tokens=draw(st.sampled_from((None, 64, 8000))),
+        stream=draw(st.booleans()),
+        user=draw(st.sampled_from(("", "user-1"))),
+    )
+    return _placed(asked), _placed(structs.replace(asked, messages=(*asked.messages, *more)))
+
+
+@every_target
+@given(client=st.sampled_from(CLIENTS).map(registry.get), pair=agents())
+def test_the_bytes_are_a_prefix(target: str, client: Dialect, pair: Pair) -> None:
+    """Without marks, what is sent begins with what was sent before, up to the end of the history."""
+    earlier, later = map(_without_marks, pair)
+    upstream, model = target_of(target)
+    short, long = planned(client, upstream, model, earlier), planned(client, upstream, model, later)
+    if (
+        short is None
+        or long is None
+        or short.sent.tools != long.sent.tools
+        or short.sent.thinking != long.sent.thinking
+    ):
+        return  # the law above tells when these may differ
+    first, second = short.request().body, long.request().body
+    if upstream.name == "kiro":  # the current message becomes history, and leaves its tools
+        first = first[: first.index(b'"currentMessage":')].removesuffix(b"],").removesuffix(b'"history":[')
+    else:
+        first = first.removesuffix(b"]}")
+    assert second.startswith(first)
+
+
+def _without_marks(conversation: Conversation) -> Conversation:
+    def bare(node: Any) -> Any:
+        return node if isinstance(node, Reasoning) else structs.replace(node, cache=None)
+
+    return structs.replace(
+        conversation,
+        system=tuple(map(bare, conversation.system)),
+        tools=tuple(map(bare, conversation.tools)),
+        messages=tuple(
+            structs.replace(message, blocks=tuple(map(bare, message.blocks))) for message in conversation.messages
+        ),
+    )
+
+
+def _placed(conversation: Conversation) -> Conversation:
+    return strategies.placed(canonical(conversation))
+
+
+conversations = st.one_of(agents(), agents(), agents(), strategies.conversations_that_go_on())
+Pair: TypeAlias = tuple[Conversation, Conversation]
+
+
+@every_target
+@given(client=st.sampled_from(CLIENTS).map(registry.get), pair=conversations)
+def test_the_prefix_holds(target: str, client: Dialect, pair: Pair) -> None:
+    hold(client, target, *pair)
+
+
+@every_client
+@given(target=st.sampled_from(sorted(TARGETS)), pair=conversations)
+def test_the_prefix_holds_for_what_a_client_can_say(client: str, target: str, pair: Pair) -> None:
+    """The same through the client's own wire form, so that its reader, and the ids it makes up, are part of the law."""
+    dialect = registry.get(client)
+    earlier, later = [_as_told_by(dialect, each) for each in pair]
+    if earlier is not None and later is not None and _asks_alike(earlier, later):
+        hold(dialect, target, earlier, later)
+
+
+def _asks_alike(earlier: Conversation, later: Conversation) -> bool:
+    """Whether the client says all but its messages as before: what it changes itself is its own."""
+    return structs.replace(earlier, messages=()) == structs.replace(later, messages=())
+
+
+def _as_told_by(client: Dialect, asked: Conversation) -> Conversation | None:
+    made = planned(client, client, asked.model, asked)
+    if made is None:
+        return None
+    call = client.binding.match(client.binding.wrap(made.call()))
+    assert call is not None
+    return client.codec.parse_request(call)
+
+
+@every_target
+@every_client
+def test_the_law_is_about_most_conversations(client: str, target: str) -> None:
+    """A law that is only tried on what targets refuse holds for nothing."""
+    tried = [
+        hold(registry.get(client), target, *_one_exchange(name)) for name in sorted(EXCHANGES) if "image" not in name
+    ]
+    assert tried.count(True) > len(tried) * 2 // 3
+
+
+def _one_exchange(name: str) -> Pair:
+    asked = Conversation("model", OPENINGS[0], (Text("Be brief."),), TOOLS[1])
+    return _placed(asked), _placed(structs.replace(asked, messages=(*asked.messages, *EXCHANGES[name])))
+
+
+@every_target
+@every_client
+def test_a_tool_that_joins_at_the_end_leaves_all_before_it_as_it_was(client: str, target: str) -> None:
+    """Aliases and schemas depend on the tool alone, not on the others."""
+    upstream, model = target_of(target)
+    asked = Conversation("model", OPENINGS[0], (Text("Be brief."),), TOOLS[1])
+    more = structs.replace(asked, tools=(*TOOLS[1], ToolSpec("files.read all", "Reads all.", SCHEMA)))
+    first, second = (plan(registry.get(client), upstream, each, model=model) for each in (asked, more))
+    before, after = Rendered(first), Rendered(second)
+    assert after.tools[: len(before.tools)] == before.tools
+    if target != "kiro few tools":  # there the third is left out, and the system text says so
+        assert (after.history, after.current, after.rest) == (before.history, before.current, before.rest)

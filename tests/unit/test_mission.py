@@ -1,0 +1,64 @@
+"""docs/mission.md stays true: every test that it names exists, and every requirement of the documents has its row."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import dragoman
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "mission.md").read_text(encoding="utf-8")
+LINES = [line for line in PAGE.splitlines() if re.match(r"\| (?:AC|TS|00\d\.)\d", line)]
+ROWS = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in LINES]
+NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py(?:::\w+)+)`", PAGE)))
+
+SCENARIOS = ("1.1 1.2 1.3", "2.1 2.2 2.3", "3.1 3.2 3.3", "4.1 4.2 4.3 4.4", "5.1 5.2")
+NUMBERED = {"000": 12, "001": 26, "002": 35, "003": 11, "004": 16}  # requirements that have no id of their own
+IDS = [
+    *[f"AC{number}" for number in range(1, 5)],
+    *[f"TS{number}" for each in SCENARIOS for number in each.split()],
+    *[f"{document}.{number}" for document, count in NUMBERED.items() for number in range(1, count + 1)],
+]
+
+
+def test_every_requirement_has_its_row_and_every_row_a_test() -> None:
+    assert [row[0] for row in ROWS] == IDS
+    assert {len(row) for row in ROWS} == {4}, "id, requirement, test, difference"
+    assert [row[0] for row in ROWS if not re.search(r"`tests/|TODO-L\d", row[2])] == []
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_test_that_the_page_names_exists(name: str) -> None:
+    path, *parts = name.split("::")
+    nodes: list[ast.stmt] = ast.parse((ROOT / path).read_text(encoding="utf-8")).body
+    for part in parts:
+        [found] = [node for node in nodes if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == part]
+        nodes = found.body
+
+
+# --- requirements that no other test shows alone
+
+
+def to_kiro(content: object, **more: object) -> dragoman.Translated:
+    asked = {"model": "claude-sonnet-4.5", "messages": [{"role": "user", "content": content}], **more}
+    return dragoman.translate_request(asked, source="anthropic", target="kiro")
+
+
+def test_002_max_tokens_and_stream_are_not_sent_to_kiro() -> None:
+    whole, streamed = to_kiro("hi", max_tokens=9, stream=False), to_kiro("hi", max_tokens=9, stream=True)
+    assert whole.raw == streamed.raw
+    assert b"max" not in whole.raw and b"stream" not in whole.raw
+    assert {"kiro.max_tokens", "kiro.stream"} <= {note.rule for note in whole.notes}
+
+
+def test_002_an_image_becomes_an_entry_of_images() -> None:
+    data = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+    sent = to_kiro([{"type": "text", "text": "look"}, image], max_tokens=9).body
+    turn = sent["conversationState"]["currentMessage"]["userInputMessage"]
+    assert turn["images"] == [{"format": "png", "source": {"bytes": data}}]
+    assert turn["content"] == "look"
