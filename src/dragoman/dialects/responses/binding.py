@@ -18,6 +18,7 @@ from dragoman.wire.sse import SseDecoder, comment, encode_sse
 
 _PATH = "/responses"
 _COUNT = "/responses/input_tokens"
+_UPGRADE_REQUIRED = 426
 _JSON = ("content-type", "application/json")
 # What has a bearing on the count; the endpoint knows no other field.
 _COUNTED = frozenset(
@@ -75,6 +76,8 @@ class ResponsesBinding(Struct, frozen=True):
         headers = [_JSON]
         if fault.retry_after is not None:
             headers.append(("retry-after", str(max(0, math.ceil(fault.retry_after)))))
+        if fault.status == _UPGRADE_REQUIRED:
+            headers.append(("upgrade", "HTTP/1.1"))  # RFC 9110: a 426 names the protocol that is served
         return HttpResponse(status_of(fault), tuple(headers), body)
 
 
