@@ -52,6 +52,7 @@ class Fault(Struct, frozen=True):
     retry_after: float | None = None
     at: str = ""
     code: str = ""  # the upstream's own error type or code, kept so that its own family can repeat it
+    details: str = ""  # an error's further fields as JSON text, which clients of its family act on
 
 
 class DragomanError(Exception):

@@ -49,12 +49,13 @@ class DropForeign:
 
     def __init__(self, client: Capabilities, client_family: str, upstream: Capabilities, upstream_family: str) -> None:
         self._carried = carried(client_family, client, upstream)
+        self._same_files = client.files == upstream.files
         self._upstream = upstream
         self._family = upstream_family
         self._back = partial(_Answer, client, client_family, carried(upstream_family, upstream, client))
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        fitted = _Request(self._upstream, self._family, self._carried, notes).fit(conversation)
+        fitted = _Request(self._upstream, self._family, self._carried, notes, self._same_files).fit(conversation)
         return (conversation if fitted == conversation else fitted), self._back
 
 
@@ -85,8 +86,11 @@ def _is_plain_text(block: Block) -> bool:
 
 
 class _Request:
-    def __init__(self, target: Capabilities, family: str, fields: Carried, notes: Notes) -> None:
+    def __init__(
+        self, target: Capabilities, family: str, fields: Carried, notes: Notes, same_files: bool = True
+    ) -> None:
         self._target = target
+        self._same_files = same_files
         self._family = family
         self._carried = fields
         self._notes = notes
@@ -243,6 +247,8 @@ class _Request:
         if role not in self._target.media_roles and not self._at_home:  # there the service itself may say so
             return False
         types = self._target.media_types.get(block.kind)
+        if block.how == "file" and not self._same_files:  # an id means nothing to another service
+            return False
         return (block.kind, block.how) in self._target.media and (
             block.how != "base64" or types is None or block.mime in types
         )

@@ -75,6 +75,21 @@ class Thinking(Struct, frozen=True):
     show: bool | None = None  # None: as the target does by itself
 
 
+class Held(Struct, frozen=True):
+    """Something a request only names because the client's service holds it: earlier turns, a template, a job.
+
+    Only a service that `takes` it in its capabilities can find it; the rest of the fields say so to the client.
+    """
+
+    name: str  # the field of the request, or the type of the item, that names it
+    at: str
+    why: str  # why another service cannot have it, and what to send instead
+    turns: bool = False  # it holds earlier turns: a result may answer a call that the request does not show
+    job: bool = False  # it asks for work that goes on without the client: asking twice does it twice
+    code: str = ""  # of the error
+    details: str = ""  # of the error, as JSON text
+
+
 class Conversation(Node, frozen=True, dict=True, gc=True):
     model: str
     messages: tuple[Message, ...]
@@ -91,6 +106,17 @@ class Conversation(Node, frozen=True, dict=True, gc=True):
     previous: str | None = None
     user: str = ""  # who asks, for the upstream's abuse checks
     hints: Extra | None = None  # request headers that matter to one family
+    held: tuple[Held, ...] = ()  # what the client's service holds of this request
+
+    @property
+    def continues(self) -> bool:
+        """Whether earlier turns are held by the service."""
+        return any(each.turns for each in self.held)
+
+    @property
+    def is_job(self) -> bool:
+        """Whether asking twice starts two jobs."""
+        return any(each.job for each in self.held)
 
     @cached_property
     def inventory(self) -> Inventory:

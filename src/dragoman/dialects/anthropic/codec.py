@@ -29,11 +29,13 @@ class AnthropicCodec(Struct, frozen=True):
     """Anthropic Messages.
 
     The settings: `default_max_tokens` is what a request gets that sets no limit, since this dialect demands one;
-    `signed_thinking = false` is for compatible services that sign no thinking and still want it back.
+    `signed_thinking = false` is for compatible services that sign no thinking and still want it back;
+    `threads = false` for those that keep no message threads.
     """
 
     default_max_tokens: int = 8192
     signed_thinking: bool = True
+    threads: bool = True
 
     @property
     def family(self) -> str:
@@ -71,6 +73,8 @@ class AnthropicCodec(Struct, frozen=True):
             least_budget=rules.LEAST_BUDGET,
             thinking_show=True,
             user=True,
+            holds=frozenset({"thread"}) if self.threads else frozenset(),
+            files=FAMILY,
             max_tokens=self.default_max_tokens,
             zero_tokens=True,
         )

@@ -32,7 +32,7 @@ from dragoman.dialects.base import Call
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Opaque, Text, ToolCall, Where
 from dragoman.model.canonical import canonical
-from dragoman.model.conversation import Conversation, Message, Output, Role, Thinking, ToolChoice, ToolSpec
+from dragoman.model.conversation import Conversation, Held, Message, Output, Role, Thinking, ToolChoice, ToolSpec
 from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -47,6 +47,7 @@ _THINKING_TYPES = {mode: name for name, mode in _THINKING.items()}
 _DISPLAYS = {"summarized": True, "omitted": False}
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 MESSAGES = Where("messages")
+_NO_THREADS = "this upstream keeps no message threads; send the whole conversation in `messages`, without `thread`"
 _PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 
 # --- reading
@@ -86,9 +87,20 @@ def conversation_of(call: Call, messages: tuple[Message, ...] | None = None, *, 
         stream=call.stream,
         user=user,
         hints=Extra(FAMILY, {**call.hints}) if call.hints else None,
+        held=_held(fields.peek("thread")),
         extra=extra_of({**to_keep(fields.rest()), **kept}),
     )
     return canonical(conversation, tidy=messages if tidy else ())
+
+
+def _held(thread: Json) -> tuple[Held, ...]:
+    """The thread that a request begins or continues. The error makes the SDKs send the whole history without one."""
+    if thread is None:
+        return ()
+    begins = isinstance(thread, dict) and thread.get("type") == "create"
+    code = "thread_unsupported_request"
+    details = json_text({"error_code": code, "unsupported": ["thread"]}, "thread", MalformedRequest)
+    return (Held("thread", "thread", _NO_THREADS, turns=not begins, code=code, details=details),)
 
 
 def _keep(kept: dict[str, Json], name: str, fields: Fields | None) -> None:

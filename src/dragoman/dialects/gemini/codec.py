@@ -64,6 +64,8 @@ class GeminiCodec(Struct, frozen=True):
             thinking=frozenset({"default", "off", "on", "adaptive"}),
             budgets=True,
             thinking_show=True,
+            holds=frozenset({"cachedContent"}),
+            files=FAMILY,
             stop_limit=rules.MOST_STOPS,
         )
 

@@ -64,6 +64,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
             efforts=EFFORTS,
             thinking=frozenset({"default", "off"}),
             user=True,
+            files="openai",
             options={name: name for name in self.options},
             option_needs={"metadata": "store"},
             stop_limit=4,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import structs
 
 from dragoman.dialects.base import Call
+from dragoman.dialects.responses.held import held_by_service, references, without
 from dragoman.dialects.responses.items import INSTRUCTIONS, ItemParser, render_items
 from dragoman.dialects.responses.nodes import JsonObject, extra_of, object_of, own_fields, required, wire_fields
 from dragoman.dialects.responses.tools import (
@@ -19,7 +20,7 @@ from dragoman.dialects.responses.tools import (
     with_added,
 )
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import Text, Where
+from dragoman.model.blocks import Block, Text, Where
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message, Output, Thinking
 from dragoman.model.naming import to_keep
@@ -50,8 +51,9 @@ def parse_request(call: Call) -> Conversation:
         max_tokens=_max_tokens(fields),
         knobs=_knobs(fields),
         stream=call.stream,
-        previous=_previous(fields, kept),
+        previous=_previous(fields),
         user=_user(fields, kept),
+        held=held_by_service(fields, messages),
     )
     kept |= to_keep({name: value for name, value in fields.rest().items() if value is not None})
     conversation = canonical(structs.replace(conversation, extra=extra_of(kept)))
@@ -82,19 +84,12 @@ def _user(fields: Fields, kept: JsonObject) -> str:
     return ""
 
 
-def _previous(fields: Fields, kept: JsonObject) -> str | None:
-    """What the request goes on from: an earlier response, or a conversation that the service keeps."""
+def _previous(fields: Fields) -> str | None:
+    """The earlier response that the request goes on from."""
     if fields.peek("previous_response_id") is not None:
         return required(fields, "previous_response_id")
     fields.any("previous_response_id")
-    given = fields.any("conversation")
-    if given is None:
-        return None
-    kept["~previous"] = "conversation"
-    if isinstance(given, str) and given:
-        return given
-    inner = Fields(given, "conversation")
-    return required(inner, "id")
+    return None
 
 
 def _thinking(fields: Fields, kept: JsonObject) -> Thinking:
@@ -156,8 +151,23 @@ def continued(earlier: Conversation, now: Conversation) -> Conversation:
     # The earlier system texts stand before the first turn again, each in the message it came in.
     offered = with_added([tool for tool in now.tools if not is_added(tool)], messages)
     tools, messages = told_apart(offered, messages)
-    joined = canonical(structs.replace(now, system=said, messages=messages, tools=tools, previous=None))
+    held = without(now.held, "previous_response_id")
+    joined = canonical(structs.replace(now, system=said, messages=messages, tools=tools, previous=None, held=held))
     return structs.replace(joined, system=(*instructions, *joined.system))
+
+
+def resolved(asked: Conversation, find: Callable[[str], Sequence[Block] | None]) -> Conversation:
+    """The same with the items that `find` knows in place of the references to them."""
+    known = {at: blocks for at, item_id in references(asked.messages) if (blocks := find(item_id)) is not None}
+    if not known:
+        return asked
+    messages = tuple(structs.replace(each, blocks=_replaced(each.blocks, known)) for each in asked.messages)
+    held = tuple(each for each in asked.held if each.at not in known)
+    return canonical(structs.replace(asked, messages=messages, held=held))
+
+
+def _replaced(blocks: Sequence[Block], known: Mapping[str, Sequence[Block]]) -> tuple[Block, ...]:
+    return tuple(each for block in blocks for each in known.get(block.at.path, (block,)))
 
 
 def _instructs(text: Text) -> bool:
@@ -181,7 +191,7 @@ def render_request(conversation: Conversation) -> Call:
     body |= render_choice(conversation)
     body |= render_settings(conversation)
     if conversation.previous is not None:
-        body[str(own_fields(conversation.extra).get("~previous", "previous_response_id"))] = conversation.previous
+        body["previous_response_id"] = conversation.previous
     return Call("generate", conversation.model, conversation.stream, {**wire_fields(conversation.extra), **body})
 
 
