@@ -9,7 +9,8 @@ import pytest
 
 import dragoman
 import dragoman.dialects as registry
-from dragoman.errors import MalformedRequest, Unrepresentable
+from dragoman.dialects.base import REAL_WORLD
+from dragoman.errors import MalformedRequest, Unrepresentable, UpstreamFault
 from dragoman.model.blocks import ToolResult
 from dragoman.model.conversation import Conversation
 from dragoman.translate import Plan, Settings, plan
@@ -50,6 +51,11 @@ BEGUN: dict[str, tuple[str, dict[str, Any], str]] = {  # no earlier turn, and st
         "anthropic",
         {**anthropic(thread={"type": "create"}), "messages": [{"role": "user", "content": "x"}]},
         "thread",
+    ),
+    "prompt of Bedrock": (
+        "bedrock",
+        {"messages": [{"role": "user", "content": [{"text": "x"}]}], "promptVariables": {"a": {"text": "b"}}},
+        "promptVariables",
     ),
     "background": ("responses", {"model": "m", "input": "x", "background": True}, "background"),
     "template": ("responses", {"model": "m", "prompt": {"id": "pmpt_1"}}, "prompt"),
@@ -161,8 +167,20 @@ def test_a_conversation_that_names_nothing_is_malformed(conversation: Any) -> No
 def test_l2_l15_the_library_keeps_nothing_and_says_so(title: str) -> None:
     source, body, place = {**HELD, **BEGUN}[title]
     with pytest.raises(Unrepresentable) as refused:
-        dragoman.translate_request(body, source=source, target="bedrock")
+        dragoman.translate_request(body, source=source, target="kiro")
     assert refused.value.at == place
+
+
+@pytest.mark.parametrize("status", ["queued", "in_progress"])
+def test_l15_an_unfinished_response_is_an_answer_only_where_a_job_was_asked_for(status: str) -> None:
+    codec = registry.get("responses").codec
+    body = {"id": "resp_1", "object": "response", "status": status, "model": "m", "output": [], "background": True}
+    job, other = (read("responses", {"model": "m", "input": "x", **more}) for more in ({"background": True}, {}))
+    reply = codec.parse_reply(json.dumps(body).encode(), job)
+    told = json.loads(codec.render_reply(reply, job, REAL_WORLD))
+    assert (told["id"], told["status"], told["background"], told["usage"]) == ("resp_1", status, True, None)
+    with pytest.raises(UpstreamFault, match=status):
+        codec.parse_reply(json.dumps(body).encode(), other)
 
 
 # --- files that the client's service holds
@@ -198,3 +216,35 @@ def test_l2_a_file_id_never_goes_to_another_service(source: str, target: str) ->
     made = planned(name, target, with_file(name, part, last=False))
     assert [note.action for note in made.notes if note.rule == "media.replaced"] == ["dropped"]
     assert b"file-1" not in (body := registry.get(target).binding.wrap(made.call()).body) and b"file_1" not in body
+
+
+ADDRESSES = {
+    "gemini": ("gs://b/x.png", "https://generativelanguage.googleapis.com/v1beta/files/1"),
+    "bedrock": ("s3://b/x.png",),
+}
+
+
+def with_address(source: str, address: str) -> dict[str, Any]:
+    if source == "gemini":
+        part: Any = {"fileData": {"fileUri": address, "mimeType": "image/png"}}
+        return {"model": "m", "contents": [{"role": "user", "parts": [part]}]}
+    part = {"image": {"format": "png", "source": {"s3Location": {"uri": address}}}}
+    return {"modelId": "anthropic.claude-sonnet-4-5-20250929-v1:0", "messages": [{"role": "user", "content": [part]}]}
+
+
+@pytest.mark.parametrize("target", NAMES)
+@pytest.mark.parametrize("source", ADDRESSES)
+def test_l2_an_address_that_only_the_clients_service_can_read_never_goes_elsewhere(source: str, target: str) -> None:
+    for address in ADDRESSES[source]:
+        body = with_address(source, address)
+        if target == source:
+            assert not planned(source, target, body).notes
+            continue
+        with pytest.raises(Unrepresentable):
+            planned(source, target, body)
+
+
+def test_an_address_of_the_targets_own_service_passes() -> None:
+    image: Any = {"type": "image_url", "image_url": {"url": "gs://b/x.png"}}
+    body = {"model": "m", "messages": [{"role": "user", "content": [image]}]}
+    assert b"gs://b/x.png" in registry.get("gemini").binding.wrap(planned("openai", "gemini", body).call()).body

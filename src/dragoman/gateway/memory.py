@@ -191,7 +191,7 @@ class Memory:
 
 def owner_of(request: HttpRequest) -> str:
     """Whose answers they are: one key's clients never see another's."""
-    key = next((value for name in _KEYS if (value := request.header(name))), "")
+    key = next((value for name in _KEYS if (value := request.header(name))), "").rpartition(" ")[2]  # without "Bearer"
     return sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
 
 

@@ -66,6 +66,7 @@ class GeminiCodec(Struct, frozen=True):
             thinking_show=True,
             holds=frozenset({"cachedContent"}),
             files=FAMILY,
+            addresses=("gs://", "https://generativelanguage.googleapis.com/"),
             stop_limit=rules.MOST_STOPS,
         )
 
