@@ -111,10 +111,11 @@ def _none(_kind: type[Delta], _key: int) -> None:
 class Progress:
     """How far an answer has come: whether it has begun to say something, and its counts and stop so far."""
 
-    __slots__ = ("begun", "stop", "usage")
+    __slots__ = ("begun", "id", "stop", "usage")
 
     def __init__(self) -> None:
         self.begun = False  # something came that a second try would say again
+        self.id = ""  # the answer's own
         self.usage: Usage | None = None
         self.stop: Stop | None = None
 
@@ -125,6 +126,8 @@ class Progress:
                 self.begun = True
             elif isinstance(event, Started | UsageReported):
                 self.usage = event.usage or self.usage
+                if isinstance(event, Started):
+                    self.id = event.id
             elif isinstance(event, Stopped):
                 self.begun, self.stop = True, self.stop or event.stop
 

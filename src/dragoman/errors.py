@@ -54,6 +54,7 @@ class Fault(Struct, frozen=True):
     code: str = ""  # the upstream's own error type or code, kept so that its own family can repeat it
     violation: bool = False  # the upstream broke its own dialect
     final: bool = False  # the answer came to its end: to ask again is to buy it again
+    details: str = ""  # an error's further fields as JSON text, which clients of its family act on
 
 
 class DragomanError(Exception):

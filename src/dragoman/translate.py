@@ -63,6 +63,7 @@ _Maker: TypeAlias = Callable[[Pair], Filter | None]
 _NO_QUESTION = "there is nothing in it to be answered"
 
 ORDER: tuple[_Maker, ...] = (
+    lambda pair: filters.RefuseHeld(pair.upstream.holds if pair.client_family == pair.upstream_family else frozenset()),
     lambda pair: None if pair.client.interleaves else filters.SerializeBlocks(calls_end=pair.upstream.calls_end),
     lambda pair: filters.SettleStop(pauses=pair.client.pauses or pair.client_family == pair.upstream_family),
     lambda _: filters.TellShapes(),
@@ -152,7 +153,7 @@ def plan(
 ) -> Plan:
     """Fit what a client asked to an upstream. Raises Unrepresentable for what it cannot be told (D9)."""
     said = bool(asked.messages or asked.system)
-    if not said and asked.extra is not None and client.codec.family != upstream.codec.family:
+    if not said and not asked.held and asked.extra is not None and client.codec.family != upstream.codec.family:
         raise Unrepresentable(_NO_QUESTION, at="messages")  # it stands in a field that only its family knows
     settings = settings or Settings()
     notes = Notes(refuse=settings.losses == "refuse")

@@ -114,10 +114,10 @@ def test_at_home_the_previous_response_is_the_upstreams_affair(
     assert sent["previous_response_id"] == "resp_theirs"
 
 
-def test_endpoints_around_stored_responses_are_refused_in_the_dialects_words(client: openai.OpenAI) -> None:
+def test_endpoints_that_are_not_offered_are_refused_in_the_dialects_words(client: openai.OpenAI) -> None:
     for ask in (
-        lambda: client.responses.retrieve("resp_1"),
         lambda: client.responses.compact(model="to-openai", input="x"),
+        lambda: client.post("/responses/resp_1/rate", cast_to=object),
     ):
         with pytest.raises(openai.NotFoundError, match="not offered here"):
             ask()

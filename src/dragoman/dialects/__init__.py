@@ -50,9 +50,11 @@ def get(name: str) -> Dialect:
 def bedrock_invoke() -> Dialect:
     """Anthropic's language behind Bedrock's InvokeModel. Packages never import one another: they are joined here."""
     door = importlib.import_module("dragoman.dialects.bedrock.invoke")
+    codec = importlib.import_module("dragoman.dialects.anthropic").AnthropicCodec(threads=False)
     return structs.replace(
         get("anthropic"),
         name="bedrock.invoke",
+        codec=codec,
         binding=door.BINDING,
         counts=door.COUNTS,
         key_header="authorization",

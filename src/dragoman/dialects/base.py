@@ -22,7 +22,7 @@ from dragoman.wire.frame import Frame, FrameDecoder, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
 
-Operation: TypeAlias = Literal["generate", "count", "models"]
+Operation: TypeAlias = Literal["generate", "count", "models", "stored"]
 
 
 class Extent(list[Json]):
@@ -37,6 +37,9 @@ class Extent(list[Json]):
 
 class Call(Struct, frozen=True):
     """A request out of its envelope. `body` holds neither model nor stream; `hints` are headers that matter.
+
+    A `stored` call is about an answer that the service keeps: the `hints` are its `id`, the `action` (read, delete,
+    cancel, input_items) and the `query`. Only dialects with a `Stored` have such calls.
 
     `asked` is what it says if it was read with its envelope, in one go: then the body only shows its size.
     """
@@ -214,6 +217,19 @@ class Listing(Protocol):
     def list_of(self, entries: list[Json]) -> Json: ...
 
 
+class Stored(Protocol):
+    """Answers that the service keeps and gives again by their id, for dialects that have it."""
+
+    def render_deleted(self, answer_id: str) -> bytes:
+        """What a client is told when its answer is forgotten."""
+
+    def is_end(self, frame: Frame) -> bool:
+        """Whether this frame of a kept answer's stream is its last."""
+
+    def render_cut(self, fault: Fault) -> Payload:
+        """The last frame of a stream that broke off: the answer itself has not failed, and can be read again."""
+
+
 class Dialect(Struct, frozen=True):
     name: str
     codec: Codec
@@ -221,6 +237,7 @@ class Dialect(Struct, frozen=True):
     counts: Counts | None = None
     listing: Listing | None = None  # None: as OpenAI lists, which most clients can read
     key_header: str = "authorization"  # where its service wants a key: there as a bearer token, elsewhere alone
+    stored: Stored | None = None
     models: tuple[str, ...] = ()  # names that the service is known to have
     attribution: bool = False  # its service reads Claude Code's accounting line in the system prompt
 

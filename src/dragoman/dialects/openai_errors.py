@@ -42,6 +42,7 @@ KINDS: dict[str, Kind] = {
     "cyber_policy": "invalid",
     "previous_response_not_found": "invalid",
     "unknown_url": "not_found",
+    "response_not_found": "not_found",
     "timeout": "timeout",
     "timeout_error": "timeout",
     "server_error": "server",

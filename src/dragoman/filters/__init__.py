@@ -17,6 +17,7 @@ from dragoman.filters.object_arguments import ObjectArguments
 from dragoman.filters.pair_tools import PairTools
 from dragoman.filters.plain_results import PlainResults
 from dragoman.filters.raw_tools import RawTools
+from dragoman.filters.refuse_held import RefuseHeld
 from dragoman.filters.rename_tools import RenameTools
 from dragoman.filters.serialize_blocks import SerializeBlocks
 from dragoman.filters.settle_stop import SettleStop
@@ -40,6 +41,7 @@ __all__ = [
     "PairTools",
     "PlainResults",
     "RawTools",
+    "RefuseHeld",
     "RenameTools",
     "SerializeBlocks",
     "SettleStop",

@@ -52,12 +52,13 @@ class DropForeign:
 
     def __init__(self, client: Capabilities, client_family: str, upstream: Capabilities, upstream_family: str) -> None:
         self._carried = carried(client_family, client, upstream)
+        self._client = client
         self._upstream = upstream
         self._family = upstream_family
         self._back = partial(_Answer, client, client_family, carried(upstream_family, upstream, client))
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        fitted = _Request(self._upstream, self._family, self._carried, notes).fit(conversation)
+        fitted = _Request(self._upstream, self._family, self._carried, notes, self._client).fit(conversation)
         return (conversation if fitted == conversation else fitted), self._back
 
 
@@ -88,7 +89,8 @@ def _is_plain_text(block: Block) -> bool:
 
 
 class _Request:
-    def __init__(self, target: Capabilities, family: str, fields: Carried, notes: Notes) -> None:
+    def __init__(self, target: Capabilities, family: str, fields: Carried, notes: Notes, client: Capabilities) -> None:
+        self._client = client
         self._target = target
         self._family = family
         self._carried = fields
@@ -259,11 +261,20 @@ class _Request:
         if role not in self._target.media_roles and not self._at_home:  # there the service itself may say so
             return False
         types = self._target.media_types.get(block.kind)
+        if self._is_held(block):
+            return False
         if self._at_home and (block.kind, block.how) in self._target.home_media:
             return True
         return (block.kind, block.how) in self._target.media and (
             block.how != "base64" or types is None or block.mime in types
         )
+
+    def _is_held(self, block: Media) -> bool:
+        """Whether only the client's service can read it: its file by an id, or an address of its own."""
+        if block.how == "file":
+            return self._client.files != self._target.files
+        own = block.how == "url" and block.data.startswith(self._client.addresses)
+        return own and not block.data.startswith(self._target.addresses)
 
     def _tool(self, tool: ToolSpec | Opaque) -> ToolSpec | Opaque | None:
         if isinstance(tool, ToolSpec):

@@ -3,7 +3,8 @@
 A result answers the latest call of its id, wherever it stands, and is moved to the turn after that call. What the model
 says between its calls and their results belongs to the turn of the calls. Ids may be reused: each call's id is made
 unique, so that services which want unique ids get them. A trailing turn with calls is answered too, since services
-refuse it otherwise.
+refuse it otherwise. Where the service holds earlier turns, a result without a call in the request answers one of those
+and stays as it is.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class PairTools:
         if _paired(conversation, self._in_order):
             return conversation, None
         before = len(notes)
-        pairing = _Pairing(notes, self._in_order)
+        pairing = _Pairing(notes, self._in_order, continues=conversation.continues)
         for message in conversation.messages:
             pairing.read(message)
         messages = tuple(pairing.write())
@@ -80,9 +81,10 @@ class _Turn:
 
 
 class _Pairing:
-    def __init__(self, notes: Notes, in_order: bool) -> None:
+    def __init__(self, notes: Notes, in_order: bool, *, continues: bool) -> None:
         self._notes = notes
         self._in_order = in_order
+        self._continues = continues  # the service holds earlier turns, and calls in them
         self._turns: list[_Turn] = []
         self._numbers: dict[str, int] = {}  # the next number to try for an id that is used again
         self._taken: set[str] = set()
@@ -147,6 +149,8 @@ class _Pairing:
         if any((one.content, one.is_error) == (result.content, result.is_error) for one in given):
             self._notes.changed("tools.duplicate_result", result.at.path, "the same result twice; one stays")
             return ()
+        if self._continues and result.call_id not in self._given:
+            return (result,)
         if given:
             self._notes.changed("tools.duplicate_result", result.at.path, "its call has a result; this one became text")
         else:

@@ -48,8 +48,6 @@ class ToolsInHistory:
         self._family = family
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        for demand in conversation.demands:
-            raise Unrepresentable(demand.reason, at=demand.at)
         held = conversation.inventory
         nodes = (*held.others, *held.parts)
         messages = conversation.messages

@@ -24,7 +24,7 @@ import dragoman.dialects as registry
 from dragoman._version import __version__
 from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import ClientFault, DragomanError, Fault
-from dragoman.gateway.asgi import AsgiExchange, Receive, Scope, Send
+from dragoman.gateway.asgi import AsgiExchange, Receive, Scope, Send, refuse_websocket
 from dragoman.gateway.attempts import Desk
 from dragoman.gateway.auth import Gatekeeper
 from dragoman.gateway.backend import Fleet
@@ -34,7 +34,7 @@ from dragoman.gateway.cooldowns import CooldownFile
 from dragoman.gateway.door import Door
 from dragoman.gateway.exchange import Exchange, Gone
 from dragoman.gateway.explain import Ring
-from dragoman.gateway.guard import Guard
+from dragoman.gateway.guard import WEBSOCKET_OFFERED, Guard
 from dragoman.gateway.limits import Load, check_text
 from dragoman.gateway.meters import Meters, Moment
 from dragoman.gateway.observe import Journal, Level, Record
@@ -257,7 +257,8 @@ class Gateway:
             case "lifespan":
                 await self._lifespan(receive, send)
             case _:
-                await send({"type": "websocket.close", "code": 1000})
+                refusal = refusal_of(self._router.speaker(HttpRequest("GET", scope["path"])), WEBSOCKET_OFFERED)
+                await refuse_websocket(scope, send, refusal)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:

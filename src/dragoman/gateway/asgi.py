@@ -23,7 +23,7 @@ from dragoman.gateway.exchange import (
     header_value,
     too_large,
 )
-from dragoman.wire.http import Headers, HttpRequest
+from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 
 Message: TypeAlias = MutableMapping[str, Any]
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -179,3 +179,13 @@ def _head(scope: Scope) -> HttpRequest:
     root = scope.get("root_path", "")
     text = path.decode("latin-1").partition("?")[0].removeprefix(root)
     return HttpRequest(scope["method"], text or "/", scope.get("query_string", b"").decode("latin-1"), headers)
+
+
+async def refuse_websocket(scope: Scope, send: Send, refusal: HttpResponse) -> None:
+    """Answer a WebSocket offer with an HTTP refusal, where the server can send one; else close it (403)."""
+    if "websocket.http.response" not in scope.get("extensions", {}):
+        await send({"type": "websocket.close", "code": 1000})
+        return
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in refusal.headers]
+    await send({"type": "websocket.http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": refusal.body})

@@ -16,6 +16,7 @@ from msgspec import Struct, field, structs
 from dragoman.dialects.base import Dialect, Plain
 from dragoman.errors import (
     ClientFault,
+    ConnectFailed,
     DragomanError,
     Fault,
     MalformedRequest,
@@ -27,7 +28,8 @@ from dragoman.gateway.breaker import Resting, Ticket
 from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.explain import Ring, remembered
 from dragoman.gateway.familiar import Outline
-from dragoman.gateway.memory import Memory
+from dragoman.gateway.makers import Makers
+from dragoman.gateway.memory import Memory, owner_of
 from dragoman.gateway.meters import Meters
 from dragoman.gateway.observe import Journal, Record
 from dragoman.gateway.outlet import Pulse
@@ -36,7 +38,7 @@ from dragoman.model.conversation import Conversation
 from dragoman.model.notes import Note
 from dragoman.translate import Plan
 from dragoman.upstream.client import Reply
-from dragoman.upstream.credentials import Credential
+from dragoman.upstream.credentials import Credential, CredentialFault
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest, HttpResponse
 
@@ -44,6 +46,7 @@ _SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id", "s
 
 _FORGOTTEN = Conversation("", ())
 _MOST_VIOLATIONS = 2  # answers of one request that may break their own dialect: a violation is retried once
+_NOT_STARTED = frozenset({503, 529})  # statuses of a service that took no work
 
 
 class Desk(Struct, frozen=True):
@@ -55,6 +58,7 @@ class Desk(Struct, frozen=True):
     budget: Budget
     patience: Patience
     memory: Memory = field(default_factory=Memory)
+    makers: Makers = field(default_factory=Makers)
     pulse: Pulse = field(default_factory=Pulse)
 
 
@@ -69,10 +73,12 @@ class Delivery(Protocol):
     def left(self) -> float:
         """Seconds until the client will see something in any case."""
 
-    async def take(self, reply: Reply, made: Plan, begun: Callable[[], None]) -> Fault | None:
+    async def take(
+        self, reply: Reply, made: Plan, begun: Callable[[], None], named: Callable[[str], None]
+    ) -> Fault | None:
         """Deliver this answer; gives the fault that ended it after the client had seen something. Raises others.
 
-        `begun` is called once it says something.
+        `begun` is called once it says something, `named` with its id, if it has one.
         """
 
     def drop(self) -> None:
@@ -134,15 +140,23 @@ class Attempts:
                 return
             except DragomanError as error:
                 told = to_tell(told, error)
-                if delivery.seen or next_step(error) == "tell" or self._violations >= _MOST_VIOLATIONS:
+                if delivery.seen or next_step(error) == "tell" or self._may_run(error):
+                    break
+                if self._violations >= _MOST_VIOLATIONS:
                     break
         if told is not None:
             raise told
 
+    def _may_run(self, error: DragomanError) -> bool:
+        """Whether a job that was asked for may have started all the same: then asking again would start another."""
+        if not self.asked.is_job or isinstance(error, ConnectFailed | CredentialFault | ClientFault):
+            return False
+        return not (isinstance(error, Refused) and (error.fault.status < 500 or error.fault.status in _NOT_STARTED))
+
     async def _ask(self, backend: Backend, model: str, delivery: Delivery, *, last: bool) -> None:
         """Ask one target, with each of its credentials if need be, and again if that may help."""
         self._made = self.planned(backend, model)
-        credentials = backend.credentials(self.session(), model)
+        credentials = self._credentials(backend, model)
         told: DragomanError | None = None
         while True:
             try:
@@ -150,6 +164,8 @@ class Attempts:
                 return
             except DragomanError as error:
                 told = to_tell(told, error)
+                if self._may_run(error):
+                    raise told from None
                 if not delivery.seen:
                     delivery.drop()
                     if next_step(error) == "key" and len(credentials) > 1:
@@ -161,6 +177,14 @@ class Attempts:
                 await asyncio.sleep(wait)
                 if delivery.seen:
                     raise told from None
+
+    def _credentials(self, backend: Backend, model: str) -> list[Credential]:
+        """Those of the upstream, in the order to try: first the one that made the response which is continued."""
+        credentials = backend.credentials(self.session(), model)
+        made = self._desk.makers.find(self.asked.previous) if self.asked.previous else None
+        if made is None or made.upstream != backend.name:
+            return credentials
+        return sorted(credentials, key=lambda each: each.name != made.credential)
 
     def _wait(self, error: DragomanError, *, last: bool) -> float | None:
         """How long before the same is asked again; None if it is not."""
@@ -188,7 +212,7 @@ class Attempts:
                 await gate.wait()
             inside = True
             reply = await backend.open(self._request(backend), credential, self._waiting().sent)
-            fault = await delivery.take(reply, self._waiting(), self._begun)
+            fault = await delivery.take(reply, self._waiting(), self._begun, self._named(backend, credential))
             if fault is None:
                 backend.went_well(ticket)
             else:
@@ -203,6 +227,13 @@ class Attempts:
             if inside:
                 gate.leave()
             ticket.close()
+
+    def _named(self, backend: Backend, credential: Credential) -> Callable[[str], None]:
+        """What is called with the id of an answer that the upstream may keep: requests about it go there."""
+        if self._client.stored is None or backend.dialect.codec.family != self._client.codec.family:
+            return lambda _: None
+        made_by = (owner_of(self._exchange.request), backend.name, credential.name)
+        return lambda answer_id: self._desk.makers.remember(answer_id, *made_by)
 
     async def _failed(self, backend: Backend, ticket: Ticket, reply: Reply | None, error: DragomanError) -> None:
         if isinstance(error, Refused):

@@ -99,6 +99,9 @@ class Backend:
             ranked = [*self._credentials[turn:], *self._credentials[:turn]]
         return sorted(ranked, key=lambda each: self._breaker.ready(self.name, each.name, model))
 
+    def credential(self, name: str) -> Credential | None:
+        return next((each for each in self._credentials if each.name == name), None)
+
     async def settle(self) -> None:
         for credential in self._credentials:
             if isinstance(credential, Settling):
@@ -119,12 +122,13 @@ class Backend:
         and what the network does.
         """
         timeouts = self._timeouts_for(sent.model) if sent is not None else self._timeouts
-        reply = await self._send(await credential.sign(request), timeouts)
+        once = sent is not None and sent.is_job
+        reply = await self._send(await credential.sign(request), timeouts, fresh=once)
         if 200 <= reply.status < 300:
             return reply
         response = await self.read(reply)
         if reply.status in (401, 403) and await credential.refused(reply.status):
-            reply = await self._send(await credential.sign(request), timeouts)
+            reply = await self._send(await credential.sign(request), timeouts, fresh=once)
             if 200 <= reply.status < 300:
                 return reply
             response = await self.read(reply)
@@ -202,9 +206,9 @@ class Backend:
         patterns = self.upstream.long_thinking
         return self._long_timeouts if patterns and any(fits(each, model) for each in patterns) else self._timeouts
 
-    def _send(self, request: HttpRequest, timeouts: Timeouts) -> Awaitable[Reply]:
+    def _send(self, request: HttpRequest, timeouts: Timeouts, *, fresh: bool) -> Awaitable[Reply]:
         proxy = self.upstream.proxy.reveal() if self.upstream.proxy else None
-        return self._client.open(self._base_url, request, timeouts=timeouts, tls=self._tls, proxy=proxy)
+        return self._client.open(self._base_url, request, timeouts=timeouts, tls=self._tls, proxy=proxy, fresh=fresh)
 
     async def _fetch(self, base_url: str, request: HttpRequest) -> HttpResponse:
         """For credentials that ask a sign-in service, which may be behind the same proxy."""

@@ -26,6 +26,7 @@ _MOST_NAMES = 64  # spellings of our own names that are remembered
 
 TOO_MANY_HEADERS = Fault("invalid", "the request has too many or too long headers", 431)
 TOO_LONG_TARGET = Fault("invalid", "the request's address is too long", 414)
+WEBSOCKET_OFFERED = Fault("invalid", "WebSockets are not offered here: send POST /v1/responses over HTTP/1.1", 426)
 _OTHER_SITES = Fault("permission", "requests from web pages of other sites are not served", 403)
 
 
@@ -51,6 +52,7 @@ class Guard:
         return (
             _bad_line(request, target or request.path)
             or _bad_framing(said, version)
+            or _bad_upgrade(request, said)
             or self._bad_host(said.get("host"))
             or self._bad_origin(said)
         )
@@ -113,9 +115,17 @@ def _bad_framing(said: dict[str, str], version: str) -> Fault | None:
         return Fault("invalid", "a compressed body is not taken", 415)
     if said.get("expect", "100-continue").lower() != "100-continue":
         return Fault("invalid", "the only expectation met is 100-continue", 417)
-    if "upgrade" in said:
-        return Fault("invalid", "only HTTP/1.1 is spoken here: a client must not offer an upgrade", 400)
     return None
+
+
+def _bad_upgrade(request: HttpRequest, said: dict[str, str]) -> Fault | None:
+    """Codex offers a WebSocket for Responses first. Only a 426 makes it use HTTP at once: 400 ends it."""
+    if "upgrade" not in said:
+        return None
+    offered = {each.strip().lower() for each in said["upgrade"].split(",")}
+    if request.method == "GET" and request.path.rstrip("/").endswith("/responses") and "websocket" in offered:
+        return WEBSOCKET_OFFERED
+    return Fault("invalid", "only HTTP/1.1 is spoken here: a client must not offer an upgrade", 400)
 
 
 def _is_address(name: str) -> bool:

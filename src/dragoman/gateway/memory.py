@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import Dialect, Encoder, World
-from dragoman.errors import ClientFault, DragomanError, Fault
+from dragoman.errors import DragomanError
 from dragoman.model.assemble import fold
-from dragoman.model.blocks import Node, Where
+from dragoman.model.blocks import Block, Node, Where
 from dragoman.model.conversation import Conversation, Message, Reply
 from dragoman.model.events import Event, Events, Failed, Finished
 from dragoman.translate import Plan, Settings, plan
@@ -27,12 +27,14 @@ from dragoman.wire.frame import Payload
 from dragoman.wire.http import HttpRequest
 
 N = TypeVar("N", bound=Node)
+Told: TypeAlias = Callable[[str, Reply, bytes], None]  # an answer's id, what it says, and the response itself
 
 MOST = 1000  # answers
 MOST_BYTES = 64 * 1024 * 1024
 OLDEST = 6 * 3600.0  # seconds
 _KEYS = ("authorization", "x-api-key", "api-key")
 _WHERE = "previous_response_id"
+_NO_ITEMS: Mapping[str, Sequence[Block]] = {}
 
 
 class Continues(Protocol):
@@ -46,9 +48,20 @@ class Continues(Protocol):
     def continued(self, earlier: Conversation, now: Conversation) -> Conversation:
         """What is asked now, after what was said before, as one conversation."""
 
+    def resolved(self, asked: Conversation, find: Callable[[str], Sequence[Block] | None]) -> Conversation:
+        """The same with the items that `find` knows in place of the references to them."""
+
+    def response_in(self, data: bytes) -> bytes:
+        """The whole response that the last frame of a stream holds."""
+
+    def items_of(self, response: bytes) -> Mapping[str, Sequence[Block]]:
+        """What each output item of a response says, by the item's id."""
+
 
 class _Kept(Struct, frozen=True, gc=False):
     said: Conversation
+    response: bytes  # as the client was told it; empty if unknown
+    items: Mapping[str, Sequence[Block]]
     size: int
     until: float
 
@@ -66,6 +79,7 @@ class Memory:
     ) -> None:
         self._most, self._most_bytes, self._oldest, self._now = most, most_bytes, oldest, now
         self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+        self._items: dict[tuple[str, str], tuple[str, str]] = {}  # owner and id of an item -> of its answer
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -76,12 +90,20 @@ class Memory:
         """Bytes that are kept, as JSON would count them."""
         return self._bytes
 
-    def keep(self, owner: str, answer_id: str, said: Conversation) -> None:
-        size = len(jsonio.encode(said))
-        self._forget((owner, answer_id))
+    def keep(
+        self,
+        owner: str,
+        answer_id: str,
+        said: Conversation,
+        response: bytes = b"",
+        items: Mapping[str, Sequence[Block]] = _NO_ITEMS,
+    ) -> None:
+        size = len(jsonio.encode(said)) + 2 * len(response)  # the items say most of the response again
+        self.forget(owner, answer_id)
         if size > self._most_bytes:
             return
-        self._kept[owner, answer_id] = _Kept(said, size, self._now() + self._oldest)
+        self._kept[owner, answer_id] = _Kept(said, response, items, size, self._now() + self._oldest)
+        self._items |= {(owner, item_id): (owner, answer_id) for item_id in items}
         self._bytes += size
         self._tidy()
 
@@ -89,6 +111,21 @@ class Memory:
         self._tidy()
         kept = self._kept.get((owner, answer_id))
         return None if kept is None else kept.said
+
+    def response(self, owner: str, answer_id: str) -> bytes | None:
+        """A kept answer as the client was told it; empty if only what it said is known, None if nothing is."""
+        self._tidy()
+        kept = self._kept.get((owner, answer_id))
+        return None if kept is None else kept.response
+
+    def item(self, owner: str, item_id: str) -> Sequence[Block] | None:
+        """What an output item of a kept answer says."""
+        self._tidy()
+        place = self._items.get((owner, item_id))
+        return None if place is None else [_earlier(block) for block in self._kept[place].items[item_id]]
+
+    def forget(self, owner: str, answer_id: str) -> None:
+        self._forget((owner, answer_id))
 
     def _tidy(self) -> None:
         now = self._now()
@@ -101,8 +138,12 @@ class Memory:
 
     def _forget(self, place: tuple[str, str]) -> None:
         kept = self._kept.pop(place, None)
-        if kept is not None:
-            self._bytes -= kept.size
+        if kept is None:
+            return
+        self._bytes -= kept.size
+        for item_id in kept.items:
+            if self._items.get((place[0], item_id)) == place:
+                del self._items[place[0], item_id]
 
     # --- for the gateway
 
@@ -117,41 +158,41 @@ class Memory:
         settings: Settings,
     ) -> Plan:
         """A plan in which what the client goes on from is told, and whose answer is kept. Raises ClientFault."""
+        if asked.is_job:  # a job is read again from the service that runs it, by the numbers of its own frames
+            settings = structs.replace(settings, repair=False, think_tags=False, raw_tools="off")
         if not hasattr(client.codec, "continued"):
             return plan(client, upstream, asked, model=model, settings=settings)
         codec = cast(Continues, client.codec)
         at_home = client.codec.family == upstream.codec.family
-        owner = _owner(request)
-        previous = asked.previous
-        if previous is not None:
-            earlier = self.recall(owner, previous)
-            if earlier is not None:
-                asked = codec.continued(earlier, asked)
-                settings = structs.replace(settings, repair=True)  # the client's own bytes say less
-            elif not at_home:
-                raise _unknown(previous)
+        owner = owner_of(request)
+        previous, given = asked.previous, asked
+        asked = codec.resolved(asked, lambda item_id: self.item(owner, item_id))
+        earlier = None if previous is None else self.recall(owner, previous)
+        if earlier is not None:
+            asked = codec.continued(earlier, asked)
+        if asked is not given:
+            settings = structs.replace(settings, repair=True)  # the client's own bytes say less
         made = plan(client, upstream, asked, model=model, settings=settings)
         if previous is not None:  # an answer tells it again
             made = structs.replace(made, asked=structs.replace(asked, previous=previous))
-        if (at_home and not settings.repair) or not codec.keeps(asked):
+        # What a service holds of this conversation is not known here, so an answer to it is not kept here either.
+        if (at_home and not settings.repair) or asked.held or not codec.keeps(asked):
             return made
-        heard = _Heard(codec, lambda answer_id, reply: self.keep(owner, answer_id, _said(asked, reply)))
-        return structs.replace(made, client=structs.replace(client, codec=heard))
+
+        def told(answer_id: str, reply: Reply, response: bytes) -> None:
+            try:
+                items = codec.items_of(response)
+            except DragomanError:  # an item that only its own service can read
+                items = _NO_ITEMS
+            self.keep(owner, answer_id, _said(asked, reply), response, items)
+
+        return structs.replace(made, client=structs.replace(client, codec=_Heard(codec, told)))
 
 
-def _owner(request: HttpRequest) -> str:
+def owner_of(request: HttpRequest) -> str:
     """Whose answers they are: one key's clients never see another's."""
-    key = next((value for name in _KEYS if (value := request.header(name))), "")
+    key = next((value for name in _KEYS if (value := request.header(name))), "").rpartition(" ")[2]  # without "Bearer"
     return sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _unknown(answer_id: str) -> ClientFault:
-    message = (
-        f"{_WHERE}: no response {answer_id!r} is known here. This gateway keeps the answers of other services for a"
-        " while, unless `store` is false. Send the whole conversation as `input` instead."
-    )
-    fault = Fault("invalid", message, 400, at=_WHERE, code="previous_response_not_found")
-    return ClientFault(message, fault=fault)
 
 
 def _said(asked: Conversation, reply: Reply) -> Conversation:
@@ -170,7 +211,7 @@ def _earlier(node: N) -> N:
 class _Heard:
     """A codec that is listened to as it tells the client its answer; in all else it is that codec."""
 
-    def __init__(self, codec: Any, told: Callable[[str, Reply], None]) -> None:
+    def __init__(self, codec: Any, told: Told) -> None:
         self._codec = codec
         self._told = told
 
@@ -180,12 +221,12 @@ class _Heard:
     def render_reply(self, reply: Reply, asked: Conversation, world: World) -> bytes:
         ids = _Ids(self._codec.answer_ids, reply.id)
         raw: bytes = self._codec.render_reply(reply, asked, ids.noted(world))
-        self._told(ids.given, reply)
+        self._told(ids.given, reply, raw)
         return raw
 
     def encoder(self, asked: Conversation, world: World) -> Encoder:
         ids = _Ids(self._codec.answer_ids, "")
-        return _HeardEncoder(self._codec.encoder(asked, ids.noted(world)), ids, self._told)
+        return _HeardEncoder(self._codec.encoder(asked, ids.noted(world)), ids, self._codec, self._told)
 
 
 class _Ids:
@@ -206,8 +247,8 @@ class _Ids:
 
 
 class _HeardEncoder:
-    def __init__(self, encoder: Encoder, ids: _Ids, told: Callable[[str, Reply], None]) -> None:
-        self._encoder, self._ids, self._told = encoder, ids, told
+    def __init__(self, encoder: Encoder, ids: _Ids, codec: Continues, told: Told) -> None:
+        self._encoder, self._ids, self._codec, self._told = encoder, ids, codec, told
         self._events: list[Event] = []
         self.ping = encoder.ping
 
@@ -215,14 +256,15 @@ class _HeardEncoder:
         return False  # only the words of other families are listened to
 
     def feed(self, events: Events) -> Iterable[Payload]:
-        payloads = self._encoder.feed(events)
+        payloads = list(self._encoder.feed(events))
         self._events += events
         if events and isinstance(events[-1], Finished):
             try:
                 reply = fold(self._events)
             except DragomanError:
                 return payloads
-            self._told(self._ids.given or reply.id, reply)
+            response = self._codec.response_in(payloads[-1].data) if payloads else b""
+            self._told(self._ids.given or reply.id, reply, response)
         elif events and isinstance(events[-1], Failed):
             self._events = []
         return payloads

@@ -47,10 +47,10 @@ class Redactor:
 
     def fault(self, fault: Fault) -> Fault:
         """What an upstream said of a request, which it may have quoted; the same one if there is nothing to mask."""
-        message, code = self.text(fault.message), self.text(fault.code)
-        if (message, code) == (fault.message, fault.code):
+        message, code, details = self.text(fault.message), self.text(fault.code), self.text(fault.details)
+        if (message, code, details) == (fault.message, fault.code, fault.details):
             return fault
-        return structs.replace(fault, message=message, code=code)
+        return structs.replace(fault, message=message, code=code, details=details)
 
     def tree(self, value: Json) -> Json:
         """A document without secrets; its keys are ours."""

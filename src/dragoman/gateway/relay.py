@@ -27,6 +27,7 @@ from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.limits import Share, check_conversation, check_tree
 from dragoman.gateway.observe import Record
 from dragoman.gateway.router import Matched
+from dragoman.gateway.stored import StoredAnswer
 from dragoman.gateway.streaming import Stream
 from dragoman.model.conversation import Conversation
 from dragoman.translate import Plan
@@ -57,6 +58,9 @@ class Relay:
                 return self._count()
             case "models":
                 return self._models()
+            case "stored":
+                request = (self._exchange, self._client, self._call, self._record)
+                return StoredAnswer(self._desk, self._fleet, *request).run()
 
     def read(self) -> Conversation:
         """All that is asked. Raises MalformedRequest, TooLarge."""
@@ -178,23 +182,25 @@ class Whole:
             self._share.take(size)
         self._size += size
 
-    async def take(self, reply: Reply, made: Plan, begun: Callable[[], None]) -> Fault | None:
+    async def take(
+        self, reply: Reply, made: Plan, begun: Callable[[], None], named: Callable[[str], None]
+    ) -> Fault | None:
         try:
             body = await reply.read(MOST_WHOLE, self._count)
         except TooLarge as error:  # not the client's fault
             raise BadFrame(str(error)).after_the_end() from None
         self._record.first()
         try:
-            self._told(reply, made, body)
+            self._told(reply, made, body, named)
         except UpstreamViolation as error:
             raise error.after_the_end() from None
         return None
 
-    def _told(self, reply: Reply, made: Plan, body: bytes) -> None:
+    def _told(self, reply: Reply, made: Plan, body: bytes, named: Callable[[str], None]) -> None:
         """Write the answer. Raises UpstreamViolation, UpstreamFault."""
         streams_only = made.upstream.codec.capabilities(made.sent.model).streams_only
         if made.verbatim and (streams_only or not is_event_stream(body)):
-            self._tap(made, body)
+            named(self._tap(made, body))
             kind = [field for field in reply.headers if field[0] == "content-type"]
             self.response = HttpResponse(200, (kind[0] if kind else _JSON,), body)
             return
@@ -203,22 +209,27 @@ class Whole:
         except RecursionError:
             raise BadFrame("the answer is nested too deeply") from None
         raw = made.client.codec.render_reply(told, made.asked, REAL_WORLD)
+        named(told.id)
         self._record.notes += notes
         self._record.usage = told.usage
         self._record.stop = told.choices[0].stop if told.choices else None
         self.response = HttpResponse(200, (_JSON,), raw)
 
-    def _tap(self, made: Plan, body: bytes) -> None:
-        """Read along, for the record. Raises BadFrame for what nobody can read: half an answer, somebody's web page."""
+    def _tap(self, made: Plan, body: bytes) -> str:
+        """Read along, for the record; gives the answer's id, if it can be read.
+
+        Raises BadFrame for what nobody can read: half an answer, somebody's web page.
+        """
         skim = getattr(made.upstream.codec, "skim_reply", None)
         if skim is not None and (seen := skim(body)) is not None:
             self._record.usage, self._record.stop = seen.usage, seen.stop
-            return
+            return ""
         try:
             told = made.upstream.codec.parse_reply(body, made.sent)
         except (DragomanError, RecursionError) as error:
             if isinstance(error, BadFrame | UpstreamFault) or _is_error(body):
                 raise
-            return
+            return ""
         self._record.usage = told.usage
         self._record.stop = told.choices[0].stop if told.choices else None
+        return told.id

@@ -39,8 +39,10 @@ class Stream:
         "_begun",
         "_client",
         "_exchange",
+        "_is_job",
         "_journal",
         "_made",
+        "_named",
         "_outlet",
         "_record",
         "_reply",
@@ -63,6 +65,8 @@ class Stream:
         self._answer: Telling | None = None
         self._made: Plan | None = None  # until the first bytes tell whether they are a stream
         self._reply: Reply | None = None  # until the answer has said its end
+        self._named: Callable[[str], None] | None = None  # to be told the answer's id
+        self._is_job = False  # what was asked for runs without us: the client is shown its id at once
         self._begun: Callable[[], None] | None = None  # to be told when the answer says something
         self._outlet = Outlet(exchange, self, silence=silence, hold=hold, pulse=pulse)
 
@@ -99,8 +103,11 @@ class Stream:
         self._answer = None
         self._outlet.drop()
 
-    async def take(self, reply: Reply, made: Plan, begun: Callable[[], None]) -> Fault | None:
+    async def take(
+        self, reply: Reply, made: Plan, begun: Callable[[], None], named: Callable[[str], None]
+    ) -> Fault | None:
         outlet = self._outlet
+        self._named, self._is_job = named, made.asked.is_job
         mask = self._journal.redactor.fault
         self._answer = Passing(made, mask=mask) if _passes(made) else Answer(made, mask=mask)
         self._made = made
@@ -116,7 +123,7 @@ class Stream:
             self._reply = self._made = None
         answer = self._answer
         assert answer is not None
-        last = b"" if answer.over else answer.close(broken.fault if broken else None)
+        last = b"" if answer.over else self._closed(answer, broken.fault if broken else None)
         if answer.fault is not None:
             failure = broken or _failure(answer.fault)
             if not outlet.flowing:
@@ -124,6 +131,13 @@ class Stream:
             self._note_broken(failure)
         outlet.end(last)
         return answer.fault
+
+    def _closed(self, answer: Telling, broken: Fault | None) -> bytes:
+        """The end of an answer whose bytes are over. The stream of a job may break while the job goes on."""
+        last, stored = answer.close(broken), self._client.stored
+        if answer.fault is None or not self._is_job or stored is None:
+            return last
+        return self._client.binding.frame(stored.render_cut(self._journal.redactor.fault(answer.fault)))
 
     def _hear(self, chunk: bytes) -> None:
         """The read callback."""
@@ -150,6 +164,10 @@ class Stream:
         outlet = self._outlet
         if self._reply is None:
             return  # it has said its end
+        answer_id = answer.progress.id
+        if self._named is not None and answer_id:
+            named, self._named = self._named, None
+            named(answer_id)
         if answer.fault is not None and not outlet.flowing:
             raise _failure(answer.fault)
         if answer.over:
@@ -158,7 +176,7 @@ class Stream:
             self._reply = None
             return
         outlet.push(told)
-        if self._begun is not None and answer.progress.begun:
+        if self._begun is not None and (answer.progress.begun or (self._is_job and answer_id)):
             begun, self._begun = self._begun, None
             outlet.release()
             begun()  # now that the head is out, nobody asks any more what was asked

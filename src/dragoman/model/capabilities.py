@@ -77,6 +77,9 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     thinking_show: bool = False  # thinking may be asked for without being shown
     user: bool = False  # takes a user id
     user_limit: int | None = None  # characters of it
+    holds: frozenset[str] = frozenset()  # what requests may name that the service holds (`Held.name`)
+    files: str = ""  # the service whose file ids it takes; the same name means the same service
+    addresses: tuple[str, ...] = ()  # how addresses begin that only this service can read
     options: Mapping[str, str] = {}  # fields of a request that several families have: by their name, its own
     option_needs: Mapping[str, str] = {}  # of those, one that is refused unless another field is true
     stop_limit: int | None = None  # how many stop sequences; 0: none at all

@@ -84,11 +84,20 @@ class Thinking(Struct, frozen=True):
     show: bool | None = None  # None: as the target does by itself
 
 
-class Demand(Struct, frozen=True):
-    """A field of the request that the upstream must honour and that only its own family has."""
+class Held(Struct, frozen=True):
+    """Something in a request that only the client's own service can serve: earlier turns or a template that it holds, a
+    job that it runs, a conversation that it shall compact.
 
+    A service takes it if its capabilities' `holds` has the name; the other fields tell the client why another does not.
+    """
+
+    name: str  # the field of the request, or the type of the item, that names it
     at: str
-    reason: str
+    why: str  # why another service cannot have it, and what to send instead
+    turns: bool = False  # it holds earlier turns: a result may answer a call that the request does not show
+    job: bool = False  # it asks for work that goes on without the client: asking twice does it twice
+    code: str = ""  # of the error
+    details: str = ""  # of the error, as JSON text
 
 
 class Conversation(Node, frozen=True, dict=True, gc=True):
@@ -107,7 +116,17 @@ class Conversation(Node, frozen=True, dict=True, gc=True):
     previous: str | None = None
     user: str = ""  # who asks, for the upstream's abuse checks
     hints: Extra | None = None  # request headers that matter to one family
-    demands: tuple[Demand, ...] = ()  # the fields themselves stand in `extra`
+    held: tuple[Held, ...] = ()  # what the client's service holds of this request
+
+    @property
+    def continues(self) -> bool:
+        """Whether earlier turns are held by the service."""
+        return any(each.turns for each in self.held)
+
+    @property
+    def is_job(self) -> bool:
+        """Whether asking twice starts two jobs."""
+        return any(each.job for each in self.held)
 
     @cached_property
     def inventory(self) -> Inventory:

@@ -92,6 +92,8 @@ class DialectFace:
                 return self._count(call)
             case "models":
                 return _models()
+            case "stored":
+                return self._refuse(Fault("not_found", f"Nothing is kept under {call.hints['id']}.", 404))
 
     def _knows(self, request: HttpRequest) -> bool:
         keys = [request.header(name) for name in _KEYS if request.header(name)]

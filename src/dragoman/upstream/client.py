@@ -77,8 +77,11 @@ class Client:
         timeouts: Timeouts | None = None,
         tls: Tls | None = None,
         proxy: str | None = None,
+        fresh: bool = False,
     ) -> Reply:
         """Send a request and give the reply when its head is here; `path` and `query` follow the base URL's own.
+
+        With `fresh` it goes over a new connection, so it is never sent twice.
 
         Raises ConnectFailed (nothing was sent; kind `overloaded` when the queue is full, `timeout` when time ran out),
         TimedOut, Reset, Truncated or BadFrame. Whatever ends it early, cancellation included, closes the connection.
@@ -92,7 +95,7 @@ class Client:
             await lane.wait(limits.total)
         reply = Reply(lane, limits, began, bodiless=request.method == "HEAD")
         try:
-            connection = lane.take() or await self._dial(way, limits, began)
+            connection = (None if fresh else lane.take()) or await self._dial(way, limits, began)
             self._watch(reply, lane)
             try:
                 await reply.ask(connection, payload)

@@ -10,6 +10,7 @@ import pytest
 
 import dragoman
 from dragoman.dialects import get
+from dragoman.dialects.anthropic import AnthropicCodec
 from dragoman.dialects.base import Call
 from dragoman.errors import Fault, MalformedRequest
 from dragoman.wire.eventstream import encode_event
@@ -52,7 +53,8 @@ def chunk(event: Any) -> bytes:
 
 
 def test_it_is_anthropics_language() -> None:
-    assert INVOKE.codec == ANTHROPIC.codec
+    assert INVOKE.codec == AnthropicCodec(threads=False)  # InvokeModel keeps no message threads
+    assert INVOKE.codec.family == ANTHROPIC.codec.family
     assert INVOKE.binding != ANTHROPIC.binding
 
 

@@ -143,7 +143,7 @@ def test_every_item_of_codex_comes_home_as_it_was() -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_rows_49_and_50_every_item_of_codex_is_told_or_noted_elsewhere(name: str) -> None:
     """Rows 49 and 50: calls of typed tools are calls; server items and tools never go out raw, each with a note."""
-    readable = [item for item in CODEX_ITEMS if item["type"] != "compaction"]  # that one is refused, see L4
+    readable = [item for item in CODEX_ITEMS if item["type"] not in ("compaction", "item_reference")]  # refused: L2, L4
     asked = read(readable, tools=[{"type": "local_shell"}, {"type": "tool_search"}, {"type": "web_search"}])
     made = plan(RESPONSES, registry.get(name), asked)
     registry.get(name).binding.wrap(made.call())
@@ -387,7 +387,7 @@ def test_no_effort_is_thinking_switched_off() -> None:
 @pytest.mark.parametrize("field", [{"previous_response_id": "resp_1"}, {"conversation": "conv_1"}], ids=str)
 def test_what_it_goes_on_from_is_kept_at_home_and_refused_elsewhere(field: Any) -> None:
     asked = read("go on", **field)
-    assert asked.previous
+    assert asked.continues
     assert field.items() <= written(asked).items()
     with pytest.raises(Unrepresentable):
         plan(RESPONSES, registry.get("anthropic"), asked).call()

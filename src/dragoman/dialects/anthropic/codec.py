@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from dragoman.dialects.anthropic import faults, reply, request, rules, stream_rules
 from dragoman.dialects.anthropic.encoder import AnthropicEncoder
+from dragoman.dialects.anthropic.meanings import COMPACTION
 from dragoman.dialects.anthropic.nodes import FAMILY
 from dragoman.dialects.anthropic.quirks import AskSomething, ObjectSchemas, OwnReasoning
 from dragoman.dialects.anthropic.stream import AnthropicDecoder
@@ -31,11 +32,13 @@ class AnthropicCodec(Struct, frozen=True):
     """Anthropic Messages.
 
     The settings: `default_max_tokens` is what a request gets that sets no limit, since this dialect demands one;
-    `signed_thinking = false` is for compatible services that sign no thinking and still want it back.
+    `signed_thinking = false` is for compatible services that sign no thinking and still want it back;
+    `threads = false` for those that keep no message threads.
     """
 
     default_max_tokens: int = 8192
     signed_thinking: bool = True
+    threads: bool = True
 
     @property
     def family(self) -> str:
@@ -75,6 +78,8 @@ class AnthropicCodec(Struct, frozen=True):
             thinking_show=True,
             user=True,
             user_limit=256,
+            holds=frozenset({"thread", COMPACTION}) if self.threads else frozenset({COMPACTION}),
+            files=FAMILY,
             max_tokens=self.default_max_tokens,
             zero_tokens=True,
         )

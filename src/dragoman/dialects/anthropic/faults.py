@@ -70,12 +70,17 @@ def fault_of(
         message = f"the upstream refused ({code or status or 'no reason given'})"
     if kind == "invalid":
         kind = next((meant for words, meant in _BY_WORDS if words in message.lower()), kind)
-    return Fault(kind, message, status or _SAID[kind][1], wait, code=code)
+    details = error.get("details")
+    told = jsonio.encode(details).decode() if isinstance(details, dict) else ""
+    return Fault(kind, message, status or _SAID[kind][1], wait, code=code, details=told)
 
 
 def render_fault(fault: Fault) -> bytes:
     """The body of a refusal, which is also the data of an error event."""
-    return jsonio.encode({"type": "error", "error": {"type": _type(fault), "message": fault.message}})
+    error: dict[str, Json] = {"type": _type(fault), "message": fault.message}
+    if fault.details:
+        error["details"] = jsonio.decode(fault.details)
+    return jsonio.encode({"type": "error", "error": error})
 
 
 def status_of(fault: Fault) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from dragoman.model.blocks import DefinedTool, Meaning, ShownTool, Summary, ToolChange, Untranslatable
-from dragoman.model.conversation import Demand
+from dragoman.model.conversation import Held
 from dragoman.wire.jsonio import Json
 
 ADDITION, COMPACTION = "tool_addition", "compaction"
@@ -34,16 +34,16 @@ def changes_in(kind: str, data: Mapping[str, Json]) -> Iterator[tuple[str, Mappi
             yield f".tool_changes[{index}]", change
 
 
-def demands_of(body: Mapping[str, Json]) -> Iterator[Demand]:
+def compacting(body: Mapping[str, Json]) -> Iterator[Held]:
     """The fields that ask the service to compact the conversation."""
     if body.get(COMPACTION) is not None:
-        yield Demand(COMPACTION, _NO_COMPACTION)
+        yield Held(COMPACTION, COMPACTION, _NO_COMPACTION)
     management = body.get("context_management")
     edits = management.get("edits") if isinstance(management, dict) else None
     for index, edit in enumerate(edits if isinstance(edits, list) else ()):
         kind = edit.get("type") if isinstance(edit, dict) else None
         if isinstance(kind, str) and kind.startswith("compact"):
-            yield Demand(f"context_management.edits[{index}]", _NO_COMPACTION)
+            yield Held(COMPACTION, f"context_management.edits[{index}]", _NO_COMPACTION)
 
 
 def _reference(data: Mapping[str, Json]) -> Iterator[Meaning]:

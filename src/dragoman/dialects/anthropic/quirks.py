@@ -22,7 +22,7 @@ class AskSomething:
     name = "anthropic.ask_something"
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if conversation.messages:
+        if conversation.messages or conversation.continues:  # a held turn that paused goes on without a message
             return conversation, None
         notes.added("anthropic.messages.question", "messages", f"there is no message; {_QUESTION!r} is asked")
         return structs.replace(conversation, messages=(Message("user", (Text(_QUESTION),)),)), None

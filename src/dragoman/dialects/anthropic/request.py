@@ -17,7 +17,7 @@ from dragoman.dialects.anthropic.blocks import (
     render_block,
     render_content,
 )
-from dragoman.dialects.anthropic.meanings import changes_in, demands_of
+from dragoman.dialects.anthropic.meanings import changes_in, compacting
 from dragoman.dialects.anthropic.nodes import (
     FAMILY,
     extra,
@@ -34,7 +34,7 @@ from dragoman.dialects.base import Call
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Opaque, Text, ToolCall, Where
 from dragoman.model.canonical import canonical
-from dragoman.model.conversation import Conversation, Message, Output, Role, Thinking, ToolChoice, ToolSpec
+from dragoman.model.conversation import Conversation, Held, Message, Output, Role, Thinking, ToolChoice, ToolSpec
 from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -52,6 +52,7 @@ _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "
 MESSAGES = Where("messages")
 _DEFERRED = "defer_loading"
 _ADDED = "~added"  # on a tool that a block of a message defines
+_NO_THREADS = "this upstream keeps no message threads; send the whole conversation in `messages`, without `thread`"
 _PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 
 # --- reading
@@ -91,8 +92,8 @@ def conversation_of(call: Call, messages: tuple[Message, ...] | None = None, *, 
         stream=call.stream,
         user=user,
         hints=Extra(FAMILY, {**call.hints}) if call.hints else None,
+        held=(*_held(fields.peek("thread")), *compacting(fields.rest())),
         extra=extra_of({**to_keep(fields.rest()), **kept}),
-        demands=tuple(demands_of(fields.rest())),
     )
     return _with_added(canonical(conversation, tidy=messages if tidy else ()))
 
@@ -132,6 +133,16 @@ def _marked(tool: ToolSpec | Opaque) -> ToolSpec | Opaque:
         if isinstance(tool, ToolSpec)
         else structs.replace(tool, extra=kept)
     )
+
+
+def _held(thread: Json) -> tuple[Held, ...]:
+    """The thread that a request begins or continues. The error makes the SDKs send the whole history without one."""
+    if thread is None:
+        return ()
+    begins = isinstance(thread, dict) and thread.get("type") == "create"
+    code = "thread_unsupported_request"
+    details = json_text({"error_code": code, "unsupported": ["thread"]}, "thread", MalformedRequest)
+    return (Held("thread", "thread", _NO_THREADS, turns=not begins, code=code, details=details),)
 
 
 def _keep(kept: dict[str, Json], name: str, fields: Fields | None) -> None:

@@ -29,6 +29,9 @@ def breaches(call: Call) -> Sequence[Breach]:
         return [_breach("body.object", "", "the body must be an object")]
     found = [*_top(call, body), *_tools(body), *_thinking(body), *_system(body)]
     messages = body.get("messages")
+    continues = _continues(body)
+    if continues and messages == []:
+        return found  # the service goes on with the turn that paused
     if not isinstance(messages, list) or not messages:
         found.append(_breach("messages.required", "messages", "there must be at least one message"))
         return found
@@ -36,10 +39,15 @@ def breaches(call: Call) -> Sequence[Breach]:
         found.append(_breach("messages.limit", "messages", f"there may be {MOST_MESSAGES} messages"))
     for index, message in enumerate(messages):
         found.extend(_message(message, f"messages[{index}]", last=index == len(messages) - 1))
-    found.extend(_pairing(messages))
+    found.extend(_pairing(messages, continues=continues))
     found.extend(_opening(body, messages))
     found.extend(_cache_marks(body))
     return found
+
+
+def _continues(body: _Object) -> bool:
+    thread = body.get("thread")
+    return isinstance(thread, dict) and thread.get("type") == "continue"
 
 
 def _breach(rule: str, at: str, detail: str) -> Breach:
@@ -121,7 +129,8 @@ def _tools(body: _Object) -> Iterator[Breach]:
             yield from _custom_tool(tool, at)
         if tool.get("defer_loading") and tool.get("cache_control"):
             yield _breach("tools.deferred_cache", f"{at}.cache_control", "a deferred tool cannot be a cache mark")
-    yield from _tool_choice(body.get("tool_choice"), names, bool(body.get("tools")))
+    if not _continues(body):  # a thread holds its tools
+        yield from _tool_choice(body.get("tool_choice"), names, bool(body.get("tools")))
 
 
 def _custom_tool(tool: _Object, at: str) -> Iterator[Breach]:
@@ -251,16 +260,19 @@ def _turns(messages: Iterable[Json]) -> list[_Turn]:
     return turns
 
 
-def _pairing(messages: Iterable[Json]) -> Iterator[Breach]:
-    """Every call is answered in the turn after it, once; every result answers a call of the turn before it."""
+def _pairing(messages: Iterable[Json], *, continues: bool) -> Iterator[Breach]:
+    """Every call is answered in the turn after it, once; every result answers a call of the turn before it, which the
+    service holds if the first turn continues a thread.
+    """
     waiting: list[Json] = []
     before = ""
-    for turn in _turns(messages):
+    for index, turn in enumerate(_turns(messages)):
         answered: list[Json] = []
+        is_held = continues and index == 0
         for call_id, at in turn.ids("tool_result", "tool_use_id"):
             if call_id in answered:
                 yield _breach("tool_result.duplicate", at, "this call has its result already")
-            elif call_id not in waiting or turn.role != "user":
+            elif turn.role != "user" or (call_id not in waiting and not is_held):
                 yield _breach("tool_result.orphan", at, "the turn before it holds no such call")
             answered.append(call_id)
         if any(call_id not in answered for call_id in waiting):

@@ -9,6 +9,7 @@ from msgspec import Struct
 from dragoman.dialects.base import Breach, Call, World
 from dragoman.dialects.bedrock import faults, reply, request, rules, stream_rules
 from dragoman.dialects.bedrock.encoder import BedrockEncoder
+from dragoman.dialects.bedrock.media import S3
 from dragoman.dialects.bedrock.models import vendor_of
 from dragoman.dialects.bedrock.nodes import FAMILY
 from dragoman.dialects.bedrock.quirks.media import AccompanyDocuments, FitMedia, NameDocuments
@@ -78,6 +79,8 @@ class BedrockCodec(Struct, frozen=True):
             thinking_show=claude,
             user=True,
             user_limit=256,
+            holds=frozenset({"promptVariables"}),
+            addresses=(S3,),
             stop_limit=_MOST_STOPS,
         )
 

@@ -31,13 +31,17 @@ from dragoman.dialects.bedrock.settings import Settings, render_choice, render_s
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Opaque, Text, Where
 from dragoman.model.canonical import canonical
-from dragoman.model.conversation import Conversation, Message, Role, ToolChoice, ToolSpec
+from dragoman.model.conversation import Conversation, Held, Message, Role, ToolChoice, ToolSpec
 from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 NO_PARAMETERS: dict[str, Json] = {"type": "object", "properties": {}}
 
+_NO_PROMPTS = (
+    "the prompt that the variables are for is held by Bedrock, and this upstream does not have it; send its text in"
+    " `system` and `messages`"
+)
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 
 # --- reading
@@ -70,8 +74,13 @@ def _conversation(call: Call, vendor: Vendor) -> Conversation:
         knobs=settings.knobs,
         stream=call.stream,
         user=settings.user,
+        held=_held(fields.peek("promptVariables")),
         extra=extra_of(to_keep(fields.rest()) | settings.leftovers()),
     )
+
+
+def _held(variables: Json) -> tuple[Held, ...]:
+    return (Held("promptVariables", "promptVariables", _NO_PROMPTS),) if variables else ()
 
 
 def _message(fields: Fields) -> Message:

@@ -67,6 +67,9 @@ class GeminiCodec(Struct, frozen=True):
             thinking=frozenset({"default", "off", "on", "adaptive"}),
             budgets=True,
             thinking_show=True,
+            holds=frozenset({"cachedContent"}),
+            files=FAMILY,
+            addresses=("gs://", "https://generativelanguage.googleapis.com/"),
             stop_limit=rules.MOST_STOPS,
         )
 

@@ -15,12 +15,16 @@ from dragoman.dialects.gemini.tools import parse_choice, parse_tools, render_cho
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.canonical import canonical
-from dragoman.model.conversation import Conversation, Message, Role
+from dragoman.model.conversation import Conversation, Held, Message, Role
 from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 _BODY = names("systemInstruction", "toolConfig", "generationConfig", "safetySettings", "cachedContent")
+_NOT_CACHED = (
+    "the cached content is held by Google, and this upstream does not have it; send its system instruction, tools and"
+    " contents in the request"
+)
 _ROLES: dict[str, Role] = {
     "": "user",
     "user": "user",
@@ -69,8 +73,13 @@ def _conversation(call: Call) -> Conversation:
         choices=settings.choices,
         stream=call.stream,
         hints=Extra(FAMILY, hints, frozenset(hints)) if hints else None,
+        held=_held(fields.peek("cachedContent")),
         extra=extra_of({**to_keep(fields.rest()), **kept}, spelling),
     )
+
+
+def _held(cached: Json) -> tuple[Held, ...]:
+    return (Held("cachedContent", "cachedContent", _NOT_CACHED, turns=True),) if cached else ()
 
 
 def _messages(value: Json) -> Iterable[Message]:

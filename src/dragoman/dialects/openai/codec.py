@@ -73,6 +73,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
             thinking=frozenset({"default", "off"}),
             user=True,
             user_limit=self.user_limit,
+            files="openai",
             options={name: name for name in self.options},
             option_needs={"metadata": "store"},
             stop_limit=4,

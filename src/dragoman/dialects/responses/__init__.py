@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dragoman.dialects.base import Dialect
-from dragoman.dialects.responses.binding import ResponsesBinding, ResponsesCounts
+from dragoman.dialects.responses.binding import ResponsesBinding, ResponsesCounts, ResponsesStored
 from dragoman.dialects.responses.codec import ResponsesCodec
 
 __all__ = ["DIALECT", "ResponsesBinding", "ResponsesCodec"]
 
-DIALECT = Dialect("responses", ResponsesCodec(), ResponsesBinding(), ResponsesCounts())
+DIALECT = Dialect("responses", ResponsesCodec(), ResponsesBinding(), ResponsesCounts(), stored=ResponsesStored())

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import math
+import re
+from urllib.parse import parse_qs
 
 from msgspec import Struct
 
 from dragoman.dialects.base import Call, Operation, in_cache_order
-from dragoman.dialects.openai_errors import status_of
+from dragoman.dialects.openai_errors import render_error, status_of
 from dragoman.errors import ClientFault, Fault, MissingField
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
-from dragoman.wire.frame import FrameDecoder, Payload
+from dragoman.wire.frame import Frame, FrameDecoder, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
 from dragoman.wire.sse import SseDecoder, comment, encode_sse
 
 _PATH = "/responses"
 _COUNT = "/responses/input_tokens"
+_STORED = re.compile(r"/responses/([A-Za-z0-9_-]{1,512})(?:/(cancel|input_items))?\Z")
+_ACTIONS = {
+    ("GET", ""): "read",
+    ("DELETE", ""): "delete",
+    ("POST", "cancel"): "cancel",
+    ("GET", "input_items"): "input_items",
+}
+_ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled", "error"})
+_UPGRADE_REQUIRED = 426
 _JSON = ("content-type", "application/json")
 # What has a bearing on the count; the endpoint knows no other field.
 _COUNTED = frozenset(
@@ -37,7 +48,7 @@ class ResponsesBinding(Struct, frozen=True):
             if path.endswith(_COUNT):
                 return self._call(Fields.of(request), "count")
         if f"{_PATH}/" in path and request.method in ("POST", "GET", "DELETE"):
-            raise _not_here(request.method, path)
+            return _stored(request, path)
         return None
 
     def unwrap(self, body: Json) -> Call:
@@ -53,6 +64,8 @@ class ResponsesBinding(Struct, frozen=True):
     def wrap(self, call: Call) -> HttpRequest:
         if call.operation == "models":
             return HttpRequest("GET", f"{self.prefix}/models")
+        if call.operation == "stored":
+            return _stored_request(call, self.prefix)
         body = call.body if isinstance(call.body, dict) else {}
         path, streams = _PATH, call.stream
         if call.operation == "count":
@@ -76,7 +89,46 @@ class ResponsesBinding(Struct, frozen=True):
         headers = [_JSON]
         if fault.retry_after is not None:
             headers.append(("retry-after", str(max(0, math.ceil(fault.retry_after)))))
+        if fault.status == _UPGRADE_REQUIRED:
+            headers.append(("upgrade", "HTTP/1.1"))  # RFC 9110: a 426 names the protocol that is served
         return HttpResponse(status_of(fault), tuple(headers), body)
+
+
+def _stored(request: HttpRequest, path: str) -> Call:
+    """A call about a response that is kept. Raises ClientFault for an endpoint that is not offered."""
+    found = _STORED.search(path)
+    action = _ACTIONS.get((request.method, found[2] or "")) if found else None
+    if found is None or action is None:
+        raise _not_here(request.method, path)
+    streams = action == "read" and "true" in parse_qs(request.query).get("stream", ())
+    return Call("stored", "", streams, None, {"id": found[1], "action": action, "query": request.query})
+
+
+def _stored_request(call: Call, prefix: str) -> HttpRequest:
+    method, end = next(key for key, action in _ACTIONS.items() if action == call.hints["action"])
+    path = f"{prefix}{_PATH}/{call.hints['id']}{end and f'/{end}'}"
+    accept = ("accept", "text/event-stream" if call.stream else "application/json")
+    return HttpRequest(method, path, call.hints["query"], (accept,))
+
+
+class ResponsesStored(Struct, frozen=True):
+    def render_deleted(self, answer_id: str) -> bytes:
+        return jsonio.encode({"id": answer_id, "object": "response", "deleted": True})
+
+    def is_end(self, frame: Frame) -> bool:
+        kind = frame.kind
+        if not kind:  # a service that writes no `event:` lines
+            try:
+                told = jsonio.decode(frame.data)
+            except jsonio.JsonError:
+                return False
+            kind = str(told.get("type")) if isinstance(told, dict) else ""
+        return kind in _ENDS
+
+    def render_cut(self, fault: Fault) -> Payload:
+        error = render_error(fault)
+        told: Json = {"type": "error", **{name: error[name] for name in ("code", "message", "param")}}
+        return Payload(b"error", jsonio.encode(told), error=True)
 
 
 class ResponsesCounts(Struct, frozen=True):
@@ -88,6 +140,8 @@ class ResponsesCounts(Struct, frozen=True):
 
 
 def _not_here(method: str, path: str) -> ClientFault:
-    """The endpoints around stored responses, which a gateway that stores none for reading does not have."""
-    message = f"{method} {path} is not offered here: responses are made with POST {_PATH} and not kept for reading"
+    message = (
+        f"{method} {path} is not offered here: POST {_PATH} makes a response, and GET, DELETE, /cancel and /input_items"
+        " are for one that is kept"
+    )
     return ClientFault(message, fault=Fault("not_found", message, 404, code="unknown_url"))

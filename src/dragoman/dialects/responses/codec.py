@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from msgspec import Struct
@@ -11,10 +11,12 @@ from dragoman.dialects import openai_errors
 from dragoman.dialects.base import Breach, Call, Decoder, Encoder, World
 from dragoman.dialects.responses import reply, request, rules, stream_rules
 from dragoman.dialects.responses.encoder import ResponsesEncoder
+from dragoman.dialects.responses.held import NAMES as HELD_NAMES
 from dragoman.dialects.responses.nodes import FAMILY
 from dragoman.dialects.responses.quirks import JoinAnswers, LeastTokens, NameOutput
 from dragoman.dialects.responses.stream import ResponsesDecoder
 from dragoman.errors import Fault, MalformedRequest
+from dragoman.model.blocks import Block
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
@@ -72,6 +74,8 @@ class ResponsesCodec(Struct, frozen=True):
             thinking=frozenset({"default", "off"}),
             user=True,
             user_limit=64,
+            holds=HELD_NAMES,
+            files="openai",  # one service has both of its APIs' files
             options=OPTIONS,
             stop_limit=0,
         )
@@ -95,6 +99,18 @@ class ResponsesCodec(Struct, frozen=True):
     def continued(self, earlier: Conversation, now: Conversation) -> Conversation:
         """What is asked now, after what was said before."""
         return request.continued(earlier, now)
+
+    def resolved(self, asked: Conversation, find: Callable[[str], Sequence[Block] | None]) -> Conversation:
+        """The same with the items that `find` knows in place of the references to them."""
+        return request.resolved(asked, find)
+
+    def response_in(self, data: bytes) -> bytes:
+        """The whole response that the last frame of a stream holds."""
+        return reply.response_in(data)
+
+    def items_of(self, response: bytes) -> Mapping[str, Sequence[Block]]:
+        """What each output item of a response says, by the item's id."""
+        return reply.items_of(response)
 
     def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
         return reply.parse_reply(body, asked)

@@ -51,7 +51,7 @@ def _added(item: Opaque, known: dict[tuple[str, str], ToolSpec]) -> Iterator[Too
             yield known[name]
 
 
-def resolved(
+def name_tools(
     tools: Sequence[ToolSpec | Opaque], messages: Sequence[Message]
 ) -> tuple[tuple[ToolSpec | Opaque, ...], tuple[Message, ...]]:
     """The same with one name for each tool, in its definition, its calls and the items that bring it."""

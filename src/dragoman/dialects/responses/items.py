@@ -43,6 +43,7 @@ from dragoman.wire.jsonio import Json
 Turn: TypeAlias = tuple[Role, Sequence[Block], Where]
 
 INSTRUCTIONS = "~instructions"
+REFERENCE = "item_reference"  # an item that the service holds; its type may be left out
 _NAMED = "~named"  # on a result of local_shell, which has its call's id as its own: this one has a call_id
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 # Calls with a shape of their own that the client runs: the tool's name, and the field that says what to do.
@@ -106,6 +107,8 @@ class ItemParser:
         kind = fields.peek("type")
         if kind is None and fields.has("role"):
             kind = "message"
+        elif kind is None and fields.has("id"):
+            kind = REFERENCE
         if not isinstance(kind, str):
             fields.fail("type", f"expected a string, got {describe_json(kind)}")
         reader = self._readers.get(kind)

@@ -43,7 +43,8 @@ from dragoman.wire.jsonio import Json
 
 _REASONS = {"max_output_tokens": Why.LENGTH, "content_filter": Why.REFUSAL}
 _INCOMPLETE = {Why.LENGTH: "max_output_tokens", Why.CONTEXT: "max_output_tokens", Why.REFUSAL: "content_filter"}
-_FAILED = ("failed", "cancelled", "queued", "in_progress")
+_FAILED = ("failed", "cancelled")
+UNFINISHED = ("queued", "in_progress")  # of a response that runs in the background
 _ENVELOPE = frozenset({"id", "object", "model", "output", "usage", "status", "error", "incomplete_details"})
 # What a response repeats of its request, and other words about itself that are nothing to anybody else.
 _REPEATED = frozenset(
@@ -68,7 +69,7 @@ def parse_reply(body: bytes, asked: Conversation) -> Reply:
     """Raises UpstreamFault for a failed response, UpstreamViolation for what is none."""
     try:
         fields = Fields(jsonio.decode(body), "", BadFrame)
-        return _reply(fields, Declared(asked.tools))
+        return _reply(fields, asked)
     except (jsonio.JsonError, RecursionError) as error:
         raise BadFrame(f"the reply is not JSON: {error}") from None
     except MalformedRequest as error:  # the readers shared with requests blame a client
@@ -79,23 +80,38 @@ def upstream_blamed(error: MalformedRequest) -> MissingField:
     return MissingField(error.fault.message, fault=structs.replace(error.fault, kind="server", status=502))
 
 
-def _reply(fields: Fields, tools: Declared) -> Reply:
+def _reply(fields: Fields, asked: Conversation) -> Reply:
     failed = failure_of(fields.rest())
     status = fields.peek("status")
-    if failed is None and status in _FAILED:
+    if failed is None and status in (_FAILED if asked.is_job else (*_FAILED, *UNFINISHED)):
         failed = failure_of({"error": {"message": f"the response has the status {status}"}})
     if failed is not None:
         raise UpstreamFault(failed.message, fault=failed)
     fields.blame = MissingField
+    tools = Declared(asked.tools)
     blocks = [block for item in fields.children("output") for block in parse_item(item, tools)]
-    usage = parse_usage(fields.any("usage"))
+    unfinished = extra_of({"~status": status}) if status in UNFINISHED else None
+    stop = Stop(Why.END, extra=unfinished) if unfinished else parse_stop(fields, blocks)
     return Reply(
         fields.text("id", ""),
         fields.text("model", ""),
-        (Choice(tuple(blocks), parse_stop(fields, blocks)),),
-        usage,
+        (Choice(tuple(blocks), stop),),
+        parse_usage(fields.any("usage")),
         extra=envelope_extra(fields.rest()),
     )
+
+
+def response_in(data: bytes) -> bytes:
+    """The whole response that the last frame of a stream holds; empty if there is none."""
+    frame = object_of(jsonio.decode(data)) if data else {}
+    return jsonio.encode(frame["response"]) if "response" in frame else b""
+
+
+def items_of(response: bytes) -> dict[str, Sequence[Block]]:
+    """What each output item says, by its id."""
+    told = Fields(jsonio.decode(response)) if response else Fields({})
+    items = told.children("output", [])
+    return {item_id: parse_item(item) for item in items if (item_id := text_of(item.peek("id")))}
 
 
 def envelope_extra(rest: JsonObject) -> Extra | None:
@@ -174,6 +190,8 @@ class Envelope:
 
     def ended(self, stop: Stop, output: Sequence[Json], usage: Usage | None) -> JsonObject:
         own = own_fields(stop.extra)
+        if own.get("~status") in UNFINISHED:
+            return {**self._head, "status": own["~status"], "output": list(output)}
         details: Json = own.get("incomplete_details")
         if details is None and stop.why in _INCOMPLETE and own.get("~status") != "completed":
             details = {"reason": _INCOMPLETE[stop.why]}

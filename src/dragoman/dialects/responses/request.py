@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import structs
 
 from dragoman.dialects.base import Call
-from dragoman.dialects.responses.declared import resolved, with_added
+from dragoman.dialects.responses.declared import name_tools, with_added
+from dragoman.dialects.responses.held import held_by_service, references, without
 from dragoman.dialects.responses.items import INSTRUCTIONS, ItemParser, render_items
 from dragoman.dialects.responses.nodes import JsonObject, extra_of, object_of, own_fields, required, wire_fields
 from dragoman.dialects.responses.tools import (
@@ -18,9 +19,9 @@ from dragoman.dialects.responses.tools import (
     render_tools,
 )
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import Text, Where
+from dragoman.model.blocks import Block, Text, Where
 from dragoman.model.canonical import canonical
-from dragoman.model.conversation import Conversation, Demand, Message, Output, Thinking
+from dragoman.model.conversation import Conversation, Message, Output, Thinking
 from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
@@ -28,7 +29,6 @@ from dragoman.wire.jsonio import Json
 KNOBS = ("temperature", "top_p")
 _USER_FIELDS = ("user", "safety_identifier")
 _MAX = "max_output_tokens"
-_NO_COMPACTION = "the target cannot compact a conversation; leave this out, or send a summary as text"
 
 
 def parse_request(call: Call) -> Conversation:
@@ -37,7 +37,7 @@ def parse_request(call: Call) -> Conversation:
     kept: JsonObject = {}
     instructions = fields.text("instructions", "")
     turns = ItemParser().parse(fields.any("input", []))
-    tools, messages = resolved(with_added(parse_tools(fields), turns), turns)
+    tools, messages = name_tools(with_added(parse_tools(fields), turns), turns)
     choice, odd = parse_choice(fields, tools)
     kept |= odd
     conversation = Conversation(
@@ -50,9 +50,9 @@ def parse_request(call: Call) -> Conversation:
         max_tokens=_max_tokens(fields),
         knobs=_knobs(fields),
         stream=call.stream,
-        previous=_previous(fields, kept),
+        previous=_previous(fields),
         user=_user(fields, kept),
-        demands=_demands(fields.peek("context_management")),
+        held=held_by_service(fields, messages),
     )
     kept |= to_keep({name: value for name, value in fields.rest().items() if value is not None})
     conversation = canonical(structs.replace(conversation, extra=extra_of(kept)))
@@ -60,13 +60,6 @@ def parse_request(call: Call) -> Conversation:
         return conversation
     first = Text(instructions, extra=extra_of({INSTRUCTIONS: True}), at=Where("instructions"))
     return structs.replace(conversation, system=(first, *conversation.system))
-
-
-def _demands(management: Json) -> tuple[Demand, ...]:
-    """The entries that ask the service to compact the conversation when it gets long."""
-    entries = management if isinstance(management, list) else []
-    asking = [index for index, entry in enumerate(entries) if object_of(entry).get("type") == "compaction"]
-    return tuple([Demand(f"context_management[{index}]", _NO_COMPACTION) for index in asking])
 
 
 def _max_tokens(fields: Fields) -> int | None:
@@ -90,19 +83,12 @@ def _user(fields: Fields, kept: JsonObject) -> str:
     return ""
 
 
-def _previous(fields: Fields, kept: JsonObject) -> str | None:
-    """What the request goes on from: an earlier response, or a conversation that the service keeps."""
+def _previous(fields: Fields) -> str | None:
+    """The earlier response that the request goes on from."""
     if fields.peek("previous_response_id") is not None:
         return required(fields, "previous_response_id")
     fields.any("previous_response_id")
-    given = fields.any("conversation")
-    if given is None:
-        return None
-    kept["~previous"] = "conversation"
-    if isinstance(given, str) and given:
-        return given
-    inner = Fields(given, "conversation")
-    return required(inner, "id")
+    return None
 
 
 def _thinking(fields: Fields, kept: JsonObject) -> Thinking:
@@ -163,9 +149,24 @@ def continued(earlier: Conversation, now: Conversation) -> Conversation:
     messages = (*earlier.messages, *between, *now.messages)
     # The earlier system texts stand before the first turn again, each in the message it came in.
     offered = with_added([tool for tool in now.tools if not is_added(tool)], messages)
-    tools, messages = resolved(offered, messages)
-    joined = canonical(structs.replace(now, system=said, messages=messages, tools=tools, previous=None))
+    tools, messages = name_tools(offered, messages)
+    held = without(now.held, "previous_response_id")
+    joined = canonical(structs.replace(now, system=said, messages=messages, tools=tools, previous=None, held=held))
     return structs.replace(joined, system=(*instructions, *joined.system))
+
+
+def resolved(asked: Conversation, find: Callable[[str], Sequence[Block] | None]) -> Conversation:
+    """The same with the items that `find` knows in place of the references to them."""
+    known = {at: blocks for at, item_id in references(asked.messages) if (blocks := find(item_id)) is not None}
+    if not known:
+        return asked
+    messages = tuple(structs.replace(each, blocks=_replaced(each.blocks, known)) for each in asked.messages)
+    held = tuple(each for each in asked.held if each.at not in known)
+    return canonical(structs.replace(asked, messages=messages, held=held))
+
+
+def _replaced(blocks: Sequence[Block], known: Mapping[str, Sequence[Block]]) -> tuple[Block, ...]:
+    return tuple(each for block in blocks for each in known.get(block.at.path, (block,)))
 
 
 def _instructs(text: Text) -> bool:
@@ -189,7 +190,7 @@ def render_request(conversation: Conversation) -> Call:
     body |= render_choice(conversation)
     body |= render_settings(conversation)
     if conversation.previous is not None:
-        body[str(own_fields(conversation.extra).get("~previous", "previous_response_id"))] = conversation.previous
+        body["previous_response_id"] = conversation.previous
     return Call("generate", conversation.model, conversation.stream, {**wire_fields(conversation.extra), **body})
 
 

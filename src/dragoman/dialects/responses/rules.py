@@ -23,6 +23,7 @@ _CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 _OUTPUTS = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
 _RANGES = {"temperature": (0, 2), "top_p": (0, 1)}
 _EFFORTS = (None, "none", "minimal", "low", "medium", "high", "xhigh", "max")
+_ASKED_ELSEWHERE = ("instructions", "previous_response_id", "conversation", "prompt")
 _Found = Iterator[tuple[str, str, str]]
 
 
@@ -37,12 +38,13 @@ def breaches(call: Call) -> Sequence[Breach]:
 def _all(body: dict[str, Any]) -> _Found:
     given = body.get("input")
     if isinstance(given, list):
-        if not given and not any(body.get(name) for name in ("instructions", "previous_response_id", "prompt")):
+        if not given and not any(body.get(name) for name in _ASKED_ELSEWHERE):
             yield "input.empty", "input", "there is something to answer"
         for index, item in enumerate(given):
             yield from _item(item, f"input[{index}]")
+        items = [item if isinstance(item, dict) else {} for item in given]
         stored = bool(body.get("previous_response_id") or body.get("conversation"))
-        yield from _pairing([item if isinstance(item, dict) else {} for item in given], stored)
+        yield from _pairing(items, stored or any(_kind(item) == "item_reference" for item in items))
     elif not isinstance(given, str) and not body.get("prompt"):
         yield "input.missing", "input", "input is a string or an array of items"
     yield from _tools(body)
@@ -54,7 +56,7 @@ def _all(body: dict[str, Any]) -> _Found:
 
 
 def _item(item: Any, at: str) -> _Found:
-    kind = item.get("type", "message" if "role" in item else None) if isinstance(item, dict) else None
+    kind = _kind(item) if isinstance(item, dict) else None
     if not isinstance(kind, str):
         yield "item.type", f"{at}.type", "an item has a type"
     elif kind == "message":
@@ -68,6 +70,13 @@ def _item(item: Any, at: str) -> _Found:
             yield "output.output", f"{at}.output", "output is a string or a list of parts"
     elif kind == "reasoning" and not isinstance(item.get("summary"), list):
         yield "reasoning.summary", f"{at}.summary", "reasoning has a list of summary parts"
+
+
+def _kind(item: dict[str, Any]) -> Any:
+    """A message and a reference to an item need not say their type."""
+    if item.get("type") is not None:
+        return item["type"]
+    return "message" if "role" in item else "item_reference" if "id" in item else None
 
 
 def _is_id(value: Any) -> bool:

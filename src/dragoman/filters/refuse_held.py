@@ -1,0 +1,28 @@
+"""refuse_held: a request that names what only the client's service holds is refused before anything is sent.
+
+It runs first. A service of the same dialect takes it as it is; a gateway that keeps answers of its own resolves what it
+knows before this runs.
+"""
+
+from __future__ import annotations
+
+from dragoman.errors import Fault, Unrepresentable
+from dragoman.model.conversation import Conversation
+from dragoman.model.filter import MakeBack
+from dragoman.model.notes import Notes
+
+
+class RefuseHeld:
+    name = "refuse_held"
+
+    def __init__(self, takes: frozenset[str]) -> None:
+        self._takes = takes
+
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        """Raises Unrepresentable."""
+        for held in conversation.held:
+            if held.name not in self._takes:
+                message = f"{held.at}: {held.why}"
+                fault = Fault("invalid", message, 400, at=held.at, code=held.code, details=held.details)
+                raise Unrepresentable(message, fault=fault)
+        return conversation, None

@@ -1,0 +1,79 @@
+"""Who made an answer is remembered within bounds, and only its own client may ask about it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import dragoman.dialects as registry
+from dragoman.dialects.base import Call
+from dragoman.errors import ClientFault
+from dragoman.gateway.app import Gateway
+from dragoman.gateway.makers import Made, Makers
+from dragoman.gateway.memory import Memory, owner_of
+from dragoman.gateway.observe import Record
+from dragoman.gateway.stored import StoredAnswer
+from dragoman.wire.http import HttpRequest
+from tests.gateway.house import KEY, configured, upstream
+
+RESPONSES = registry.get("responses")
+
+
+def test_the_number_is_bounded_and_the_oldest_goes_first() -> None:
+    makers = Makers(most=2)
+    for name in ("a", "b", "a", "c", ""):
+        makers.remember(name, "me", "one", "key")
+    assert [makers.find(name) is not None for name in ("a", "b", "c", "")] == [True, False, True, False]
+    assert makers.find("a") == Made("me", "one", "key") and len(makers) == 2
+
+
+def test_the_owner_is_the_key_however_it_is_sent() -> None:
+    sent = [(("authorization", "Bearer k1"),), (("x-api-key", "k1"),), (("x-api-key", "k2"),)]
+    owners = [owner_of(HttpRequest("GET", "/", headers=headers)) for headers in sent]
+    assert owners[0] == owners[1] != owners[2]
+
+
+@pytest.mark.parametrize("key", ["mine", "theirs"])
+def test_l15_an_answer_of_another_key_is_not_found(key: str) -> None:
+    """Also where a single upstream would be asked for an id that is not known."""
+    request = HttpRequest("GET", "/v1/responses/resp_1", headers=(("x-api-key", key),))
+    makers = Makers()
+    makers.remember("resp_1", owner_of(HttpRequest("GET", "/", headers=(("x-api-key", "mine"),))), "one", "c")
+    backend: Any = SimpleNamespace(name="one", dialect=RESPONSES, credential=lambda name: name)
+    desk: Any = SimpleNamespace(memory=Memory(), makers=makers)
+    fleet: Any = SimpleNamespace(backends=(backend,))
+    exchange: Any = SimpleNamespace(request=request)
+    call = Call("stored", "", False, None, {"id": "resp_1", "action": "read", "query": ""})
+    stored = StoredAnswer(desk, fleet, exchange, RESPONSES, call, Record("r", "GET", "/"))
+    if key == "mine":
+        assert stored._maker(owner_of(request)) == (backend, ["c"])
+    else:
+        with pytest.raises(ClientFault) as refused:
+            stored._maker(owner_of(request))
+        assert refused.value.fault.status == 404
+
+
+@pytest.mark.parametrize("extension", [True, False])
+def test_l33_under_asgi_a_websocket_offer_is_refused_as_well_as_the_server_can(extension: bool, tmp_path: Path) -> None:
+    gateway = Gateway(configured(upstream("one", "responses", "http://127.0.0.1:1")), key=KEY, state=tmp_path)
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    extensions: dict[str, Any] = {"websocket.http.response": {}} if extension else {}
+    scope = {"type": "websocket", "path": "/v1/responses", "headers": [], "extensions": extensions}
+    asyncio.run(gateway(scope, receive, send))
+    if not extension:
+        assert sent == [{"type": "websocket.close", "code": 1000}]
+        return
+    assert sent[0]["status"] == 426
+    assert json.loads(sent[1]["body"])["error"]["type"] == "invalid_request_error"
