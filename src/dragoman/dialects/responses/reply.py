@@ -111,7 +111,8 @@ def items_of(response: bytes) -> dict[str, Sequence[Block]]:
     """What each output item says, by its id."""
     told = Fields(jsonio.decode(response)) if response else Fields({})
     items = told.children("output", [])
-    return {item_id: parse_item(item) for item in items if (item_id := text_of(item.peek("id")))}
+    tools = Declared(())
+    return {item_id: parse_item(item, tools) for item in items if (item_id := text_of(item.peek("id")))}
 
 
 def envelope_extra(rest: JsonObject) -> Extra | None:
