@@ -231,3 +231,69 @@ def test_l1_a_result_keeps_every_string_or_a_note_names_it(source: str, target: 
         assert found in body or any(names(note, path, root) for note in notes), (path, body, notes)
     if any(marks(content, "")):
         assert NO_OUTPUT not in body
+
+
+OWN: dict[str, list[Any]] = {  # parts that a dialect can carry, among them one that nobody here knows
+    "anthropic": [
+        {"type": "text", "text": "a"},
+        {"type": "search_result", "source": "s", "title": "t", "content": [{"type": "text", "text": "a"}]},
+        {"type": "document", "title": "t", "source": {"type": "content", "content": [{"type": "text", "text": "a"}]}},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}},
+        {"type": "x_unknown", "x_field": ["a", {"b": 1}]},
+    ],
+    "openai": [{"type": "text", "text": "a"}, {"type": "x_unknown", "content": ["a"], "id": "b"}],
+    "responses": [
+        {"type": "input_text", "text": "a"},
+        {"type": "input_image", "image_url": f"data:image/png;base64,{PIXEL}"},
+        {"type": "x_unknown", "text": "a"},
+    ],
+    "bedrock": [
+        {"text": "a"},
+        {"json": {"a": 1}},
+        {"json": "a"},
+        {"searchResult": {"source": "s", "title": "t", "content": [{"text": "a"}]}},
+        {"image": {"format": "png", "source": {"bytes": PIXEL}}},
+        {"x_member": {"a": 1}},
+    ],
+    "gemini": [{"inlineData": {"mimeType": "image/png", "data": PIXEL}}, {"x_member": {"a": 1}}],
+    "kiro": [{"json": {"a": 1}}],
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_l1_a_dialect_gets_its_own_parts_back_as_they_came(name: str) -> None:
+    body, _ = translated(name, name, OWN[name])
+    assert jsonio.encode(OWN[name]).decode() in body
+
+
+@pytest.mark.parametrize("target", NAMES)
+@pytest.mark.parametrize("source", ["anthropic", "openai"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "search_result", "source": "s", "title": "t", "content": [{"type": "text", "text": "MARK"}]},
+        {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "MARK"}]},
+        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "MARK"}},
+        {"type": "resource", "resource": {"uri": "file:///x", "text": "MARK"}},
+        {"type": "json", "json": {"a": "MARK"}},
+        {"type": "output_text", "text": "MARK"},
+        {"type": "input_text", "text": "MARK"},
+        {"type": "text", "content": "MARK"},
+        {"type": "x_unknown", "content": "MARK"},
+        {"type": "x_unknown", "x_field": "MARK"},
+    ],
+    ids=lambda part: f"{part['type']}-{[*part][-1]}",
+)
+def test_l1_rows_of_the_findings(part: Body, source: str, target: str) -> None:
+    body, notes = translated(source, target, [part])
+    assert "MARK" in body
+    assert NO_OUTPUT not in body
+    assert not [note for note in notes if note.action == "dropped" and note.rule != "foreign.field"]
+
+
+@pytest.mark.parametrize("source", ["anthropic", "openai"])
+@pytest.mark.parametrize("target", NAMES)
+def test_l1_a_text_part_without_text_is_empty(source: str, target: str) -> None:
+    body, _ = translated(source, target, [{"type": "text"}, {"type": "text", "text": "MARK"}])
+    assert "MARK" in body
+    assert '\\"type\\"' not in body  # its JSON as text

@@ -299,16 +299,16 @@ def loose_media(family: str, part: Mapping[str, Json], at: Where) -> Media | Non
         case {"type": "resource", "resource": {"blob": str(data), "mimeType": str(mime), **inner}, **rest}:
             name = inner.get("uri", "")
             return _media(mime.partition("/")[0], mime, "base64", data, str(name), family, rest, at)
-        case {"type": "image" | "document" as kind, "source": {"type": str(form), **source}, **rest} if (
-            form in _SOURCES
-        ):
-            return _sourced(str(kind), str(form), source, family, rest, at)
-    return None
+        case {"type": "image" | "document" as kind, "source": dict() as source, **rest}:
+            return _sourced(str(kind), source, family, rest, at)
+        case _:
+            return None
 
 
-def _sourced(
-    kind: str, form: str, source: dict[str, Json], family: str, rest: dict[str, Json], at: Where
-) -> Media | None:
+def _sourced(kind: str, source: dict[str, Json], family: str, rest: dict[str, Json], at: Where) -> Media | None:
+    form = source.get("type")
+    if not isinstance(form, str) or form not in _SOURCES:
+        return None
     how, field = _SOURCES[form]
     usual = "text/plain" if how == "text" else ""
     mime, data, title = source.get("media_type", usual), source.get(field), rest.pop("title", "")
