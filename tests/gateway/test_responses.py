@@ -115,12 +115,10 @@ def test_at_home_the_previous_response_is_the_upstreams_affair(
 
 
 def test_endpoints_that_are_not_offered_are_refused_in_the_dialects_words(client: openai.OpenAI) -> None:
-    for ask in (
-        lambda: client.responses.compact(model="to-openai", input="x"),
-        lambda: client.post("/responses/resp_1/rate", cast_to=object),
-    ):
-        with pytest.raises(openai.NotFoundError, match="not offered here"):
-            ask()
+    with pytest.raises(openai.NotFoundError, match="not offered here"):
+        client.responses.compact(model="to-openai", input="x")
+    with pytest.raises(openai.NotFoundError, match="not offered here"):
+        client.post("/responses/resp_1/rate", cast_to=object)
 
 
 def test_input_tokens_are_counted(client: openai.OpenAI) -> None:

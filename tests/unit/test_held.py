@@ -90,7 +90,7 @@ def test_l2_a_result_stays_a_result_where_the_service_holds_its_call(title: str,
     } or "type" in title
 
 
-@pytest.mark.parametrize("title", {**HELD, **BEGUN})
+@pytest.mark.parametrize("title", [*HELD, *BEGUN])
 @pytest.mark.parametrize("target", NAMES)
 def test_l2_l15_elsewhere_it_is_refused_and_the_place_is_named(title: str, target: str) -> None:
     source, body, place = {**HELD, **BEGUN}[title]
@@ -163,7 +163,7 @@ def test_a_conversation_that_names_nothing_is_malformed(conversation: Any) -> No
     assert refused.value.at.startswith("conversation")
 
 
-@pytest.mark.parametrize("title", {**HELD, **BEGUN})
+@pytest.mark.parametrize("title", [*HELD, *BEGUN])
 def test_l2_l15_the_library_keeps_nothing_and_says_so(title: str) -> None:
     source, body, place = {**HELD, **BEGUN}[title]
     with pytest.raises(Unrepresentable) as refused:

@@ -51,7 +51,8 @@ def test_l15_an_answer_of_another_key_is_not_found(key: str) -> None:
     call = Call("stored", "", False, None, {"id": "resp_1", "action": "read", "query": ""})
     stored = StoredAnswer(desk, fleet, exchange, RESPONSES, call, Record("r", "GET", "/"))
     if key == "mine":
-        assert stored._maker(owner_of(request)) == (backend, ["c"])
+        found: Any = stored._maker(owner_of(request))
+        assert found == (backend, ["c"])
     else:
         with pytest.raises(ClientFault) as refused:
             stored._maker(owner_of(request))
