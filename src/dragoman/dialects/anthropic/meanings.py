@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from dragoman.model.blocks import DefinedTool, Meaning, ShownTool, Summary, ToolChange, Untranslatable
+from dragoman.model.blocks import Block, DefinedTool, Meaning, Opaque, ShownTool, Summary, ToolChange, Untranslatable
 from dragoman.model.conversation import Demand
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
@@ -44,14 +44,24 @@ def words_of_search(kind: str, data: Mapping[str, Json]) -> str:
     return f"(Tools found: {', '.join(name for name in names if isinstance(name, str)) or 'none'})"
 
 
-def changes_in(kind: str, data: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[str, Json]]]:
-    """The tool changes that a block holds, each with its place in the block."""
+def definitions_in(blocks: Iterable[Block]) -> Iterator[tuple[Mapping[str, Json], str]]:
+    """The tools that blocks of messages define, each with its place in the request."""
+    for block in blocks:
+        if isinstance(block, Opaque) and block.means and isinstance(block.data, dict):
+            for change, at in _changes(block.kind, block.data, block.at.path):
+                tool = change.get("tool")
+                definition = tool.get("definition") if isinstance(tool, dict) else None
+                if isinstance(definition, dict):
+                    yield definition, f"{at}.tool.definition"
+
+
+def _changes(kind: str, data: Mapping[str, Json], at: str) -> Iterator[tuple[Mapping[str, Json], str]]:
     if kind == ADDITION:
-        yield "", data
+        yield data, at
     changes = data.get("tool_changes") if kind == COMPACTION else None
     for index, change in enumerate(changes if isinstance(changes, list) else ()):
         if isinstance(change, dict):
-            yield f".tool_changes[{index}]", change
+            yield change, f"{at}.tool_changes[{index}]"
 
 
 def demands_of(body: Mapping[str, Json]) -> Iterator[Demand]:
@@ -90,10 +100,8 @@ def _compaction(data: Mapping[str, Json]) -> Iterator[Meaning]:
         yield Summary(content)
     elif data.get("encrypted_content"):
         yield Untranslatable(_SEALED_PAST)
-    changes = data.get("tool_changes")
-    for change in changes if isinstance(changes, list) else ():
-        if isinstance(change, dict):
-            yield from _change(change)
+    for change, _ in _changes(COMPACTION, data, ""):
+        yield from _change(change)
 
 
 _READERS: dict[str, Callable[[Mapping[str, Json]], Iterator[Meaning]]] = {
