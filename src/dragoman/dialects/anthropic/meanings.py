@@ -44,7 +44,7 @@ def words_of_search(kind: str, data: Mapping[str, Json]) -> str:
     return f"(Tools found: {', '.join(name for name in names if isinstance(name, str)) or 'none'})"
 
 
-def definitions_in(blocks: Iterable[Block]) -> Iterator[tuple[Mapping[str, Json], str]]:
+def definitions_in(blocks: Iterable[Block]) -> Iterator[tuple[dict[str, Json], str]]:
     """The tools that blocks of messages define, each with its place in the request."""
     for block in blocks:
         if isinstance(block, Opaque) and block.means and isinstance(block.data, dict):
