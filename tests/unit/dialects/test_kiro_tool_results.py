@@ -136,10 +136,10 @@ TS4 = {
     "false": (tool_message([False]), "false", None),
     "content in content": (tool_message({"content": [{"content": "deep"}]}), "deep", None),
     "the field text": (tool_message(text="a fallback"), "a fallback", None),
-    "an unknown block": (
+    "a reference to a tool": (
         tool_message([{"type": "tool_reference", "tool_name": "x"}, text("a")]),
-        "a",
-        "kiro.result.not_text",
+        "Tool x is not available.\na",
+        "tools.reference",
     ),
     "only an unknown block": (tool_message([{"type": "x_widget"}]), NO_OUTPUT, "kiro.result.not_text"),
 }
