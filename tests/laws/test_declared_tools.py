@@ -157,7 +157,7 @@ def test_l3_a_dialect_writes_its_own_tools_as_they_came(case: Case) -> None:
     own = registry.get(case.source)
     for body in case.bodies:
         call = own.codec.render_request(own.codec.parse_request(own.binding.unwrap(body)))
-        assert call.body["tools"] == body["tools"]
+        assert isinstance(call.body, dict) and call.body["tools"] == body["tools"]
 
 
 @pytest.mark.parametrize("target", ANTHROPIC_TARGETS)
@@ -166,7 +166,7 @@ def test_l4_a_summary_reaches_every_target_or_the_request_is_refused(target: str
     client, upstream = registry.get("anthropic"), registry.get(target)
     block = {"type": "compaction", "content": text}
     user = {"role": "user", "content": "hi"}
-    messages = [*([user] if before else []), {"role": "assistant", "content": [block]}, user]
+    messages: list[Any] = [*([user] if before else []), {"role": "assistant", "content": [block]}, user]
     asked = client.codec.parse_request(client.binding.unwrap({"model": "m", "max_tokens": 9, "messages": messages}))
     try:
         call = plan(client, upstream, asked).call()

@@ -142,7 +142,7 @@ def _tool_names(conversation: Conversation, target: Capabilities, notes: Notes) 
     tools: list[ToolSpec | Opaque] = []
     for tool in conversation.tools:
         name = tool_name(tool) if target.one_name_each or isinstance(tool, ToolSpec) else None
-        if isinstance(tool, ToolSpec) and tool.offered == "later":
+        if isinstance(tool, ToolSpec) and tool.waits_for == "block":
             name = None  # a block of the history says it, not the tool list
         if name and name in names:
             notes.dropped("tools.duplicate", tool.at.path, f"there is a tool {name} already")

@@ -36,7 +36,7 @@ class Mentions:
 
     def place(self, tool: ToolSpec) -> int:
         """Where the model is first told of a tool that it is not told of from the start."""
-        places = self.defined if tool.offered == "later" else self.named
+        places = self.defined if tool.waits_for == "block" else self.named
         return places.get(tool.name, 0)
 
     def _read(self, nodes: Iterable[object]) -> None:
@@ -68,14 +68,14 @@ def offered_tools(conversation: Conversation, notes: Notes) -> tuple[ToolSpec | 
     A tool that is held back is left out only if the client runs a search that can find it and nothing names it yet.
     """
     tools = _once_each(_declared(conversation.tools), notes)
-    held_back = [tool for tool in tools if isinstance(tool, ToolSpec) and tool.offered != "always"]
+    held_back = [tool for tool in tools if isinstance(tool, ToolSpec) and tool.waits_for]
     if not held_back:
         return tools
     mentions = Mentions(conversation.messages)
     chosen = frozenset(conversation.tool_choice.names)
     search = _search(tools)
     known = mentions.named.keys() | chosen | {PLACEHOLDER}
-    waiting = {tool.name for tool in held_back if tool.offered == "found" and tool.name not in known}
+    waiting = {tool.name for tool in held_back if tool.waits_for == "search" and tool.name not in known}
     # Without a search tool that we know, a client that declares a tool only once it is found has none waiting.
     moves = search == "client" or (
         not search and not waiting and any(tool.name in mentions.shown for tool in held_back)
@@ -84,12 +84,13 @@ def offered_tools(conversation: Conversation, notes: Notes) -> tuple[ToolSpec | 
     kept: list[ToolSpec | Opaque] = []
     sent: ToolSpec | Opaque
     for tool in tools:
-        if not isinstance(tool, ToolSpec) or tool.offered == "always":
+        if not isinstance(tool, ToolSpec) or not tool.waits_for:
             place, sent = (0, 0), tool
         elif _is_left_out(tool, search == "client" and tool.name in waiting, chosen, notes):
             continue
         else:
-            place = (0, 0) if not moves else (1, 0) if tool.name in chosen else (2, mentions.place(tool))
+            is_chosen = tool.waits_for == "search" and tool.name in chosen
+            place = (0, 0) if not moves else (1, 0) if is_chosen else (2, mentions.place(tool))
             sent = _loaded(tool, notes)
         places.append(place)
         kept.append(sent)
@@ -118,19 +119,19 @@ def _once_each(tools: tuple[ToolSpec | Opaque, ...], notes: Notes) -> tuple[Tool
 
     The tool list is what the client says now; blocks say what it said at the time.
     """
-    if not any(isinstance(tool, ToolSpec) and tool.offered == "later" for tool in tools):
+    if not any(isinstance(tool, ToolSpec) and tool.waits_for == "block" for tool in tools):
         return tools
     kept: list[ToolSpec | Opaque] = []
     places: dict[str, int] = {}
     for tool in tools:
-        if not isinstance(tool, ToolSpec) or tool.offered != "later" or tool.name not in places:
+        if not isinstance(tool, ToolSpec) or tool.waits_for != "block" or tool.name not in places:
             if isinstance(tool, ToolSpec):
                 places.setdefault(tool.name, len(kept))
             kept.append(tool)
             continue
         first = kept[places[tool.name]]
         which = "the one among the tools counts"
-        if isinstance(first, ToolSpec) and first.offered == "later":
+        if isinstance(first, ToolSpec) and first.waits_for == "block":
             kept[places[tool.name]], which = tool, "the last one counts"
         notes.changed("tools.redefined", tool.at.path, f"{tool.name} is defined more than once; {which}")
     return tuple(kept)
@@ -143,7 +144,7 @@ def _search(tools: Sequence[ToolSpec | Opaque]) -> Literal["", "client", "server
     """
     if any(isinstance(tool, Opaque) and _searches_tools(tool.kind) for tool in tools):
         return "server"
-    specs = [tool for tool in tools if isinstance(tool, ToolSpec) and tool.offered == "always"]
+    specs = [tool for tool in tools if isinstance(tool, ToolSpec) and not tool.waits_for]
     return "client" if any(_searches_tools(tool.name) for tool in specs) else ""
 
 
@@ -154,7 +155,7 @@ def _searches_tools(name: str) -> bool:
 
 
 def _is_left_out(tool: ToolSpec, waits: bool, chosen: frozenset[str], notes: Notes) -> bool:
-    if tool.name == PLACEHOLDER and tool.offered == "found" and tool.name not in chosen:
+    if tool.name == PLACEHOLDER and tool.waits_for == "search" and tool.name not in chosen:
         notes.changed("tools.placeholder", tool.at.path, "a placeholder for deferred tools, which nobody may call")
         return True
     if waits:
@@ -163,6 +164,6 @@ def _is_left_out(tool: ToolSpec, waits: bool, chosen: frozenset[str], notes: Not
 
 
 def _loaded(tool: ToolSpec, notes: Notes) -> ToolSpec:
-    if tool.offered == "found":
+    if tool.waits_for == "search":
         notes.changed("tools.deferred", tool.at.path, f"{tool.name} is sent loaded: the target has no deferred tools")
-    return structs.replace(tool, offered="always")
+    return structs.replace(tool, waits_for="")

@@ -37,8 +37,8 @@ class Message(Node, frozen=True):
 class ToolSpec(Node, frozen=True):
     """A tool the model may call. `schema is None` means a free-text tool.
 
-    `offered` says from when on: `always`; `found`, once a search has found it (`defer_loading`); `later`, from the
-    block of a message that declares it. A family that has `found` or `later` writes it so; no other family has them.
+    `waits_for` says what must come before it is offered: nothing, a search that finds it (`defer_loading`), or the
+    block of a message that defines it. A family that has such tools writes them so; no other has a form for them.
     """
 
     name: str
@@ -46,7 +46,7 @@ class ToolSpec(Node, frozen=True):
     schema: Mapping[str, Json] | None = None
     cache: Cache | None = None
     strict: bool | None = None
-    offered: Literal["always", "found", "later"] = "always"
+    waits_for: Literal["", "search", "block"] = ""
 
     def defines_the_same(self, other: ToolSpec) -> bool:
         """Whether a model would be shown the same; `name`s are taken to be equal."""

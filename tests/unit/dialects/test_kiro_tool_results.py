@@ -141,6 +141,11 @@ TS4 = {
         '{"type":"x_widget","name":"x"}\na',
         "kiro.result.not_text",
     ),
+    "a reference to a tool": (
+        tool_message([{"type": "tool_reference", "tool_name": "x"}, text("a")]),
+        "Tool x is not available.\na",
+        "tools.reference",
+    ),
     "only an unknown block": (tool_message([{"type": "x_widget"}]), '{"type":"x_widget"}', "kiro.result.not_text"),
 }
 

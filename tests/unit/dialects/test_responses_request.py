@@ -528,9 +528,11 @@ def test_a_call_of_a_tool_that_an_item_brought_has_its_namespace_again(name: str
 def test_the_latest_item_says_what_a_tool_is_and_the_request_before_all() -> None:
     newer = {**ADDED, "tools": [{"type": "function", "name": "later", "description": "newer"}]}
     asked = read([ADDED, {"role": "user", "content": "go"}, newer])
-    assert [tool.description for tool in asked.tools if isinstance(tool, ToolSpec)] == ["", "newer"]
+    sent = plan(RESPONSES, registry.get("openai"), asked).sent.tools
+    assert [tool.description for tool in sent if isinstance(tool, ToolSpec)] == ["", "newer"]
     asked = read([ADDED, {"role": "user", "content": "go"}], tools=[{"type": "function", "name": "later"}])
-    assert [tool.name for tool in asked.tools if isinstance(tool, ToolSpec)] == ["later", "functions__exec"]
+    sent = plan(RESPONSES, registry.get("openai"), asked).sent.tools
+    assert [tool.name for tool in sent if isinstance(tool, ToolSpec)] == ["later", "functions__exec"]
 
 
 def test_a_tool_in_an_item_that_is_none_is_named() -> None:

@@ -461,13 +461,13 @@ def test_l5_an_answer_names_the_tool_that_the_client_declared() -> None:
     whole = dragoman.translate_reply(response, source="responses", target="anthropic", request=asked)
     assert b'"name":"X"' in jsonio.encode(whole.body)
     stream = dragoman.stream_translator(source="responses", target="anthropic", request=asked)
-    events = [
+    events: list[Any] = [
         {"type": "response.created", "response": {**response, "status": "in_progress", "output": []}},
         {"type": "response.output_item.added", "output_index": 0, "item": {**item, "arguments": ""}},
         {"type": "response.output_item.done", "output_index": 0, "item": item},
         {"type": "response.completed", "response": response},
     ]
-    frames = [b"event: %b\ndata: %b\n\n" % (each["type"].encode(), jsonio.encode(each)) for each in events]  # type: ignore[attr-defined, arg-type]
+    frames = [b"event: %b\ndata: %b\n\n" % (each["type"].encode(), jsonio.encode(each)) for each in events]
     told = b"".join(map(stream.feed, frames)) + stream.close()
     assert b'"name":"X"' in told and b"X__X" not in told
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from dragoman.model.blocks import DefinedTool, Meaning, ShownTool, Summary, ToolChange, Untranslatable
+from dragoman.model.blocks import Block, DefinedTool, Meaning, Opaque, ShownTool, Summary, ToolChange, Untranslatable
 from dragoman.model.conversation import Held
 from dragoman.wire.jsonio import Json
 
@@ -24,14 +24,24 @@ def is_no_op(kind: str, data: Mapping[str, Json]) -> bool:
     return kind == COMPACTION and not data.get("content") and not data.get("encrypted_content")
 
 
-def changes_in(kind: str, data: Mapping[str, Json]) -> Iterator[tuple[str, Mapping[str, Json]]]:
-    """The tool changes that a block holds, each with its place in the block."""
+def definitions_in(blocks: Iterable[Block]) -> Iterator[tuple[dict[str, Json], str]]:
+    """The tools that blocks of messages define, each with its place in the request."""
+    for block in blocks:
+        if isinstance(block, Opaque) and block.means and isinstance(block.data, dict):
+            for change, at in _changes(block.kind, block.data, block.at.path):
+                tool = change.get("tool")
+                definition = tool.get("definition") if isinstance(tool, dict) else None
+                if isinstance(definition, dict):
+                    yield definition, f"{at}.tool.definition"
+
+
+def _changes(kind: str, data: Mapping[str, Json], at: str) -> Iterator[tuple[Mapping[str, Json], str]]:
     if kind == ADDITION:
-        yield "", data
+        yield data, at
     changes = data.get("tool_changes") if kind == COMPACTION else None
     for index, change in enumerate(changes if isinstance(changes, list) else ()):
         if isinstance(change, dict):
-            yield f".tool_changes[{index}]", change
+            yield change, f"{at}.tool_changes[{index}]"
 
 
 def compacting(body: Mapping[str, Json]) -> Iterator[Held]:
@@ -78,10 +88,8 @@ def _compaction(data: Mapping[str, Json]) -> Iterator[Meaning]:
         yield Summary(content)
     elif data.get("encrypted_content"):
         yield Untranslatable(_SEALED_PAST)
-    changes = data.get("tool_changes")
-    for change in changes if isinstance(changes, list) else ():
-        if isinstance(change, dict):
-            yield from _change(change)
+    for change, _ in _changes(COMPACTION, data, ""):
+        yield from _change(change)
 
 
 _READERS: dict[str, Callable[[Mapping[str, Json]], Iterator[Meaning]]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby, takewhile
 from typing import Literal
 
@@ -17,7 +17,7 @@ from dragoman.dialects.anthropic.blocks import (
     render_block,
     render_content,
 )
-from dragoman.dialects.anthropic.meanings import changes_in, compacting
+from dragoman.dialects.anthropic.meanings import compacting, definitions_in
 from dragoman.dialects.anthropic.nodes import (
     FAMILY,
     extra,
@@ -102,8 +102,8 @@ def _with_added(conversation: Conversation) -> Conversation:
     """The conversation with the tools that blocks of its messages define; what defines the same again is left out."""
     known = {tool.name: tool for tool in conversation.tools if isinstance(tool, ToolSpec)}
     added: list[ToolSpec | Opaque] = []
-    for definition in _definitions(conversation.inventory.others):
-        tool = _marked(_tool(definition))
+    for definition, at in definitions_in(conversation.inventory.others):
+        tool = _marked(_tool(Fields(definition, at)))
         if isinstance(tool, ToolSpec):
             before = known.get(tool.name)
             if before is not None and before.defines_the_same(tool):
@@ -115,21 +115,11 @@ def _with_added(conversation: Conversation) -> Conversation:
     return structs.replace(conversation, tools=(*conversation.tools, *added)).knowing(conversation)
 
 
-def _definitions(blocks: Iterable[Block]) -> Iterator[Fields]:
-    for block in blocks:
-        if isinstance(block, Opaque) and block.means and isinstance(block.data, dict):
-            for place, change in changes_in(block.kind, block.data):
-                inner = change.get("tool")
-                definition = inner.get("definition") if isinstance(inner, dict) else None
-                if isinstance(definition, dict):
-                    yield Fields(definition, f"{block.at.path}{place}.tool.definition")
-
-
 def _marked(tool: ToolSpec | Opaque) -> ToolSpec | Opaque:
     """The tool as one that a block defines: that block still says it when the request is written."""
     kept = Extra(FAMILY, {**(tool.extra.fields if tool.extra else {}), _ADDED: True}, frozenset({_ADDED}))
     return (
-        structs.replace(tool, extra=kept, offered="later")
+        structs.replace(tool, extra=kept, waits_for="block")
         if isinstance(tool, ToolSpec)
         else structs.replace(tool, extra=kept)
     )
@@ -221,10 +211,10 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
     schema = fields.any("input_schema")
     name, description = identifier(fields, "name"), fields.text("description", "")
     cache, strict = take_cache(fields), fields.flag("strict", None)
-    offered: Literal["always", "found"] = "always"
+    waits_for: Literal["", "search"] = ""
     if fields.peek(_DEFERRED) is True:
         fields.any(_DEFERRED)
-        offered = "found"
+        waits_for = "search"
     rest = to_keep(fields.rest())
     if schema is not None and not isinstance(schema, dict):
         rest["input_schema"] = schema
@@ -233,7 +223,7 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
     kept = extra_of(rest)
     if kept is not None and rest.get(_DEFERRED) is False:
         kept = structs.replace(kept, spelling=frozenset({_DEFERRED}))  # it says no more than its absence
-    return ToolSpec(name, description, known, cache, strict, offered, extra=kept, at=at)
+    return ToolSpec(name, description, known, cache, strict, waits_for, extra=kept, at=at)
 
 
 def _tool_choice(fields: Fields, kept: dict[str, Json]) -> ToolChoice:
@@ -382,7 +372,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
     body["input_schema"] = {**tool.schema}
     if tool.strict is not None:
         body["strict"] = tool.strict
-    if tool.offered == "found":
+    if tool.waits_for == "search":
         body[_DEFERRED] = True
     with_cache(body, tool.cache)
     if _holds(tool.extra, "input_schema"):

@@ -224,7 +224,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
         return own_data(tool, Unrepresentable)
     if tool.schema is None:
         raise Unrepresentable(f"the tool {tool.name} takes free text, which has no place here", at=tool.at.path)
-    if tool.offered != "always":
+    if tool.waits_for:
         raise Unrepresentable(f"the tool {tool.name} cannot be held back here", at=tool.at.path)
     body: dict[str, Json] = {"name": tool.name}
     if tool.description:

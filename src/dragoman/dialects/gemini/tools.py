@@ -117,7 +117,7 @@ def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
 def _render_function(tool: ToolSpec) -> Json:
     if tool.schema is None:
         raise Unrepresentable(f"the tool {tool.name} takes free text, which has no place here", at=tool.at.path)
-    if tool.offered != "always":
+    if tool.waits_for:
         raise Unrepresentable(f"the tool {tool.name} cannot be held back here", at=tool.at.path)
     body: dict[str, Json] = {"name": tool.name}
     if tool.description:

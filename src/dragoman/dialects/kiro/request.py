@@ -216,7 +216,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
         return tool.data
     if tool.schema is None:
         raise Unrepresentable(f"the tool {tool.name} takes free text, which has no place here", at=tool.at.path)
-    if tool.offered != "always":
+    if tool.waits_for:
         raise Unrepresentable(f"the tool {tool.name} cannot be held back here", at=tool.at.path)
     body: dict[str, Json] = {
         "name": tool.name,

@@ -129,7 +129,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
         if tool.family != FAMILY:
             raise Unrepresentable(f"Chat has no {tool.family} tools", at=tool.at.path)
         return tool.data
-    if tool.offered != "always":
+    if tool.waits_for:
         raise Unrepresentable(f"Chat cannot hold {tool.name} back", at=tool.at.path)
     kind = "custom" if tool.schema is None else "function"
     inner: JsonObject = {"name": tool.name}

@@ -46,8 +46,8 @@ def _added(item: Opaque, known: dict[tuple[str, str], ToolSpec]) -> Iterator[Too
         name = parted(tool.extra, marked.name)
         before = known.get(name)
         if before is None or not before.defines_the_same(marked):
-            waits = item.kind == ADDING and marked.offered == "found" and before is None
-            known[name] = marked if waits else structs.replace(marked, offered="later")
+            waits = item.kind == ADDING and marked.waits_for == "search" and before is None
+            known[name] = marked if waits else structs.replace(marked, waits_for="block")
             yield known[name]
 
 
@@ -99,7 +99,7 @@ def _names(tools: Iterable[ToolSpec | Opaque], declared: Declared) -> list[str]:
 
 
 def _adding(item: Opaque, declared: Declared) -> tuple[Meaning, ...]:
-    offered = [tool for tool in _tools_in(item) if isinstance(tool, ToolSpec) and tool.offered != "found"]
+    offered = [tool for tool in _tools_in(item) if isinstance(tool, ToolSpec) and tool.waits_for != "search"]
     return tuple(map(DefinedTool, _names(offered, declared)))
 
 
@@ -125,8 +125,8 @@ def _found(item: Opaque, declared: Declared) -> tuple[Meaning, ...]:
         at = f"{item.at.path}.tools[{index}]"
         names = _names(parse_tools(Fields({"tools": [entry]}, item.at.path)), declared)
         kind = text_of(object_of(entry).get("type")) or "tool"
-        means = (*map(DefinedTool, names), *map(ShownTool, names))
-        parts.append(Opaque(FAMILY, entry, kind, means=means, at=Where(at)))
+        means: list[Meaning] = [*map(DefinedTool, names), *map(ShownTool, names)]
+        parts.append(Opaque(FAMILY, entry, kind, means=tuple(means), at=Where(at)))
     return (ToolResult(call_id, tuple(parts) or (Text(_NOTHING_FOUND),), at=item.at),)
 
 

@@ -185,13 +185,13 @@ def _tool(fields: Fields, namespace: str, about: Mapping[str, Json] = _NOTHING) 
     name, description = required(fields, "name"), fields.text("description", "")
     placed |= both_names(namespace, name)
     name, strict = joined(namespace, name), fields.flag("strict", None)
-    offered: Literal["always", "found"] = "always"
+    waits_for: Literal["", "search"] = ""
     if fields.peek(_DEFERRED) is True:
         fields.any(_DEFERRED)
-        offered = "found"
+        waits_for = "search"
     if kind == "custom":
         extra = extra_of({**placed, **_said(fields)})
-        return ToolSpec(name, description, strict=strict, offered=offered, extra=extra, at=Where(fields.at))
+        return ToolSpec(name, description, strict=strict, waits_for=waits_for, extra=extra, at=Where(fields.at))
     parameters = fields.any("parameters")
     rest, at = _said(fields), Where(fields.at, bare=parameters is None)
     if not isinstance(parameters, dict):
@@ -199,7 +199,7 @@ def _tool(fields: Fields, namespace: str, about: Mapping[str, Json] = _NOTHING) 
             rest["parameters"] = parameters  # no schema, but what was said
         parameters = dict(_NO_PARAMETERS)
     extra = extra_of({**placed, **rest})
-    return ToolSpec(name, description, parameters, strict=strict, offered=offered, extra=extra, at=at)
+    return ToolSpec(name, description, parameters, strict=strict, waits_for=waits_for, extra=extra, at=at)
 
 
 def _search(data: JsonObject) -> tuple[ClientTool, ...]:
@@ -260,7 +260,7 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
         body["parameters"] = dict(tool.schema)
     if tool.strict is not None:
         body["strict"] = tool.strict
-    if tool.offered == "found":
+    if tool.waits_for == "search":
         body[_DEFERRED] = True
     return {**body, **wire_fields(tool.extra)}
 
@@ -269,16 +269,27 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
 
 
 def parse_choice(fields: Fields, tools: Sequence[ToolSpec | Opaque]) -> tuple[ToolChoice, JsonObject]:
-    """The choice, and the field as it came where it says what we have no word for, or says it in other names."""
+    """The choice, and the field as it came where it says what we have no word for, or names another namespace."""
     value, parallel = fields.any("tool_choice"), fields.flag("parallel_tool_calls", None)
     declared = Declared(tools)
     choice = _choice(fields, value, declared)
     if choice is None:
         return ToolChoice(parallel=parallel), {"tool_choice": value}
     named = ToolChoice(choice.mode, choice.names, parallel)
-    if not choice.names or render_choice_of(named, tools).get("tool_choice") == value:
+    if not _names_another_namespace(value, choice.names, tools):
         return named, {}
     return named, {CHOSEN: {"names": list(choice.names), "tool_choice": value}}
+
+
+def _names_another_namespace(value: Json, names: Sequence[str], tools: Sequence[ToolSpec | Opaque]) -> bool:
+    """Whether the choice gives a tool a namespace that the tool is not declared in."""
+    given = object_of(value).get("tools")
+    entries = given if isinstance(given, list) else [value]
+    spaces = [object_of(entry).get("namespace") for entry in entries]
+    inside = namespaces(tools)
+    return len(spaces) == len(names) and any(
+        space and space != inside.get(name, ("", name))[0] for space, name in zip(spaces, names, strict=True)
+    )
 
 
 def _choice(fields: Fields, value: Json, tools: Declared) -> ToolChoice | None:
