@@ -99,8 +99,10 @@ def translate_request(
     told, both naming the path; LocalMisuse for an unknown dialect or option, and where neither the body nor `model`
     names a model.
     """
-    if model is not None and not (isinstance(model, str) and model.strip()):
-        raise LocalMisuse("model: expected the name of a model")
+    if model is not None and not isinstance(model, str):
+        raise LocalMisuse("model is a name")
+    if model is not None and not model.strip():
+        raise LocalMisuse("model: expected the name of a model, got nothing")
     client, upstream, settings = _ends(source, target, options)
     asked = client.codec.parse_request(client.binding.unwrap(_decoded(body, MalformedRequest)))
     if model is None and not asked.model.strip():

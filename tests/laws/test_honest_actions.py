@@ -236,12 +236,13 @@ def test_l9_a_question_that_was_made_up_is_noted_at_the_messages(
 
 @pytest.mark.parametrize("source", [name for name in HELLO if name != "anthropic"])
 def test_l9_a_limit_that_kiro_is_not_told_is_dropped(source: str) -> None:
-    limit = {
+    limits: dict[str, dict[str, Any]] = {
         "openai": {"max_tokens": 9},
         "responses": {"max_output_tokens": 99},
         "bedrock": {"inferenceConfig": {"maxTokens": 9}},
         "gemini": {"generationConfig": {"maxOutputTokens": 9}},
-    }[source]
+    }
+    limit = limits[source]
     told = translated({**HELLO[source], **limit}, source, "kiro")
     assert [note.action for note in told.notes if note.rule == "kiro.max_tokens"] == ["dropped"]
     with pytest.raises(Unrepresentable, match=r"kiro\.max_tokens"):

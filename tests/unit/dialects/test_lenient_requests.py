@@ -338,7 +338,7 @@ def test_l11_it_becomes_a_chat_body_for_chat() -> None:
 def test_l11_it_is_answered_as_chat() -> None:
     asked = translated(AGENT, "openai", "anthropic")
     use = {"type": "tool_use", "id": "toolu_1", "name": "ApplyPatch", "input": {"input": "*** Begin"}}
-    reply = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [use]}
+    reply: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [use]}
     reply |= {"stop_reason": "tool_use", "stop_sequence": None, "usage": {"input_tokens": 1, "output_tokens": 1}}
     told = dragoman.translate_reply(reply, source="anthropic", target="openai", request=asked).body
     [call] = told["choices"][0]["message"]["tool_calls"]

@@ -104,13 +104,13 @@ def _part(part: Json) -> Json:
     match part:
         case {"type": kind, "text": str(text)} if kind in _TEXTS:
             return {"type": "text", "text": text}
+        case {"type": "input_image", "image_url": str(url), "detail": str(detail)}:
+            return {"type": "image_url", "image_url": {"url": url, "detail": detail}}
         case {"type": "input_image", "image_url": str(url)}:
-            detail: JsonObject = {"detail": part["detail"]} if part.get("detail") is not None else {}
-            return {"type": "image_url", "image_url": {"url": url, **detail}}
-        case {"type": "input_file"}:
-            inner = {name: value for name, value in part.items() if name != "type"}
-            if "file_url" in inner:
-                inner["file_data"] = inner.pop("file_url")
+            return {"type": "image_url", "image_url": {"url": url}}
+        case {"type": "input_file"} if isinstance(part, dict):
+            named = {"file_url": "file_data"}
+            inner: JsonObject = {named.get(name, name): value for name, value in part.items() if name != "type"}
             return {"type": "file", "file": inner}
         case _:
             return part
