@@ -207,6 +207,8 @@ class OpenaiEncoder:
                 yield _DONE
             case Failed(fault):
                 yield Payload(b"", render_fault(fault), True)
+            case _:
+                pass  # deltas do not come here
 
     def _speaking_choice(self, key: int) -> int:
         return next((choice for choice, started in self._speaking.items() if started.key == key), 0)
