@@ -35,14 +35,10 @@ def _citations(metadata: Json) -> list[dict[str, Json]]:
 
 
 def render_sources(citations: Iterable[Opaque]) -> dict[str, Json]:
-    """Write another family's citations as the field of a candidate; nothing, if there are none."""
+    """Write another family's citations as the field of a candidate; nothing, if there are none.
+
+    `groundingSupports` say which bytes of the answer a source is for, which other families do not tell.
+    """
     sources = {each.source.url: each.source for each in citations if each.source is not None and each.family != FAMILY}
     chunks: list[Json] = [{"web": {"uri": each.url, "title": each.title}} for each in sources.values()]
-    supports: list[Json] = [
-        {"segment": {"text": each.quote}, "groundingChunkIndices": [index]}
-        for index, each in enumerate(sources.values())
-        if each.quote
-    ]
-    if not chunks:
-        return {}
-    return {"groundingMetadata": {"groundingChunks": chunks, **({"groundingSupports": supports} if supports else {})}}
+    return {"groundingMetadata": {"groundingChunks": chunks}} if chunks else {}

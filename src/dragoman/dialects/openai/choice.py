@@ -28,6 +28,7 @@ from dragoman.model.events import (
     TextDelta,
 )
 from dragoman.model.naming import to_keep
+from dragoman.wire.jsonio import Json
 
 _SHORT_FIELD = extra_of({"~field": "reasoning"})  # so that one stream keeps to one field, whoever writes its frames
 _REFUSAL = extra_of({"refusal": True})
@@ -276,7 +277,8 @@ class ChoiceReader:
         if self.stopped:
             return
         self.close(events)
-        if left := [source.data for source in self._sources if source.data is not None]:  # there is no text to cite
+        left: list[Json] = [source.data for source in self._sources if source.data is not None]
+        if left:  # there is no text to cite
             self._odd({"annotations": left}, events)
         self.end(parse_stop(word, rest, self._sequences, refused=self._refused), events)
 

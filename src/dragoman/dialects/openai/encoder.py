@@ -108,8 +108,8 @@ class OpenaiEncoder:
             return False
         list(self.feed(events))
         for event in events:
-            if type(event) is Sealed and event.key in self._thoughts:
-                self._thoughts[event.key].told = True
+            if isinstance(event, Sealed | BlockStarted) and event.key in self._thoughts:
+                self._thoughts[event.key].told = True  # its details went out with this frame
         if events:
             self._usage_told = any(type(event) is UsageReported for event in events)
         return True
@@ -186,7 +186,7 @@ class OpenaiEncoder:
                 yield from self._block(event)
             case Sealed(key, seal):
                 if key in self._thoughts:
-                    self._thoughts[key].seal = seal
+                    self._thoughts[key].seal, self._thoughts[key].told = seal, False
             case BlockEnded(key):
                 yield from self._ended(key)
                 yield from self._next(key)
@@ -207,6 +207,8 @@ class OpenaiEncoder:
                 yield _DONE
             case Failed(fault):
                 yield Payload(b"", render_fault(fault), True)
+            case _:
+                pass  # deltas do not come here
 
     def _speaking_choice(self, key: int) -> int:
         return next((choice for choice, started in self._speaking.items() if started.key == key), 0)

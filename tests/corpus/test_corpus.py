@@ -1,0 +1,250 @@
+"""Every exchange of the corpus, to every client dialect, streamed, cut anywhere, and whole."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from dragoman.answer import Answer, WaysBack, reply_whole
+from dragoman.dialects.base import Reader
+from dragoman.errors import UpstreamFault, UpstreamViolation
+from dragoman.gateway.passing import Passing
+from dragoman.model.assemble import fold
+from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.events import Event, Failed
+from dragoman.model.grammar import check
+from dragoman.translate import plan
+from dragoman.wire.http import HttpResponse
+from tests.corpus.exchange import CLIENTS, UPSTREAM, WORLD, Exchange, dialect_of, exchanges, outcome, wanted
+
+ALL = exchanges()
+VENDORS = (
+    "deepseek", "xai", "groq", "mistral", "together", "fireworks", "cerebras", "openrouter", "zai", "minimax",
+    "dashscope", "moonshot", "nvidia", "huggingface", "sambanova", "perplexity", "cohere", "lmstudio", "llamacpp",
+    "localai", "vllm", "sglang", "ollama",
+)  # fmt: skip
+
+
+# Stops that a dialect cannot tell from others.
+COARSER = {
+    ("responses", "sequence"): ["end"],
+    ("gemini", "sequence"): ["end"],
+    ("kiro", "sequence"): ["end"],
+    ("openai", "context"): ["length"],
+    ("responses", "context"): ["length"],
+    ("gemini", "context"): ["length"],
+}
+
+
+def named(chosen: Iterable[Exchange]) -> list[Any]:
+    return [pytest.param(each, id=f"{each.vendor}-{each.name}") for each in chosen]
+
+
+ANSWERED = named(each for each in ALL if "error" not in each.expected)
+STREAMED = named(each for each in ALL if each.stream is not None and "error" not in each.expected)
+FAILED = named(each for each in ALL if each.refusal is None and "error" in each.expected)
+REFUSED = named(each for each in ALL if each.refusal is not None)
+
+
+def test_every_vendor_has_at_least_five_exchanges() -> None:
+    for vendor in VENDORS:
+        assert len([each for each in ALL if each.vendor == vendor]) >= 5, vendor
+    assert {each.vendor for each in ALL} == set(VENDORS)
+    for each in ALL:
+        kinds = [kind for kind in (each.stream, each.reply, each.refusal) if kind is not None]
+        assert len(kinds) == 1, f"{each.vendor}/{each.name} needs one answer"
+
+
+def pieces(data: bytes, seed: int) -> list[bytes]:
+    """The data cut somewhere; seed 0 does not cut, 1 cuts between all bytes."""
+    if seed < 2:
+        return [data] if seed == 0 else [data[at : at + 1] for at in range(len(data))]
+    draw, cut, at = random.Random(seed), [], 0
+    while at < len(data):
+        size = draw.randint(1, 97)
+        cut.append(data[at : at + size])
+        at += size
+    return cut
+
+
+def told(exchange: Exchange, client: str, seed: int = 0) -> bytes:
+    """What a client gets for the answer, as bytes of a stream."""
+    made = plan(dialect_of(client), UPSTREAM, exchange.asked(client), settings=exchange.settings)
+    answer = Answer(made, WORLD)
+    assert exchange.stream is not None
+    return b"".join([*map(answer.feed, pieces(exchange.stream, seed)), answer.close()])
+
+
+def heard(client: str, data: bytes, asked: Conversation) -> Reply:
+    """What the client's own dialect reads in the bytes it got. Raises the fault of a stream that failed."""
+    spoken = dialect_of(client)
+    reader = Reader(spoken.binding.frames(), spoken.codec.decoder(asked, WORLD))
+    events = [event for step in (*reader.feed(data), *reader.close()) for event in step.events]
+    check(events)
+    return fold(events)
+
+
+def compare(exchange: Exchange, client: str, reply: Reply) -> None:
+    """Compare all that the client's dialect can say."""
+    found, right = outcome(reply), wanted(exchange.expected)
+    where = f"{exchange.vendor}/{exchange.name} to {client}"
+    legal = client in ("openai", "responses")
+    for (one, *call), (other, *expected) in zip(found["calls"], right["calls"], strict=True):
+        assert call == expected, where
+        assert one and (other in (one, "*") or not (legal or other.replace("_", "").isalnum())), where
+    assert found["text"] == right["text"], where
+    assert found["reasoning"] == right["reasoning"], where
+    assert found["stop"] in {right["stop"], *COARSER.get((client, right["stop"]), ())}, where
+    if client != "kiro":
+        assert found["sources"] == right["sources"] or (exchange.vendor, client) == ("perplexity", "openai"), where
+        if "usage" in right and ("usage" in found or client != "openai"):  # Chat tells it only to who asks
+            assert sums(found["usage"]) == sums(right["usage"]), where
+
+
+def sums(usage: dict[str, int]) -> tuple[int, int]:
+    return usage["input"] + usage["cache_read"] + usage["cache_write"], usage["output"]
+
+
+@pytest.mark.parametrize("exchange", ANSWERED)
+def test_an_answer_is_read_as_expected(exchange: Exchange) -> None:
+    """The canonical outcome, exactly; a stream whole and cut between all its bytes."""
+    asked, right = exchange.asked(), wanted(exchange.expected)
+    if exchange.reply is not None:
+        made = plan(UPSTREAM, UPSTREAM, asked, settings=exchange.settings)
+        found = outcome(reply_whole(made, exchange.reply, WORLD)[0])
+        assert found == right, exchange.vendor
+        return
+    for seed in (0, 1, 2):
+        made = plan(UPSTREAM, UPSTREAM, asked, settings=exchange.settings)
+        events: list[Event] = []
+        assert exchange.stream is not None
+        reader = Reader(UPSTREAM.binding.frames(), UPSTREAM.codec.decoder(made.sent, WORLD))
+        for piece in pieces(exchange.stream, seed):
+            events += [event for step in reader.feed(piece) for event in step.events]
+        events += [event for step in reader.close() for event in step.events]
+        check(events)
+        found = outcome(fold(WaysBack(made).feed(tuple(events))))
+        ids = [
+            one[0] if other[0] == "*" else other[0] for one, other in zip(found["calls"], right["calls"], strict=True)
+        ]
+        calls = [(call_id, *call[1:]) for call_id, call in zip(ids, right["calls"], strict=True)]
+        assert found == {**right, "calls": calls}, exchange.vendor
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("exchange", STREAMED)
+def test_a_stream_reaches_every_client(exchange: Exchange, client: str) -> None:
+    asked = exchange.asked(client)
+    whole = told(exchange, client)
+    compare(exchange, client, heard(client, whole, asked))
+    for seed in (3, 4):
+        assert heard(client, told(exchange, client, seed), asked) == heard(client, whole, asked), exchange.vendor
+
+
+@pytest.mark.parametrize("exchange", named(each for each in ALL if each.stream is not None))
+def test_a_stream_that_passes_says_the_same(exchange: Exchange) -> None:
+    """A Chat client of the same service, where bytes pass as they came."""
+    if "settings" in exchange.expected:
+        return  # nothing passes unread there
+    asked = exchange.asked()
+    assert exchange.stream is not None
+    for seed in (0, 1, 5):
+        passing = Passing(plan(UPSTREAM, UPSTREAM, asked, settings=exchange.settings), WORLD)
+        data = b"".join([*map(passing.feed, pieces(exchange.stream, seed)), passing.close()])
+        if "error" in exchange.expected:
+            assert passing.fault is not None and passing.fault.kind == exchange.expected["error"]["kind"]
+            with pytest.raises(UpstreamFault, match=exchange.expected["error"]["message"]):
+                heard("openai", data, asked)
+        else:
+            assert outcome(heard("openai", data, asked))["calls"] == wanted(exchange.expected)["calls"]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("exchange", named(each for each in ALL if each.reply and "error" not in each.expected))
+def test_a_whole_reply_reaches_every_client(exchange: Exchange, client: str) -> None:
+    spoken, asked = dialect_of(client), exchange.asked(client)
+    made = plan(spoken, UPSTREAM, asked, settings=exchange.settings)
+    assert exchange.reply is not None
+    reply, _ = reply_whole(made, exchange.reply, WORLD)
+    data = spoken.codec.render_reply(reply, asked, WORLD)
+    if spoken.codec.capabilities("m").streams_only:
+        compare(exchange, client, heard(client, data, asked))
+    else:
+        compare(exchange, client, spoken.codec.parse_reply(data, asked))
+
+
+@pytest.mark.parametrize("exchange", FAILED)
+def test_a_failure_reaches_every_client(exchange: Exchange) -> None:
+    error = exchange.expected["error"]
+    for client in CLIENTS:
+        asked = exchange.asked(client)
+        made = plan(dialect_of(client), UPSTREAM, asked, settings=exchange.settings)
+        if exchange.reply is not None:
+            with pytest.raises((UpstreamFault, UpstreamViolation), match=error["message"]) as caught:
+                reply_whole(made, exchange.reply, WORLD)
+            assert caught.value.fault.kind == error["kind"], exchange.vendor
+            continue
+        assert exchange.stream is not None
+        for seed in (0, 1, 6):
+            answer = Answer(made, WORLD)
+            data = b"".join([*map(answer.feed, pieces(exchange.stream, seed)), answer.close()])
+            assert answer.fault is not None and answer.fault.kind == error["kind"], exchange.vendor
+            assert error["message"] in answer.fault.message, exchange.vendor
+            spoken = dialect_of(client)
+            reader = Reader(spoken.binding.frames(), spoken.codec.decoder(asked, WORLD))
+            events = [event for step in (*reader.feed(data), *reader.close()) for event in step.events]
+            assert isinstance(events[-1], Failed), f"{exchange.vendor} to {client}"
+
+
+@pytest.mark.parametrize("exchange", REFUSED)
+def test_a_refusal_is_read_as_expected(exchange: Exchange) -> None:
+    refusal, error = exchange.refusal, exchange.expected["error"]
+    assert refusal is not None
+    body = json.dumps(refusal["body"], ensure_ascii=False).encode()
+    headers = tuple((name, value) for name, value in refusal["headers"].items())
+    fault = UPSTREAM.codec.parse_fault(HttpResponse(refusal["status"], headers, body))
+    assert (fault.kind, error["message"] in fault.message) == (error["kind"], True), exchange.vendor
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("exchange", named(ALL))
+def test_the_request_of_every_client_dialect_says_the_same(exchange: Exchange, client: str) -> None:
+    """The question, as a client of each dialect writes it, reaches the service with all it says."""
+    asked, spoken = exchange.asked(client), dialect_of(client)
+    model = "claude-sonnet-4.5" if client == "kiro" else asked.model
+    theirs = plan(UPSTREAM, spoken, exchange.asked(), model=model)  # the question in the client's words
+    written = spoken.binding.wrap(theirs.call())
+    call = spoken.binding.match(written)
+    assert call is not None, exchange.vendor
+    sent: Any = plan(spoken, UPSTREAM, spoken.codec.parse_request(call), model=asked.model).call().body
+    found = json.dumps(sent, ensure_ascii=False)
+    for words in said(exchange.request):
+        assert json.dumps(words, ensure_ascii=False)[1:-1] in found, f"{exchange.vendor}: {words!r}"
+    assert calls(sent) == calls(exchange.request), exchange.vendor
+    assert {tool["function"]["name"] for tool in sent.get("tools", ())} == {
+        tool["function"]["name"] for tool in exchange.request.get("tools", ())
+    } | {name for name, _ in calls(exchange.request)}
+
+
+def said(request: dict[str, Any]) -> Iterable[str]:
+    for message in request["messages"]:
+        content = message.get("content")
+        if isinstance(content, str) and content:
+            yield content
+        for part in content if isinstance(content, list) else ():
+            if part["type"] == "text":
+                yield part["text"]
+
+
+def calls(request: dict[str, Any]) -> list[tuple[str, Any]]:
+    """All calls that are answered, by name and arguments, with their results' order."""
+    found = {
+        call["id"]: (call["function"]["name"], json.loads(call["function"]["arguments"]))
+        for message in request["messages"]
+        for call in message.get("tool_calls") or ()
+    }
+    return [found[message["tool_call_id"]] for message in request["messages"] if message["role"] == "tool"]
