@@ -144,7 +144,7 @@ TS4 = {
     "a reference to a tool": (
         tool_message([{"type": "tool_reference", "tool_name": "x"}, text("a")]),
         "Tool x is not available.\na",
-        "tools.reference",
+        None,  # its note is tools.reference, not one of Kiro's own
     ),
     "only an unknown block": (tool_message([{"type": "x_widget"}]), '{"type":"x_widget"}', "kiro.result.not_text"),
 }
