@@ -105,11 +105,11 @@ def translate_request(
         raise LocalMisuse("model: expected the name of a model, got nothing")
     client, upstream, settings = _ends(source, target, options)
     asked = client.codec.parse_request(_call_in(client, _decoded(body, MalformedRequest), model))
+    made = plan(client, upstream, asked, model=model, settings=settings)
     if model is None and not asked.model.strip():
         raise LocalMisuse(
             f"the {source} request names no model; give one with the option model (--model on the command line)"
         )
-    made = plan(client, upstream, asked, model=model, settings=settings)
     request = upstream.binding.wrap(made.call())
     return Translated(request.body, list(made.notes), made, request.path, dict(request.headers))
 
