@@ -12,7 +12,7 @@ from msgspec import structs
 
 import dragoman.dialects as registry
 from dragoman.answer import Answer, answer_whole
-from dragoman.dialects.base import Dialect
+from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import DragomanError, LocalMisuse, MalformedRequest, UpstreamViolation
 from dragoman.model.conversation import Conversation
 from dragoman.model.notes import Note
@@ -104,14 +104,24 @@ def translate_request(
     if model is not None and not model.strip():
         raise LocalMisuse("model: expected the name of a model, got nothing")
     client, upstream, settings = _ends(source, target, options)
-    asked = client.codec.parse_request(client.binding.unwrap(_decoded(body, MalformedRequest)))
+    asked = client.codec.parse_request(_call_in(client, _decoded(body, MalformedRequest), model))
+    made = plan(client, upstream, asked, model=model, settings=settings)
     if model is None and not asked.model.strip():
         raise LocalMisuse(
             f"the {source} request names no model; give one with the option model (--model on the command line)"
         )
-    made = plan(client, upstream, asked, model=model, settings=settings)
     request = upstream.binding.wrap(made.call())
     return Translated(request.body, list(made.notes), made, request.path, dict(request.headers))
+
+
+def _call_in(client: Dialect, body: jsonio.Json, model: str | None) -> Call:
+    """The call in a body; `model` stands for one that the body should name and does not."""
+    try:
+        return client.binding.unwrap(body)
+    except MalformedRequest as error:
+        if model is None or error.at != "model" or not isinstance(body, dict):
+            raise
+        return client.binding.unwrap({**body, "model": model})
 
 
 @_shallow(UpstreamViolation)

@@ -281,7 +281,7 @@ def test_l9_a_forced_choice_that_is_lost_is_dropped() -> None:
 def test_l9_thinking_that_cannot_be_asked_for_is_dropped() -> None:
     body = {**HELLO["anthropic"], "max_tokens": 4000, "thinking": {"type": "disabled"}}
     told = dragoman.translate_request(body, source="anthropic", target="bedrock", model="openai.gpt-oss-120b-1:0")
-    assert [note.action for note in told.notes if note.rule == "thinking.dropped"] == ["dropped"]
+    assert [note.action for note in told.notes if note.rule == "thinking.fitted"] == ["dropped"]
     forced = {
         **body,
         "thinking": {"type": "enabled", "budget_tokens": 2000},

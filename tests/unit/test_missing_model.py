@@ -33,6 +33,11 @@ WITHOUT: tuple[dict[str, Any], ...] = ({}, {"model": None}, {"model": ""}, {"mod
 @pytest.mark.parametrize("source", BODIES)
 def test_l7_a_request_without_a_model_names_the_option(source: str, given: dict[str, Any], target: str) -> None:
     named = {FIELDS.get(source, "model"): value for value in given.values()} if source != "kiro" else {}
+    if source in ("anthropic", "openai", "responses"):  # their bodies have a field for it
+        with pytest.raises(MalformedRequest) as refused:
+            dragoman.translate_request({**BODIES[source], **named}, source=source, target=target)
+        assert refused.value.fault.at == "model"
+        return
     with pytest.raises(LocalMisuse, match=r"names no model.*--model"):
         dragoman.translate_request({**BODIES[source], **named}, source=source, target=target)
 
@@ -76,8 +81,8 @@ def test_l7_a_binding_refuses_a_body_without_a_model(dialect: str, given: dict[s
 def test_l7_check_still_misses_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = tmp_path / "asked.json"
     asked.write_text(json.dumps(BODIES["openai"]))
-    assert main(["check", "--dialect", "openai", str(asked)]) == 3
-    assert "model" in capsys.readouterr().out
+    assert main(["check", "--dialect", "openai", str(asked)]) == 1
+    assert "model" in capsys.readouterr().err
 
 
 UPSTREAM = '[upstreams.kimi]\npreset = "moonshot"\n'

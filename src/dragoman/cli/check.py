@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import dragoman.dialects as registry
 from dragoman.cli.files import Unreadable, complain, read
 from dragoman.cli.terminal import one_line
-from dragoman.dialects.base import Breach, Call, Dialect
+from dragoman.dialects.base import Breach, Dialect
 from dragoman.errors import DragomanError, MalformedRequest
 from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio
@@ -49,20 +49,12 @@ def _request(dialect: Dialect, data: bytes) -> Sequence[Breach]:
         raise MalformedRequest(f"no JSON: {error}") from None
     call = dialect.binding.unwrap(body)
     breaches = list(dialect.codec.breaches(call))
-    if not call.model.strip() and _has_model_in_body(dialect):
-        breaches.append(Breach(f"{dialect.name}.model.missing", "model", "expected the name of a model"))
     try:
         dialect.codec.parse_request(call)
     except DragomanError as error:  # a rule usually says it better
         if not breaches:
             breaches.append(Breach(f"{dialect.name}.request.unreadable", error.at, str(error)))
     return breaches
-
-
-def _has_model_in_body(dialect: Dialect) -> bool:
-    """Whether the dialect names the model in the body, not in the path."""
-    written = jsonio.decode(dialect.binding.wrap(Call("generate", "m", False, {})).body)
-    return isinstance(written, dict) and "model" in written
 
 
 def _reply(dialect: Dialect, data: bytes) -> Sequence[Breach]:

@@ -17,16 +17,12 @@ def fit_thinking(conversation: Conversation, target: Capabilities, notes: Notes)
     fitted = _fitted(asked, target)
     if fitted == asked:
         return conversation
-    if fitted == Thinking():
+    if fitted == Thinking() and not target.efforts:
         notes.dropped("thinking.dropped", "thinking", f"the target cannot be told how to think ({_words(asked)})")
-        return structs.replace(conversation, thinking=fitted)
-    if asked.show is not None and fitted.show is None:
-        notes.dropped("thinking.show", "thinking", "the target cannot be told whether to show its thinking")
-        asked = structs.replace(asked, show=None)
-    if fitted != asked:
-        notes.changed(
-            "thinking.fitted", "thinking", f"asked for: {_words(asked)}; the target is told: {_words(fitted)}"
-        )
+    else:
+        lost = fitted == Thinking() or (asked.show is not None and fitted.show is None)
+        detail = f"asked for: {_words(asked)}; the target is told: {_words(fitted)}"
+        notes.add("thinking.fitted", "dropped" if lost else "changed", "thinking", detail)
     return structs.replace(conversation, thinking=fitted)
 
 

@@ -46,8 +46,7 @@ class AnthropicBinding(Struct, frozen=True):
         return read_usual(request.body, _hints(request)) if usual else None
 
     def unwrap(self, body: Json) -> Call:
-        fields = Fields(body)
-        return Call("generate", fields.text("model", ""), fields.flag("stream", False), fields.rest(), {})
+        return _call(Fields(body), "generate", {})
 
     def wrap(self, call: Call) -> HttpRequest:
         headers = [("anthropic-version", call.hints.get("anthropic-version", VERSION))]

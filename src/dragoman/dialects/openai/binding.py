@@ -35,8 +35,7 @@ class OpenaiBinding(Struct, frozen=True):
         return None
 
     def unwrap(self, body: Json) -> Call:
-        fields = Fields(body)
-        return Call("generate", fields.text("model", ""), fields.flag("stream", False), fields.rest())
+        return self._call(Fields(body))
 
     def _call(self, fields: Fields) -> Call:
         model, stream = fields.text("model"), fields.flag("stream", False)

@@ -52,8 +52,7 @@ class ResponsesBinding(Struct, frozen=True):
         return None
 
     def unwrap(self, body: Json) -> Call:
-        fields = Fields(body)
-        return Call("generate", fields.text("model", ""), fields.flag("stream", False), fields.rest())
+        return self._call(Fields(body), "generate")
 
     def _call(self, fields: Fields, operation: Operation) -> Call:
         model, stream = fields.text("model"), fields.flag("stream", False)

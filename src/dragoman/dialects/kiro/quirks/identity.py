@@ -39,7 +39,7 @@ class NameModel:
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
         asked = conversation.model
         named = name_of(asked)
-        if named and not PATTERN.fullmatch(named):
+        if named.strip() and not PATTERN.fullmatch(named):
             raise UnknownModel("no model of this service has such a name", at="model")
         if named == asked:
             return conversation, None
