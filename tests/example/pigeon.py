@@ -175,6 +175,10 @@ class PigeonDecoder:
         self._key = -1
         self._open = self._begun = self._over = False
 
+    @property
+    def is_open(self) -> bool:
+        return self._open
+
     def feed(self, frame: Frame) -> Events:
         try:
             line = Fields(jsonio.decode(frame.data), blame=MissingField)

@@ -286,19 +286,21 @@ class Reader:
         steps: list[Step | Run] = []
         try:
             if broken is None and not self.over:
-                self._read(self._frames.close(), steps)
+                self._read(self._frames.close(), steps, closing=True)
         except DragomanError as error:
             steps.append(self._ended((Failed(error.fault),)))
         if not self.over:
             steps.append(self._ended(self._decoder.close(broken)))
         return steps
 
-    def _read(self, frames: Iterable[Frame], steps: list[Step | Run]) -> None:
+    def _read(self, frames: Iterable[Frame], steps: list[Step | Run], *, closing: bool = False) -> None:
         moulds = self.moulds
         for frame in frames:
             try:
                 events = self._decoder.feed(frame)
             except BadFrame as error:
+                if closing:
+                    raise  # the last frame lacks its end: it was cut
                 steps.append(self._unread(frame, error))
                 moulds.forget()
                 continue

@@ -6,10 +6,12 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from msgspec import structs
+
 from dragoman.dialects.base import REAL_WORLD, Reader
 from dragoman.dialects.bedrock import DIALECT
 from dragoman.model.conversation import Conversation
-from dragoman.model.events import Event
+from dragoman.model.events import BlockStarted, Event
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
 
 CLAUDE = "anthropic.claude-sonnet-4-5-20250929-v1:0"
@@ -68,9 +70,10 @@ def _bytes(item: Any) -> bytes:
 
 
 def read(data: bytes, asked: Conversation = ASKED) -> list[Event]:
-    """The events of a stream."""
+    """The events of a stream, without the places of blocks."""
     reader = Reader(DIALECT.binding.frames(), DIALECT.codec.decoder(asked, REAL_WORLD))
-    return [event for step in (*reader.feed(data), *reader.close()) for event in step.events]
+    events = [event for step in (*reader.feed(data), *reader.close()) for event in step.events]
+    return [structs.replace(event, place=None) if isinstance(event, BlockStarted) else event for event in events]
 
 
 def frames(data: bytes | Iterable[bytes]) -> list[tuple[str, Any]]:

@@ -414,12 +414,10 @@ def _unnamed(data: bytes) -> list[Any]:
         ([START, text(0, "x"), end(0)], "block 0 is not open"),
         ([START, delta(0, text="x"), stop("end_turn")], "block 0 is open"),
         ([START, stop("end_turn"), delta(0, text="x")], "the message has stopped"),
-        ([START, stop("end_turn"), stop("end_turn")], "it has come already"),
         ([START, ("contentBlockDelta", {"delta": {"text": "x"}})], "contentBlockIndex"),
         ([START, ("contentBlockDelta", {"contentBlockIndex": 0})], "delta"),
         ([START, ("contentBlockDelta", {"contentBlockIndex": 0, "delta": {"text": 1}})], "expected a string"),
         ([START, ("contentBlockStart", {"contentBlockIndex": 0, "start": 1})], "expected an object"),
-        ([START, ("messageStop", [1])], "expected an object"),
         ([START, delta(0, reasoningContent={"redactedContent": "%"})], "expected base64"),
     ],
 )
@@ -433,8 +431,14 @@ def test_a_block_that_says_nothing_is_no_block() -> None:
     assert kinds(stream(START, end(0), text(1, "x"), stop("end_turn"), METADATA))[1] == "BlockStarted"
 
 
-def test_a_payload_that_is_no_json_is_a_bad_frame() -> None:
-    assert "not JSON" in fault_of(stream(START) + encode_event("messageStop", b"{bad")).message
+@pytest.mark.parametrize("payload", [b"{bad", b"[1]"])
+def test_a_stop_that_cannot_be_read_is_no_stop(payload: bytes) -> None:
+    assert "before messageStop" in fault_of(stream(START) + encode_event("messageStop", payload)).message
+
+
+def test_a_payload_that_is_no_json_fails_an_open_block() -> None:
+    data = stream(START, delta(0, text="x")) + encode_event("contentBlockDelta", b"{bad")
+    assert "not JSON" in fault_of(data).message
 
 
 def test_events_and_deltas_that_are_new_stay_at_home() -> None:

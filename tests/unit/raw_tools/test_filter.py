@@ -19,6 +19,7 @@ from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
     BlockEnded,
+    BlockKeys,
     BlockStarted,
     Event,
     Events,
@@ -60,7 +61,7 @@ BASH = Call("functions.bash:0", "bash", LS)
 def back_of(filter_: RawTools | None = None, asked: Conversation | None = None, notes: Notes | None = None) -> Back:
     _, make = (filter_ or RawTools()).forward(asked or conversation(), Notes())
     assert make is not None
-    return make(notes if notes is not None else Notes())
+    return make(notes if notes is not None else Notes(), BlockKeys(1 << 20))  # samples choose keys of their own
 
 
 # --- what does not change

@@ -48,6 +48,8 @@ _Found: TypeAlias = tuple[_Call, int]  # and where it ends
 _NAMESPACE = "(?:antml:)?"
 _BEGIN = re.compile(rf"\[Called |<{_NAMESPACE}(?:function_calls|invoke)\b|```")
 _PARTLY = ("[Called ", "<function_calls", "<invoke", "<antml:function_calls", "<antml:invoke", "```")
+_BEGINNINGS = frozenset(marker[:size] for marker in _PARTLY for size in range(1, len(marker)))
+_LONGEST_BEGINNING = max(map(len, _BEGINNINGS))
 _BRACKET = re.compile(r"\s*\[Called ([\w.:-]+) with args: (?=\{)")
 _INVOKE = re.compile(rf'\s*<{_NAMESPACE}invoke name="([^"]+)">(.*?)</{_NAMESPACE}invoke>', re.DOTALL)
 _PARAMETER = re.compile(rf'\s*<{_NAMESPACE}parameter name="([^"]+)">(.*?)</{_NAMESPACE}parameter>', re.DOTALL)
@@ -151,7 +153,8 @@ class _Recover:
             self._more.append(text)
             self._size += len(text)
         else:
-            said, self._held = self._refuted(self._scan, self._taken() + text)
+            scan, held = self._scan, self._taken() + text
+            said, self._held = self._split(held, self._behind(scan, held, 0))
         if len(self._held) + self._size > HELD_LIMIT:
             said += self._taken()
         if said:
@@ -172,31 +175,27 @@ class _Recover:
                 self._fenced = not self._fenced
             elif not self._fenced:
                 scan, begin = LeakScan(self._schemas), found.start()
-                if scan.feed(text[begin:]):
+                if scan.feed(text, begin):
                     self._scan = scan
                     return text[:begin], text[begin:]
-                if scan.named:
-                    said, held = self._refuted(scan, text[begin:])
-                    return text[:begin] + said, held
+                position = self._behind(scan, text, begin)
         tail = text[position:]
-        longest = max(map(len, _PARTLY)) - 1
-        for size in range(min(longest, len(tail)), 0, -1):
-            if any(marker.startswith(tail[-size:]) for marker in _PARTLY):
+        for size in range(min(_LONGEST_BEGINNING, len(tail)), 0, -1):
+            if tail[-size:] in _BEGINNINGS:
                 return text[: len(text) - size], text[len(text) - size :]
         return text, ""
 
-    def _refuted(self, scan: LeakScan, text: str) -> tuple[str, str]:
-        """The text is no call after all, but another may begin in it.
+    def _behind(self, scan: LeakScan, text: str, begin: int) -> int:
+        """Where to look for the next call, since the one that begins here is none.
 
-        If the call was named, all that the scan took is text: nothing in it is looked at twice.
+        If it had named its tool, all that the scan took is text: nothing is looked at twice.
         """
         if not scan.named:
-            return self._split(text, 1)
-        taken = text[: len(text) - len(scan.rest)]
-        if taken.count("```") % 2:
+            return begin + 1
+        end = len(text) - scan.left
+        if text.count("```", begin, end) % 2:
             self._fenced = not self._fenced
-        said, held = self._split(scan.rest)
-        return taken + said, held
+        return end
 
     def _let_go(self) -> Iterable[Event]:
         """What was held is text after all: more came after it."""

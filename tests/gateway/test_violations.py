@@ -1,0 +1,166 @@
+"""L22: a violation is retried once at most, a whole answer is told as a stream, a stream as a whole one, a redirect once."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dragoman.dialects as registry
+from dragoman.answer import WaysBack
+from dragoman.conformance import laws
+from dragoman.conformance.laws import NOBODY, still_world
+from dragoman.model.assemble import fold, unfold
+from dragoman.model.blocks import Text, ToolCall
+from dragoman.model.conversation import Choice, Reply, Stop, Usage, Why
+from dragoman.model.events import BlockKeys
+from dragoman.translate import plan
+from tests.gateway.house import chat, house, messages, upstream
+
+BROKEN = b'event: content_block_stop\ndata: {"type":"content_block_stop","index":0}\n\n'
+DONE = b'data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\ndata: [DONE]\n\n'
+SAID = Reply(
+    "resp_1", "m", (Choice((Text("Hello"), ToolCall("call_1", "read", '{"path":"a"}')), Stop(Why.TOOL)),), Usage(3, 2)
+)
+
+
+@contextmanager
+def answering(status: int, kind: str, body: bytes, **headers: str) -> Iterator[tuple[str, list[str]]]:
+    """An upstream that gives everybody the same answer; its address, and the paths it was asked for."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            asked.append(self.path)
+            self.send_response(status)
+            for name, value in {"content-type": kind, "content-length": str(len(body)), **headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.mark.parametrize("client", ["anthropic", "openai"])
+def test_l22_a_stream_that_is_always_broken_is_bought_twice_at_most(client: str, tmp_path: Path) -> None:
+    path, body = (
+        ("/v1/messages", messages(stream=True))
+        if client == "anthropic"
+        else ("/v1/chat/completions", chat(stream=True))
+    )
+    with (
+        answering(200, "text/event-stream", BROKEN) as (url, asked),
+        house(upstream("one", "anthropic", url), tmp_path) as home,
+    ):
+        status, _, _ = home.ask(path, body)
+    assert (status, len(asked)) == (502, 2)
+
+
+def test_l22_another_target_counts_as_the_retry(tmp_path: Path) -> None:
+    with answering(200, "text/event-stream", BROKEN) as (url, asked):
+        text = (
+            upstream("one", "anthropic", url) + upstream("two", "anthropic", url) + upstream("three", "anthropic", url)
+        )
+        text += '[[routes]]\nmatch = "m"\nupstream = "one"\nfallbacks = ["two", "three"]\n'
+        with house(text, tmp_path) as home:
+            status, _, _ = home.ask("/v1/messages", messages(stream=True))
+    assert (status, len(asked)) == (502, 2)
+
+
+def test_l22_an_answer_that_came_to_its_end_is_not_bought_again(tmp_path: Path) -> None:
+    with (
+        answering(200, "text/event-stream", DONE) as (url, asked),
+        house(upstream("one", "openai", url), tmp_path) as home,
+    ):
+        status, _, _ = home.ask("/v1/messages", messages(stream=True))
+    assert (status, len(asked)) == (502, 1)
+
+
+@pytest.mark.parametrize("body", [b"{}", b"<html>", b'{"choices": 5}'])
+def test_l22_a_whole_answer_that_cannot_be_read_is_not_bought_again(body: bytes, tmp_path: Path) -> None:
+    with (
+        answering(200, "application/json", body) as (url, asked),
+        house(upstream("one", "openai", url), tmp_path) as home,
+    ):
+        status, _, _ = home.ask("/v1/messages", messages())
+    assert (status, len(asked)) == (502, 1)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("client", ["anthropic", "openai"])
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_l22_a_redirect_is_a_502_once(status: int, client: str, stream: bool, tmp_path: Path) -> None:
+    path, body = (
+        ("/v1/messages", messages(stream=stream))
+        if client == "anthropic"
+        else ("/v1/chat/completions", chat(stream=stream))
+    )
+    where = "https://elsewhere.test/v1/secret"
+    with (
+        answering(status, "text/html", b"moved to " + where.encode(), location=where) as (url, asked),
+        house(upstream("one", "openai", url), tmp_path) as home,
+    ):
+        told, _, answer = home.ask(path, body)
+    assert (told, len(asked)) == (502, 1)
+    assert b"redirect" in answer
+    assert b"elsewhere" not in answer and url.encode() not in answer
+
+
+@pytest.mark.parametrize("client", ["anthropic", "openai"])
+@pytest.mark.parametrize("name", ["anthropic", "openai", "gemini", "bedrock", "responses"])
+def test_l22_a_whole_answer_is_told_as_the_stream_it_stands_for(name: str, client: str, tmp_path: Path) -> None:
+    body = registry.get(name).codec.render_reply(SAID, NOBODY, still_world())
+    path, asks = (
+        ("/v1/messages", messages(stream=True))
+        if client == "anthropic"
+        else ("/v1/chat/completions", chat(stream=True))
+    )
+    with answering(200, "application/json", body) as (url, asked), house(upstream("one", name, url), tmp_path) as home:
+        status, headers, answer = home.ask(path, asks)
+    assert (status, len(asked)) == (200, 1)
+    assert headers["content-type"].startswith("text/event-stream")
+    reply = fold(laws.read_back(registry.get(client), answer))
+    assert [block.name for block in reply.choices[0].blocks if isinstance(block, ToolCall)] == ["read"]
+    assert "".join(block.text for block in reply.choices[0].blocks if isinstance(block, Text)) == "Hello"
+
+
+def test_l22_a_refusal_in_a_whole_answer_is_told(tmp_path: Path) -> None:
+    with (
+        answering(200, "application/json", b'{"error":{"message":"no such thing","type":"server_error"}}') as (url, _),
+        house(upstream("one", "openai", url), tmp_path) as home,
+    ):
+        status, _, answer = home.ask("/v1/messages", messages(stream=True))
+    assert status >= 400 and b"no such thing" in answer
+
+
+@pytest.mark.parametrize("client", ["anthropic", "openai"])
+@pytest.mark.parametrize("name", ["anthropic", "openai", "gemini", "bedrock", "responses"])
+def test_l22_a_stream_is_gathered_where_a_whole_answer_was_asked_for(name: str, client: str, tmp_path: Path) -> None:
+    dialect = registry.get(name)
+    events = unfold(SAID)
+    body = laws.encoded(dialect, WaysBack(plan(dialect, dialect, NOBODY), BlockKeys.after(events)).feed(events))
+    path, asks = ("/v1/messages", messages()) if client == "anthropic" else ("/v1/chat/completions", chat())
+    with answering(200, "text/event-stream", body) as (url, asked), house(upstream("one", name, url), tmp_path) as home:
+        status, _, answer = home.ask(path, asks)
+    assert (status, len(asked)) == (200, 1)
+    reply = registry.get(client).codec.parse_reply(answer, NOBODY)
+    assert [block.name for block in reply.choices[0].blocks if isinstance(block, ToolCall)] == ["read"]
+    assert json.loads(answer)
