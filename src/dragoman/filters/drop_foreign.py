@@ -318,10 +318,11 @@ class _Answer:
     reads = frozenset(
         {BlockStarted, ReasoningDelta, Sealed, BlockEnded, Started, Stopped, UsageReported, Cited, OpaqueEvent}
     )
-    __slots__ = ("_carried", "_client", "_dropped", "_family", "_notes", "_said")
+    __slots__ = ("_carried", "_cites", "_client", "_dropped", "_family", "_notes", "_said")
 
     def __init__(self, client: Capabilities, family: str, fields: Carried, notes: Notes, _keys: BlockKeys) -> None:
         self._client = client
+        self._cites = client.citations or client.cites
         self._family = family
         self._carried = fields
         self._notes = notes
@@ -354,8 +355,8 @@ class _Answer:
             case UsageReported(usage):
                 bare_usage = self._bare(usage)
                 return event if bare_usage is usage else UsageReported(bare_usage)
-            case Cited(_, citation) if citation.family != self._family or not self._client.citations:
-                if citation.source is not None and self._client.citations:
+            case Cited(_, citation) if citation.family != self._family or not self._cites:
+                if citation.source is not None and self._cites:
                     self._say("citation.mapped", citation.family, _MAPPED, "changed")
                     return event
                 self._say("foreign.citation", citation.family, "its citations have no place in the client's dialect")

@@ -61,7 +61,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     whole_calls: bool = False  # in a stream a call comes whole, its arguments an object
     choices: bool = False  # n > 1
     pauses: bool = False  # it may stop to be asked to go on, whoever does so
-    citations: bool = False
+    citations: bool = False  # texts carry citations, in questions and in answers
+    cites: bool = False  # answers alone carry citations
     answer_fields: Mapping[str, str] = {}  # fields of an answer that several families have: by their name, its own
     raw_tools: bool = False  # models behind it may write tool calls as raw tokens into the text
     # limits and knobs

@@ -61,7 +61,7 @@ class GeminiCodec(Struct, frozen=True):
                 ("presence_penalty", -2, 2),
                 ("frequency_penalty", -2, 2),
             ),
-            citations=True,
+            cites=True,
             output=frozenset({"text", "json", "schema"}),
             efforts=() if older else ("minimal", "low", "medium", "high"),
             thinking=frozenset({"default", "off", "on", "adaptive"}),

@@ -59,7 +59,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
             loose_calls=True,
             answer_fields=_ANSWER_FIELDS,
             choices=True,
-            citations=True,
+            cites=True,
             knobs=frozenset({*request.KNOBS, *self.more_knobs}),
             knob_ranges=(
                 ("temperature", 0, 2),
