@@ -34,7 +34,7 @@ class PairTools:
         self._in_order = in_order
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if _paired(conversation, self._in_order):
+        if _paired(conversation) and (not self._in_order or _ordered(conversation)):
             return conversation, None
         before = len(notes)
         pairing = _Pairing(notes, self._in_order, continues=conversation.continues)
@@ -46,7 +46,13 @@ class PairTools:
         return canonical(structs.replace(conversation, messages=messages), conversation), None
 
 
-def _paired(conversation: Conversation, in_order: bool) -> bool:
+def _ordered(conversation: Conversation) -> bool:
+    """Whether results that are paired stand in the order of their calls."""
+    held = conversation.inventory
+    return [result.call_id for result in held.results] == [call.id for call in held.calls]
+
+
+def _paired(conversation: Conversation) -> bool:
     """Whether there is nothing to do: each id is called once and answered in the next message, with no other result."""
     if conversation.kinds.isdisjoint((ToolCall, ToolResult)):
         return True
@@ -58,7 +64,7 @@ def _paired(conversation: Conversation, in_order: bool) -> bool:
                 called.append((index + 1, block.id))
             elif type(block) is ToolResult:
                 answered.append((index, block.call_id))
-    if called != answered and (in_order or sorted(called) != sorted(answered)):
+    if called != answered and sorted(called) != sorted(answered):
         return False
     return len({call_id for _, call_id in called}) == len(called)
 
