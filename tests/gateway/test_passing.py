@@ -229,7 +229,7 @@ PLAIN = CHAT[2]
     [
         (PLAIN.replace(b'"finish_reason":null', b'"finish_reason":"length"'), "stop"),
         (PLAIN.replace(b'"finish_reason":null}]', b'"finish_reason":null}],"usage":{"completion_tokens":7}'), "usage"),
-        (PLAIN.replace(b'x"}', b'x"},"usage":{"completion_tokens":7},"x":{"y":"z"}'), ""),
+        (PLAIN.replace(b'x"}', b'x"},"usage":{"completion_tokens":7},"x":{"y":"z"}'), "usage"),  # Moonshot
         (PLAIN.replace(b'{"content":"w1', b'{"tool_calls":[],"content":"w1'), ""),
         (PLAIN.replace(b'x"}', b'x","tool_calls":[]}'), ""),
         (PLAIN.replace(b'"index":0', b'"index":1'), ""),

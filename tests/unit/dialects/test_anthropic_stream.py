@@ -15,7 +15,7 @@ from dragoman.dialects.anthropic import DIALECT
 from dragoman.dialects.base import REAL_WORLD, Reader, World
 from dragoman.errors import BadFrame, DragomanError, Fault, MissingField, OutOfOrder, UpstreamFault
 from dragoman.model.assemble import fold, unfold
-from dragoman.model.blocks import Extra, Opaque, Reasoning, Seal, Text, ToolCall
+from dragoman.model.blocks import Extra, Opaque, Reasoning, Seal, Source, Text, ToolCall
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
 from dragoman.model.events import (
     FINISHED,
@@ -172,7 +172,7 @@ def test_a_rich_stream_means_what_it_says() -> None:
         BlockEnded(3),
         BlockStarted(4, Text("")),
         TextDelta(4, "Found \U0001f600 "),
-        Cited(4, Opaque("anthropic", CITATION, "web_search_result_location")),
+        Cited(4, Opaque("anthropic", CITATION, "web_search_result_location", source=Source("u"))),
         TextDelta(4, "it."),
         BlockEnded(4),
         BlockStarted(5, ToolCall("toolu_1", "read", extra=caller)),
