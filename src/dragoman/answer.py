@@ -352,4 +352,7 @@ def _told(plan: Plan, body: bytes, world: World) -> Events:
     if not upstream.codec.capabilities(plan.sent.model).streams_only:
         return unfold(upstream.codec.parse_reply(body, plan.sent))
     reader = Reader(upstream.binding.frames(), upstream.codec.decoder(plan.sent, world))
-    return tuple(event for step in (*reader.feed(body), *reader.close()) for event in step.events)
+    events = tuple(event for step in (*reader.feed(body), *reader.close()) for event in step.events)
+    if reader.error is not None:
+        raise reader.error
+    return events

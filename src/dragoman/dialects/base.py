@@ -211,7 +211,7 @@ class Reader:
     Frames that are alike but for one text come as one `Run` (moulds.py), which stands for as many steps.
     """
 
-    __slots__ = ("_decoder", "_frames", "_skips", "moulds", "over")
+    __slots__ = ("_decoder", "_frames", "_skips", "error", "moulds", "over")
 
     def __init__(self, frames: FrameDecoder, decoder: Decoder, *, skips: bool = False) -> None:
         self._frames = frames
@@ -219,6 +219,7 @@ class Reader:
         self._decoder = decoder
         self.moulds = Moulds(frames, decoder)
         self.over = False
+        self.error: DragomanError | None = None  # what the decoders raised, if that ended the stream
 
     def feed(self, chunk: bytes) -> list[Step | Run]:
         if self.over:
@@ -239,6 +240,7 @@ class Reader:
         try:
             self._read(self._frames.feed(chunk), steps)
         except DragomanError as error:
+            self.error = error
             steps.append(self._ended((Failed(error.fault),)))
         return steps
 
@@ -249,6 +251,7 @@ class Reader:
             if broken is None and not self.over:
                 self._read(self._frames.close(), steps)
         except DragomanError as error:
+            self.error = error
             steps.append(self._ended((Failed(error.fault),)))
         if not self.over:
             steps.append(self._ended(self._decoder.close(broken)))
