@@ -448,4 +448,6 @@ def _streamed(plan: Plan, body: bytes, world: World, ways: WaysBack) -> Events:
         if isinstance(step, Step) and step.unread:
             note_unread(ways.notes, step)
         events += step.events
+    if reader.error is not None:
+        raise reader.error
     return tuple(events)

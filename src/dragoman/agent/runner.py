@@ -18,6 +18,8 @@ from msgspec import structs
 
 from dragoman.agent.client import BedrockClient, Client
 from dragoman.agent.errors import BedrockResponseError
+from dragoman.agent.ids import with_legal_ids
+from dragoman.agent.reading import content_of, with_calls
 from dragoman.agent.tools import Tool, Toolbox
 from dragoman.agent.types import (
     Answered,
@@ -99,11 +101,13 @@ class AgentRunner:
         client = self._client if isinstance(self._client, BedrockClient) else BedrockClient()
         try:
             text = client.text_of(response)
-            calls = client.parse_tool_uses(response)
+            calls = with_legal_ids(client.parse_tool_uses(response))
         except BedrockResponseError as error:
             return _refused(error, "Invalid Bedrock response")
-        results = self._answers(calls, None)
-        return _step_result(text, calls, results)
+        result = _step_result(text, calls, self._answers(calls, None))
+        if not calls:
+            return result
+        return structs.replace(result, content=tuple(with_calls(content_of(response), calls)))
 
     # --- runs
 
@@ -152,7 +156,8 @@ class AgentRunner:
                 self._demand_time(run)
         reply = fold(events)
         if not reply.choices:
-            raise BedrockResponseError("The model gave no answer")
+            told = {"events": [type(event).__name__ for event in events]}
+            raise BedrockResponseError("The model gave no answer", told)
         return reply
 
     def _told(self, run: _Run) -> Generator[Events, None, None]:

@@ -36,6 +36,12 @@ class StepResult(Struct, frozen=True, kw_only=True):
     message: str = ""
     calls: tuple[ToolUseBlock, ...] = ()
     answers: tuple[ToolAnswer, ...] = ()
+    content: tuple[Any, ...] = ()  # of a raw response with calls: its blocks, with the ids of `calls`
+
+    @property
+    def assistant_message(self) -> dict[str, Any]:
+        """The model's answer as Converse's next assistant message; its ids are those of `tool_results`."""
+        return {"role": "assistant", "content": list(self.content)}
 
     @property
     def tool_results(self) -> list[dict[str, Any]]:

@@ -252,7 +252,7 @@ class Reader:
     Frames that are alike but for one text come as one `Run` (moulds.py), which stands for as many steps.
     """
 
-    __slots__ = ("_decoder", "_frames", "_keeps_unread", "_skips", "moulds", "over")
+    __slots__ = ("_decoder", "_frames", "_keeps_unread", "_skips", "error", "moulds", "over")
 
     def __init__(
         self, frames: FrameDecoder, decoder: Decoder, *, skips: bool = False, keeps_unread: bool = False
@@ -263,6 +263,7 @@ class Reader:
         self._decoder = decoder
         self.moulds = Moulds(frames, decoder)
         self.over = False
+        self.error: DragomanError | None = None  # what the decoders raised, if that ended the stream
 
     def feed(self, chunk: bytes) -> list[Step | Run]:
         if self.over:
@@ -278,6 +279,7 @@ class Reader:
         try:
             self._read(self._frames.feed(chunk), steps)
         except DragomanError as error:
+            self.error = error
             steps.append(self._ended((Failed(error.fault),)))
         return steps
 
@@ -288,6 +290,7 @@ class Reader:
             if broken is None and not self.over:
                 self._read(self._frames.close(), steps, closing=True)
         except DragomanError as error:
+            self.error = error
             steps.append(self._ended((Failed(error.fault),)))
         if not self.over:
             steps.append(self._ended(self._decoder.close(broken)))

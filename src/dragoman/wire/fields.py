@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NoReturn, TypeAlias, TypeVar, cast, overload
 
-from dragoman.errors import DragomanError, MalformedRequest
+from dragoman.errors import DragomanError, MalformedRequest, UpstreamViolation
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
@@ -34,6 +34,11 @@ _NAMES: Final[dict[type, str]] = {
 def describe(value: Json) -> str:
     """Name a value's JSON type with its article, as error messages do."""
     return _NAMES.get(type(value), "something else")
+
+
+def is_blank(text: str) -> bool:
+    """Tell whether a text shows nothing: it is empty, or all spaces, controls and format characters."""
+    return not any(character.isprintable() and character != " " for character in text)
 
 
 class Fields:
@@ -81,6 +86,24 @@ class Fields:
         if isinstance(value, str):
             return value
         return self._otherwise(name, value, "a string", default)
+
+    def identifier(self, name: str) -> str:
+        """Take an id or a name, which must not be missing, null, empty or of another type (D5).
+
+        An upstream's must not be blank either (document 004). A client's blank id is legal here: it gets an alias.
+        """
+        value = self.text(name)
+        if self._is_missing(value):
+            self.fail(name, f"expected a string that is not {'blank' if value else 'empty'}")
+        return value
+
+    def maybe_identifier(self, name: str) -> str:
+        """Take an id that may be missing: the empty string stands for one that is missing, null or empty (D5)."""
+        value = self.text(name, "")
+        return "" if self._is_missing(value) else value
+
+    def _is_missing(self, value: str) -> bool:
+        return is_blank(value) if issubclass(self.blame, UpstreamViolation) else not value
 
     @overload
     def integer(self, name: str) -> int: ...

@@ -65,8 +65,16 @@ def true(**fields: Any) -> Any:
         ({"toolUseId": None, "name": "q"}, "Bedrock response missing required 'toolUseId' field (field: toolUseId)"),
         ({"toolUseId": "", "name": "q"}, "Bedrock response missing required 'toolUseId' field (field: toolUseId)"),
         ({"toolUseId": " ", "name": "q"}, "Bedrock response missing required 'toolUseId' field (field: toolUseId)"),
-        ({"toolUseId": 7, "name": "q"}, "Bedrock response missing required 'toolUseId' field (field: toolUseId)"),
+        (
+            {"toolUseId": 7, "name": "q"},
+            "Bedrock response 'toolUseId' is not a string, but a number (field: toolUseId)",
+        ),
+        (
+            {"toolUseId": [], "name": "q"},
+            "Bedrock response 'toolUseId' is not a string, but an array (field: toolUseId)",
+        ),
         ({"toolUseId": "t"}, "Bedrock response missing required 'name' field (field: name)"),
+        ({"toolUseId": "t", "name": {}}, "Bedrock response 'name' is not a string, but an object (field: name)"),
         ({"toolUseId": "t", "name": None}, "Bedrock response missing required 'name' field (field: name)"),
     ],
 )
@@ -121,8 +129,9 @@ def test_an_input_that_is_left_out_is_empty() -> None:
 def test_a_response_of_another_shape_is_never_an_attribute_error(bad: Any) -> None:
     # case 11
     for read in (BedrockClient().parse_tool_use, BedrockClient().parse_tool_uses, BedrockClient().text_of):
-        with pytest.raises(BedrockResponseError):
+        with pytest.raises(BedrockResponseError) as refused:
             read(bad)
+        assert refused.value.response == bad  # L35: of every malformed reply
 
 
 def test_the_words_of_the_document() -> None:
@@ -146,8 +155,9 @@ def test_blocks_that_are_no_blocks_are_passed_over() -> None:
 
 @pytest.mark.parametrize("use", [None, "x", []])
 def test_a_call_that_is_no_object_is_refused(use: Any) -> None:
-    with pytest.raises(BedrockResponseError):
+    with pytest.raises(BedrockResponseError) as refused:
         BedrockClient().parse_tool_use(response({"toolUse": use}))
+    assert refused.value.response == {"toolUse": use}  # L35
 
 
 def test_all_calls_of_a_response() -> None:

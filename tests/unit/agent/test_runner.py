@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -448,3 +449,51 @@ def test_thinking_is_shown() -> None:
     first = answer("ok")
     AgentRunner(Scripted([first[0], *thought, *first[1:]]), model="m", watch=seen.append).run("x")
     assert Thought("hm") in seen
+
+
+# --- L35: ids of raw responses
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        ["call one"],
+        ["call|fc_1"],
+        ["ключ"],
+        ["x" * 65],
+        ["x" * 90 + "a", "x" * 90 + "b"],
+        ["same", "same"],
+        ["same", "other", "same", "same"],
+        ["x|y", "x|y"],
+        ["a\ud800"],
+    ],
+)
+def test_l35_a_step_mends_ids_as_a_run_does(ids: list[str]) -> None:
+    """Illegal, over-long and duplicate ids: calls, answers and the assistant message carry the same legal ones."""
+    blocks = [{"toolUse": {"toolUseId": each, "name": "get", "input": {"city": each}}} for each in ids]
+    result = AgentRunner(BedrockClient(), [get]).step(raw({"text": "I look."}, *blocks))
+    mended = [call["id"] for call in result.calls]
+    assert len(set(mended)) == len(ids)
+    assert all(re.fullmatch(r"[a-zA-Z0-9_.:-]{1,64}", each) for each in mended)
+    assert [answer["id"] for answer in result.answers] == mended
+    assert [each["toolResult"]["toolUseId"] for each in result.tool_results] == mended
+    assert result.assistant_message == {
+        "role": "assistant",
+        "content": [
+            {"text": "I look."},
+            *(
+                {"toolUse": {"toolUseId": new, "name": "get", "input": {"city": old}}}
+                for new, old in zip(mended, ids, strict=True)
+            ),
+        ],
+    }
+    again = AgentRunner(BedrockClient(), [get]).step(raw(*blocks))
+    assert [call["id"] for call in again.calls] == mended
+
+
+def test_l35_legal_ids_stay() -> None:
+    block = {"type": "tool_use", "toolUseId": "a.b:c-1", "name": "get", "input": {"city": "Oslo"}}
+    result = AgentRunner(BedrockClient(), [get]).step(raw(block))
+    assert [call["id"] for call in result.calls] == ["a.b:c-1"]
+    true = {"toolUse": {"toolUseId": "a.b:c-1", "name": "get", "input": {"city": "Oslo"}}}
+    assert result.assistant_message["content"] == [true]

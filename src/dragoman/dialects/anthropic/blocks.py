@@ -107,10 +107,7 @@ def parse_tool_use(fields: Fields) -> ToolCall:
 
 def identifier(fields: Fields, name: str) -> str:
     """An id or a name: never the empty string (D5)."""
-    value = fields.text(name)
-    if not value:
-        fields.fail(name, "expected a string that is not empty")
-    return value
+    return fields.identifier(name)
 
 
 _KINDS: dict[str, Callable[[Fields], Block]] = {}  # filled below, where all readers are known

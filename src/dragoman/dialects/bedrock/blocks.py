@@ -91,6 +91,8 @@ def parse_block(fields: Fields) -> Block:
     for name, read in _MEMBERS.items():
         if fields.peek(name) is not None:
             return _with_beside(read(fields, name), fields)
+    if fields.has("toolUse") and not any(value is not None for value in fields.rest().values()):
+        fields.child("toolUse")  # a call that is null: raises, as one without an id does (D5)
     return opaque(fields, _unknown_member(fields))
 
 
@@ -201,10 +203,7 @@ def _tool_use(fields: Fields, at: str) -> ToolCall:
 
 def identifier(fields: Fields, name: str) -> str:
     """An id or a name: never the empty string (D5)."""
-    value = fields.text(name)
-    if not value:
-        fields.fail(name, "expected a string that is not empty")
-    return value
+    return fields.identifier(name)
 
 
 # --- reading tool results

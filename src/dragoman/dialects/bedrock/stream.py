@@ -211,7 +211,7 @@ class BedrockDecoder:
         self._demand_fresh(index, fields.at)
         at = Where(start.at)
         use = start.peek("toolUse")
-        if isinstance(use, dict) and use.get("type") != SERVER_TOOL:
+        if start.has("toolUse") and not (isinstance(use, dict) and use.get("type") == SERVER_TOOL):
             inner = start.child("toolUse")
             call = ToolCall(identifier(inner, "toolUseId"), identifier(inner, "name"), extra=extra(inner), at=at)
             return self._begin(index, call)

@@ -75,10 +75,7 @@ def _merged(body: dict[str, Json], kept: Mapping[str, Json]) -> dict[str, Json]:
 
 def identifier(fields: Fields, name: str) -> str:
     """A name: never the empty string (D5)."""
-    value = fields.text(name)
-    if not value:
-        fields.fail(name, "expected a string that is not empty")
-    return value
+    return fields.identifier(name)
 
 
 def opaque(fields: Fields, kind: str) -> Opaque:

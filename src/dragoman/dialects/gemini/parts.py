@@ -73,7 +73,7 @@ def take_seal(fields: Fields) -> Seal | None:
 
 def _call(fields: Fields, pairs: Pairs | None) -> ToolCall:
     call = fields.child("functionCall")
-    own_id, name, value = call.text("id", "") or "", identifier(call, "name"), call.any("args")
+    own_id, name, value = call.maybe_identifier("id"), identifier(call, "name"), call.any("args")
     if value is not None and not isinstance(value, dict):
         call.fail("args", "expected an object")
     arguments = "" if value is None else json_text(value, call.path("args"), call.blame)

@@ -99,10 +99,11 @@ _read_input = jsonio.typed(_Input)
 class _Use:
     """A call that has begun and not ended."""
 
-    __slots__ = ("given", "grown", "key")
+    __slots__ = ("given", "grown", "key", "name")
 
-    def __init__(self, key: int) -> None:
+    def __init__(self, key: int, name: str) -> None:
         self.key = key
+        self.name = name
         self.given: dict[str, Json] | None = None  # input as an object, the latest
         self.grown = False
 
@@ -353,25 +354,25 @@ class KiroDecoder:
 
     def _tool_use(self, fields: Fields) -> Events:
         """A piece of a call. One without an id belongs to the call that came last (facts 3.3, no. 1)."""
-        call_id, stop = fields.text("toolUseId", ""), fields.flag("stop", False)
-        value = fields.any("input")
-        if not call_id:
-            if self._last_use not in self._uses:
-                if stop and not value and not fields.has("name"):
-                    return ()  # the end of a call that has ended
+        stop, value = fields.flag("stop", False), fields.any("input")
+        if fields.peek("toolUseId") in (None, ""):
+            name = fields.peek("name")
+            last = self._uses.get(self._last_use)
+            if last is None and stop and not value and name is None:
+                return ()  # the end of a call that has ended
+            if last is None or name not in (None, "", last.name):
                 fields.fail("toolUseId", "expected a string that is not empty")
             call_id = self._last_use
+        else:
+            call_id = fields.identifier("toolUseId")
         if call_id in self._ended:
             return ()  # told twice
         events: list[Event] = []
         use = self._uses.get(call_id)
         if use is None:
-            name = fields.text("name")
-            if not name:
-                fields.fail("name", "expected a string that is not empty")
-            use = self._uses[call_id] = _Use(self._key())
+            use = self._uses[call_id] = _Use(self._key(), fields.identifier("name"))
             events += (*self._start(), *self._end_thought(), *self._end_text())
-            events.append(BlockStarted(use.key, ToolCall(call_id, name)))
+            events.append(BlockStarted(use.key, ToolCall(call_id, use.name)))
         self._last_use = call_id
         events += self._grow(use, value, fields)
         if stop:

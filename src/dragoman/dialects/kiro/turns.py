@@ -131,10 +131,7 @@ def _parse_image(fields: Fields) -> Media:
 
 def identifier(fields: Fields, name: str) -> str:
     """An id, a name or data: never the empty string (D5)."""
-    value = fields.text(name)
-    if not value:
-        fields.fail(name, "expected a string that is not empty")
-    return value
+    return fields.identifier(name)
 
 
 def json_text(value: Json, at: str, blame: type[DragomanError]) -> str:

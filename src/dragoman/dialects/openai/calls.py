@@ -15,6 +15,7 @@ from dragoman.errors import MissingField
 from dragoman.model.blocks import ToolCall
 from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockStarted, Event, OpaqueEvent
 from dragoman.model.naming import to_keep
+from dragoman.wire.fields import is_blank
 
 _MOST_HELD = 1024 * 1024  # characters of arguments that may wait for their call's name (D22)
 
@@ -48,9 +49,9 @@ class CallReader:
     def feed(self, entry: CallPart, position: int, events: list[Event]) -> None:
         if entry.custom is not None or entry.type == "custom":
             custom = entry.custom
-            name, words, form = (custom.name or "", custom.input or "", "text") if custom else ("", "", "text")
+            name, words, form = (_visible(custom.name), custom.input or "", "text") if custom else ("", "", "text")
         elif entry.function is not None:
-            name, words, form = entry.function.name or "", arguments_text(entry.function.arguments), "json"
+            name, words, form = _visible(entry.function.name), arguments_text(entry.function.arguments), "json"
         else:
             name, words, form = "", "", "json"
         call = self._call_of(entry, name, position)
@@ -59,7 +60,7 @@ class CallReader:
 
     def older(self, part: FunctionPart, events: list[Event]) -> None:
         """Take a `function_call`: one call, and it has no id."""
-        name, words = part.name or "", arguments_text(part.arguments)
+        name, words = _visible(part.name), arguments_text(part.arguments)
         call = self._older
         if call is None:
             if not name and words in ("", "{}"):  # a legacy field that says nothing
@@ -69,7 +70,7 @@ class CallReader:
         self._take(call, name, words, "json", None, events)
 
     def _call_of(self, entry: CallPart, name: str, position: int) -> _OpenCall | None:
-        index, call_id = entry.index, entry.id or ""
+        index, call_id = entry.index, _visible(entry.id)
         call = self._all[-1] if index is None and self._all else None if index is None else self._by_index.get(index)
         if call is not None and not _begins_another(call, call_id, name, indexed=index is not None):
             call.id = call.id or call_id if call.key < 0 else call.id
@@ -115,6 +116,11 @@ class CallReader:
                 raise MissingField("a call has no name", at=call.place)
         self._all.clear()
         self._by_index.clear()
+
+
+def _visible(text: str | None) -> str:
+    """Return an id or a name; a blank one counts as missing (D5)."""
+    return "" if text is None or is_blank(text) else text
 
 
 def _begins_another(call: _OpenCall, call_id: str, name: str, *, indexed: bool) -> bool:

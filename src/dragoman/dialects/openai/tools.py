@@ -252,7 +252,7 @@ def parse_call(fields: Fields) -> ToolCall | Opaque:
 
 def _call(fields: Fields, kind: str, words: str) -> ToolCall:
     fields.any("type")
-    call_id, inner = fields.text("id", ""), fields.child(kind)
+    call_id, inner = fields.maybe_identifier("id"), fields.child(kind)
     name, arguments = required(inner, "name"), arguments_text(inner.any(words))
     extra = _nested(to_keep(fields.rest()), kind, inner.rest())
     return ToolCall(call_id, name, arguments, "text" if kind == "custom" else "json", extra=extra, at=Where(fields.at))

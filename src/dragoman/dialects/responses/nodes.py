@@ -53,10 +53,7 @@ def wire_fields(extra: Extra | None) -> JsonObject:
 
 def required(fields: Fields, name: str) -> str:
     """A string that may be neither missing nor empty (D5)."""
-    value = fields.text(name)
-    if not value:
-        fields.fail(name, "expected a string that is not empty")
-    return value
+    return fields.identifier(name)
 
 
 def arguments_text(value: Json) -> str:
