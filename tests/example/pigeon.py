@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from dragoman.dialects.base import Breach, Call, Dialect, World
+from dragoman.dialects.rulebook import Rule
 from dragoman.errors import BadFrame, Fault, MalformedRequest, MissingField, OutOfOrder, Truncated, Unrepresentable
 from dragoman.model.assemble import fold, unfold
 from dragoman.model.blocks import Block, Text, ToolCall, ToolResult, Where
@@ -167,6 +168,9 @@ class PigeonCodec(Struct, frozen=True):
 
     def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
         return ()
+
+    def rules(self) -> Sequence[Rule]:
+        return (Rule("pigeon.object", "documented", "error", "a letter is an object"),)
 
 
 class PigeonDecoder:

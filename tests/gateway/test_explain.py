@@ -80,8 +80,8 @@ def test_the_likeliest_rule_stands_first() -> None:
     )
     lines = text.splitlines()
     assert "Improperly formed request." in lines[2]
-    assert lines[4] == "MOST LIKELY: kiro.r12 at history[3]: a result without its call"
-    assert lines[5] == "also broken: kiro.r2: b"
+    assert lines[4] == "MOST LIKELY: kiro.r12 at history[3]: a result without its call (inferred)"
+    assert lines[5] == "also broken: kiro.r2: b (inferred)"
     assert "[turn.placeholder] added messages[0]: a turn was added" in text
     assert "AS THE CLIENT SENT IT" in text and "│ AS WE SENT IT" in text
 

@@ -120,10 +120,12 @@ def test_a_reply_is_translated() -> None:
 def test_check_names_each_breach_and_exits_with_3() -> None:
     bad = {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": " "}]}]}
     status, out, _ = run("check", "--dialect", "anthropic", given=json.dumps(bad))
-    rules = [line.partition("]")[0].strip("[") for line in out.splitlines()]
     assert status == 3
-    assert len(rules) == 2
-    assert all(rule.startswith("anthropic.") for rule in rules)
+    assert [line.split(" ")[:2] for line in out.splitlines()] == [
+        ["[anthropic.max_tokens.required]", "max_tokens:"],
+        ["advice", "[anthropic.text.blank]"],
+    ]
+    assert all(line.endswith("(observed)") for line in out.splitlines())
     assert json.loads(run("check", "--json", "--dialect", "anthropic", given=json.dumps(bad))[1])[0]["at"]
 
 

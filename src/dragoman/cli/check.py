@@ -1,10 +1,12 @@
-"""`dragoman check`: what a request, a reply or a captured stream breaks of its dialect's own rules."""
+"""`dragoman check`: the rules of its dialect that a request, a reply or a captured stream breaks."""
 
 from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+
+from msgspec import structs
 
 import dragoman.dialects as registry
 from dragoman.cli.files import Unreadable, complain, read
@@ -19,7 +21,10 @@ from dragoman.wire.frame import Frame
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--dialect", required=True, metavar="D", help="the dialect it is written in")
     parser.add_argument("--what", choices=("request", "reply", "stream"), default="request", help="default: request")
+    parser.add_argument("--model", metavar="M", help="for rules of one model, where the body does not name it")
+    parser.add_argument("--strict", action="store_true", help="exit with 3 for advice, too")
     parser.add_argument("--json", action="store_true", help="the breaches as JSON")
+    parser.add_argument("--rules", action="store_true", help="print the dialect's rules as a table, and check nothing")
     parser.add_argument("file", nargs="?", default="-", metavar="FILE|-", help="default: standard input")
 
 
@@ -28,44 +33,69 @@ def run(arguments: Namespace) -> int:
         dialect = registry.get(arguments.dialect)
     except DragomanError as error:
         return complain(error, 2)
+    if arguments.rules:
+        print("\n".join(table_of(dialect)))
+        return 0
     try:
-        breaches = _CHECKS[arguments.what](dialect, read(arguments.file))
+        breaches = breaches_of(dialect, arguments.what, read(arguments.file), arguments.model or "")
     except (Unreadable, MalformedRequest) as error:
         return complain(error, 1)
     if arguments.json:
         print(jsonio.pretty(breaches).decode())
     else:
-        for breach in breaches:
-            print(one_line(f"[{breach.rule}] {breach.at + ': ' if breach.at else ''}{breach.detail}", 1000))
-    if not breaches:
+        for breach in sorted(breaches, key=lambda breach: breach.severity != "error"):
+            print(one_line(_line(breach), 1000))
+    errors = sum(breach.severity == "error" for breach in breaches)
+    if not errors:
         print(f"no breach of {dialect.name}'s rules", file=sys.stderr)
-    return 3 if breaches else 0
+    return 3 if errors or (arguments.strict and breaches) else 0
 
 
-def _request(dialect: Dialect, data: bytes) -> Sequence[Breach]:
+def breaches_of(dialect: Dialect, what: str, data: bytes, model: str = "") -> Sequence[Breach]:
+    """Return the breaches of a request, a reply or a stream, in its order. Raises MalformedRequest for no JSON."""
+    return _CHECKS[what](dialect, data, model)
+
+
+def _line(breach: Breach) -> str:
+    place = f"{breach.at}: " if breach.at else ""
+    advice = "advice " if breach.severity == "advice" else ""
+    return f"{advice}[{breach.rule}] {place}{breach.detail} ({breach.evidence})"
+
+
+def table_of(dialect: Dialect) -> list[str]:
+    """Return the rules of a dialect as lines of a Markdown table."""
+    rows = [
+        f"| `{rule.name}` | {rule.severity} | {rule.evidence} | {rule.sentence} |" for rule in dialect.codec.rules()
+    ]
+    return ["| rule | severity | evidence | what it demands |", "|---|---|---|---|", *rows]
+
+
+def _request(dialect: Dialect, data: bytes, model: str) -> Sequence[Breach]:
     try:
         body = jsonio.decode(data)
     except jsonio.JsonError as error:
         raise MalformedRequest(f"no JSON: {error}") from None
     call = dialect.binding.unwrap(body)
+    if model:
+        call = structs.replace(call, model=model)
     breaches = list(dialect.codec.breaches(call))
     try:
         dialect.codec.parse_request(call)
     except DragomanError as error:  # a rule usually says it better
-        if not breaches:
-            breaches.append(Breach(f"{dialect.name}.request.unreadable", error.at, str(error)))
+        if not any(breach.severity == "error" for breach in breaches):
+            breaches.append(Breach(f"{dialect.name}.request.unreadable", error.at, str(error), "documented"))
     return breaches
 
 
-def _reply(dialect: Dialect, data: bytes) -> Sequence[Breach]:
+def _reply(dialect: Dialect, data: bytes, _: str) -> Sequence[Breach]:
     try:
         dialect.codec.parse_reply(data, Conversation("", ()))
     except DragomanError as error:
-        return [Breach(f"{dialect.name}.reply.unreadable", error.at, str(error))]
+        return [Breach(f"{dialect.name}.reply.unreadable", error.at, str(error), "documented")]
     return []
 
 
-def _stream(dialect: Dialect, data: bytes) -> Sequence[Breach]:
+def _stream(dialect: Dialect, data: bytes, _: str) -> Sequence[Breach]:
     decoder = dialect.binding.frames()
     frames: list[Frame] = []
     broken: list[Breach] = []
@@ -73,7 +103,7 @@ def _stream(dialect: Dialect, data: bytes) -> Sequence[Breach]:
         frames.extend(decoder.feed(data))
         frames.extend(decoder.close())
     except DragomanError as error:
-        broken.append(Breach(f"wire.{type(error).__name__}", error.at, str(error)))
+        broken.append(Breach(f"wire.{type(error).__name__}", error.at, str(error), "documented"))
     return [*dialect.codec.stream_breaches(frames), *broken]
 
 

@@ -13,6 +13,7 @@ from typing import Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from dragoman.dialects.moulds import Moulds
+from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import BadFrame, DragomanError, Fault
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Reply, Stop, Usage
@@ -60,14 +61,6 @@ def in_cache_order(body: Mapping[str, Json], first: Iterable[str], history: str)
     head = {name: body[name] for name in first if name in body}
     tail = {history: body[history]} if history in body else {}
     return {**head, **{name: value for name, value in body.items() if name not in head and name != history}, **tail}
-
-
-class Breach(Struct, frozen=True):
-    """A rule of the dialect that a payload breaks."""
-
-    rule: str
-    at: str
-    detail: str
 
 
 class World(Struct, frozen=True):
@@ -172,6 +165,9 @@ class Codec(Protocol):
 
     def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
         """What a captured stream breaks of the dialect's own rules."""
+
+    def rules(self) -> Sequence[Rule]:
+        """The rules that `breaches` and `stream_breaches` check."""
 
 
 class Binding(Protocol):

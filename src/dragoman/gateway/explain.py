@@ -193,13 +193,14 @@ def explain(refusal: Refusal, width: int = _WIDTH) -> str:
 def _suspects(refusal: Refusal) -> str:
     if not refusal.breaches:
         return f"No rule known of {refusal.dialect} is broken by what we sent: the service knows one that we do not."
-    first, *others = refusal.breaches
+    first, *others = sorted(refusal.breaches, key=lambda breach: breach.severity != "error")
     lines = [f"MOST LIKELY: {_breach(first)}", *(f"also broken: {_breach(each)}" for each in others[:9])]
     return "\n".join(lines)
 
 
 def _breach(breach: Breach) -> str:
-    return _line(f"{breach.rule}" + (f" at {breach.at}" if breach.at else "") + f": {breach.detail}")
+    place = f" at {breach.at}" if breach.at else ""
+    return _line(f"{breach.rule}{place}: {breach.detail} ({breach.evidence})")
 
 
 def _noted(refusal: Refusal) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Protocol
 
 from msgspec import structs
 
 from dragoman.dialects.base import Call, Dialect, World
+from dragoman.dialects.rulebook import Severity
 from dragoman.errors import DragomanError, Fault
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, ToolResult
@@ -57,15 +58,20 @@ class Face(Protocol):
 
 
 class DialectFace:
-    """The face of any dialect in the registry. `strict` refuses what the dialect's own rules call a breach."""
+    """The face of any dialect in the registry. `refuses` says which breaches of its rules are refused."""
 
     def __init__(
-        self, dialect: Dialect, script: Script, *, strict: bool = True, max_body: int = 32 * 1024 * 1024
+        self,
+        dialect: Dialect,
+        script: Script,
+        *,
+        refuses: Collection[Severity] = ("error",),
+        max_body: int = 32 * 1024 * 1024,
     ) -> None:
         self._dialect = dialect
         self._script = script
         self._player = Player(script)
-        self._strict = strict
+        self._refuses = refuses
         self.max_body = max_body
 
     def answer(self, request: HttpRequest) -> Response:
@@ -109,12 +115,10 @@ class DialectFace:
 
     def _generate(self, call: Call, body: bytes) -> Response:
         codec = self._dialect.codec
-        if self._strict:
-            breaches = codec.breaches(call)
-            if breaches:
-                first = breaches[0]
-                fault_ = Fault("invalid", f"{first.at}: {first.detail}" if first.at else first.detail, 400, at=first.at)
-                return self._refuse(fault_, first.rule)
+        first = next((breach for breach in codec.breaches(call) if breach.severity in self._refuses), None)
+        if first is not None:
+            fault_ = Fault("invalid", f"{first.at}: {first.detail}" if first.at else first.detail, 400, at=first.at)
+            return self._refuse(fault_, first.rule)
         asked = codec.parse_request(call)
         turn = self._player.next()
         if turn.refuse is not None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import dragoman.dialects as registry
+from dragoman.dialects.rulebook import Severity
 from dragoman.errors import LocalMisuse
 from dragoman.simulator import http1
 from dragoman.simulator.face import DialectFace, Face
@@ -294,10 +295,19 @@ def make_face(dialect: str, profile: str, script: Script | str | Path | None, li
             if profile == known:
                 return KiroFace(known, played, limits)
         raise LocalMisuse(f"unknown profile {profile!r} (known: {', '.join(get_args(Profile))})")
-    # Other dialects have one set of rules of their own; `official`, `observed` and `paranoid` all mean it.
-    if profile not in (*get_args(Profile), "strict", "lenient"):
-        raise LocalMisuse(f"unknown profile {profile!r} (known: strict, lenient)")
-    return DialectFace(registry.get(dialect), played, strict=profile != "lenient", max_body=limits.body_bytes)
+    if profile not in _REFUSED:
+        raise LocalMisuse(f"unknown profile {profile!r} (known: {', '.join(_REFUSED)})")
+    return DialectFace(registry.get(dialect), played, refuses=_REFUSED[profile], max_body=limits.body_bytes)
+
+
+# What a profile refuses in a dialect other than kiro: breaches of these severities.
+_REFUSED: dict[str, tuple[Severity, ...]] = {
+    "official": ("error",),
+    "observed": ("error",),
+    "strict": ("error", "advice"),
+    "paranoid": ("error", "advice"),
+    "lenient": (),
+}
 
 
 def _loopback(host: str) -> str:

@@ -306,7 +306,7 @@ BAD: list[tuple[str, str, Any, str]] = [
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Simulator]:
-    with running_simulator("bedrock") as running:
+    with running_simulator("bedrock", profile="strict") as running:
         yield running
 
 

@@ -11,8 +11,10 @@ from dragoman.dialects.anthropic.encoder import AnthropicEncoder
 from dragoman.dialects.anthropic.meanings import COMPACTION
 from dragoman.dialects.anthropic.nodes import FAMILY
 from dragoman.dialects.anthropic.quirks import AskSomething, ObjectSchemas, OwnReasoning
+from dragoman.dialects.anthropic.rule_table import RULES
 from dragoman.dialects.anthropic.stream import AnthropicDecoder
 from dragoman.dialects.base import Breach, Call, World
+from dragoman.dialects.rulebook import Rule
 from dragoman.errors import Fault
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply
@@ -116,3 +118,6 @@ class AnthropicCodec(Struct, frozen=True):
 
     def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
         return stream_rules.stream_breaches(frames)
+
+    def rules(self) -> Sequence[Rule]:
+        return RULES.rules

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
+from dragoman.dialects.anthropic.rule_table import RULES
 from dragoman.dialects.base import Breach, Call
 from dragoman.wire.jsonio import Json
 
@@ -26,17 +27,17 @@ def breaches(call: Call) -> Sequence[Breach]:
     """Every rule of the service that the request breaks, with its place."""
     body = call.body
     if not isinstance(body, dict):
-        return [_breach("body.object", "", "the body must be an object")]
+        return [RULES.breach("body.object", "", "the body must be an object")]
     found = [*_top(call, body), *_tools(body), *_thinking(body), *_system(body)]
     messages = body.get("messages")
     continues = _continues(body)
     if continues and messages == []:
         return found  # the service goes on with the turn that paused
     if not isinstance(messages, list) or not messages:
-        found.append(_breach("messages.required", "messages", "there must be at least one message"))
+        found.append(RULES.breach("messages.required", "messages", "there must be at least one message"))
         return found
     if len(messages) > MOST_MESSAGES:
-        found.append(_breach("messages.limit", "messages", f"there may be {MOST_MESSAGES} messages"))
+        found.append(RULES.breach("messages.limit", "messages", f"there may be {MOST_MESSAGES} messages"))
     for index, message in enumerate(messages):
         found.extend(_message(message, f"messages[{index}]", last=index == len(messages) - 1))
     found.extend(_pairing(messages, continues=continues))
@@ -48,10 +49,6 @@ def breaches(call: Call) -> Sequence[Breach]:
 def _continues(body: _Object) -> bool:
     thread = body.get("thread")
     return isinstance(thread, dict) and thread.get("type") == "continue"
-
-
-def _breach(rule: str, at: str, detail: str) -> Breach:
-    return Breach(f"anthropic.{rule}", at, detail)
 
 
 def _objects(value: Json, at: str) -> Iterator[tuple[_Object, str]]:
@@ -70,51 +67,49 @@ def _as_blocks(content: Json) -> Json:
 
 
 def _top(call: Call, body: _Object) -> Iterator[Breach]:
-    if not call.model:
-        yield _breach("model.required", "model", "a model must be named")
     limit = body.get("max_tokens")
     if call.operation == "generate" and limit is None:
-        yield _breach("max_tokens.required", "max_tokens", "it must be set")
+        yield RULES.breach("max_tokens.required", "max_tokens", "it must be set")
     elif limit is not None and (type(limit) is not int or limit < 0):
-        yield _breach("max_tokens.range", "max_tokens", "it must be a whole number, 0 or more")
-    for name, high in (("temperature", 1), ("top_p", 1)):
+        yield RULES.breach("max_tokens.range", "max_tokens", "it must be a whole number, 0 or more")
+    for name, rule in (("temperature", "temperature.range"), ("top_p", "top_p.range")):
         value = body.get(name)
-        if value is not None and (type(value) not in (int, float) or not 0 <= value <= high):  # type: ignore[operator]
-            yield _breach(f"{name}.range", name, f"it must be a number from 0 to {high}")
+        if value is not None and (type(value) not in (int, float) or not 0 <= value <= 1):  # type: ignore[operator]
+            yield RULES.breach(rule, name, "it must be a number from 0 to 1")
     stops = body.get("stop_sequences")
     if stops is not None and not (
         isinstance(stops, list) and all(isinstance(each, str) and each.strip() for each in stops)
     ):
-        yield _breach("stop_sequences.blank", "stop_sequences", "each must be a string that is not blank")
+        yield RULES.breach("stop_sequences.blank", "stop_sequences", "each must be a string that is not blank")
 
 
 def _thinking(body: _Object) -> Iterator[Breach]:
     config = body.get("output_config")
     effort = config.get("effort") if isinstance(config, dict) else None
     if effort is not None and effort not in _EFFORTS:
-        yield _breach("output_config.effort", "output_config.effort", f"it must be one of {', '.join(_EFFORTS)}")
+        yield RULES.breach("output_config.effort", "output_config.effort", f"it must be one of {', '.join(_EFFORTS)}")
     thinking = body.get("thinking")
     if thinking is None:
         return
     if not isinstance(thinking, dict) or thinking.get("type") not in _THINKING:
-        yield _breach("thinking.type", "thinking.type", f"it must be one of {', '.join(_THINKING)}")
+        yield RULES.breach("thinking.type", "thinking.type", f"it must be one of {', '.join(_THINKING)}")
         return
     if thinking["type"] == "enabled":
         yield from _budget(thinking.get("budget_tokens"), body.get("max_tokens"))
     choice = body.get("tool_choice")
     forced = isinstance(choice, dict) and choice.get("type") in ("any", "tool")
     if forced and thinking["type"] == "enabled":
-        yield _breach("thinking.forced_tool", "tool_choice.type", "a tool cannot be forced while thinking is on")
+        yield RULES.breach("thinking.forced_tool", "tool_choice.type", "a tool cannot be forced while thinking is on")
 
 
 def _budget(budget: Json, limit: Json) -> Iterator[Breach]:
     at = "thinking.budget_tokens"
     if type(budget) is not int:
-        yield _breach("thinking.budget_required", at, "it must be set when thinking is enabled")
+        yield RULES.breach("thinking.budget_required", at, "it must be set when thinking is enabled")
     elif budget < LEAST_BUDGET:
-        yield _breach("thinking.budget_least", at, f"it must be at least {LEAST_BUDGET}")
+        yield RULES.breach("thinking.budget_least", at, f"it must be at least {LEAST_BUDGET}")
     elif type(limit) is int and budget >= limit:
-        yield _breach("thinking.budget_limit", at, "it must be less than max_tokens")
+        yield RULES.breach("thinking.budget_limit", at, "it must be less than max_tokens")
 
 
 def _tools(body: _Object) -> Iterator[Breach]:
@@ -123,36 +118,48 @@ def _tools(body: _Object) -> Iterator[Breach]:
         name = tool.get("name")
         if isinstance(name, str):
             if name in names:
-                yield _breach("tools.duplicate", f"{at}.name", f"the name {name} is used twice")
+                yield RULES.breach("tools.duplicate", f"{at}.name", f"the name {name} is used twice")
             names.add(name)
         if tool.get("type") in (None, "custom"):
             yield from _custom_tool(tool, at)
         if tool.get("defer_loading") and tool.get("cache_control"):
-            yield _breach("tools.deferred_cache", f"{at}.cache_control", "a deferred tool cannot be a cache mark")
-    if not _continues(body):  # a thread holds its tools
+            yield RULES.breach("tools.deferred_cache", f"{at}.cache_control", "a deferred tool cannot be a cache mark")
+    if not _declares_later(body):
         yield from _tool_choice(body.get("tool_choice"), names, bool(body.get("tools")))
+
+
+def _declares_later(body: _Object) -> bool:
+    """Tell whether tools may be declared elsewhere: by MCP servers, in a message, or in a thread the service holds."""
+    if body.get("mcp_servers") or _continues(body):
+        return True
+    messages = body.get("messages")
+    return any(
+        block.get("type") == "tool_addition"
+        for message, _ in _objects(messages, "")
+        for block, _ in _objects(message.get("content"), "")
+    )
 
 
 def _custom_tool(tool: _Object, at: str) -> Iterator[Breach]:
     name, schema = tool.get("name"), tool.get("input_schema")
     if not isinstance(name, str) or not _NAME.match(name):
-        yield _breach("tools.name", f"{at}.name", "it must have 1 to 128 letters, digits, _ and -")
+        yield RULES.breach("tools.name", f"{at}.name", "it must have 1 to 128 letters, digits, _ and -")
     if not isinstance(schema, dict) or schema.get("type") != "object":
-        yield _breach("tools.schema", f"{at}.input_schema", 'it must be a schema whose type is "object"')
+        yield RULES.breach("tools.schema", f"{at}.input_schema", 'it must be a schema whose type is "object"')
 
 
 def _tool_choice(choice: Json, names: set[str], any_tools: bool) -> Iterator[Breach]:
     if choice is None:
         return
     if not isinstance(choice, dict) or choice.get("type") not in _CHOICES:
-        yield _breach("tool_choice.type", "tool_choice.type", f"it must be one of {', '.join(_CHOICES)}")
+        yield RULES.breach("tool_choice.type", "tool_choice.type", f"it must be one of {', '.join(_CHOICES)}")
         return
     if not any_tools:
-        yield _breach("tool_choice.no_tools", "tool_choice", "there are no tools to choose from")
+        yield RULES.breach("tool_choice.no_tools", "tool_choice", "there are no tools to choose from")
     elif choice["type"] == "tool" and str(choice.get("name")) not in names:
-        yield _breach("tool_choice.name", "tool_choice.name", "there is no tool of this name")
+        yield RULES.breach("tool_choice.name", "tool_choice.name", "there is no tool of this name")
     if choice["type"] == "none" and "disable_parallel_tool_use" in choice:
-        yield _breach("tool_choice.parallel", "tool_choice", "it says nothing where no tool may be called")
+        yield RULES.breach("tool_choice.parallel", "tool_choice", "it says nothing where no tool may be called")
 
 
 # --- content
@@ -161,26 +168,27 @@ def _tool_choice(choice: Json, names: set[str], any_tools: bool) -> Iterator[Bre
 def _system(body: _Object) -> Iterator[Breach]:
     for block, at in _objects(_as_blocks(body.get("system") or []), "system"):
         if block.get("type") != "text":
-            yield _breach("system.text", at, "a system prompt holds text only")
+            yield RULES.breach("system.text", at, "a system prompt holds text only")
         else:
             yield from _text(block, at)
 
 
 def _message(message: Json, at: str, last: bool) -> Iterator[Breach]:
     if not isinstance(message, dict) or message.get("role") not in _ROLES:
-        yield _breach("messages.role", f"{at}.role", f"it must be one of {', '.join(_ROLES)}")
+        yield RULES.breach("messages.role", f"{at}.role", f"it must be one of {', '.join(_ROLES)}")
         return
-    content = _as_blocks(message.get("content"))
     assistant = message["role"] == "assistant"
+    given = message.get("content")
+    content = [] if given == "" and last and assistant else _as_blocks(given)
     if not isinstance(content, list) or (not content and not (last and assistant)):
-        yield _breach("messages.empty", f"{at}.content", "a message must have content")
+        yield RULES.breach("messages.empty", f"{at}.content", "a message must have content")
         return
     for block, place in _objects(content, f"{at}.content"):
         yield from _block(block, place)
     end = content[-1] if content else None
     text = end.get("text") if isinstance(end, dict) and end.get("type") == "text" else None
     if last and assistant and isinstance(text, str) and text != text.rstrip():
-        yield _breach("messages.trailing_space", f"{at}.content", "the last answer may not end with white space")
+        yield RULES.breach("messages.trailing_space", f"{at}.content", "the last answer may not end with white space")
 
 
 def _block(block: _Object, at: str) -> Iterator[Breach]:
@@ -193,45 +201,51 @@ def _block(block: _Object, at: str) -> Iterator[Breach]:
             yield from _tool_result(block, at)
         case "thinking" | "redacted_thinking" as kind:
             if block.get("cache_control"):
-                yield _breach("cache.thinking", f"{at}.cache_control", "thinking cannot be a cache mark")
+                yield RULES.breach("cache.thinking", f"{at}.cache_control", "thinking cannot be a cache mark")
             if kind == "thinking" and not block.get("signature"):
-                yield _breach("thinking.signature", f"{at}.signature", "thinking goes back only with its signature")
+                yield RULES.breach(
+                    "thinking.signature", f"{at}.signature", "thinking goes back only with its signature"
+                )
         case str():
             pass  # not ours to judge
         case _:
-            yield _breach("block.type", f"{at}.type", "a block must say its type")
+            yield RULES.breach("block.type", f"{at}.type", "a block must say its type")
 
 
 def _text(block: _Object, at: str) -> Iterator[Breach]:
     text = block.get("text")
-    if not isinstance(text, str) or not text.strip():
-        yield _breach("text.blank", f"{at}.text", "it must hold more than white space")
-        if block.get("cache_control"):
-            yield _breach("cache.blank_text", f"{at}.cache_control", "an empty text cannot be a cache mark")
+    if not isinstance(text, str) or not text:
+        yield RULES.breach("text.empty", f"{at}.text", "it must not be empty")
+    elif not text.strip():
+        yield RULES.breach("text.blank", f"{at}.text", "it must hold more than white space")
+    if (not isinstance(text, str) or not text.strip()) and block.get("cache_control"):
+        yield RULES.breach("cache.blank_text", f"{at}.cache_control", "an empty text cannot be a cache mark")
 
 
 def _tool_use(block: _Object, at: str) -> Iterator[Breach]:
     yield from _identifier(block, at, "id", "tool_use")
     name = block.get("name")
     if not isinstance(name, str) or not _NAME.match(name):
-        yield _breach("tool_use.name", f"{at}.name", "it must have 1 to 128 letters, digits, _ and -")
+        yield RULES.breach("tool_use.name", f"{at}.name", "it must have 1 to 128 letters, digits, _ and -")
     if not isinstance(block.get("input"), dict):
-        yield _breach("tool_use.input", f"{at}.input", "it must be an object")
+        yield RULES.breach("tool_use.input", f"{at}.input", "it must be an object")
 
 
 def _tool_result(block: _Object, at: str) -> Iterator[Breach]:
     yield from _identifier(block, at, "tool_use_id", "tool_result")
     for part, place in _objects(block.get("content"), f"{at}.content"):
         if part.get("type") == "text" and part.get("text") == "":
-            yield _breach("text.blank", f"{place}.text", "it must not be empty")
+            yield RULES.breach("text.empty", f"{place}.text", "it must not be empty")
 
 
 def _identifier(block: _Object, at: str, field: str, owner: str) -> Iterator[Breach]:
     value = block.get(field)
     if not isinstance(value, str) or not value:
-        yield _breach(f"{owner}.id_required", f"{at}.{field}", "it must be set")
+        rule = "tool_use.id_required" if owner == "tool_use" else "tool_result.id_required"
+        yield RULES.breach(rule, f"{at}.{field}", "it must be set")
     elif not _ID.match(value):
-        yield _breach(f"{owner}.id_charset", f"{at}.{field}", "it must have letters, digits, _ and - only")
+        rule = "tool_use.id_charset" if owner == "tool_use" else "tool_result.id_charset"
+        yield RULES.breach(rule, f"{at}.{field}", "it must have letters, digits, _ and - only")
 
 
 # --- how messages follow one another
@@ -252,7 +266,7 @@ class _Turn:
 def _turns(messages: Iterable[Json]) -> list[_Turn]:
     turns: list[_Turn] = []
     for index, message in enumerate(messages):
-        if not isinstance(message, dict):
+        if not isinstance(message, dict) or message.get("role") == "system":
             continue
         if not turns or turns[-1].role != message.get("role"):
             turns.append(_Turn(message.get("role"), f"messages[{index}]"))
@@ -271,19 +285,19 @@ def _pairing(messages: Iterable[Json], *, continues: bool) -> Iterator[Breach]:
         is_held = continues and index == 0
         for call_id, at in turn.ids("tool_result", "tool_use_id"):
             if call_id in answered:
-                yield _breach("tool_result.duplicate", at, "this call has its result already")
+                yield RULES.breach("tool_result.duplicate", at, "this call has its result already")
             elif turn.role != "user" or (call_id not in waiting and not is_held):
-                yield _breach("tool_result.orphan", at, "the turn before it holds no such call")
+                yield RULES.breach("tool_result.orphan", at, "the turn before it holds no such call")
             answered.append(call_id)
         if any(call_id not in answered for call_id in waiting):
-            yield _breach("tool_use.unanswered", before, "each call must be answered in the next turn")
+            yield RULES.breach("tool_use.unanswered", before, "each call must be answered in the next turn")
         waiting, before = [], turn.at
         for call_id, at in turn.ids("tool_use", "id"):
             if call_id in waiting:
-                yield _breach("tool_use.duplicate", at, "two calls have one id")
+                yield RULES.breach("tool_use.duplicate", at, "two calls have one id")
             waiting.append(call_id)
     if waiting:
-        yield _breach("tool_use.unanswered", before, "each call must be answered in the next turn")
+        yield RULES.breach("tool_use.unanswered", before, "each call must be answered in the next turn")
 
 
 def _opening(body: _Object, messages: Iterable[Json]) -> Iterator[Breach]:
@@ -301,7 +315,7 @@ def _opening(body: _Object, messages: Iterable[Json]) -> Iterator[Breach]:
             loop = []
     first = last[0].blocks[0][0].get("type") if last else "thinking"
     if first not in ("thinking", "redacted_thinking"):
-        yield _breach("thinking.opening", last[0].at, "the last answer that calls a tool must open with thinking")
+        yield RULES.breach("thinking.opening", last[0].at, "the last answer that calls a tool must open with thinking")
 
 
 def _cache_marks(body: _Object) -> Iterator[Breach]:
@@ -310,7 +324,7 @@ def _cache_marks(body: _Object) -> Iterator[Breach]:
     for message in messages if isinstance(messages, list) else ():
         count += _marks(message.get("content")) if isinstance(message, dict) else 0
     if count > MOST_CACHE_MARKS:
-        yield _breach("cache.count", "", f"there may be {MOST_CACHE_MARKS} cache marks, not {count}")
+        yield RULES.breach("cache.count", "", f"there may be {MOST_CACHE_MARKS} cache marks, not {count}")
 
 
 def _marks(blocks: Json) -> int:

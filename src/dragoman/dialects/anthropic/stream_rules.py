@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from dragoman.dialects.anthropic.rule_table import RULES
 from dragoman.dialects.base import Breach
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
@@ -28,6 +29,7 @@ _SAYS = {
     "signature_delta": "signature",
     "input_json_delta": "partial_json",
 }
+_CUT = ("max_tokens", "model_context_window_exceeded", "refusal", "pause_turn")
 
 
 def stream_breaches(frames: Iterable[Frame]) -> Sequence[Breach]:
@@ -47,6 +49,8 @@ class _Lint:
         self._next = 0
         self._begun = False
         self._stopped = False
+        self._reason = ""
+        self._broken: list[str] = []  # where a tool's input is no object
         self._end = ""  # the event after which nothing may come
         self._handlers: dict[str, Callable[[dict[str, Json]], None]] = {
             "message_start": self._message_start,
@@ -60,6 +64,8 @@ class _Lint:
 
     def take(self, frame: Frame, at: str) -> None:
         self._at = at
+        if frame.data == b"[DONE]" and not frame.kind:
+            return  # some services end with it; the SDKs take no notice
         try:
             data = jsonio.decode(frame.data)
         except jsonio.JsonError:
@@ -82,9 +88,13 @@ class _Lint:
         self._at = "end"
         if not self._end:
             self._breach("unfinished", "the stream must end with message_stop, or with an error")
+        for at in self._broken:
+            self._at = at
+            rule = "input_cut" if self._reason in _CUT or self._end == "error" else "input_json"
+            self._breach(rule, "the input of a tool must be a JSON object")
 
     def _breach(self, rule: str, detail: str) -> None:
-        self.found.append(Breach(f"anthropic.stream.{rule}", self._at, detail))
+        self.found.append(RULES.breach(f"stream.{rule}", self._at, detail))
 
     def _object(self, data: dict[str, Json], name: str) -> dict[str, Json]:
         value = data.get(name)
@@ -102,7 +112,7 @@ class _Lint:
         message = self._object(data, "message")
         for name in ("id", "model"):
             if not isinstance(message.get(name), str) or not message[name]:
-                self._breach("message", f"message.{name} must be set")
+                self._breach("message_fields", f"message.{name} must be set")
         if message.get("content") != [] or message.get("role") != "assistant" or message.get("type") != "message":
             self._breach("message", "it must be an assistant's message with content []")
         usage = self._object(message, "usage")
@@ -111,11 +121,11 @@ class _Lint:
     def _message_delta(self, data: dict[str, Json]) -> None:
         if self._stopped:
             self._breach("delta_once", "message_delta came before")
-        self._all_closed("message_delta")
+        for index in self._open:
+            self._breach("open_block", f"block {index} must stop before message_delta")
         self._stopped = True
-        delta = self._object(data, "delta")
-        if not isinstance(delta.get("stop_reason"), str):
-            self._breach("stop_reason", "message_delta must say why the model stopped")
+        reason = self._object(data, "delta").get("stop_reason")
+        self._reason = reason if isinstance(reason, str) else self._reason
         self._counts(self._object(data, "usage"), ("output_tokens",))
 
     def _counts(self, usage: dict[str, Json], names: Iterable[str]) -> None:
@@ -126,7 +136,10 @@ class _Lint:
     def _message_stop(self, data: dict[str, Json]) -> None:
         if not self._stopped:
             self._breach("no_delta", "message_delta must come before message_stop")
-        self._all_closed("message_stop")
+        elif not self._reason:
+            self._breach("stop_reason", "message_delta must say why the model stopped")
+        for index in self._open:
+            self._breach("never_stopped", f"block {index} must stop before message_stop")
         self._end = "message_stop"
 
     def _error(self, data: dict[str, Json]) -> None:
@@ -134,10 +147,6 @@ class _Lint:
         if not isinstance(error.get("type"), str) or not isinstance(error.get("message"), str):
             self._breach("error", "an error must have a type and a message")
         self._end = "error"
-
-    def _all_closed(self, before: str) -> None:
-        for index in self._open:
-            self._breach("open_block", f"block {index} must stop before {before}")
 
     # --- blocks
 
@@ -156,7 +165,7 @@ class _Lint:
             if not isinstance(block.get(name), wanted) or (name in ("id", "name") and not block[name]):
                 self._breach("block_start", f"a {kind} block must start with {name}")
         if kind == "tool_use" and block.get("input"):
-            self._breach("block_start", "a tool_use block starts with input {}; the input comes in deltas")
+            self._breach("input_at_start", "a tool_use block starts with input {}; the input comes in deltas")
         if type(index) is int:
             self._open[index] = (kind, [])
             self._next = index + 1
@@ -189,7 +198,7 @@ class _Lint:
             return
         text = "".join(opened[1])
         if text and not isinstance(_decoded(text), dict):
-            self._breach("input_json", "the input of a tool must be a JSON object")
+            self._broken.append(self._at)
 
 
 def _decoded(text: str) -> Json:

@@ -16,7 +16,9 @@ from dragoman.dialects.bedrock.quirks.media import AccompanyDocuments, FitMedia,
 from dragoman.dialects.bedrock.quirks.settings import FitWords, SettleCache
 from dragoman.dialects.bedrock.quirks.thinking import OwnReasoning
 from dragoman.dialects.bedrock.quirks.tools import NoChoice, SettleResults, SettleTools
+from dragoman.dialects.bedrock.rule_table import RULES
 from dragoman.dialects.bedrock.stream import BedrockDecoder
+from dragoman.dialects.rulebook import Rule
 from dragoman.errors import Fault
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply
@@ -128,3 +130,6 @@ class BedrockCodec(Struct, frozen=True):
 
     def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
         return stream_rules.stream_breaches(frames)
+
+    def rules(self) -> Sequence[Rule]:
+        return RULES.rules

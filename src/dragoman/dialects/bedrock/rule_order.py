@@ -59,7 +59,8 @@ def _duplicates(ids: list[Json], member: str, at: str) -> Iterator[Breach]:
     twice = {str(each) for each in ids if ids.count(each) > 1}
     if twice:
         detail = f"The {member} blocks at {at}.content contain duplicate Ids: {', '.join(sorted(twice))}"
-        yield breach(f"{'tool_use' if member == 'toolUse' else 'tool_result'}.duplicate", f"{at}.content", detail)
+        rule = "tool_use.duplicate" if member == "toolUse" else "tool_result.duplicate"
+        yield breach(rule, f"{at}.content", detail)
 
 
 def _ids(message: Obj, member: str) -> list[Json]:

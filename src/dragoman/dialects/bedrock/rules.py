@@ -26,8 +26,7 @@ def breaches(call: Call, vendor: Vendor) -> Sequence[Breach]:
     body = call.body
     if not isinstance(body, dict):
         return [breach("body.object", "", "the body must be an object")]
-    found = [] if call.model else [breach("model.required", "modelId", "a model must be named")]
-    found += shape_breaches(body, REQUEST, "")
+    found = list(shape_breaches(body, REQUEST, ""))  # the model is in the path
     found += [*_tools(body), *_thinking(body, vendor), *_output(body), *_system(body)]
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from dragoman.dialects.base import Breach
 from dragoman.dialects.bedrock.media import MIMES
+from dragoman.dialects.bedrock.rule_table import RULES
 from dragoman.wire.jsonio import Json
 
 Obj: TypeAlias = "dict[str, Json]"
@@ -20,7 +21,7 @@ _DISPLAYED = 40
 
 
 def breach(rule: str, at: str, detail: str) -> Breach:
-    return Breach(f"bedrock.{rule}", at, detail)
+    return RULES.breach(rule, at, detail)
 
 
 def objects(value: Json, at: str) -> Iterator[tuple[Obj, str]]:

@@ -32,6 +32,7 @@ _REASONS = frozenset(
         "model_context_window_exceeded",
     }
 )
+_LIMITS = ("max_tokens", "model_context_window_exceeded", "content_filtered", "guardrail_intervened")
 _DELTAS = ("text", "toolUse", "toolResult", "reasoningContent", "citation", "image")
 _STARTS = ("toolUse", "toolResult", "image")
 _COUNTS = ("inputTokens", "outputTokens", "totalTokens")
@@ -52,6 +53,7 @@ class _Lint:
         self._number = 0
         self._open: dict[int, tuple[str, list[str]]] = {}  # by index: what it grows by, and the pieces of its input
         self._used: set[int] = set()
+        self._cut: list[str] = []  # where a tool's input is no object
         self._begun = self._stopped = self._over = self._failed = False
 
     def frame(self, frame: Frame) -> None:
@@ -182,14 +184,19 @@ class _Lint:
         self._used.add(index)
         text = "".join(pieces)
         if text and not isinstance(_decoded(text), dict):
-            self._breach("input_json", "the input of a tool must be a JSON object")
+            self._cut.append(self._at)
 
     def _message_stop(self, data: dict[str, Json]) -> None:
         if self._stopped:
             self._breach("stop_once", "messageStop came before")
+        reason = data.get("stopReason")
         for index in self._open:
-            self._breach("open_block", f"block {index} must stop before messageStop")
-        if data.get("stopReason") not in _REASONS:
+            rule = "open_cut" if reason in _LIMITS else "open_block"
+            self._breach(rule, f"block {index} must stop before messageStop")
+        for at in self._cut:
+            rule = "stream.input_cut" if reason in _LIMITS else "stream.input_json"
+            self._found.append(breach(rule, at, "the input of a tool must be a JSON object"))
+        if not isinstance(reason, str) or reason not in _REASONS:
             self._breach("stop_reason", f"stopReason must be one of {', '.join(sorted(_REASONS))}")
         self._stopped = True
 

@@ -11,8 +11,10 @@ from dragoman.dialects.gemini import faults, quirks, reply, request, rules, stre
 from dragoman.dialects.gemini.encoder import GeminiEncoder
 from dragoman.dialects.gemini.models import is_older
 from dragoman.dialects.gemini.nodes import FAMILY
+from dragoman.dialects.gemini.rule_table import RULES
 from dragoman.dialects.gemini.settings import KNOBS
 from dragoman.dialects.gemini.stream import GeminiDecoder
+from dragoman.dialects.rulebook import Rule
 from dragoman.errors import Fault
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply
@@ -114,3 +116,6 @@ class GeminiCodec(Struct, frozen=True):
 
     def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
         return stream_rules.stream_breaches(frames)
+
+    def rules(self) -> Sequence[Rule]:
+        return RULES.rules

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from dragoman.dialects.base import Breach, Call
 from dragoman.dialects.gemini.models import is_older
+from dragoman.dialects.gemini.rule_table import RULES
 from dragoman.wire.jsonio import Json
 
 _Object: TypeAlias = "dict[str, Json]"
@@ -16,39 +17,62 @@ MOST_STOPS = 5
 _NAME = re.compile(r"[a-zA-Z0-9_.:-]{1,128}\Z")
 _ROLES = ("user", "model", "function")
 _MODES = ("AUTO", "ANY", "NONE", "VALIDATED", "MODE_UNSPECIFIED")
-_RANGES = (("temperature", 0, 2), ("topP", 0, 1), ("presencePenalty", -2, 2), ("frequencyPenalty", -2, 2))
+_RANGES = (
+    ("temperature", "temperature.range", 0, 2),
+    ("topP", "topP.range", 0, 1),
+    ("presencePenalty", "presencePenalty.range", -2, 2),
+    ("frequencyPenalty", "frequencyPenalty.range", -2, 2),
+)
+_HUMP = re.compile(r"(?<=[a-z0-9])_([a-z])")
+_FREE = frozenset({"args", "response", "parameters", "parametersJsonSchema", "responseSchema", "responseJsonSchema"})
+_ASYNCHRONOUS = ("willContinue", "scheduling")  # on a result: there may be more of them than calls
 
 
 def breaches(call: Call) -> Sequence[Breach]:
-    """Every rule of the service that the request breaks, with its place. Names are read in camelCase only."""
-    body = call.body
+    """Every rule of the service that the request breaks, with its place, in camelCase.
+
+    The service takes names in snake_case too, and a single object where the API has an array.
+    """
+    body = _in_camel_case(call.body)
     if not isinstance(body, dict):
-        return [_breach("body.object", "", "the body must be an object")]
+        return [RULES.breach("body.object", "", "the body must be an object")]
     found = [*_tools(body), *_settings(body)]
-    if not call.model:
-        found.append(_breach("model.required", "model", "a model must be named"))
     contents = [(each, at) for each, at in _objects(body.get("contents"), "contents")]
     if not contents:
-        found.append(_breach("contents.required", "contents", "there must be at least one content"))
+        found.append(RULES.breach("contents.required", "contents", "there must be at least one content"))
         return found
     for content, at in contents:
         found.extend(_content(content, at))
     found.extend(_order(contents, continues=bool(body.get("cachedContent"))))
-    if not is_older(call.model):
+    if call.model and not is_older(call.model):  # the model is in the path: a bare body does not tell it
         found.extend(_signatures(contents))
     return found
 
 
-def _breach(rule: str, at: str, detail: str) -> Breach:
-    return Breach(f"gemini.{rule}", at, detail)
-
-
 def _objects(value: Json, at: str) -> Iterator[tuple[_Object, str]]:
-    """The objects of an array, with their places."""
-    if isinstance(value, list):
+    """The objects of an array, with their places; an object that stands for an array of one."""
+    if isinstance(value, dict):
+        yield value, at
+    elif isinstance(value, list):
         for index, item in enumerate(value):
             if isinstance(item, dict):
                 yield item, f"{at}[{index}]"
+
+
+def _in_camel_case(value: Json) -> Json:
+    """Return the value with its field names in camelCase; what the sender names is left as it is."""
+    if isinstance(value, list):
+        return [_in_camel_case(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    names = {name: _HUMP.sub(lambda found: found[1].upper(), name) for name in value}
+    return {names[name]: item if names[name] in _FREE else _in_camel_case(item) for name, item in value.items()}
+
+
+def _role(content: _Object) -> str:
+    """Return the role in lower case: the service takes USER, and no role for the user."""
+    role = content.get("role")
+    return role.lower() or "user" if isinstance(role, str) else "user" if role is None else "?"
 
 
 def _object(value: Json) -> _Object:
@@ -59,40 +83,43 @@ def _object(value: Json) -> _Object:
 
 
 def _content(content: _Object, at: str) -> Iterator[Breach]:
-    if content.get("role", "user") not in _ROLES:
-        yield _breach("contents.role", f"{at}.role", f"it must be one of {', '.join(_ROLES)}")
+    if _role(content) not in _ROLES:
+        yield RULES.breach("contents.role", f"{at}.role", f"it must be one of {', '.join(_ROLES)}")
     parts = list(_objects(content.get("parts"), f"{at}.parts"))
     if not parts:
-        yield _breach("contents.empty", f"{at}.parts", "a content must have parts")
+        yield RULES.breach("contents.empty", f"{at}.parts", "a content must have parts")
     for part, place in parts:
         yield from _part(part, place)
-        if content.get("role") != "model" and part.get("text") == "":  # answers end with one, and chats repeat it
-            yield _breach("text.empty", f"{place}.text", "it must not be empty")
+        if _role(content) != "model" and part.get("text") == "":  # answers end with one, and chats repeat it
+            yield RULES.breach("text.empty", f"{place}.text", "it must not be empty")
 
 
 def _part(part: _Object, at: str) -> Iterator[Breach]:
     if not part.keys() - {"thought", "thoughtSignature"}:
-        yield _breach("part.data", at, "a part must hold something")
+        rule = "part.signature_only" if part.get("thoughtSignature") else "part.data"
+        yield RULES.breach(rule, at, "a part must hold something")
     if "functionCall" in part:
         call = _object(part["functionCall"])
         yield from _named(call, f"{at}.functionCall")
         if not isinstance(call.get("args", {}), dict):
-            yield _breach("call.args", f"{at}.functionCall.args", "it must be an object")
+            yield RULES.breach("call.args", f"{at}.functionCall.args", "it must be an object")
     if "functionResponse" in part:
         answer = _object(part["functionResponse"])
         yield from _named(answer, f"{at}.functionResponse")
         if not isinstance(answer.get("response"), dict):
-            yield _breach("result.response", f"{at}.functionResponse.response", "it must be an object")
+            yield RULES.breach("result.response", f"{at}.functionResponse.response", "it must be an object")
     for name, field in (("inlineData", "data"), ("fileData", "fileUri")):
         data = _object(part.get(name))
-        if name in part and not (data.get("mimeType") and data.get(field)):
-            yield _breach("media.fields", f"{at}.{name}", f"it must have mimeType and {field}")
+        if name in part and field not in data:
+            yield RULES.breach("media.data", f"{at}.{name}", f"it must have {field}")
+        elif name in part and not (data.get("mimeType") and data.get(field)):
+            yield RULES.breach("media.fields", f"{at}.{name}", f"it should have mimeType and {field}")
 
 
 def _named(holder: _Object, at: str) -> Iterator[Breach]:
     name = holder.get("name")
     if not isinstance(name, str) or not _NAME.match(name):
-        yield _breach("name", f"{at}.name", "it must have 1 to 128 letters, digits, _ . : and -")
+        yield RULES.breach("name", f"{at}.name", "it must have 1 to 128 letters, digits, _ . : and -")
 
 
 def _count(content: _Object, kind: str) -> int:
@@ -104,19 +131,27 @@ def _order(contents: Sequence[tuple[_Object, str]], *, continues: bool) -> Itera
 
     Cached content may hold the calls that the first turn answers.
     """
-    if contents[0][0].get("role", "user") == "model":
-        yield _breach("contents.first", contents[0][1], "the first turn must be the user's")
-    if contents[-1][0].get("role", "user") == "model":
-        yield _breach("contents.last", contents[-1][1], "the last turn must be the user's")
+    if _role(contents[0][0]) == "model":
+        yield RULES.breach("contents.first", contents[0][1], "the first turn must be the user's")
+    if _role(contents[-1][0]) == "model":
+        yield RULES.breach("contents.last", contents[-1][1], "the last turn must be the user's")
     calls = 0
     before = ""
     for content, at in _turns(contents):
         results = _count(content, "functionResponse")
-        if results != calls and not (continues and not before):
-            yield _breach("results.count", at or before, f"there must be {calls} results here, not {results}")
+        if results != calls and not (continues and not before) and not _is_asynchronous(content):
+            yield RULES.breach("results.count", at or before, f"there must be {calls} results here, not {results}")
         calls, before = _count(content, "functionCall"), at
     if calls:
-        yield _breach("results.count", before, "each call must be answered in the next turn")
+        yield RULES.breach("results.count", before, "each call must be answered in the next turn")
+
+
+def _is_asynchronous(turn: _Object) -> bool:
+    return any(
+        name in _object(part.get("functionResponse"))
+        for part, _ in _objects(turn.get("parts"), "")
+        for name in _ASYNCHRONOUS
+    )
 
 
 def _turns(contents: Sequence[tuple[_Object, str]]) -> Iterator[tuple[_Object, str]]:
@@ -124,8 +159,9 @@ def _turns(contents: Sequence[tuple[_Object, str]]) -> Iterator[tuple[_Object, s
     turn: _Object = {}
     place = ""
     for content, at in contents:
-        role = "model" if content.get("role") == "model" else "user"
+        role = "model" if _role(content) == "model" else "user"
         parts = content.get("parts")
+        parts = [parts] if isinstance(parts, dict) else parts
         if turn and turn["role"] == role:
             held = turn["parts"]
             assert isinstance(held, list)
@@ -139,10 +175,17 @@ def _turns(contents: Sequence[tuple[_Object, str]]) -> Iterator[tuple[_Object, s
 
 
 def _signatures(contents: Sequence[tuple[_Object, str]]) -> Iterator[Breach]:
-    for turn, at in _turns(contents):
+    """Only the current turn is checked: from the last content of the user that is more than results."""
+    turns = list(_turns(contents))
+    asked = [place for place, (turn, _) in enumerate(turns) if turn["role"] == "user" and _asks(turn)]
+    for turn, at in turns[asked[-1] if asked else 0 :]:
         first = next((part for part, _ in _objects(turn.get("parts"), "") if "functionCall" in part), None)
         if first is not None and not first.get("thoughtSignature"):
-            yield _breach("call.signature", at, "the first call of a turn must have its thoughtSignature")
+            yield RULES.breach("call.signature", at, "the first call of a turn must have its thoughtSignature")
+
+
+def _asks(turn: _Object) -> bool:
+    return any("functionResponse" not in part for part, _ in _objects(turn.get("parts"), ""))
 
 
 # --- tools and settings
@@ -156,44 +199,45 @@ def _tools(body: _Object) -> Iterator[Breach]:
             name = function.get("name")
             if isinstance(name, str):
                 if name in declared:
-                    yield _breach("tools.duplicate", f"{place}.name", f"the name {name} is used twice")
+                    yield RULES.breach("tools.duplicate", f"{place}.name", f"the name {name} is used twice")
                 declared.add(name)
             if "parameters" in function and "parametersJsonSchema" in function:
-                yield _breach("tools.schema", place, "it has parameters or parametersJsonSchema, not both")
+                yield RULES.breach("tools.schema", place, "it has parameters or parametersJsonSchema, not both")
     yield from _choice(_object(_object(body.get("toolConfig")).get("functionCallingConfig")), declared)
 
 
 def _choice(config: _Object, declared: set[Json]) -> Iterator[Breach]:
     at = "toolConfig.functionCallingConfig"
     mode, allowed = config.get("mode", "AUTO"), config.get("allowedFunctionNames")
+    mode = mode.upper() if isinstance(mode, str) else mode
     if mode not in _MODES:
-        yield _breach("choice.mode", f"{at}.mode", f"it must be one of {', '.join(_MODES)}")
+        yield RULES.breach("choice.mode", f"{at}.mode", f"it must be one of {', '.join(_MODES)}")
     if mode in ("ANY", "VALIDATED") and not declared:
-        yield _breach("choice.no_tools", f"{at}.mode", "there are no functions to choose from")
+        yield RULES.breach("choice.no_tools", f"{at}.mode", "there are no functions to choose from")
     if not isinstance(allowed, list):
         return
     if mode not in ("ANY", "VALIDATED"):
-        yield _breach("choice.names", f"{at}.allowedFunctionNames", "names go with ANY or VALIDATED only")
+        yield RULES.breach("choice.names", f"{at}.allowedFunctionNames", "names go with ANY or VALIDATED only")
     for name in allowed:
         if not isinstance(name, str) or name not in declared:
-            yield _breach("choice.unknown", f"{at}.allowedFunctionNames", "there is no function of this name")
+            yield RULES.breach("choice.unknown", f"{at}.allowedFunctionNames", "there is no function of this name")
 
 
 def _settings(body: _Object) -> Iterator[Breach]:
     config, at = _object(body.get("generationConfig")), "generationConfig"
-    for name, low, high in _RANGES:
+    for name, rule, low, high in _RANGES:
         value = config.get(name)
         if value is not None and (type(value) not in (int, float) or not low <= value <= high):  # type: ignore[operator]
-            yield _breach(f"{name}.range", f"{at}.{name}", f"it must be a number from {low} to {high}")
+            yield RULES.breach(rule, f"{at}.{name}", f"it must be a number from {low} to {high}")
     limit = config.get("maxOutputTokens")
     if limit is not None and (type(limit) is not int or limit < 1):
-        yield _breach("maxOutputTokens.range", f"{at}.maxOutputTokens", "it must be a whole number, 1 or more")
+        yield RULES.breach("maxOutputTokens.range", f"{at}.maxOutputTokens", "it must be a whole number, 1 or more")
     stops = config.get("stopSequences")
     if isinstance(stops, list) and (len(stops) > MOST_STOPS or not all(stops)):
-        yield _breach("stopSequences", f"{at}.stopSequences", f"there may be {MOST_STOPS}, none of them empty")
+        yield RULES.breach("stopSequences", f"{at}.stopSequences", f"there may be {MOST_STOPS}, none of them empty")
     thinking = _object(config.get("thinkingConfig"))
     if "thinkingBudget" in thinking and "thinkingLevel" in thinking:
-        yield _breach("thinking.both", f"{at}.thinkingConfig", "it has a budget or a level, not both")
+        yield RULES.breach("thinking.both", f"{at}.thinkingConfig", "it has a budget or a level, not both")
     schema = config.get("responseSchema") or config.get("responseJsonSchema")
     if schema and config.get("responseMimeType") in (None, "", "text/plain"):
-        yield _breach("output.mime", f"{at}.responseMimeType", "a schema goes with application/json")
+        yield RULES.breach("output.mime", f"{at}.responseMimeType", "a schema goes with application/json")

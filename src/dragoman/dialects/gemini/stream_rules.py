@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from dragoman.dialects.base import Breach
+from dragoman.dialects.gemini.rule_table import RULES
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json
@@ -29,7 +30,7 @@ class _Lint:
         self._blocked = False
 
     def _breach(self, rule: str, detail: str) -> None:
-        self.found.append(Breach(f"gemini.stream.{rule}", self._at, detail))
+        self.found.append(RULES.breach(f"stream.{rule}", self._at, detail))
 
     def take(self, frame: Frame, at: str) -> None:
         self._at = at

@@ -22,7 +22,9 @@ from dragoman.dialects.kiro.quirks.size import FitSize
 from dragoman.dialects.kiro.quirks.surrogates import WholeCharacters
 from dragoman.dialects.kiro.quirks.thinking import AskThinking, WrapThinking
 from dragoman.dialects.kiro.quirks.tools import CleanSchemas, DescribeTools, FewTools, GiveDescriptions, StubTools
+from dragoman.dialects.kiro.rule_table import RULES
 from dragoman.dialects.kiro.stream import KiroDecoder
+from dragoman.dialects.rulebook import Rule
 from dragoman.errors import Fault, LocalMisuse
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Reply
@@ -171,3 +173,6 @@ class KiroCodec(Struct, frozen=True):
 
     def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
         return rules.stream_breaches(frames)
+
+    def rules(self) -> Sequence[Rule]:
+        return RULES.rules

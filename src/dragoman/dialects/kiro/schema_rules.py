@@ -9,9 +9,12 @@ from dragoman.wire.jsonio import Json
 _REFUSED = frozenset(
     {"pattern", "format", "minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
     | {"minItems", "maxItems", "minProperties", "maxProperties", "multipleOf", "uniqueItems", "contentEncoding"}
-    | {"if", "then", "else", "const", "patternProperties", "propertyNames", "unevaluatedItems", "$ref", "$defs"}
-    | {"unevaluatedProperties", "definitions"}
 )
+_RULE_26 = (
+    "if then else const patternProperties propertyNames unevaluatedItems unevaluatedProperties $ref $defs definitions"
+)
+# By keyword: the rule's number. Others avoid these, or contradict one another about them.
+_UNSURE = {**dict.fromkeys(_RULE_26.split(), 26), "additionalProperties": 22, "$schema": 23}
 _NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LISTED = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _SINGLE = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
@@ -20,12 +23,12 @@ _SINGLE = ("items", "additionalProperties", "not", "if", "then", "else", "contai
 def schema_breaches(schema: Json, at: str) -> Iterator[tuple[str, str, str]]:
     """Rule, place and detail of every breach."""
     if not isinstance(schema, dict) or schema.get("type") != "object":
-        yield "kiro.schema.root", at, "expected an object of type object (rule 19)"
+        yield "schema.root", at, "expected an object of type object (rule 19)"
     if not isinstance(schema, dict):
         return
     for union in ("anyOf", "oneOf", "allOf"):
         if union in schema:
-            yield "kiro.schema.union", f"{at}.{union}", "a union at the root (rule 25)"
+            yield "schema.union", f"{at}.{union}", "a union at the root (rule 25)"
     pending: list[tuple[str, dict[str, Json]]] = [(at, schema)]
     while pending:
         place, node = pending.pop()
@@ -34,15 +37,17 @@ def schema_breaches(schema: Json, at: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _node(node: dict[str, Json], at: str, root: bool) -> Iterator[tuple[str, str, str]]:
-    if "required" in node and (not isinstance(node["required"], list) or not node["required"]):
-        yield "kiro.schema.required", f"{at}.required", "expected names (rules 20, 21)"
+    if "required" in node and not isinstance(node["required"], list):
+        yield "schema.required", f"{at}.required", "expected an array (rule 20)"
+    elif node.get("required") == []:
+        yield "schema.required_empty", f"{at}.required", "expected names (rule 21)"
     if not root and node.get("properties") == {}:
-        yield "kiro.schema.properties", f"{at}.properties", "empty below the root (rule 24)"
-    for keyword, number in (("additionalProperties", 22), ("$schema", 23)):
+        yield "schema.properties", f"{at}.properties", "empty below the root (rule 24)"
+    for keyword, number in _UNSURE.items():
         if keyword in node:
-            yield "kiro.schema.keyword", f"{at}.{keyword}", f"{keyword} (rule {number})"
+            yield "schema.unsure_keyword", f"{at}.{keyword}", f"{keyword} (rule {number})"
     for keyword in node.keys() & _REFUSED:
-        yield "kiro.schema.keyword", f"{at}.{keyword}", f"{keyword} (rule 26)"
+        yield "schema.keyword", f"{at}.{keyword}", f"{keyword} (rule 26)"
 
 
 def _inner(node: dict[str, Json], at: str) -> Iterator[tuple[str, dict[str, Json]]]:

@@ -10,8 +10,10 @@ from dragoman.dialects.openai import reply, request, rules, skim, stream_rules
 from dragoman.dialects.openai.encoder import OpenaiEncoder
 from dragoman.dialects.openai.parts import DETAIL, FORMAT
 from dragoman.dialects.openai.quirks import AskUsage, KeepSpecialTokens, NameOutput, OfferTools, OrderBlocks
+from dragoman.dialects.openai.rule_table import RULES
 from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
 from dragoman.dialects.openai.stream import OpenaiDecoder
+from dragoman.dialects.rulebook import Rule
 from dragoman.errors import Fault, MalformedRequest
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply
@@ -122,3 +124,6 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
 
     def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
         return stream_rules.stream_breaches(frames)
+
+    def rules(self) -> Sequence[Rule]:
+        return RULES.rules

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dragoman.dialects.base import Breach, Call
+from dragoman.dialects.openai.rule_table import RULES
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _LONGEST_ID = 64
@@ -29,8 +30,8 @@ def breaches(call: Call) -> Sequence[Breach]:
     """Everything the request breaks, in the order of the payload."""
     body = call.body
     if not isinstance(body, dict):
-        return (Breach("openai.body.shape", "", "the body is an object"),)
-    return tuple(Breach(f"openai.{rule}", at, detail) for rule, at, detail in _all(body, call.stream))
+        return (RULES.breach("body.shape", ""),)
+    return tuple(RULES.breach(rule, at, detail) for rule, at, detail in _all(body, call.stream))
 
 
 _Found = Iterator[tuple[str, str, str]]
@@ -60,8 +61,11 @@ def _message(message: Any, at: str) -> _Found:
         yield "message.shape", at, "a message is an object"
         return
     role = message.get("role")
-    if not isinstance(role, str) or role not in _ROLES:
-        yield "message.role", f"{at}.role", "the role is one of " + ", ".join(sorted(_ROLES))
+    if not isinstance(role, str):
+        yield "message.role", f"{at}.role", "a message has a role, a string"
+        return
+    if role not in _ROLES:
+        yield "message.role_unknown", f"{at}.role", f"{role!r} is none of " + ", ".join(sorted(_ROLES))
         return
     yield from _content(message, role, at)
     if role == "assistant":
@@ -84,7 +88,7 @@ def _content(message: dict[str, Any], role: str, at: str) -> _Found:
     elif content is None:
         others = ("tool_calls", "function_call", "refusal", "audio") if role == "assistant" else ()
         if not any(message.get(name) for name in others):
-            yield "message.content", f"{at}.content", f"a message of the role {role} has content"
+            yield "message.no_content", f"{at}.content", f"a message of the role {role} has content"
     elif not isinstance(content, str):
         yield "message.content", f"{at}.content", "content is a string or a list of parts"
 
@@ -117,11 +121,12 @@ def _call(call: dict[str, Any], at: str) -> _Found:
     kind = call.get("type")
     if kind not in ("function", "custom"):
         yield "call.type", f"{at}.type", "the type is function or custom"
-        return
+        if isinstance(kind, str) and kind:
+            return
+        kind = "custom" if "custom" in call else "function"
     inner = call.get(kind)
     inner = inner if isinstance(inner, dict) else {}
-    if not _is_name(inner.get("name")):
-        yield "call.name", f"{at}.{kind}.name", "a name has 1 to 64 of a-z A-Z 0-9 _ -"
+    yield from _name(inner.get("name"), "call", f"{at}.{kind}.name")
     words = "input" if kind == "custom" else "arguments"
     if not isinstance(inner.get(words), str):
         yield "call.arguments", f"{at}.{kind}.{words}", f"{words} is a string"
@@ -160,6 +165,14 @@ def _unanswered(calls: dict[str, str]) -> _Found:
 # --- tools
 
 
+def _name(value: Any, area: str, at: str) -> _Found:
+    if not isinstance(value, str) or not value:
+        yield ("call.name" if area == "call" else "tools.name"), at, "it has a name"
+    elif not _is_name(value):
+        rule = "call.name_letters" if area == "call" else "tools.name_letters"
+        yield rule, at, "a name has 1 to 64 of a-z A-Z 0-9 _ -"
+
+
 def _is_name(value: Any) -> bool:
     return isinstance(value, str) and _NAME.fullmatch(value) is not None
 
@@ -168,22 +181,26 @@ def _tools(body: dict[str, Any]) -> _Found:
     tools = body.get("tools")
     if tools is None:
         return
-    if not isinstance(tools, list) or not tools:
-        yield "tools.empty", "tools", "tools, if there, holds at least one tool"
+    if not isinstance(tools, list):
+        yield "tools.shape", "tools", "tools is an array"
         return
+    if not tools:
+        yield "tools.empty", "tools", "tools, if there, holds at least one tool"
     if len(tools) > _MOST_TOOLS:
         yield "tools.limit", "tools", f"there are at most {_MOST_TOOLS} tools"
     seen: set[str] = set()
     for index, tool in enumerate(tools):
         at = f"tools[{index}]"
+        if not isinstance(tool, dict):
+            yield "tools.shape", at, "a tool is an object"
+            continue
         kind, name, inner = _named(tool)
-        if not isinstance(kind, str):
+        if not isinstance(tool.get("type"), str):
             yield "tools.type", f"{at}.type", "a tool has a type"
         if kind not in ("function", "custom"):
             continue
-        if not _is_name(name):
-            yield "tools.name", f"{at}.{kind}.name", "a name has 1 to 64 of a-z A-Z 0-9 _ -"
-        elif name in seen:
+        yield from _name(name, "tools", f"{at}.{kind}.name")
+        if isinstance(name, str) and name in seen:
             yield "tools.duplicate", f"{at}.{kind}.name", "no two tools have one name"
         seen.add(str(name))
         parameters = inner.get("parameters")
@@ -192,9 +209,11 @@ def _tools(body: dict[str, Any]) -> _Found:
 
 
 def _named(tool: Any) -> tuple[Any, Any, dict[str, Any]]:
-    kind = tool.get("type") if isinstance(tool, dict) else None
-    inner = tool.get(kind) if isinstance(kind, str) and kind in ("function", "custom") else None
-    inner = inner if isinstance(inner, dict) else {}
+    """Return kind, name and definition of a tool; one without a type is a function, and may be flat."""
+    tool = tool if isinstance(tool, dict) else {}
+    kind = tool.get("type") or "function"
+    inner = tool.get(kind) if isinstance(kind, str) else None
+    inner = inner if isinstance(inner, dict) else {} if "type" in tool else tool
     return kind, inner.get("name"), inner
 
 
@@ -209,7 +228,7 @@ def _choice(body: dict[str, Any]) -> _Found:
         yield "tool_choice.without_tools", "tool_choice", "a choice needs tools"
     wanted: list[Any] = []
     match choice:
-        case "none" | "auto" | "required":
+        case "none" | "auto" | "required" | "any":
             pass
         case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required", "tools": list(allowed)}}:
             wanted = allowed
@@ -228,7 +247,9 @@ def _choice(body: dict[str, Any]) -> _Found:
 def _settings(body: dict[str, Any], stream: bool) -> _Found:
     for name, (low, high) in _RANGES.items():
         value = body.get(name)
-        if value is not None and not (_is_number(value) and low <= value <= high):
+        if value is not None and not _is_number(value):
+            yield "knob.type", name, f"{name} is a number"
+        elif value is not None and not low <= value <= high:
             yield "knob.range", name, f"{name} is a number from {low} to {high}"
     n = body.get("n")
     if n is not None and not (type(n) is int and 1 <= n <= 128):
@@ -239,7 +260,9 @@ def _settings(body: dict[str, Any], stream: bool) -> _Found:
         yield "stop.shape", "stop", "stop is a string or up to four"
     for name in ("max_tokens", "max_completion_tokens"):
         value = body.get(name)
-        if value is not None and not (type(value) is int and value >= 1):
+        if value is not None and type(value) is not int:
+            yield "max_tokens.type", name, f"{name} is a whole number"
+        elif value is not None and value < 1:
             yield "max_tokens.range", name, f"{name} is a whole number above 0"
     if body.get("max_tokens") is not None and body.get("max_completion_tokens") is not None:
         yield "max_tokens.both", "max_tokens", "max_tokens and max_completion_tokens exclude each other"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from dragoman.dialects.base import Breach
+from dragoman.dialects.openai.rule_table import RULES
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
 
@@ -18,18 +19,19 @@ def stream_breaches(frames: Iterable[Frame]) -> Sequence[Breach]:
     """Everything the captured stream breaks, frame by frame."""
     lint = _Lint()
     found = [
-        Breach(f"openai.stream.{rule}", f"frame[{index}]", detail)
+        RULES.breach(f"stream.{rule}", f"frame[{index}]", detail)
         for index, frame in enumerate(frames)
         for rule, detail in lint.frame(frame)
     ]
-    return (*found, *(Breach(f"openai.stream.{rule}", "", detail) for rule, detail in lint.end()))
+    return (*found, *(RULES.breach(f"stream.{rule}", "", detail) for rule, detail in lint.end()))
 
 
 class _ChoiceLint:
     def __init__(self) -> None:
         self.spoken = False
         self.finished = False
-        self.calls = 0
+        self.ended = False  # finished, or given the empty reason, which xAI sends with calls
+        self._named: list[bool] = []  # of each call, by index: whether it has its name
 
     def delta(self, delta: dict[str, Any]) -> _Found:
         if "role" in delta and self.spoken:
@@ -40,10 +42,13 @@ class _ChoiceLint:
         if self.finished and any(delta.get(name) for name in ("content", "refusal", "tool_calls", "function_call")):
             yield "after_finish", "nothing is said after the finish_reason"
         for name in ("content", "refusal"):
-            if not isinstance(delta.get(name), str | None):
+            if isinstance(delta.get(name), list):
+                yield "content_parts", f"{name} is a string"
+            elif not isinstance(delta.get(name), str | None):
                 yield "content", f"{name} is a string"
-        for entry in delta.get("reasoning_details") or ():
-            if type(entry.get("index")) is not int:
+        details = delta.get("reasoning_details")
+        for entry in details if isinstance(details, list) else ():
+            if not isinstance(entry, dict) or type(entry.get("index")) is not int:
                 yield "details_index", "an entry of reasoning_details has an index"
         calls = delta.get("tool_calls")
         for entry in calls if isinstance(calls, list) else ():
@@ -54,17 +59,28 @@ class _ChoiceLint:
         kind = "custom" if isinstance(entry.get("custom"), dict) else "function"
         inner = entry.get(kind)
         inner = inner if isinstance(inner, dict) else {}
-        if type(index) is not int or not 0 <= index <= self.calls:
+        if not isinstance(inner.get("input" if kind == "custom" else "arguments"), str | None):
+            yield "arguments", "arguments are text"
+        if index is None:
+            yield "call_no_index", "a call has an index"
+            if not inner.get("name") and not self._named:
+                yield "call_name", "a call has a name"
+            return
+        if type(index) is not int or not 0 <= index <= len(self._named):
             yield "call_index", "call indices are dense and begin with 0"
             return
-        if index == self.calls:
-            self.calls += 1
+        if index == len(self._named):
+            self._named.append(False)
             if not (entry.get("id") and entry.get("type") and inner.get("name")):
                 yield "call_start", "the first entry of a call has id, type and name"
         elif entry.get("id") or entry.get("type") or inner.get("name"):
             yield "call_repeated", "id, type and name of a call come once"
-        if not isinstance(inner.get("input" if kind == "custom" else "arguments"), str | None):
-            yield "arguments", "arguments are text"
+        self._named[index] = self._named[index] or bool(inner.get("name"))
+
+    def end(self) -> _Found:
+        for index, named in enumerate(self._named):
+            if not named:
+                yield "call_name", f"call {index} has a name"
 
 
 class _Lint:
@@ -75,12 +91,13 @@ class _Lint:
         self._over = ""
 
     def frame(self, frame: Frame) -> _Found:
-        if self._over:
+        done = frame.data == b"[DONE]"
+        if self._over and not (done and self._over == "an error"):
             yield "after_end", f"nothing follows {self._over}"
         if frame.kind:
             yield "named", "frames have no event name"
-        if frame.data == b"[DONE]":
-            self._over = "[DONE]"
+        if done:
+            self._over = self._over or "[DONE]"
             return
         try:
             chunk = jsonio.decode(frame.data)
@@ -88,9 +105,8 @@ class _Lint:
             chunk = None
         if not isinstance(chunk, dict):
             yield "no_json", "the data of a frame is a JSON object"
-        elif "error" in chunk:
+        elif (error := chunk if chunk.get("object") == "error" else chunk.get("error")) is not None:
             self._over = "an error"
-            error = chunk["error"]
             if not isinstance(error, dict) or not isinstance(error.get("message"), str):
                 yield "error_shape", "an error has a message"
         else:
@@ -106,6 +122,9 @@ class _Lint:
         if self._usage:
             yield "after_usage", "the usage chunk is the last"
         choices = chunk.get("choices")
+        if choices is None and any(chunk.get(name) for name in ("usage", "x_groq", "base_resp")):
+            choices = []  # usage alone: the helpers want the array, some services leave it out
+            yield "empty", "a chunk has choices"
         if not isinstance(choices, list):
             yield "choices", "choices is an array"
             return
@@ -114,25 +133,36 @@ class _Lint:
             if not self._usage:
                 yield "empty", "a chunk without choices tells the usage"
         for choice in choices:
-            yield from self._choice(choice if isinstance(choice, dict) else {})
+            yield from self._choice(choice)
 
-    def _choice(self, choice: dict[str, Any]) -> _Found:
-        index, delta, reason = choice.get("index"), choice.get("delta"), choice.get("finish_reason")
-        if type(index) is not int or not isinstance(delta, dict):
-            yield "choice", "a choice has an index and a delta"
+    def _choice(self, choice: Any) -> _Found:
+        if not isinstance(choice, dict):
+            yield "choice", "a choice is an object"
             return
-        lint = self._choices.setdefault(index, _ChoiceLint())
-        yield from lint.delta(delta)
+        index, delta, reason = choice.get("index"), choice.get("delta"), choice.get("finish_reason")
+        if not isinstance(index, int | None) or isinstance(index, bool) or not isinstance(delta, dict | None):
+            yield "choice", "a choice has an index, a number, and a delta, an object"
+            return
+        if index is None or delta is None:
+            yield "choice_fields", "a choice has an index and a delta"
+        lint = self._choices.setdefault(index or 0, _ChoiceLint())
+        if delta is not None:
+            yield from lint.delta(delta)
         if reason is None:
             return
-        if lint.finished:
+        if lint.finished and reason:
             yield "finish_twice", "a choice finishes once"
-        if reason not in _REASONS:
+        if not isinstance(reason, str) or reason not in _REASONS:
             yield "finish_reason", f"{reason!r} is no finish_reason"
-        lint.finished = True
+        lint.finished = lint.finished or bool(reason)
+        lint.ended = True
 
     def end(self) -> _Found:
         if not self._over:
             yield "no_end", "a stream ends with [DONE] or an error"
-        if self._over == "[DONE]" and not (self._choices and all(lint.finished for lint in self._choices.values())):
+        if self._over == "an error":
+            return
+        if not (self._choices and all(lint.ended for lint in self._choices.values())):
             yield "no_finish", "every choice has a finish_reason"
+        for lint in self._choices.values():
+            yield from lint.end()

@@ -14,7 +14,9 @@ from dragoman.dialects.responses.encoder import ResponsesEncoder
 from dragoman.dialects.responses.held import NAMES as HELD_NAMES
 from dragoman.dialects.responses.nodes import FAMILY
 from dragoman.dialects.responses.quirks import JoinAnswers, LeastTokens, NameOutput
+from dragoman.dialects.responses.rule_table import RULES
 from dragoman.dialects.responses.stream import ResponsesDecoder
+from dragoman.dialects.rulebook import Rule
 from dragoman.errors import Fault, MalformedRequest
 from dragoman.model.blocks import Block
 from dragoman.model.capabilities import Alphabet, Capabilities
@@ -135,3 +137,6 @@ class ResponsesCodec(Struct, frozen=True):
 
     def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
         return stream_rules.stream_breaches(frames)
+
+    def rules(self) -> Sequence[Rule]:
+        return RULES.rules

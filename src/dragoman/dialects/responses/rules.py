@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dragoman.dialects.base import Breach, Call
+from dragoman.dialects.responses.rule_table import RULES
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _LONGEST_ID = 64
@@ -23,7 +24,6 @@ _CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 _OUTPUTS = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
 _RANGES = {"temperature": (0, 2), "top_p": (0, 1)}
 _EFFORTS = (None, "none", "minimal", "low", "medium", "high", "xhigh", "max")
-_ASKED_ELSEWHERE = ("instructions", "previous_response_id", "conversation", "prompt")
 _Found = Iterator[tuple[str, str, str]]
 
 
@@ -31,25 +31,30 @@ def breaches(call: Call) -> Sequence[Breach]:
     """Everything the request breaks, in the order of the payload."""
     body = call.body
     if not isinstance(body, dict):
-        return (Breach("responses.body.shape", "", "the body is an object"),)
-    return tuple(Breach(f"responses.{rule}", at, detail) for rule, at, detail in _all(body))
+        return (RULES.breach("body.shape", ""),)
+    return tuple(RULES.breach(rule, at, detail) for rule, at, detail in _all(body))
 
 
 def _all(body: dict[str, Any]) -> _Found:
     given = body.get("input")
     if isinstance(given, list):
-        if not given and not any(body.get(name) for name in _ASKED_ELSEWHERE):
+        if not given and not (body.get("instructions") or _continues(body)):
             yield "input.empty", "input", "there is something to answer"
         for index, item in enumerate(given):
             yield from _item(item, f"input[{index}]")
         items = [item if isinstance(item, dict) else {} for item in given]
-        stored = bool(body.get("previous_response_id") or body.get("conversation"))
-        yield from _pairing(items, stored or any(_kind(item) == "item_reference" for item in items))
-    elif not isinstance(given, str) and not body.get("prompt"):
+        stored = _continues(body) or any(_kind(item) == "item_reference" for item in items)
+        yield from _pairing(items, stored)
+    elif not isinstance(given, str) and (given is not None or not _continues(body)):
         yield "input.missing", "input", "input is a string or an array of items"
     yield from _tools(body)
     yield from _choice(body)
     yield from _settings(body)
+
+
+def _continues(body: dict[str, Any]) -> bool:
+    """Tell whether the service holds a part of what is asked: an earlier response, a conversation, a prompt."""
+    return any(body.get(name) for name in ("previous_response_id", "conversation", "prompt"))
 
 
 # --- items
@@ -64,8 +69,7 @@ def _item(item: Any, at: str) -> _Found:
     elif kind in _CALLS:
         yield from _call(item, kind, at)
     elif kind in _OUTPUTS:
-        if not _is_id(item.get("call_id")):
-            yield "output.call_id", f"{at}.call_id", f"a call_id has 1 to {_LONGEST_ID} characters"
+        yield from _call_id(item.get("call_id"), "output.call_id", f"{at}.call_id")
         if not isinstance(item.get("output"), str | list):
             yield "output.output", f"{at}.output", "output is a string or a list of parts"
     elif kind == "reasoning" and not isinstance(item.get("summary"), list):
@@ -79,14 +83,19 @@ def _kind(item: dict[str, Any]) -> Any:
     return "message" if "role" in item else "item_reference" if "id" in item else None
 
 
-def _is_id(value: Any) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= _LONGEST_ID
+def _call_id(value: Any, rule: str, at: str) -> _Found:
+    if not isinstance(value, str) or not value:
+        yield rule, at, "there is a call_id"
+    elif len(value) > _LONGEST_ID:
+        yield "call_id.length", at, f"a call_id has at most {_LONGEST_ID} characters"
 
 
 def _message(item: dict[str, Any], at: str) -> _Found:
     role, content = item.get("role"), item.get("content")
-    if role not in _ROLES:
-        yield "message.role", f"{at}.role", "the role is one of " + ", ".join(sorted(_ROLES))
+    if not isinstance(role, str):
+        yield "message.role", f"{at}.role", "a message has a role, a string"
+    elif role not in _ROLES:
+        yield "message.role_unknown", f"{at}.role", f"{role!r} is none of " + ", ".join(sorted(_ROLES))
     elif isinstance(content, list):
         for index, part in enumerate(content):
             kind = part.get("type") if isinstance(part, dict) else None
@@ -99,10 +108,8 @@ def _message(item: dict[str, Any], at: str) -> _Found:
 
 
 def _call(item: dict[str, Any], kind: str, at: str) -> _Found:
-    if not _is_id(item.get("call_id")):
-        yield "call.call_id", f"{at}.call_id", f"a call_id has 1 to {_LONGEST_ID} characters"
-    if not _is_name(item.get("name")):
-        yield "call.name", f"{at}.name", "a name has 1 to 64 of a-z A-Z 0-9 _ -"
+    yield from _call_id(item.get("call_id"), "call.call_id", f"{at}.call_id")
+    yield from _name(item.get("name"), "call", f"{at}.name")
     if not isinstance(item.get(_CALLS[kind]), str):
         yield "call.arguments", f"{at}.{_CALLS[kind]}", f"{_CALLS[kind]} is a string"
 
@@ -123,14 +130,24 @@ def _pairing(items: Sequence[dict[str, Any]], stored: bool) -> _Found:
         elif kind in _OUTPUTS:
             answered.add(call_id)
             made = calls.get(call_id, ("", ""))[0]
-            if made != _OUTPUTS[kind] and (made or not stored):
-                yield "output.unknown_call", at, "an output answers a call of its kind before it"
+            if made and made != _OUTPUTS[kind]:
+                yield "output.kind", at, "an output is of the kind of its call"
+            elif not made and not stored:
+                yield "output.unknown_call", at, "an output answers a call before it"
     for call_id, (_, at) in calls.items():
         if call_id not in answered:
             yield "call.unanswered", at, "every call is answered"
 
 
 # --- tools
+
+
+def _name(value: Any, area: str, at: str) -> _Found:
+    if not isinstance(value, str) or not value:
+        yield ("call.name" if area == "call" else "tools.name"), at, "it has a name"
+    elif not _is_name(value):
+        rule = "call.name_letters" if area == "call" else "tools.name_letters"
+        yield rule, at, "a name has 1 to 64 of a-z A-Z 0-9 _ -"
 
 
 def _is_name(value: Any) -> bool:
@@ -156,15 +173,17 @@ def _tools(body: dict[str, Any]) -> _Found:
 
 
 def _tool(tool: Any, at: str, namespace: Any, seen: set[tuple[Any, str]]) -> _Found:
-    kind = tool.get("type") if isinstance(tool, dict) else None
+    if not isinstance(tool, dict):
+        yield "tools.shape", at, "a tool is an object"
+        return
+    kind = tool.get("type")
     if not isinstance(kind, str):
         yield "tools.type", f"{at}.type", "a tool has a type"
     if kind not in ("function", "custom"):
         return
     name = tool.get("name")
-    if not _is_name(name):
-        yield "tools.name", f"{at}.name", "a name has 1 to 64 of a-z A-Z 0-9 _ -"
-    elif (str(namespace), name) in seen:
+    yield from _name(name, "tools", f"{at}.name")
+    if isinstance(name, str) and (str(namespace), name) in seen:
         yield "tools.duplicate", f"{at}.name", "no two tools have one name"
     seen.add((str(namespace), str(name)))
     parameters = tool.get("parameters")
@@ -189,10 +208,19 @@ def _choice(body: dict[str, Any]) -> _Found:
         case _:
             yield "tool_choice.shape", "tool_choice", "none, auto, required, a tool, or allowed_tools"
     names = list(_names(tools))
+    if _declares_later(body):
+        return
     for tool in wanted:
         kind = tool.get("type") if isinstance(tool, dict) else None
         if kind in ("function", "custom") and not _is_among(names, tool.get("namespace"), tool.get("name")):
             yield "tool_choice.unknown_tool", "tool_choice", f"there is no tool {tool.get('name')!r}"
+
+
+def _declares_later(body: dict[str, Any]) -> bool:
+    """Tell whether tools may be declared elsewhere than in `tools`: in an item, or where the service holds state."""
+    given = body.get("input")
+    items = given if isinstance(given, list) else []
+    return _continues(body) or any(isinstance(item, dict) and item.get("tools") for item in items)
 
 
 def _names(tools: Any, namespace: Any = None) -> Iterator[tuple[Any, Any]]:
@@ -212,10 +240,14 @@ def _is_among(names: Sequence[tuple[Any, Any]], namespace: Any, name: Any) -> bo
 def _settings(body: dict[str, Any]) -> _Found:
     for name, (low, high) in _RANGES.items():
         value = body.get(name)
-        if value is not None and not (_is_number(value) and low <= value <= high):
+        if value is not None and not _is_number(value):
+            yield "knob.type", name, f"{name} is a number"
+        elif value is not None and not low <= value <= high:
             yield "knob.range", name, f"{name} is a number from {low} to {high}"
     limit = body.get("max_output_tokens")
-    if limit is not None and not (type(limit) is int and limit >= _LEAST_TOKENS):
+    if limit is not None and type(limit) is not int:
+        yield "max_output_tokens.type", "max_output_tokens", "it is a whole number"
+    elif limit is not None and limit < _LEAST_TOKENS:
         yield "max_output_tokens.range", "max_output_tokens", f"at least {_LEAST_TOKENS} tokens"
     reasoning = body.get("reasoning")
     effort = reasoning.get("effort") if isinstance(reasoning, dict) else None

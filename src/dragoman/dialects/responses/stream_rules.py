@@ -6,10 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from dragoman.dialects.base import Breach
+from dragoman.dialects.responses.rule_table import RULES
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
 
-_ENDS = {"response.completed": "completed", "response.incomplete": "incomplete", "response.failed": "failed"}
+_ENDS = {
+    "response.completed": "completed",
+    "response.incomplete": "incomplete",
+    "response.failed": "failed",
+    "response.cancelled": "cancelled",
+}
 _STARTS = ("response.created", "response.in_progress", "response.queued")
 _IN_PART = ("response.output_text.", "response.refusal.")
 _GROWS = {
@@ -22,7 +28,7 @@ _GROWS = {
     "response.reasoning_text.": "reasoning",
 }
 _DETAILS = {
-    "input_tokens_details": ("cached_tokens", "cache_write_tokens"),
+    "input_tokens_details": ("cached_tokens",),
     "output_tokens_details": ("reasoning_tokens",),
 }
 _WORDS = {"function_call": ("call_id", "name", "arguments"), "custom_tool_call": ("call_id", "name", "input")}
@@ -33,11 +39,11 @@ def stream_breaches(frames: Iterable[Frame]) -> Sequence[Breach]:
     """Everything the captured stream breaks, frame by frame."""
     lint = _Lint()
     found = [
-        Breach(f"responses.stream.{rule}", f"frame[{index}]", detail)
+        RULES.breach(f"stream.{rule}", f"frame[{index}]", detail)
         for index, frame in enumerate(frames)
         for rule, detail in lint.frame(frame)
     ]
-    return (*found, *(Breach(f"responses.stream.{rule}", "", detail) for rule, detail in lint.end()))
+    return (*found, *(RULES.breach(f"stream.{rule}", "", detail) for rule, detail in lint.end()))
 
 
 class _Lint:
@@ -45,12 +51,14 @@ class _Lint:
         self._begun = False
         self._over = ""
         self._number = -1
-        self._kinds: list[str] = []  # of items, by output_index
-        self._open: set[int] = set()
+        self._added = 0
+        self._kinds: dict[int, str] = {}  # of open items, by output_index
         self._parts: set[tuple[int, int]] = set()
-        self._done: dict[int, Any] = {}
+        self._done = 0
 
     def frame(self, frame: Frame) -> _Found:
+        if frame.data == b"[DONE]":
+            return  # some end with it; clients take no notice
         if self._over:
             yield "after_end", f"nothing follows {self._over}"
         try:
@@ -61,14 +69,20 @@ class _Lint:
             yield "no_json", "the data of a frame is a JSON object"
             return
         kind = data.get("type")
-        if not isinstance(kind, str) or kind != frame.kind:
-            yield "event_name", "the event's name is its type"
+        if not isinstance(kind, str):
+            yield "type", "an event has a type"
             return
+        if kind != frame.kind:
+            yield "event_name", "the event's name is its type"
         yield from self._numbered(data)
         if not self._begun and kind not in ("response.created", "error"):
-            yield "no_created", "response.created is the first event"
+            if kind.startswith("response."):
+                yield "no_created", "response.created is the first event"
+                self._begun = True  # said once
+            else:
+                yield "early", "nothing comes before response.created"
+        self._begun = self._begun or kind in ("response.created", "error")
         yield from self._event(kind, data)
-        self._begun = True
 
     def _numbered(self, data: dict[str, Any]) -> _Found:
         number = data.get("sequence_number")
@@ -88,53 +102,60 @@ class _Lint:
         elif kind == "error":
             self._over = kind
         elif kind == "response.output_item.added":
-            yield from self._added(data)
+            yield from self._item_added(data)
         elif kind == "response.output_item.done":
             yield from self._item_done(data)
         elif grows := next((name for name in _GROWS if kind.startswith(name)), ""):
             yield from self._grown(kind, grows, data)
 
-    def _added(self, data: dict[str, Any]) -> _Found:
+    def _item_added(self, data: dict[str, Any]) -> _Found:
         index, item = data.get("output_index"), data.get("item")
-        if index != len(self._kinds):
-            yield "output_index", f"output_index must be {len(self._kinds)}, not {index}"
+        if index != self._added:
+            yield "output_index", f"output_index must be {self._added}, not {index}"
         kind = item.get("type") if isinstance(item, dict) else None
         if not isinstance(kind, str):
             yield "item", "an item has a type"
-        self._open.add(len(self._kinds))
-        self._kinds.append(str(kind))
+        self._kinds[index if type(index) is int else self._added] = str(kind)
+        self._added += 1
 
     def _item_done(self, data: dict[str, Any]) -> _Found:
-        index, item = _place(data, "output_index"), data.get("item")
-        if index not in self._open:
-            yield "item_not_open", f"item {index} is not open"
+        item = data.get("item")
+        kind = item.get("type") if isinstance(item, dict) else None
+        if not isinstance(item, dict) or not isinstance(kind, str):
+            yield "item", "an item has a type"
             return
-        self._open.discard(index)
-        item = item if isinstance(item, dict) else {}
-        self._done[index] = item
-        kind = self._kinds[index]
-        if item.get("type") != kind:
-            yield "item_kind", f"item {index} is a {kind}"
+        added = self._kinds.pop(self._index_of(data, kind), None)
+        if added is None:
+            yield "item_not_open", f"the {kind} was not added"
+        elif added != kind:
+            yield "item_kind", f"the item is a {added}"
+        self._done += 1
         for name in _WORDS.get(kind, ()):
             if not isinstance(item.get(name), str):
                 yield "item_field", f"a {kind} has {name}, a string"
         if kind == "reasoning" and not isinstance(item.get("summary"), list):
-            yield "item_field", "reasoning has a summary, a list"
+            yield "summary", "reasoning has a summary, a list"
+
+    def _index_of(self, data: dict[str, Any], kind: str) -> int:
+        """Return the place of the item that is done; without an index it is the last open one of its kind."""
+        index = _place(data, "output_index")
+        if index >= 0:
+            return index
+        return next((place for place, each in reversed(self._kinds.items()) if each == kind), -1)
 
     def _grown(self, kind: str, grows: str, data: dict[str, Any]) -> _Found:
+        if kind.endswith(".delta") and not isinstance(data.get("delta"), str):
+            yield "delta", "a delta is text"
         index, part = _place(data, "output_index"), _place(data, "content_index")
-        if index not in self._open:
+        if index not in self._kinds:
             yield "item_not_open", f"item {index} is not open"
             return
-        wanted = _GROWS[grows]
-        if self._kinds[index] != wanted and grows != "response.content_part.":
+        if self._kinds[index] != _GROWS[grows] and grows != "response.content_part.":
             yield "item_kind", f"item {index} is a {self._kinds[index]}"
         if kind == "response.content_part.added":
             self._parts.add((index, part))
         elif kind.startswith(_IN_PART) and (index, part) not in self._parts:
             yield "part_not_added", f"part {part} of item {index} was not added"
-        if kind.endswith(".delta") and not isinstance(data.get("delta"), str):
-            yield "delta", "a delta is text"
 
     def _ended(self, status: str, response: Any) -> _Found:
         if not isinstance(response, dict) or not response.get("id"):
@@ -143,7 +164,7 @@ class _Lint:
         if response.get("status") != status:
             yield "status", f"the status is {status}"
         output = response.get("output")
-        if not isinstance(output, list) or (status != "failed" and len(output) != len(self._done)):
+        if not isinstance(output, list) or (status != "failed" and len(output) != self._done):
             yield "output", "the last event tells all items that are done"
         if status == "failed":
             error = response.get("error")
@@ -154,8 +175,10 @@ class _Lint:
     def end(self) -> _Found:
         if not self._over:
             yield "no_end", "a stream ends with response.completed, incomplete or failed"
-        if self._over == "response.completed" and self._open:
-            yield "open_item", "every item is done before the end"
+        if self._over == "response.completed":
+            for kind in self._kinds.values():
+                rule = "open_call" if kind in _WORDS else "open_item"
+                yield rule, f"the {kind} is done before the end"
 
 
 def _place(data: dict[str, Any], name: str) -> int:

@@ -13,7 +13,7 @@ from dragoman.simulator.kiro.reading import Asked, Object, items, members, text
 from dragoman.simulator.kiro.routes import Route, protocol, route
 from dragoman.simulator.kiro.rules import BODY_CAP, first_refusal
 from dragoman.simulator.kiro.tokens import TokenService
-from dragoman.simulator.kiro.verdict import Answer, Limits, Profile, Refusal
+from dragoman.simulator.kiro.verdict import EVIDENCE, Answer, Limits, Profile, Refusal
 from dragoman.simulator.model import Prompt, Spoken, Tool, output_tokens, respond
 from dragoman.simulator.pieces import Response, header_text, scripted_headers, shaped, whole
 from dragoman.simulator.script import Player, Script
@@ -197,6 +197,7 @@ def _refuse(
         headers["x-amzn-errortype"] = answer.type
     if refusal is not None:  # what the real service never tells
         headers |= {"x-dragoman-rule": str(refusal.rule), "x-dragoman-detail": header_text(str(refusal))}
+        headers["x-dragoman-evidence"] = EVIDENCE[refusal.grade]
     headers |= more or {}
     return whole(answer.status, tuple(headers.items()), answer.whole or jsonio.encode(body), note)
 

@@ -26,7 +26,7 @@ def _id(entry: Placed) -> str:
 def alternates(asked: Asked, _: Limits) -> Iterator[Finding]:
     for before, after in zip(asked.history, asked.history[1:], strict=False):
         if before.role == after.role:
-            yield Finding(after.at, f"two {after.role} turns in a row", "B" if after.role == "assistant" else "D")
+            yield Finding(after.at, f"two {after.role} turns in a row")
 
 
 def starts_with_user(asked: Asked, _: Limits) -> Iterator[Finding]:

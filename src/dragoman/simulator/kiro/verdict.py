@@ -7,10 +7,14 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from dragoman.dialects.rulebook import Evidence
+
 Grade: TypeAlias = Literal["A", "B", "C", "D"]
 Profile: TypeAlias = Literal["official", "observed", "paranoid"]
 
-# A: the official model or client. B: seen live. C: repaired by peers. D: peers contradict each other.
+# A: the official model or client. B: seen live, by documents 000, 002 and 003 or by others. C: repaired by others.
+# D: others contradict each other.
+EVIDENCE: Mapping[Grade, Evidence] = {"A": "documented", "B": "observed", "C": "inferred", "D": "inferred"}
 PROFILES: Mapping[Profile, frozenset[Grade]] = {
     "official": frozenset({"A"}),
     "observed": frozenset({"A", "B"}),
