@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Breach, Call, Dialect, World
-from dragoman.dialects.rulebook import Rule
+from dragoman.dialects.base import Call, Dialect, World
+from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import BadFrame, Fault, MalformedRequest, MissingField, OutOfOrder, Truncated, Unrepresentable
 from dragoman.model.assemble import fold, unfold
 from dragoman.model.blocks import Block, Text, ToolCall, ToolResult, Where

@@ -39,7 +39,12 @@ CRASHES = VECTORS / "crashes"  # one folder a target; what was found there once 
 _ASKED = Conversation(  # there are tools, so that what an answer says of calls is looked at
     "m", (Message("user", (Text("x"),)),), tools=tuple(ToolSpec(name, "", {}) for name in ("get_weather", "Read"))
 )
-_UNSAID = ("stream.input_json", "stream.no_usage", "stream.open_call")  # what an upstream leaves out, nobody can tell
+_UNSAID = (
+    "stream.input_json",
+    "stream.input_cut",
+    "stream.no_usage",
+    "stream.open_call",
+)  # what an upstream leaves out, nobody can tell
 _SHOWN = 4096  # bytes of a find that are shown
 _DEPTH = 100  # a body nested deeper is refused at the gateway's door
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.dialects.base import Breach
+from dragoman.dialects.rulebook import Breach
 from dragoman.gateway.explain import MOST, MOST_BYTES, Refusal, Ring, Sent, explain
 from dragoman.model.notes import Note
 from dragoman.simulator import parse, running_simulator

@@ -9,9 +9,10 @@ import pytest
 
 import dragoman.dialects as registry
 from dragoman.cli import main
-from dragoman.dialects.base import Breach, Call
+from dragoman.dialects.base import Call
 from dragoman.dialects.openai import DIALECT as OPENAI
 from dragoman.dialects.responses import DIALECT as RESPONSES
+from dragoman.dialects.rulebook import Breach
 from dragoman.wire import jsonio
 from dragoman.wire.eventstream import encode_event
 

@@ -11,7 +11,8 @@ from msgspec import structs
 import dragoman.dialects as registry
 from dragoman.cli.files import Unreadable, complain, read
 from dragoman.cli.terminal import one_line
-from dragoman.dialects.base import Breach, Dialect
+from dragoman.dialects.base import Dialect
+from dragoman.dialects.rulebook import Breach
 from dragoman.errors import DragomanError, MalformedRequest
 from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio

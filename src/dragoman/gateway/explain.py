@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import Breach
+from dragoman.dialects.rulebook import Breach
 from dragoman.errors import Fault
 from dragoman.gateway.private import make_private_folder, read_private, remove_parts, write_private
 from dragoman.gateway.problems import ConfigError

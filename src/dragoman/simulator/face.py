@@ -45,6 +45,8 @@ _MODEL = "sim-model"
 # How a family's ids of answers and of calls begin, as clients are used to them.
 _PREFIXES = {"anthropic": ("msg_", "toolu_"), "openai": ("chatcmpl-", "call_")}
 
+_ERRORS: tuple[Severity, ...] = ("error",)
+
 
 class Face(Protocol):
     """One dialect's side of the server frame. Pure but for its own state: it opens nothing and waits for nothing."""
@@ -65,7 +67,7 @@ class DialectFace:
         dialect: Dialect,
         script: Script,
         *,
-        refuses: Collection[Severity] = ("error",),
+        refuses: Collection[Severity] = _ERRORS,
         max_body: int = 32 * 1024 * 1024,
     ) -> None:
         self._dialect = dialect

@@ -12,7 +12,7 @@ from dragoman.errors import MissingField
 from dragoman.wire import jsonio
 from dragoman.wire.eventstream import encode_event
 
-BLANK = [
+BLANK: list[Any] = [
     "",
     " ",
     "\t",
@@ -142,7 +142,7 @@ def test_d5_a_blank_id_is_a_missing_one(blank: str) -> None:
     done = dragoman.translate_reply(whole, source="openai", target="anthropic")
     assert "ids.minted" in [note.rule for note in done.notes]
     chunk = {**OPENAI, "object": "chat.completion.chunk"}
-    chunk["choices"] = [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]  # type: ignore[assignment]
+    chunk["choices"] = [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]
     stream = dragoman.stream_translator(source="openai", target="anthropic")
     stream.feed(b"data: " + jsonio.encode(chunk) + b"\n\ndata: [DONE]\n\n")
     stream.close()

@@ -38,6 +38,8 @@ def constants(node: ast.AST) -> Iterator[str]:
             given = first
         case ast.Assign(targets=[ast.Name(id="rule")], value=value):
             given = value
+        case _:
+            pass
     if given is not None:
         parts = list(ast.walk(given))
         skipped = {each for part in parts if isinstance(part, ast.IfExp) for each in ast.walk(part.test)}

@@ -13,8 +13,8 @@ from dragoman.dialects.anthropic.nodes import FAMILY
 from dragoman.dialects.anthropic.quirks import AskSomething, ObjectSchemas, OwnReasoning
 from dragoman.dialects.anthropic.rule_table import RULES
 from dragoman.dialects.anthropic.stream import AnthropicDecoder
-from dragoman.dialects.base import Breach, Call, World
-from dragoman.dialects.rulebook import Rule
+from dragoman.dialects.base import Call, World
+from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import Fault
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply

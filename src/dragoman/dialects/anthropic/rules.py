@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from dragoman.dialects.anthropic.rule_table import RULES
-from dragoman.dialects.base import Breach, Call
+from dragoman.dialects.base import Call
+from dragoman.dialects.rulebook import Breach
 from dragoman.wire.jsonio import Json
 
 _Object: TypeAlias = "dict[str, Json]"

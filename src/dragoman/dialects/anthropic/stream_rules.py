@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from dragoman.dialects.anthropic.rule_table import RULES
-from dragoman.dialects.base import Breach
+from dragoman.dialects.rulebook import Breach
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Breach, Call, World
+from dragoman.dialects.base import Call, World
 from dragoman.dialects.bedrock import faults, reply, request, rules, stream_rules
 from dragoman.dialects.bedrock.encoder import BedrockEncoder
 from dragoman.dialects.bedrock.media import S3
@@ -18,7 +18,7 @@ from dragoman.dialects.bedrock.quirks.thinking import OwnReasoning
 from dragoman.dialects.bedrock.quirks.tools import NoChoice, SettleResults, SettleTools
 from dragoman.dialects.bedrock.rule_table import RULES
 from dragoman.dialects.bedrock.stream import BedrockDecoder
-from dragoman.dialects.rulebook import Rule
+from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import Fault
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from dragoman.dialects.base import Breach
 from dragoman.dialects.bedrock.models import Vendor
 from dragoman.dialects.bedrock.shapes import Obj, breach, objects
+from dragoman.dialects.rulebook import Breach
 from dragoman.wire.jsonio import Json
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from dragoman.dialects.base import Breach, Call
+from dragoman.dialects.base import Call
 from dragoman.dialects.bedrock.models import Vendor
 from dragoman.dialects.bedrock.rule_order import order
 from dragoman.dialects.bedrock.shapes import REQUEST, Obj, breach, objects, shape_breaches
+from dragoman.dialects.rulebook import Breach
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 

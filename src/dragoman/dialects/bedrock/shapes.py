@@ -11,9 +11,9 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Breach
 from dragoman.dialects.bedrock.media import MIMES
 from dragoman.dialects.bedrock.rule_table import RULES
+from dragoman.dialects.rulebook import Breach
 from dragoman.wire.jsonio import Json
 
 Obj: TypeAlias = "dict[str, Json]"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dragoman.dialects.base import Breach
 from dragoman.dialects.bedrock.shapes import breach
+from dragoman.dialects.rulebook import Breach
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json

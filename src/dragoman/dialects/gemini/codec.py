@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Breach, Call, World
+from dragoman.dialects.base import Call, World
 from dragoman.dialects.gemini import faults, quirks, reply, request, rules, stream_rules
 from dragoman.dialects.gemini.encoder import GeminiEncoder
 from dragoman.dialects.gemini.models import is_older
@@ -14,7 +14,7 @@ from dragoman.dialects.gemini.nodes import FAMILY
 from dragoman.dialects.gemini.rule_table import RULES
 from dragoman.dialects.gemini.settings import KNOBS
 from dragoman.dialects.gemini.stream import GeminiDecoder
-from dragoman.dialects.rulebook import Rule
+from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import Fault
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from dragoman.dialects.base import Breach, Call
+from dragoman.dialects.base import Call
 from dragoman.dialects.gemini.models import is_older
 from dragoman.dialects.gemini.rule_table import RULES
+from dragoman.dialects.rulebook import Breach
 from dragoman.wire.jsonio import Json
 
 _Object: TypeAlias = "dict[str, Json]"

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Breach, Call, World
+from dragoman.dialects.base import Call, World
 from dragoman.dialects.kiro import faults, reply, request, rules
 from dragoman.dialects.kiro.encoder import KiroEncoder
 from dragoman.dialects.kiro.models import CLAUDE_EFFORTS, GPT_EFFORTS, known_window, model_of
@@ -24,7 +24,7 @@ from dragoman.dialects.kiro.quirks.thinking import AskThinking, WrapThinking
 from dragoman.dialects.kiro.quirks.tools import CleanSchemas, DescribeTools, FewTools, GiveDescriptions, StubTools
 from dragoman.dialects.kiro.rule_table import RULES
 from dragoman.dialects.kiro.stream import KiroDecoder
-from dragoman.dialects.rulebook import Rule
+from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import Fault, LocalMisuse
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Reply

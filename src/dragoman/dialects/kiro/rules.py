@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from dragoman.dialects.base import Breach, Call
+from dragoman.dialects.base import Call
 from dragoman.dialects.kiro.rule_table import RULES
 from dragoman.dialects.kiro.schema_rules import schema_breaches
+from dragoman.dialects.rulebook import Breach
 from dragoman.wire import jsonio
 from dragoman.wire.fields import is_blank
 from dragoman.wire.frame import Frame

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dragoman.dialects import openai_errors
-from dragoman.dialects.base import Breach, Call, Decoder, Encoder, Plain, Skimmed, World
+from dragoman.dialects.base import Call, Decoder, Encoder, Plain, Skimmed, World
 from dragoman.dialects.openai import reply, request, rules, skim, stream_rules
 from dragoman.dialects.openai.encoder import OpenaiEncoder
 from dragoman.dialects.openai.parts import DETAIL, FORMAT
@@ -13,7 +13,7 @@ from dragoman.dialects.openai.quirks import AskUsage, KeepSpecialTokens, NameOut
 from dragoman.dialects.openai.rule_table import RULES
 from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
 from dragoman.dialects.openai.stream import OpenaiDecoder
-from dragoman.dialects.rulebook import Rule
+from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import Fault, MalformedRequest
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply

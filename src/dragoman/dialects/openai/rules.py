@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dragoman.dialects.base import Breach, Call
+from dragoman.dialects.base import Call
 from dragoman.dialects.openai.rule_table import RULES
+from dragoman.dialects.rulebook import Breach
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _LONGEST_ID = 64

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from dragoman.dialects.base import Breach
 from dragoman.dialects.openai.rule_table import RULES
+from dragoman.dialects.rulebook import Breach
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
 

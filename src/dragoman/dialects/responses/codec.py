@@ -8,7 +8,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from dragoman.dialects import openai_errors
-from dragoman.dialects.base import Breach, Call, Decoder, Encoder, World
+from dragoman.dialects.base import Call, Decoder, Encoder, World
 from dragoman.dialects.responses import reply, request, rules, stream_rules
 from dragoman.dialects.responses.encoder import ResponsesEncoder
 from dragoman.dialects.responses.held import NAMES as HELD_NAMES
@@ -16,7 +16,7 @@ from dragoman.dialects.responses.nodes import FAMILY
 from dragoman.dialects.responses.quirks import JoinAnswers, LeastTokens, NameOutput
 from dragoman.dialects.responses.rule_table import RULES
 from dragoman.dialects.responses.stream import ResponsesDecoder
-from dragoman.dialects.rulebook import Rule
+from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import Fault, MalformedRequest
 from dragoman.model.blocks import Block
 from dragoman.model.capabilities import Alphabet, Capabilities
