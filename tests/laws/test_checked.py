@@ -16,7 +16,7 @@ from dragoman.cli.check import breaches_of
 from dragoman.conformance import laws
 from dragoman.conformance.laws import NOBODY
 from dragoman.dialects.base import Dialect
-from dragoman.errors import DragomanError, Unrepresentable
+from dragoman.errors import Unrepresentable
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import Events
 from dragoman.translate import plan
@@ -73,8 +73,10 @@ def test_requests(target: str, client: str, asked: Conversation, data: st.DataOb
     model = data.draw(st.sampled_from(MODELS.get(target, ("m",))))
     try:
         made = plan(registry.get(client), upstream, asked, model=model)
-    except DragomanError:
+    except Unrepresentable:
         return
+    if not (asked.messages or asked.system):
+        return  # it asks nothing: check is right to say so
     assert rules(target, "request", upstream.binding.wrap(made.call()).body) == []
 
 

@@ -502,3 +502,27 @@ def test_the_model_of_a_path_may_be_named(tmp_path: Any, capsys: pytest.CaptureF
 def test_the_rules_can_be_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--dialect", "kiro", "--rules"]) == 0
     assert "| `kiro.history.alternate` | error | observed |" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("source", registry.names())
+@pytest.mark.parametrize("target", registry.names())
+def test_l32_check_takes_what_translate_prints(
+    source: str, target: str, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every pair: a request with a tool loop is translated into the source's dialect, then by both commands."""
+    asked = {
+        "model": "claude-sonnet-4.5",
+        "messages": [
+            ASK,
+            {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+            {"role": "tool", "tool_call_id": "c", "content": "x"},
+        ],
+        "tools": [{"type": "function", "function": FUNCTION}],
+    }  # fmt: skip
+    given = tmp_path / "asked.json"
+    given.write_text(json.dumps(asked))
+    for start, end in (("openai", source), (source, target)):
+        assert main(["translate", "--from", start, "--to", end, "--model", "claude-sonnet-4.5", str(given)]) == 0
+        given.write_text(capsys.readouterr().out)
+        assert main(["check", "--strict", "--dialect", end, str(given)]) == 0
+        assert capsys.readouterr().out == ""
