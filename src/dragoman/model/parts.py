@@ -195,7 +195,7 @@ _RESULTS = (
 )
 # Names of fields whose strings need no label.
 _BARE = frozenset({"text", "title", "url", "stdout", "stderr", "query", "message", "output", "content", "code", "data"})
-_UNSAID = frozenset({*_SILENT, *_LABELS, "status", "caller", "index", "language"})
+_UNSAID = frozenset({*_SILENT, *_LABELS, "status", "execution", "caller", "index", "language"})
 
 
 def served(block: Opaque) -> Said | None:
@@ -345,5 +345,5 @@ def _is_base64(data: str) -> bool:
 def left_out_line(media: Media) -> str:
     """Return the line of text that stands for media which the target cannot take."""
     name = f" {media.name!r}" if media.name else ""
-    address = f" ({media.data})" if media.how in ("url", "file") else ""
+    address = f" ({media.data})" if media.how == "url" else ""
     return f"[{media.kind}{name}{address} left out: this model cannot take it]"

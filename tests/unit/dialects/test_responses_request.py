@@ -148,7 +148,7 @@ def test_rows_49_and_50_every_item_of_codex_is_told_or_noted_elsewhere(name: str
     made = plan(RESPONSES, registry.get(name), asked)
     registry.get(name).binding.wrap(made.call())
     noted = {note.at for note in made.notes}  # most leave them out, Kiro tells some of them as text (D13)
-    gone = {f"input[{index}]" for index in (13, 14, 15, 16, 19, 20)} | {f"tools[{index}]" for index in range(3)}
+    gone = {f"input[{index}]" for index in (13, 14, 15, 16, 19)} | {f"tools[{index}]" for index in range(3)}
     assert gone <= noted
     assert "later" in {tool.name for tool in made.sent.tools if isinstance(tool, ToolSpec)}  # all that [17] says
     said = [block for message in made.sent.messages for block in message.blocks]
@@ -267,7 +267,7 @@ def test_fields_called_as_ours_are_kept_where_they_stood() -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_stored_prompt_alone_is_refused_where_nobody_has_it(name: str) -> None:
-    with pytest.raises(Unrepresentable, match="nothing in it to be answered"):
+    with pytest.raises(Unrepresentable, match="held by the service"):
         plan(RESPONSES, registry.get(name), read([], prompt={"id": "p"}))
     assert plan(RESPONSES, RESPONSES, read([], prompt={"id": "p"})).verbatim
 

@@ -250,7 +250,6 @@ def test_other_paths() -> None:
     assert count is not None and count.operation == "count"
     assert RESPONSES.binding.match(HttpRequest("POST", "/v1/messages", body=b"{}")) is None
     assert RESPONSES.binding.match(HttpRequest("GET", "/v1/models")) is None
-    for method, path in (("POST", "/v1/responses/compact"), ("GET", "/v1/responses/resp_1")):
-        with pytest.raises(ClientFault) as refused:
-            RESPONSES.binding.match(HttpRequest(method, path, body=b"{}"))
-        assert refused.value.fault.status == 404
+    with pytest.raises(ClientFault) as refused:
+        RESPONSES.binding.match(HttpRequest("POST", "/v1/responses/compact", body=b"{}"))
+    assert refused.value.fault.status == 404

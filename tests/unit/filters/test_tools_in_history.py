@@ -205,7 +205,8 @@ def test_l3_without_the_server_that_searches_all_deferred_tools_are_sent_in_thei
     asked = anthropic([USER, {"role": "assistant", "content": searched}, USER], tools)
     made = sent_to("openai", asked)
     assert names(made) == ["a", "ToolSearch", "b"]
-    assert '(Tool search: {"query":"b.*"})' in said(made) and "(Tools found: b)" in said(made)
+    assert '(tool_search_tool_regex was used with {"query":"b.*"})' in said(made)
+    assert "<functions>" in said(made) and '"name":"b"' in said(made)
 
 
 def test_l3_defer_loading_false_says_nothing_and_loses_nothing() -> None:
@@ -257,7 +258,8 @@ def test_l3_a_search_that_the_service_ran_is_text_and_its_tools_are_sent() -> No
     asked = responses([ASKED, call, output, ASKED], [{"type": "tool_search"}, function("b", defer_loading=True)])
     made = sent_to("openai", asked)
     assert names(made) == ["b", "crm__get"]
-    assert '(Tool search: {"paths":["crm"]})' in said(made) and "(Tools found: get)" in said(made)
+    assert "(tool_search was used with paths: crm)" in said(made)
+    assert "<functions>" in said(made) and '"name":"crm__get"' in said(made)
 
 
 @FROM_RESPONSES

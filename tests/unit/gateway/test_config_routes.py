@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.errors import UnknownModel
+from dragoman.errors import MalformedRequest, UnknownModel
 from dragoman.gateway.config import Config, assemble
 from dragoman.gateway.loopback import is_loopback
 from dragoman.upstream.address import proxy_variable
@@ -65,11 +65,17 @@ def test_the_default_takes_what_nobody_else_does() -> None:
     assert targets("gpt-5", SET_UP + DEFAULT)[0] == "kiro:gpt-5"
 
 
-@pytest.mark.parametrize("model", ["gpt-55", "big1", "", "/", "kimi/", "Kimi-K2"])
+@pytest.mark.parametrize("model", ["gpt-55", "big1", "/", "kimi/", "Kimi-K2"])
 def test_without_a_default_an_unknown_name_is_a_404(model: str) -> None:
     with pytest.raises(UnknownModel) as caught:
         config(SET_UP.replace('"openrouter"', '"vllm"')).resolve(model)
     assert caught.value.fault.status == 404
+
+
+def test_l7_a_request_without_a_model_is_a_400() -> None:
+    with pytest.raises(MalformedRequest, match="names no model") as caught:
+        config(SET_UP).resolve("")
+    assert (caught.value.fault.status, caught.value.fault.at) == (400, "model")
 
 
 def test_an_unknown_name_is_told_with_the_names_near_it() -> None:

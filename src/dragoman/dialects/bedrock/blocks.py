@@ -213,8 +213,8 @@ _STATUSES = {"success": False, "error": True, "failed": True, "failure": True}
 
 def _result(fields: Fields, name: str) -> Block:
     inner = fields.peek(name)
-    if isinstance(inner, dict) and isinstance(kind := inner.get("type"), str):  # of a tool that the service ran
-        return opaque(fields, kind)
+    if isinstance(inner, dict) and isinstance(inner.get("type"), str):  # of a tool that the service ran
+        return opaque(fields, SERVER_RESULT)
     return _tool_result(fields.child(name), fields.at)
 
 
