@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache
 from typing import cast
 
-from dragoman.answer import Answer, WholeAnswer
+from dragoman.answer import Answer
 from dragoman.dialects.base import REAL_WORLD, Binding, Call, Dialect
 from dragoman.errors import DragomanError, Fault, TransportError, UpstreamFault, UpstreamViolation
 from dragoman.gateway.attempts import Attempts
@@ -20,6 +20,7 @@ from dragoman.gateway.observe import Journal, Record
 from dragoman.gateway.outlet import Outlet, Pulse
 from dragoman.gateway.passing import Passing, Telling
 from dragoman.gateway.refusing import BUG, ENDING
+from dragoman.gateway.whole_answer import WholeAnswer
 from dragoman.model.events import Failed
 from dragoman.translate import Plan
 from dragoman.upstream.client import Reply
