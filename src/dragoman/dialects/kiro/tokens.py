@@ -111,11 +111,14 @@ class Counter:
 
 
 def usage_of(percentage: float, window: int, output: int, split: Sequence[int] | None, reasoning: int = 0) -> Usage:
-    """The counts that a percentage of the context stands for: total, less the output, in shares of input and caches."""
+    """Return the counts that a percentage of the context stands for: total, less the output, in shares of input and caches.
+
+    They are estimates: the window is a convention, the output is counted without a tokenizer, the shares are fixed (D15).
+    """
     total = count(window * percentage / 100)
     given, reasoning = max(total - output, 0), min(reasoning, output)
     if not split or given < _UNSPLIT:
-        return Usage(given, output, reasoning=reasoning)
+        return Usage(given, output, reasoning=reasoning, estimated=True)
     whole = sum(split)
     fresh, written = given * split[0] // whole, given * split[1] // whole
-    return Usage(fresh, output, given - fresh - written, written, reasoning)
+    return Usage(fresh, output, given - fresh - written, written, reasoning, estimated=True)
