@@ -111,9 +111,10 @@ class Counter:
 
 
 def usage_of(percentage: float, window: int, output: int, split: Sequence[int] | None, reasoning: int = 0) -> Usage:
-    """Return the counts that a percentage of the context stands for: total, less the output, in shares of input and caches.
+    """Return the counts that a percentage of the context stands for.
 
-    They are estimates: the window is a convention, the output is counted without a tokenizer, the shares are fixed (D15).
+    The input is the total less the output, in shares of input and caches. All are estimates (D15): the window is a
+    convention, the output is counted without a tokenizer, the shares are fixed.
     """
     total = count(window * percentage / 100)
     given, reasoning = max(total - output, 0), min(reasoning, output)

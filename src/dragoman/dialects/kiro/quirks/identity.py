@@ -121,7 +121,8 @@ class NoLength:
 
 class ToldEnd:
     """A stream has no end of its own: one that ends without a word about its context may have been cut (D7), and
-    however it ends, a note says that its counts come from the text alone (D15). A call that got no end was cut, too, whatever came after it."""
+    however it ends, its counts come from the text alone (D15). A call that got no end was cut, whatever came after it.
+    """
 
     name = "kiro.told_end"
 
