@@ -19,7 +19,7 @@ NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py(?:::\w+)+)`", PAGE)))
 SCENARIOS = ("1.1 1.2 1.3", "2.1 2.2 2.3", "3.1 3.2 3.3", "4.1 4.2 4.3 4.4", "5.1 5.2")
 NUMBERED = {"000": 20, "001": 46, "002": 56, "003": 17, "004": 26}  # requirements that have no id of their own
 IDS = [
-    *[f"AC{number}" for number in "1a 1b 2a 2b 3a 3b 3c 4a 4b".split()],
+    *[f"AC{number}" for number in ["1a", "1b", "2a", "2b", "3a", "3b", "3c", "4a", "4b"]],
     *[f"TS{number}" for each in SCENARIOS for number in each.split()],
     *[f"{document}.{number}" for document, count in NUMBERED.items() for number in range(1, count + 1)],
 ]
