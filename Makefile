@@ -82,8 +82,12 @@ fuzz-fixed: $(INSTALLED) ## the same without chance: FUZZ_RUNS inputs each, the 
 faults: $(INSTALLED) ## cause every fault of the catalogue in every way; the table of what was lost, wrong or hung
 	@$(BIN)/python -m tests.faults
 
-laws-long: $(INSTALLED) ## run the laws with the hypothesis profile `long`
-	$(BIN)/python -m pytest tests/laws tests/unit/raw_tools -n $(JOBS) --hypothesis-profile=long
+# The property tests, and how many examples each of them gets.
+LAWS := tests/laws tests/unit/raw_tools tests/unit/filters tests/unit/answers/test_usage.py \
+	tests/unit/dialects/test_kiro_odd_streams.py tests/unit/dialects/test_gemini_structured_results.py
+EXAMPLES ?= 10000
+laws-long: $(INSTALLED) ## run the laws with many examples, chosen at random: EXAMPLES=1000 (10000 take many hours)
+	DRAGOMAN_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest $(LAWS) -n $(JOBS) --hypothesis-profile=long
 
 .PHONY: load soak
 load: $(INSTALLED) ## 256 streams of mixed dialects for two minutes, each answer checked, and a table; LOAD="--streams 64 --seconds 20"

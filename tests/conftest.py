@@ -1,6 +1,11 @@
-"""Hypothesis budgets: `default` for `make test`, `long` for `make laws-long`. Failures replay by themselves."""
+"""Hypothesis budgets: `default` for `make test`, `long` for `make laws-long`. Failures replay by themselves.
+
+`DRAGOMAN_EXAMPLES` is the number of examples that each property test gets in the profile `long`.
+"""
 
 from __future__ import annotations
+
+import os
 
 from hypothesis import HealthCheck, settings
 
@@ -10,5 +15,11 @@ _CALM = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_to
 settings.register_profile(
     "default", max_examples=150, deadline=None, suppress_health_check=_CALM, print_blob=True, derandomize=True
 )
-settings.register_profile("long", max_examples=10_000, deadline=None, suppress_health_check=_CALM, print_blob=True)
+settings.register_profile(
+    "long",
+    max_examples=int(os.environ.get("DRAGOMAN_EXAMPLES") or 10_000),
+    deadline=None,
+    suppress_health_check=_CALM,
+    print_blob=True,
+)
 settings.load_profile("default")

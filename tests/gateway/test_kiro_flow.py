@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from dragoman.simulator import Simulator, running_simulator
 from tests.gateway.house import TOOL, House, house
 
-ARN = "arn:aws:codewhisperer:us-east-1:699475941385:profile/TESTTESTTEST"
+ARN = "arn:aws:codewhisperer:us-east-1:699475941385:profile/test"  # of document 000's mock token
 QUESTION = 'What\'s the weather in New York? Call get_weather {"city": "New York"}'
 RESULTS: dict[str, Any] = {
     "TS1.1": "The weather is sunny and 75°F",
@@ -33,7 +34,8 @@ def simulator() -> Iterator[Simulator]:
 @pytest.fixture
 def home(simulator: Simulator, tmp_path: Path) -> Iterator[House]:
     stored = tmp_path / "token.json"
-    token = {"accessToken": "test_access_token", "refreshToken": "r" * 120, "expiresAt": "2099-01-01T00:00:00.000Z"}
+    tomorrow = (datetime.now(UTC) + timedelta(hours=24)).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+    token = {"accessToken": "test_access_token", "refreshToken": "r" * 120, "expiresAt": tomorrow, "type": "kiro"}
     stored.write_text(json.dumps({**token, "profileArn": ARN, "authMethod": "social", "region": "us-east-1"}))
     stored.chmod(0o600)
     text = f'[upstreams.kiro]\npreset = "kiro"\nbase_url = "{simulator.url}"\ncredentials = "ide:{stored}"\n'

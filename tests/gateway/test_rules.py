@@ -192,7 +192,7 @@ STATUSES = {
     "authentication_error": 401,
     "permission_error": 403,
     "not_found_error": 404,
-    "billing_error": 402,
+    "billing_error": 429,
     "invalid_request_error": 400,
 }
 
@@ -210,7 +210,7 @@ def test_rule_4_an_error_event_is_its_status(kind: str, status: int, tmp_path: P
 IN_BAND: list[tuple[str, bytes, str, tuple[int, int, int]]] = [
     # upstream, its error frame, kind, and the status for an Anthropic, an OpenAI and a Bedrock client
     ("openai", b'{"error":{"message":"m","code":"rate_limit_exceeded"}}', "rate_limit", (429, 429, 429)),
-    ("openai", b'{"error":{"message":"m","code":"insufficient_quota"}}', "quota", (402, 429, 400)),
+    ("openai", b'{"error":{"message":"m","code":"insufficient_quota"}}', "quota", (429, 429, 400)),
     ("openai", b'{"error":{"message":"m","code":"server_is_overloaded"}}', "overloaded", (529, 503, 503)),
     ("openai", b'{"error":{"message":"m","code":"invalid_api_key"}}', "auth", (401, 401, 403)),
     ("openai", b'{"error":{"message":"m","code":"context_length_exceeded"}}', "context_full", (400, 400, 400)),
@@ -222,7 +222,7 @@ IN_BAND: list[tuple[str, bytes, str, tuple[int, int, int]]] = [
     ("bedrock", b"modelStreamErrorException", "server", (500, 500, 500)),
     ("bedrock", b"validationException", "invalid", (400, 400, 400)),
     ("kiro", b"ThrottlingException", "rate_limit", (429, 429, 429)),
-    ("kiro", b"ServiceQuotaExceededException", "quota", (402, 429, 402)),
+    ("kiro", b"ServiceQuotaExceededException", "quota", (429, 429, 402)),
     ("kiro", b"InternalServerException", "server", (500, 500, 500)),
     ("kiro", b"AccessDeniedException", "auth", (401, 401, 403)),
 ]

@@ -18,7 +18,7 @@ from dragoman.conformance.laws import NOBODY
 from dragoman.dialects.base import Dialect
 from dragoman.errors import Unrepresentable
 from dragoman.model.conversation import Conversation
-from dragoman.model.events import Events
+from dragoman.model.events import BlockKeys, Events
 from dragoman.translate import plan
 from dragoman.wire import jsonio
 from tests import strategies
@@ -83,7 +83,7 @@ def test_requests(target: str, client: str, asked: Conversation, data: st.DataOb
 @pytest.mark.parametrize("target", NAMES)
 @given(source=st.sampled_from(NAMES).map(registry.get), events=strategies.events(choices=1))
 def test_streams(target: str, source: Dialect, events: Events) -> None:
-    told = laws.encoded(source, WaysBack(plan(source, source, NOBODY)).feed(events))
+    told = laws.encoded(source, WaysBack(plan(source, source, NOBODY), BlockKeys.after(events)).feed(events))
     stream = dragoman.stream_translator(source=source.name, target=target)
     data = stream.feed(told) + stream.close()
     if data:

@@ -1,6 +1,6 @@
 """Whatever valid conversation hypothesis invents, what Kiro is sent passes the strictest profile of its simulator.
 
-Our own clear refusal (Unrepresentable) counts as a pass. `make laws-long` tries 10,000 conversations.
+Our own clear refusal (Unrepresentable) counts as a pass. `make laws-long` tries many more conversations.
 """
 
 from __future__ import annotations

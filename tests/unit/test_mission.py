@@ -17,9 +17,9 @@ ROWS = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line i
 NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py(?:::\w+)+)`", PAGE)))
 
 SCENARIOS = ("1.1 1.2 1.3", "2.1 2.2 2.3", "3.1 3.2 3.3", "4.1 4.2 4.3 4.4", "5.1 5.2")
-NUMBERED = {"000": 12, "001": 26, "002": 35, "003": 11, "004": 16}  # requirements that have no id of their own
+NUMBERED = {"000": 20, "001": 46, "002": 56, "003": 17, "004": 26}  # requirements that have no id of their own
 IDS = [
-    *[f"AC{number}" for number in range(1, 5)],
+    *[f"AC{number}" for number in ["1a", "1b", "2a", "2b", "3a", "3b", "3c", "4a", "4b"]],
     *[f"TS{number}" for each in SCENARIOS for number in each.split()],
     *[f"{document}.{number}" for document, count in NUMBERED.items() for number in range(1, count + 1)],
 ]
@@ -28,7 +28,7 @@ IDS = [
 def test_every_requirement_has_its_row_and_every_row_a_test() -> None:
     assert [row[0] for row in ROWS] == IDS
     assert {len(row) for row in ROWS} == {4}, "id, requirement, test, difference"
-    assert [row[0] for row in ROWS if not re.search(r"`tests/|TODO-L\d", row[2])] == []
+    assert [row[0] for row in ROWS if not re.search(r"`tests/", row[2])] == []
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -41,6 +41,15 @@ def test_a_test_that_the_page_names_exists(name: str) -> None:
 
 
 # --- requirements that no other test shows alone
+
+
+def test_000_the_code_that_reads_tool_results_has_every_branch_tried() -> None:
+    """Success metric 1: `make check`, which `make test` ends with, fails below 100% of it."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "--include='$(EXACT)' --fail-under=100" in makefile
+    [named] = re.findall(r"^EXACT := (.+)$", makefile, re.MULTILINE)
+    assert "src/dragoman/dialects/kiro/quirks/results.py" in named.split(",")
+    assert [path for path in named.split(",") if not (ROOT / path).is_file()] == []
 
 
 def to_kiro(content: object, **more: object) -> dragoman.Translated:

@@ -37,7 +37,7 @@ def post(path: str = "/v1/messages", body: Any = None, **headers: str) -> HttpRe
     [
         (400, "invalid_request_error", "invalid"),
         (401, "authentication_error", "auth"),
-        (402, "billing_error", "quota"),
+        (429, "billing_error", "quota"),
         (403, "permission_error", "permission"),
         (404, "not_found_error", "not_found"),
         (409, "conflict_error", "invalid"),
@@ -106,13 +106,26 @@ def test_every_kind_is_told_so_that_it_is_read_again(kind: Kind) -> None:
         assert (read.kind, read.message) == (kind, message)
 
 
+def test_d18_a_spent_quota_is_a_429_that_clients_do_not_retry() -> None:
+    """D18: 429 `billing_error` with `x-should-retry: false`; a rate limit has no such header."""
+    for fault in (Fault("quota", "spent", 402), Fault("quota", "spent", 429, code="insufficient_quota")):
+        refused = BINDING.refuse(fault, CODEC.render_fault(fault))
+        assert (refused.status, refused.header("x-should-retry")) == (429, "false")
+        assert CODEC.parse_fault(refused).code == "billing_error"
+        assert CODEC.parse_fault(refused).kind == "quota"
+    limited = Fault("rate_limit", "slow down", 429, 3.0)
+    refused = BINDING.refuse(limited, CODEC.render_fault(limited))
+    assert (refused.status, refused.header("x-should-retry")) == (429, "")
+    assert CODEC.parse_fault(refused).kind == "rate_limit"
+
+
 def test_statuses_of_faults_from_elsewhere_are_the_dialects_own() -> None:
     for fault, status in (
         (Fault("server", "x", 502), 502),
         (Fault("server", "x", 200), 500),
         (Fault("overloaded", "x", 503), 529),
         (Fault("timeout", "x", 408), 504),
-        (Fault("quota", "x", 429), 402),
+        (Fault("quota", "x", 402), 429),
         (Fault("context_full", "x", 500), 400),
         (Fault("invalid", "x", 422), 422),
     ):

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import dragoman
+from dragoman.answer import Answer
 from dragoman.dialects.kiro.tokens import Counter, estimate, usage_of
 from dragoman.model.conversation import Usage
 from tests.unit.dialects.kiro_talk import (
@@ -189,10 +191,11 @@ def test_message_start_has_an_estimate_and_message_delta_the_figure() -> None:
 )
 def test_token_distribution(percentage: float, output: int, split: Any, expected: Usage) -> None:
     found = usage_of(percentage, 172_500, output, split)
+    assert found.estimated  # amended D15
     total = found.input + found.cache_read + found.cache_write
     assert total == max(int(172_500 * percentage / 100) - output, 0)
     if percentage != 100.0:
-        assert found == expected
+        assert found == structs.replace(expected, estimated=True)
 
 
 def test_the_window_and_the_split_are_settings() -> None:
@@ -201,6 +204,19 @@ def test_the_window_and_the_split_are_settings() -> None:
     assert whole.body["usage"]["input_tokens"] == 3000 - 12
     small = dragoman.translate_reply(stream, source="kiro", target="anthropic", usage_window=1000)
     assert small.body["usage"]["input_tokens"] == 3
+
+
+@pytest.mark.parametrize("settings", [{}, {"usage_split": False}, {"usage_window": "model"}])
+def test_d15_figures_made_from_the_percentage_are_marked_estimated(settings: dict[str, Any]) -> None:
+    """D15: split or not, by any window. Counts that the service gives itself are not estimates."""
+    counted = ("metadataEvent", {"tokenUsage": {"uncachedInputTokens": 5, "outputTokens": 2, "totalTokens": 7}})
+    for more, estimated in (((), True), ((counted,), False)):
+        answer = Answer(sent(ask(user("hi")), **settings).plan)
+        answer.feed(frames(text("Hello"), usage(), *more))
+        answer.close()
+        told = answer.progress.usage
+        assert told is not None
+        assert told.estimated is estimated
 
 
 def test_without_a_percentage_all_is_an_estimate_and_says_so() -> None:

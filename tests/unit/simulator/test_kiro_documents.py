@@ -83,9 +83,12 @@ def test_what_is_no_arn_of_a_profile_is_refused_still(arn: str) -> None:
         assert ask(simulator.url, body(), arn)[0] == 400
 
 
-def test_what_dragoman_makes_of_the_turns_of_document_003_is_taken() -> None:
-    turns = [{"role": role, "content": "x"} for role in ("user", "user", "assistant", "user", "user")]
+@pytest.mark.parametrize("words", ["x", "x" * 6_300], ids=["short", "30 KB"])
+def test_what_dragoman_makes_of_the_turns_of_document_003_is_taken(words: str) -> None:
+    turns = [{"role": role, "content": words} for role in ("user", "user", "assistant", "user", "user")]
     asked = {"model": "claude-sonnet-4-5", "max_tokens": 5, "messages": turns}
     done = dragoman.translate_request(asked, source="anthropic", target="kiro")
+    kinds = [next(iter(entry)) for entry in done.body["conversationState"]["history"]]
+    assert kinds == ["userInputMessage", "assistantResponseMessage"] * 3
     with running_simulator("kiro") as simulator:
         assert ask(simulator.url, done.body)[0] == 200

@@ -73,6 +73,8 @@ class AnthropicBinding(Struct, frozen=True):
         headers = [("content-type", "application/json")]
         if fault.retry_after is not None:
             headers.append(("retry-after", str(math.ceil(fault.retry_after))))
+        if fault.kind == "quota":
+            headers.append(("x-should-retry", "false"))
         return HttpResponse(status_of(fault), tuple(headers), body)
 
 

@@ -12,7 +12,7 @@ _SAID: dict[Kind, tuple[str, int]] = {
     "invalid": ("invalid_request_error", 400),
     "context_full": ("invalid_request_error", 400),
     "auth": ("authentication_error", 401),
-    "quota": ("billing_error", 402),
+    "quota": ("billing_error", 429),  # and `x-should-retry: false`, which clients know for a spent budget (D18)
     "permission": ("permission_error", 403),
     "not_found": ("not_found_error", 404),
     "too_large": ("request_too_large", 413),
@@ -27,7 +27,9 @@ _BY_TYPE: dict[str, Kind] = {
 }
 _BY_STATUS: dict[int, Kind] = {
     **{status: kind for kind, (_, status) in _SAID.items() if kind != "context_full"},
+    402: "quota",
     408: "timeout",
+    429: "rate_limit",
     503: "overloaded",
 }
 _OWN_STATUS: dict[Kind, frozenset[int]] = {  # statuses that say the kind as well as its usual one, and more exactly

@@ -111,11 +111,15 @@ class Counter:
 
 
 def usage_of(percentage: float, window: int, output: int, split: Sequence[int] | None, reasoning: int = 0) -> Usage:
-    """The counts that a percentage of the context stands for: total, less the output, in shares of input and caches."""
+    """Return the counts that a percentage of the context stands for.
+
+    The input is the total less the output, in shares of input and caches. All are estimates (D15): the window is a
+    convention, the output is counted without a tokenizer, the shares are fixed.
+    """
     total = count(window * percentage / 100)
     given, reasoning = max(total - output, 0), min(reasoning, output)
     if not split or given < _UNSPLIT:
-        return Usage(given, output, reasoning=reasoning)
+        return Usage(given, output, reasoning=reasoning, estimated=True)
     whole = sum(split)
     fresh, written = given * split[0] // whole, given * split[1] // whole
-    return Usage(fresh, output, given - fresh - written, written, reasoning)
+    return Usage(fresh, output, given - fresh - written, written, reasoning, estimated=True)

@@ -121,7 +121,8 @@ class NoLength:
 
 class ToldEnd:
     """A stream has no end of its own: one that ends without a word about its context may have been cut (D7), and
-    however it ends, its counts are estimates (D15). A call that got no end was cut, too, whatever came after it."""
+    however it ends, its counts come from the text alone (D15). A call that got no end was cut, whatever came after it.
+    """
 
     name = "kiro.told_end"
 
@@ -134,7 +135,7 @@ class _End:
 
     def __init__(self, notes: Notes, _keys: BlockKeys) -> None:
         self._notes = notes
-        self._estimated = False
+        self._silent = False  # no figure of the service has come, neither counts nor a percentage
         self._calls: dict[int, str] = {}  # open ones, and what they call
 
     def feed(self, events: Events) -> Events:
@@ -145,8 +146,10 @@ class _End:
 
     def _take(self, event: Event) -> None:
         match event:
-            case Started(usage=usage) | UsageReported(usage):
-                self._estimated = usage is not None and usage.estimated
+            case Started(usage=usage):
+                self._silent = usage is not None and usage.estimated
+            case UsageReported():
+                self._silent = False
             case BlockStarted(key, ToolCall(name=name)):
                 self._calls[key] = name
             case BlockEnded(key, complete):
@@ -154,7 +157,7 @@ class _End:
                 if name and not complete:
                     told = f"the call of {name} got no end: it counts as cut off, whatever its arguments look like"
                     self._notes.changed("kiro.stream.open_call", "", told)
-            case Stopped(Stop(why)) if self._estimated:
+            case Stopped(Stop(why)) if self._silent:
                 meant = "the end is taken as meant, " if why is Why.END else ""
                 self._notes.added("kiro.stream.no_usage", "", f"no context usage came: {meant}the counts are estimates")
             case _:
