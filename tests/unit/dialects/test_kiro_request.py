@@ -243,6 +243,7 @@ ASK = Conversation(MODEL, (Message("user", (Text("a"),)),), stream=True)
         {"messages": (Message("assistant", (ToolCall("1", "f", "[1]"),)), Message("user", (Text("a"),)))},
         {"messages": (Message("assistant", (ToolCall("1", "f", "{"),)), Message("user", (Text("a"),)))},
         {"tools": (ToolSpec("f"),)},
+        {"tools": (ToolSpec("f", schema=SCHEMA, waits_for="search"),)},
         {"tools": (Opaque("anthropic", {}, "bash"),)},
     ],
 )

@@ -12,6 +12,7 @@ from dragoman.dialects.base import Call
 from dragoman.dialects.kiro import DIALECT, KiroBinding, KiroTargetBinding
 from dragoman.dialects.kiro.quirks.history import BuildHistory
 from dragoman.dialects.kiro.quirks.results import NO_OUTPUT, ReadResults
+from dragoman.model.parts import UNREADABLE_LINE
 from dragoman.dialects.kiro.turns import parse_result
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Media, Opaque, Text, ToolResult, Where
@@ -145,6 +146,11 @@ TS4 = {
         tool_message([{"type": "tool_reference", "tool_name": "x"}, text("a")]),
         "Tool x is not available.\na",
         None,  # its note is tools.reference, not one of Kiro's own
+    ),
+    "only media that cannot be read": (
+        tool_message([{"type": "image", "source": {"data": "base64data"}}]),
+        UNREADABLE_LINE,
+        "kiro.result.malformed",
     ),
     "only an unknown block": (tool_message([{"type": "x_widget"}]), '{"type":"x_widget"}', "kiro.result.not_text"),
 }
@@ -330,6 +336,15 @@ def test_a_kiro_clients_result_may_not_be_bottomless(content: Any) -> None:
     call = Call("generate", "m", True, {"conversationState": {"currentMessage": {"userInputMessage": turn}}})
     with pytest.raises(MalformedRequest, match="nested too deeply"):
         DIALECT.codec.parse_request(call)
+
+
+def test_a_kiro_clients_call_may_not_be_bottomless() -> None:
+    call_turn = {
+        "assistantResponseMessage": {"toolUses": [{"toolUseId": "c", "name": "f", "input": deep(lambda x: {"a": x})}]}
+    }
+    state: Any = {"history": [call_turn], "currentMessage": {"userInputMessage": {"content": "a"}}}
+    with pytest.raises(MalformedRequest, match="nested too deeply"):
+        DIALECT.codec.parse_request(Call("generate", "m", True, {"conversationState": state}))
 
 
 @pytest.mark.parametrize("call_id", [None, "", 3])
