@@ -272,9 +272,10 @@ def test_arguments_of_a_hundred_thousand_levels_in_a_request_are_carried_or_refu
 
 @pytest.mark.parametrize("client", PATHS)
 @pytest.mark.parametrize("upstream", DIALECTS)
-def test_an_answer_of_a_hundred_thousand_levels_is_an_error_of_the_dialect(
+def test_a_frame_of_a_hundred_thousand_levels_is_left_out_or_ends_the_answer(
     stand: Stand, upstream: str, client: str
 ) -> None:
+    """A frame that cannot be read is left out with a note, unless a block is open (L21)."""
     deep = DEEP_TEXTS["closed"].encode()
     if upstream in EVENT_STREAMS:
         bad = framed(EVENT_STREAMS[upstream], b'{"contentBlockIndex":0,"delta":' + deep + b',"content":' + deep + b"}")
@@ -289,7 +290,8 @@ def test_an_answer_of_a_hundred_thousand_levels_is_an_error_of_the_dialect(
     if client == upstream and said in (b"".join(events), passed):
         return  # between equals it may be passed on as it came
     heard = EARS[client](said) if status == 200 else None
-    assert status >= 500 or (heard is not None and heard.error and not heard.ended), (status, said[:300])
+    whole = heard is not None and heard.ended and heard.text == "fine"
+    assert status >= 500 or whole or (heard is not None and heard.error and not heard.ended), (status, said[:300])
 
 
 def question_of(client: str, upstream: str, *, stream: bool = True) -> bytes:

@@ -21,7 +21,13 @@ SOURCE = Path(registry.__file__).parent
 PATHS = {
     "anthropic": {"/v1", "/v1/messages", "/v1/messages/count_tokens", "/v1/models"},
     "openai": {"/chat/completions", "/models", "/v1"},
-    "responses": {"/responses", "/responses/input_tokens", "/models", "/v1"},
+    "responses": {
+        "/responses",
+        "/responses/input_tokens",
+        r"/responses/([A-Za-z0-9_-]{1,512})(?:/(cancel|input_items))?\Z",
+        "/models",
+        "/v1",
+    },
     "gemini": {
         r"/v\d+(?:alpha|beta)?\d*",
         "/v1",

@@ -66,9 +66,7 @@ def _output_parts(value: Json, at: str) -> Iterator[Part]:
         for index, item in enumerate(value):
             yield from _output_parts(item, f"{at}[{index}]")
     elif isinstance(value, dict) and isinstance(kind := value.get("type"), str):
-        part = _output_part(value, kind, at)
-        if not isinstance(part, Text) or part.text or part.extra or part.citations:
-            yield part
+        yield _output_part(value, kind, at)
     elif value is not None and value != "":
         yield _as_part(loose_part(FAMILY, value, Where(at)))
 
