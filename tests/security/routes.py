@@ -43,6 +43,13 @@ DATA: list[tuple[str, str, dict[str, Any] | None]] = [
     ("GET", "/v1beta/models/m", None),
     ("GET", "/ListAvailableModels", None),
 ]
+# Requests about a response that an upstream holds: answered for the key that made it, a 404 for all others.
+STORED = [
+    ("GET", "/v1/responses/resp_1"),
+    ("DELETE", "/v1/responses/resp_1"),
+    ("POST", "/v1/responses/resp_1/cancel"),
+    ("GET", "/v1/responses/resp_1/input_items"),
+]
 # The admin plane: its own Unix socket, or a loopback port where nothing can be changed.
 ADMIN = {
     ("GET", "/status"),

@@ -13,7 +13,7 @@ import dragoman.dialects as registry
 from dragoman.gateway import admin
 from tests.gateway.house import House
 from tests.security.parrot import Parrot
-from tests.security.routes import ABSENT, ADMIN, DATA, METHODS, OPEN
+from tests.security.routes import ABSENT, ADMIN, DATA, METHODS, OPEN, STORED
 from tests.security.test_network import _Asked
 
 SOURCE = Path(registry.__file__).parent
@@ -80,6 +80,16 @@ def test_route_inventory_what_is_written_down_is_answered_with_the_key_and_only_
 ) -> None:
     assert home.ask(path, body, method=method)[0] == 200
     assert home.ask(path, body, method=method, key=None)[0] in (401, 403)
+
+
+@pytest.mark.parametrize(("method", "path"), STORED)
+def test_route_inventory_responses_of_others_are_not_found_and_need_the_key(
+    home: House, bird: Parrot, method: str, path: str
+) -> None:
+    before = len(bird.requests)
+    assert home.ask(path, method=method)[0] == 404
+    assert home.ask(path, method=method, key=None)[0] in (401, 403)
+    assert len(bird.requests) == before
 
 
 def test_route_inventory_nothing_else_is(home: House, bird: Parrot) -> None:
