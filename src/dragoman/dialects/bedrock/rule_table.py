@@ -39,7 +39,6 @@ RULES = Rulebook(
         "tool_result.count": ("observed", "error", "there are no more results than calls in the turn before"),
         "tool_result.orphan": ("observed", "error", "a result answers a call of the turn before"),
         "tool_result.apart": ("observed", "error", "some models take no other content beside results"),
-        "tool_result.status": ("inferred", "advice", "status is for Claude; other vendors may not know it"),
         "reasoning.refused": ("observed", "error", "DeepSeek takes no reasoning back"),
         "reasoning.unsigned": ("observed", "error", "Claude takes reasoning back with its signature only"),
         "reasoning.signed": ("inferred", "advice", "other vendors take reasoning back without a signature"),
