@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 import dragoman.dialects as registry
+from dragoman import translate_request
 from dragoman.model.blocks import Media, Opaque, Where
+from dragoman.model.media_forms import read_any_media, read_tool_media
 from dragoman.model.notes import Note
-from dragoman.model.parts import Said, loose_media, said, served
+from dragoman.model.parts import PartText, part_text, server_tool_text
 from dragoman.translate import plan
 from dragoman.wire import jsonio
 
@@ -50,18 +52,18 @@ LONG = "QUJD" * 200
     ],
 )
 def test_l1_what_a_part_says(part: Any, text: str) -> None:
-    assert said(part).text == text
+    assert part_text(part).text == text
 
 
 def test_data_that_is_no_text_is_left_out_and_named() -> None:
-    words = said({"type": "x", "content": ["a"], "y": [{"z": LONG}]})
-    assert words == Said('a\n{"y":[{"z":"[800 characters of base64 left out]"}]}', left_out=("y[0].z",))
-    assert said(LONG).text == LONG
+    words = part_text({"type": "x", "content": ["a"], "y": [{"z": LONG}]})
+    assert words == PartText('a\n{"y":[{"z":"[800 characters of base64 left out]"}]}', left_out=("y[0].z",))
+    assert part_text(LONG).text == LONG
 
 
 def test_labels_are_named() -> None:
-    words = said({"type": "tool_result", "tool_use_id": "t", "content": {"mimeType": "text/plain", "text": "a"}})
-    assert words == Said("a", labels=("mimeType", "tool_use_id"))
+    words = part_text({"type": "tool_result", "tool_use_id": "t", "content": {"mimeType": "text/plain", "text": "a"}})
+    assert words == PartText("a", labels=("mimeType", "tool_use_id"))
 
 
 @pytest.mark.parametrize("depth", [10, 900])
@@ -69,7 +71,7 @@ def test_depth_is_no_hindrance(depth: int) -> None:
     value: Any = "deep"
     for _ in range(depth):
         value = [value]
-    assert said({"type": "x", "content": value}).text == "deep"
+    assert part_text({"type": "x", "content": value}).text == "deep"
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_depth_is_no_hindrance(depth: int) -> None:
     ],
 )
 def test_media_in_the_form_of_another_protocol(part: Body, kind: str | None, how: str) -> None:
-    media = loose_media("openai", part, Where())
+    media = read_tool_media("openai", part, Where())
     assert (media.kind, media.how) == (kind, how) if isinstance(media, Media) else kind is None
 
 
@@ -164,7 +166,7 @@ FOUND = {"type": "web_search_result", "url": "https://found", "title": "Title", 
     ],
 )
 def test_l34_the_words_for_what_a_provider_ran(kind: str, data: Any, words: str | None) -> None:
-    found = served(Opaque("x", data, kind))
+    found = server_tool_text(Opaque("x", data, kind))
     assert (found.text if found else None) == words
 
 
@@ -245,3 +247,108 @@ def test_l34_history_keeps_what_a_provider_found_with_its_sources(source: str, b
     assert ("SECRET" in sent) == (source == target == "anthropic")
     as_text = [note for note in notes if note.rule == "foreign.as_text"]
     assert bool(as_text) == (source != target)
+
+
+# --- L1: media in a tool result, in any form and however deep
+
+PICTURE = "iVBORw0KGgo" + "QUJD" * 200 + "A"
+FILE = "JVBERi0x" + "QUJD" * 200
+
+
+@pytest.mark.parametrize(
+    ("part", "kind", "mime"),
+    [
+        ({"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PICTURE}"}}, "image", "image/png"),
+        ({"type": "image_url", "image_url": f"data:image/png;base64,{PICTURE}"}, "image", "image/png"),
+        ({"type": "input_image", "image_url": f"data:image/png;base64,{PICTURE}"}, "image", "image/png"),
+        ({"type": "input_image", "image_url": "https://x/y.png"}, "image", ""),
+        ({"type": "input_file", "file_data": f"data:application/pdf;base64,{FILE}"}, "document", "application/pdf"),
+        ({"type": "file", "file": {"file_data": f"data:application/pdf;base64,{FILE}"}}, "document", "application/pdf"),
+        ({"type": "input_audio", "input_audio": {"data": FILE, "format": "wav"}}, "audio", "audio/wav"),
+        ({"inlineData": {"mimeType": "image/png", "data": PICTURE}}, "image", "image/png"),
+        ({"inline_data": {"mime_type": "image/png", "data": PICTURE}}, "image", "image/png"),
+        ({"image": {"format": "png", "source": {"bytes": PICTURE}}}, "image", "image/png"),
+        ({"document": {"format": "pdf", "name": "n", "source": {"bytes": FILE}}}, "document", "application/pdf"),
+        ({"type": "media", "data": PICTURE, "mediaType": "image/png"}, "image", "image/png"),
+        ({"type": "file-data", "data": FILE, "mediaType": "application/pdf"}, "document", "application/pdf"),
+        ({"type": "image", "base64": PICTURE, "mime_type": "image/png"}, "image", "image/png"),
+        ({"type": "image", "source_type": "base64", "data": PICTURE, "mime_type": "image/png"}, "image", "image/png"),
+    ],
+)
+def test_l1_media_of_every_form_is_read(part: Body, kind: str, mime: str) -> None:
+    media = read_any_media("x", part, Where())
+    assert media is not None and (media.kind, media.mime) == (kind, mime)
+    nested = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "a"}, part]}
+    words = part_text(nested)
+    assert (words.text, words.left_out) == ("a", ())
+    assert [(each.kind, each.at.path) for each in words.media] == [(kind, "content[1]")]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "MARK"}},
+        {"type": "image_url", "image_url": 7},
+        {"type": "file", "file": {"file_id": "f"}},
+        {"inlineData": {"mimeType": "image/png", "data": "?"}},
+        {"image": {"format": "png", "source": {"bytes": "?"}}},
+        {"document": {"format": "x", "source": {"bytes": FILE}}},
+        {"type": "media", "data": PICTURE},
+        {"type": "image", "url": "https://x/y.png"},
+        {},
+    ],
+)
+def test_what_is_no_media_of_any_form_is_not_read(part: Body) -> None:
+    assert read_any_media("x", part, Where()) is None
+
+
+def asked(source: str, part: Any) -> Body:
+    if source == "openai":
+        call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+        return {
+            "model": "m",
+            "messages": [
+                {"role": "user", "content": "go"},
+                {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": "c1", "content": [part]},
+            ],
+        }
+    return {
+        "model": "m",
+        "max_tokens": 9,
+        "messages": [
+            {"role": "user", "content": "go"},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "f", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": [part]}]},
+        ],
+    }
+
+
+@pytest.mark.parametrize("source", ["anthropic", "openai"])
+@pytest.mark.parametrize("target", ["anthropic", "openai", "responses", "bedrock", "gemini", "kiro"])
+def test_l1_an_image_in_a_nested_result_reaches_the_target(source: str, target: str) -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PICTURE}}
+    inner = {"type": "tool_result", "tool_use_id": "c2", "content": [{"type": "text", "text": "MARK"}, image]}
+    made = translate_request(asked(source, inner), source=source, target=target, model="m")
+    sent = made.raw.decode()
+    assert sent.count(PICTURE) == 1 and "MARK" in sent
+    assert not [note for note in made.notes if note.action == "dropped" and note.rule != "kiro.max_tokens"]
+
+
+@pytest.mark.parametrize("target", ["anthropic", "openai", "responses", "bedrock", "gemini", "kiro"])
+def test_l1_the_name_of_an_image_is_kept_as_text(target: str) -> None:
+    resource = {"uri": "file:///MARK.png", "mimeType": "image/png", "blob": PICTURE}
+    made = translate_request(
+        asked("anthropic", {"type": "resource", "resource": resource}), source="anthropic", target=target
+    )
+    sent = made.raw.decode()
+    assert sent.count(PICTURE) == 1 and "MARK" in sent
+    assert "media.name" in [note.rule for note in made.notes]
+
+
+def test_l1_citations_of_a_text_in_a_result_are_not_lost_without_a_note() -> None:
+    part = {"type": "text", "text": "a", "citations": [{"cited_text": "MARK"}]}
+    made = translate_request(asked("openai", part), source="openai", target="responses")
+    assert "messages[2].content[0].citations" in [note.at for note in made.notes if note.action == "dropped"]
+    assert part_text({"type": "x", "content": "a", "citations": {"enabled": True}}).text == "a"
+    assert "MARK" in part_text({**part, "type": "x"}).text

@@ -8,7 +8,7 @@ a tool gave must not end the loop that called it.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -41,7 +41,7 @@ from dragoman.model.events import (
 from dragoman.model.filter import MakeBack
 from dragoman.model.naming import OUTER
 from dragoman.model.notes import Action, Notes
-from dragoman.model.parts import UNREADABLE, as_text, left_out_line, said, served
+from dragoman.model.parts import UNREADABLE, missing_media_line, opaque_as_parts, part_text, server_tool_text
 from dragoman.wire.jsonio import Json
 
 S = TypeVar("S", bound=Struct)
@@ -155,37 +155,50 @@ class _Request:
     def _message(self, message: Message, last: bool) -> Message:
         if _is_plain(message):
             return message
-        blocks = tuple(kept for block in message.blocks if (kept := self._block(block, last, message.role)) is not None)
+        blocks = tuple([kept for block in message.blocks for kept in self._block(block, last, message.role)])
         message = self._bare(message, message.at.path)
         return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
 
-    def _block(self, block: Block, last: bool, role: Role = "user") -> Block | None:
+    def _block(self, block: Block, last: bool, role: Role) -> Iterable[Block]:
         match block:
             case Text():
-                return self._text(block)
+                return (self._text(block),)
             case Media():
-                return self._media(block, last, role)
+                return self._named(self._media(block, last, role))
             case Opaque():
-                return self._opaque(block)
+                return self._opaque(block, role)
             case Reasoning():
                 return self._reasoning(block)
             case ToolResult():
-                content = tuple([self._part(part) for part in block.content])
-                return self._bare(structs.replace(block, content=content), block.at.path)
+                content = tuple([fitted for part in block.content for fitted in self._part(part)])
+                return (self._bare(structs.replace(block, content=content), block.at.path),)
             case ToolCall():
-                return self._bare(self._unsealed(block), block.at.path)
+                return (self._bare(self._unsealed(block), block.at.path),)
 
-    def _part(self, part: Text | Media | Opaque) -> Text | Media | Opaque:
+    def _part(self, part: Text | Media | Opaque) -> Iterable[Text | Media | Opaque]:
         """A part of a tool result. Media that nobody can read is left to plain_results."""
         match part:
             case Text():
-                return self._text(part)
+                return (self._text(part),)
             case Media():
-                return self._media(part, False, "user")
+                return self._fitted([part], "user")
             case Opaque() if part.family == self._family or part.kind == UNREADABLE:
-                return part
+                return (part,)
             case Opaque():
-                return as_text(part, self._notes)
+                return self._fitted(opaque_as_parts(part, self._notes), "user")
+
+    def _fitted(self, parts: Iterable[Text | Media], role: Role) -> list[Text | Media]:
+        fitted = [self._media(part, False, role) if isinstance(part, Media) else part for part in parts]
+        return [each for part in fitted for each in self._named(part)]
+
+    def _named(self, media: Media | Text) -> list[Text | Media]:
+        """The media, and its name as a text before it where the target has no names for such media."""
+        if isinstance(media, Text) or not media.name or media.kind in self._target.named_media:
+            return [media]
+        if self._at_home and self._target.home_names:
+            return [media]
+        self._notes.changed("media.name", media.at.path, f"the name of the {media.kind} stands before it as text")
+        return [Text(media.name, at=media.at), structs.replace(media, name="")]
 
     def _text(self, text: Text) -> Text:
         if text.citations:
@@ -203,19 +216,19 @@ class _Request:
         self._notes.dropped("foreign.seal", node.at.path, f"a {seal.kind} of {seal.family} means nothing to the target")  # type: ignore[attr-defined]
         return structs.replace(node, seal=None)
 
-    def _opaque(self, block: Opaque) -> Opaque | Text | None:
+    def _opaque(self, block: Opaque, role: Role) -> Iterable[Block]:
         if block.family == self._family:
-            return block
+            return (block,)
         if block.echo:
-            return None
-        words = served(block) or said(block.data)
-        if words.found and words.text.strip():
-            return as_text(block, self._notes, words=words)
+            return ()
+        words = server_tool_text(block) or part_text(block.data, block.family)
+        if (words.found and words.text.strip()) or words.media:
+            return self._fitted(opaque_as_parts(block, self._notes, words=words), role)
         kind = block.kind or "a block"
         self._notes.dropped("foreign.block", block.at.path, f"{kind} of {block.family} cannot be told to the target")
-        return None
+        return ()
 
-    def _reasoning(self, block: Reasoning) -> Reasoning | None:
+    def _reasoning(self, block: Reasoning) -> Iterable[Reasoning]:
         seal, target = block.seal, self._target
         ours = block.family == self._family if seal is None else seal.family in {self._family, *target.seals}
         if not (target.reasoning and ours):
@@ -224,15 +237,15 @@ class _Request:
                 block.at.path,
                 f"reasoning of {block.family or 'unknown origin'} is not the target's own",
             )
-            return None
+            return ()
         if target.sealed_reasoning and seal is None:
             self._notes.dropped(
                 "reasoning.unsealed", block.at.path, "the target takes its reasoning back only with its signature"
             )
-            return None
+            return ()
         if seal is not None:  # accepted as its own
             block = structs.replace(block, family=self._family, seal=structs.replace(seal, family=self._family))
-        return self._bare(block, block.at.path)
+        return (self._bare(block, block.at.path),)
 
     def _media(self, block: Media, last: bool, role: Role) -> Media | Text:
         if self._takes(block, role):
@@ -255,7 +268,7 @@ class _Request:
             block.at.path,
             f"the target takes no {block.kind} given as {block.how}; a line of text stands for it",
         )
-        return Text(left_out_line(block), cache=block.cache, at=block.at)
+        return Text(missing_media_line(block), cache=block.cache, at=block.at)
 
     def _takes(self, block: Media, role: Role) -> bool:
         if role not in self._target.media_roles and not self._at_home:  # there the service itself may say so

@@ -18,7 +18,7 @@ from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
-from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE, as_text
+from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE, opaque_as_parts
 
 NO_RESULT = "(no result)"
 NO_OUTPUT = "(no output)"
@@ -184,7 +184,7 @@ class _Pairing:
                 case Opaque(kind=kind) if kind == UNREADABLE:
                     self._notes.dropped("result.unreadable_media", part.at.path, UNREADABLE_NOTE)
                 case Opaque():
-                    blocks.append(as_text(part, self._notes, "tools.orphan_result"))
+                    blocks += opaque_as_parts(part, self._notes, "tools.orphan_result")
         if not blocks:
             unreadable = any(isinstance(part, Opaque) for part in result.content)
             blocks = [Text(UNREADABLE_LINE if unreadable else NO_OUTPUT, at=result.at)]

@@ -43,6 +43,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     media: frozenset[tuple[str, str]] = frozenset()  # (kind, how)
     home_media: frozenset[tuple[str, str]] = frozenset()  # taken from clients of its own family alone
     media_roles: frozenset[str] = frozenset({"user", "assistant", "system"})  # whose turns may hold them
+    named_media: frozenset[str] = frozenset({"document"})  # kinds of media that have a name
+    home_names: bool = False  # media from clients of its own family may have a name, whatever its kind
     media_types: Mapping[str, frozenset[str]] = {}  # by kind, of what is given as base64; none: any
     reasoning: bool = False  # takes its own family's reasoning back, and shows reasoning in answers
     sealed_reasoning: bool = False  # takes reasoning back only with its seal

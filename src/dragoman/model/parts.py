@@ -1,21 +1,19 @@
 """What a content part says as text: the one answer for every filter whose target cannot carry the part (D1, D9).
 
 A part is JSON of any shape: a part of a known dialect, of MCP, of a tool's own making, or a malformed one. Every string
-in it is kept, except base64 data and sealed content, which `Said.left_out` names.
+in it is kept, except media, base64 data and sealed content, which `PartText` names.
 """
 
 from __future__ import annotations
 
-import binascii
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from dragoman.errors import DragomanError, MalformedRequest, Unrepresentable
-from dragoman.model.blocks import Extra, Media, Opaque, Text, Where
-from dragoman.model.naming import to_keep
+from dragoman.model.blocks import Media, Opaque, Text, Where
+from dragoman.model.media_forms import read_any_media, read_tool_media
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
@@ -31,47 +29,54 @@ _HEADINGS = ("title", "name", "filename", "source", "url", "uri", "description")
 _WORDS = frozenset({"text", "content"})  # an object of these alone that are empty says nothing
 _TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
 # Fields that say nothing to a model. A note names those of the second set.
-_SILENT = frozenset({"type", "cache_control", "citations"})
+_SILENT = frozenset({"type", "cache_control"})
 _LABELS = frozenset({"id", "tool_use_id", "tool_call_id", "call_id", "toolUseId", "mimeType", "media_type"})
+_CITED: dict[str, Json] = {"enabled": True}  # the `citations` of a search result or document: a setting
 _DEEPEST = 60  # levels of nesting that are followed; what lies deeper is given as JSON
 _BASE64 = re.compile(r"(?:data:[^,]{0,200};base64,)?[A-Za-z0-9+/_-]{512,}={0,2}")
 
 
-class Said(Struct, frozen=True):
-    """The text of a part.
+class PartText(Struct, frozen=True):
+    """The text of a part, and what the text does not hold.
 
     `found`: the part has a field that says it; otherwise the text is the part's JSON. `left_out`: paths of base64 and
-    sealed data that the text does not hold. `labels`: names of ids and media types that it does not hold.
+    sealed data. `labels`: names of ids and media types. `media`: images and files in the part, each with its path.
     """
 
     text: str
     found: bool = True
     left_out: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    media: tuple[Media, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the text holds all that the part does."""
+        return not (self.left_out or self.labels or self.media)
 
 
-def said(part: Json) -> Said:
-    """Return what a part says as text."""
-    reading = _Reading()
+def part_text(part: Json, family: str = "") -> PartText:
+    """Return what a part says as text. `family` is that of the client, whose fields stay with media."""
+    reading = _Reading(family)
     text = reading.text(part, "", 0)
     found = not isinstance(part, dict) or _is_text(part) or any(_has(part, name) for name in _FOLLOWED)
-    return Said(text, found, tuple(reading.left_out), tuple(dict.fromkeys(reading.labels)))
+    return PartText(text, found, tuple(reading.left_out), tuple(dict.fromkeys(reading.labels)), tuple(reading.media))
 
 
-def _said(part: Json, blame: type[DragomanError], at: Where) -> Said:
+def _part_text(part: Json, family: str, blame: type[DragomanError], at: Where) -> PartText:
     try:
-        return said(part)
+        return part_text(part, family)
     except jsonio.JsonError as error:
         raise blame(str(error), at=at.path) from None
 
 
-def beside(fields: Mapping[str, Json]) -> str:
+def other_fields_text(fields: Mapping[str, Json]) -> str:
     """Return the JSON of fields that stand beside the text of a part; nothing if they say nothing."""
     rest = {name: value for name, value in fields.items() if name not in _SILENT and _says(value)}
     return _json(rest) if rest else ""
 
 
-def joined(texts: Iterable[str]) -> str:
+def join_texts(texts: Iterable[str]) -> str:
     """Join texts with a newline, except where either side of the seam has white space already (D1)."""
     pieces: list[str] = []
     last = ""
@@ -85,15 +90,24 @@ def joined(texts: Iterable[str]) -> str:
     return "".join(pieces)
 
 
-def as_text(block: Opaque, notes: Notes, rule: str = "foreign.as_text", words: Said | None = None) -> Text:
-    """Return a block as text, with the notes that say so. `words` are what it says, if the caller knows."""
+def opaque_as_parts(
+    block: Opaque, notes: Notes, rule: str = "foreign.as_text", words: PartText | None = None
+) -> list[Text | Media]:
+    """Return a block as its text and the media in it, with the notes. `words` is its text, if the caller knows it."""
     what, at = block.kind or "a part", block.at.path
-    words = words or _said(block.data, Unrepresentable, block.at)
+    words = words or _part_text(block.data, block.family, Unrepresentable, block.at)
     without = f", without its {', '.join(words.labels)}" if words.labels else ""
     notes.changed(rule, at, f"{what} of {block.family} is given as text{without}")
     for path in words.left_out:
-        notes.dropped("part.data", f"{at}.{path}" if at else path, f"data of {what} that is no text was left out")
-    return Text(words.text, cache=block.cache, at=block.at)
+        notes.dropped("part.data", _place(at, path), f"data of {what} that is no text was left out")
+    parts: list[Text | Media] = [Text(words.text, at=block.at)] if words.text or not words.media else []
+    parts += [structs.replace(media, at=Where(_place(at, media.at.path))) for media in words.media]
+    parts[-1] = structs.replace(parts[-1], cache=block.cache)
+    return parts
+
+
+def _place(at: str, path: str) -> str:
+    return f"{at}{path}" if path.startswith("[") else f"{at}.{path}".strip(".")
 
 
 def _has(part: Mapping[str, Json], name: str) -> bool:
@@ -110,20 +124,25 @@ def _json(value: object) -> str:
 
 
 class _Reading:
-    """Reads one part and collects the paths of what its text does not hold."""
+    """Reads one part and collects what its text does not hold."""
 
-    def __init__(self) -> None:
+    def __init__(self, family: str) -> None:
+        self._family = family
+        self.media: list[Media] = []
         self.left_out: list[str] = []
         self.labels: list[str] = []
 
     def text(self, value: Json, path: str, depth: int) -> str:
         if isinstance(value, list):
-            return joined([self.text(each, f"{path}{place}", depth) for place, each in _flat(value)])
+            return join_texts([self.text(each, f"{path}{place}", depth) for place, each in _flat(value)])
         if isinstance(value, dict):
             return _json(value) if depth > _DEEPEST else self._object(value, path, depth + 1)
         return "" if value is None else value if isinstance(value, str) else _json(value)
 
     def _object(self, part: dict[str, Json], path: str, depth: int) -> str:
+        if self._is_media(part, path):
+            return ""
+        before = len(self.media)
         headings = [name for name in _HEADINGS if isinstance(part.get(name), str)]
         followed = [name for name in _FOLLOWED if _has(part, name) and name not in headings]
         if part.get("type") == "text" and isinstance(part.get("data"), str):  # the source of a document
@@ -140,8 +159,16 @@ class _Reading:
                 self.labels.append(name)
             elif name not in followed and name not in headings and name not in _SILENT and _says(value):
                 rest[name] = self.shown(value, _step(path, name), depth)
-        text = joined([*words, *([_json(rest)] if rest else [])])
-        return text if text or _is_text(part) else _json(part)
+        text = join_texts([*words, *([_json(rest)] if rest else [])])
+        return text if text or _is_text(part) or len(self.media) > before else _json(part)
+
+    def _is_media(self, part: dict[str, Json], path: str, *, data_only: bool = False) -> bool:
+        """Whether the part is media; if it is, it is collected. With `data_only` an address stays what it is: text."""
+        media = read_any_media(self._family, part, Where(path))
+        if media is None or media.how == "text" or (data_only and media.how != "base64"):  # a text document is text
+            return False
+        self.media.append(media)
+        return True
 
     def _followed(self, part: dict[str, Json], name: str, path: str, depth: int) -> str:
         value = part[name]
@@ -150,7 +177,7 @@ class _Reading:
         return self.text(value, path, depth)
 
     def shown(self, value: Json, path: str, depth: int) -> Json:
-        """Return the value with a few words in the place of base64 data."""
+        """Return the value with a few words in the place of media and base64 data."""
         if isinstance(value, str) and _BASE64.fullmatch(value):
             self.left_out.append(path)
             return f"[{len(value)} characters of base64 left out]"
@@ -159,6 +186,8 @@ class _Reading:
         if isinstance(value, list):
             return [self.shown(each, f"{path}[{index}]", depth + 1) for index, each in enumerate(value)]
         if isinstance(value, dict):
+            if self._is_media(value, path, data_only=True):
+                return f"[{self.media[-1].kind}]"
             return {name: self.shown(each, _step(path, name), depth + 1) for name, each in value.items()}
         return value
 
@@ -179,7 +208,7 @@ def _step(path: str, name: str) -> str:
 
 
 def _says(value: Json) -> bool:
-    return value not in (None, False, "", [], {})
+    return value not in (None, False, "", [], {}, _CITED)
 
 
 # --- what a provider ran itself
@@ -198,7 +227,7 @@ _BARE = frozenset({"text", "title", "url", "stdout", "stderr", "query", "message
 _UNSAID = frozenset({*_SILENT, *_LABELS, "status", "execution", "caller", "index", "language"})
 
 
-def served(block: Opaque) -> Said | None:
+def server_tool_text(block: Opaque) -> PartText | None:
     """Return the words for a tool that a provider ran itself, or for what it gave; None for any other block.
 
     The words are prose: text that looks like a call teaches a model to write calls as text.
@@ -211,15 +240,15 @@ def served(block: Opaque) -> Said | None:
     given = data.get("input")
     if kind.endswith(_RESULTS):
         tool = kind.removesuffix("_tool_result").removesuffix("_call_output").removesuffix("_output")
-        words = joined(_lines(data, "", "", left_out)) or "nothing to read"
+        words = join_texts(_lines(data, "", "", left_out)) or "nothing to read"
         failed = data.get("is_error") is True or data.get("status") == "error"
-        return Said(f"({tool} {'failed' if failed else 'gave'}: {words})", left_out=tuple(left_out))
+        return PartText(f"({tool} {'failed' if failed else 'gave'}: {words})", left_out=tuple(left_out))
     tool = name if isinstance(name, str) and name else kind.removesuffix("_call")
     if isinstance(given, dict):
-        return Said(f"({tool} was used with {_json(given)})")
+        return PartText(f"({tool} was used with {_json(given)})")
     rest = {each: value for each, value in data.items() if each != "name"}
-    words = joined(_lines(rest, "", "", left_out)) or "nothing to read"
-    return Said(f"({tool} was used with {words})", left_out=tuple(left_out))
+    words = join_texts(_lines(rest, "", "", left_out)) or "nothing to read"
+    return PartText(f"({tool} was used with {words})", left_out=tuple(left_out))
 
 
 def _unwrapped(data: Json) -> Json:
@@ -252,97 +281,34 @@ def _lines(value: Json, name: str, path: str, left_out: list[str], depth: int = 
 
 # --- parts of tool results in forms that the client's dialect does not have
 
-_KINDS: Mapping[str, Literal["image", "audio", "video"]] = {"image": "image", "audio": "audio", "video": "video"}
-_SOURCES: Mapping[str, tuple[Literal["base64", "url", "text", "file"], str]] = {
-    "base64": ("base64", "data"),
-    "url": ("url", "url"),
-    "text": ("text", "data"),
-    "file": ("file", "file_id"),
-}
 
-
-def loose_part(family: str, value: Json, at: Where, kind: str = "") -> Text | Media | Opaque:
+def read_loose_part(family: str, value: Json, at: Where, kind: str = "") -> Text | Media | Opaque:
     """Return a part of a tool result that its dialect does not know.
 
     It is media if it has the form of MCP's or Anthropic's, and whole for its own family if it says what it is (`kind`),
     or if its text would hold less than it does.
     """
     if isinstance(value, dict):
-        if (media := loose_media(family, value, at)) is not None:
+        if (media := read_tool_media(family, value, at)) is not None:
             return media
-        words = _said(value, MalformedRequest, at)
-        if kind or words.labels or words.left_out:
+        words = _part_text(value, family, MalformedRequest, at)
+        if kind or not words.is_whole:
             return Opaque(family, value, kind, at=at)
         return Text(words.text, at=at)
-    return Text(_said(value, MalformedRequest, at).text, at=at)
+    return Text(_part_text(value, family, MalformedRequest, at).text, at=at)
 
 
-def unreadable(family: str, part: Mapping[str, Json], kind: str, at: Where) -> Media | Opaque:
+def read_bad_media(family: str, part: Mapping[str, Json], kind: str, at: Where) -> Media | Opaque:
     """Return the part that stands for media which its dialect cannot read: media of another form, or words, or nothing
     that anybody can read."""
-    if (media := loose_media(family, part, at)) is not None:
+    if (media := read_any_media(family, part, at)) is not None:
         return media
     source = part.get("source")
     worded = any(_has(part, name) for name in ("text", "content")) or (isinstance(source, dict) and "content" in source)
     return Opaque(family, dict(part), kind if worded else UNREADABLE, at=at)
 
 
-def loose_media(family: str, part: Mapping[str, Json], at: Where) -> Media | None:
-    """Return the media in a part of MCP's form, or with a `source` as Anthropic has it; None if it is no such part.
-
-    Tools give their results in these forms whatever dialect the client speaks. What else the part says is kept for the
-    family.
-    """
-    match part:
-        case {"type": "image" | "audio" | "video" as kind, "data": str(data), "mimeType": str(mime), **rest}:
-            return _media(str(kind), mime, "base64", data, "", family, rest, at)
-        case {"type": "resource", "resource": {"blob": str(data), "mimeType": str(mime), **inner}, **rest}:
-            name = inner.get("uri", "")
-            return _media(mime.partition("/")[0], mime, "base64", data, str(name), family, rest, at)
-        case {"type": "image" | "document" as kind, "source": dict() as source, **rest}:
-            return _sourced(str(kind), source, family, rest, at)
-        case _:
-            return None
-
-
-def _sourced(kind: str, source: dict[str, Json], family: str, rest: dict[str, Json], at: Where) -> Media | None:
-    form = source.get("type")
-    if not isinstance(form, str) or form not in _SOURCES:
-        return None
-    how, field = _SOURCES[form]
-    usual = "text/plain" if how == "text" else ""
-    mime, data, title = source.get("media_type", usual), source.get(field), rest.pop("title", "")
-    if not (isinstance(mime, str) and isinstance(data, str) and isinstance(title, str) and data):
-        return None
-    if how == "text" and kind != "document":
-        return None
-    return _media(kind, mime, how, data, title, family, rest, at)
-
-
-def _media(
-    kind: str,
-    mime: str,
-    how: Literal["base64", "url", "text", "file"],
-    data: str,
-    name: str,
-    family: str,
-    rest: dict[str, Json],
-    at: Where,
-) -> Media | None:
-    if how == "base64" and not (mime and _is_base64(data)):
-        return None
-    extra = Extra(family, to_keep(rest)) if rest else None
-    return Media(_KINDS.get(kind, "document"), mime, how, data, name, extra=extra, at=at)
-
-
-def _is_base64(data: str) -> bool:
-    try:
-        return bool(binascii.a2b_base64(data.encode("ascii"), strict_mode=True))
-    except ValueError:
-        return False
-
-
-def left_out_line(media: Media) -> str:
+def missing_media_line(media: Media) -> str:
     """Return the line of text that stands for media which the target cannot take."""
     name = f" {media.name!r}" if media.name else ""
     address = f" ({media.data})" if media.how == "url" else ""

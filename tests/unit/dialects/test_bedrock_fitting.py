@@ -540,8 +540,8 @@ def test_media_that_is_unusual_is_settled() -> None:
     )
     asked = Conversation("m", (before, Message("assistant", (Text("y"),)), Message("user", (Text("x"),))))
     made = plan(DIALECT, DIALECT, asked)
-    assert made.sent.messages[0].blocks == (Media("image", "image/png", "base64", "aGk="),)
-    assert {"bedrock.media.name", "bedrock.media.blank"} <= {note.rule for note in made.notes}
+    assert made.sent.messages[0].blocks == (Text("name"), Media("image", "image/png", "base64", "aGk="))
+    assert {"media.name", "bedrock.media.blank"} <= {note.rule for note in made.notes}
 
 
 def test_a_mark_goes_from_a_document_that_is_no_pdf() -> None:

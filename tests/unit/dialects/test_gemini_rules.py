@@ -109,14 +109,14 @@ def test_several_texts_of_a_result_become_one_before_its_media() -> None:
     assert "result.media_lifted" in rules(older)
 
 
-def test_media_by_address_gets_a_type_and_loses_its_name() -> None:
+def test_media_by_address_gets_a_type_and_its_name_is_text() -> None:
     made = fitted(
         turn("user", Media("document", "", "url", "https://x/a.pdf", "a"), Media("image", "", "url", "https://x/a"))
     )
-    one, other = made.sent.messages[0].blocks
+    name, one, other = made.sent.messages[0].blocks
     assert isinstance(one, Media) and isinstance(other, Media)
-    assert (one.mime, one.name, other.mime) == ("application/pdf", "", "image/jpeg")
-    assert rules(made) == ["gemini.media.type", "gemini.media.name", "gemini.media.type"]
+    assert (name, one.mime, one.name, other.mime) == (Text("a"), "application/pdf", "", "image/jpeg")
+    assert rules(made) == ["media.name", "gemini.media.type", "gemini.media.type"]
 
 
 def test_a_choice_of_one_tool_is_told_as_such() -> None:

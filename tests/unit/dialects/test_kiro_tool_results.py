@@ -12,12 +12,12 @@ from dragoman.dialects.base import Call
 from dragoman.dialects.kiro import DIALECT, KiroBinding, KiroTargetBinding
 from dragoman.dialects.kiro.quirks.history import BuildHistory
 from dragoman.dialects.kiro.quirks.results import NO_OUTPUT, ReadResults
-from dragoman.model.parts import UNREADABLE_LINE
 from dragoman.dialects.kiro.turns import parse_result
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Media, Opaque, Text, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.notes import Notes
+from dragoman.model.parts import UNREADABLE_LINE
 from dragoman.simulator.kiro.rules import first_refusal
 from dragoman.simulator.kiro.verdict import Profile
 from dragoman.wire.fields import Fields

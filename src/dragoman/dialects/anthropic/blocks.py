@@ -32,8 +32,9 @@ from dragoman.model.blocks import (
     ToolResult,
     Where,
 )
+from dragoman.model.media_forms import read_tool_media
 from dragoman.model.naming import to_keep
-from dragoman.model.parts import beside, loose_media, loose_part, said, unreadable
+from dragoman.model.parts import other_fields_text, part_text, read_bad_media, read_loose_part
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -282,16 +283,16 @@ def _result_object(fields: Fields) -> Iterable[Text | Media | Opaque]:
         if isinstance(block, Opaque) or block.text or block.cache or block.extra or block.citations:
             yield block
     elif isinstance(kind, str) and kind != "text":
-        yield loose_media(FAMILY, fields.rest(), Where(at)) or opaque(fields, kind)
+        yield read_tool_media(FAMILY, fields.rest(), Where(at)) or opaque(fields, kind)
     elif text is not None or fields.peek("content") is not None:
         name = "content" if text is None else "text"
         fields.any("type")
         yield from _result_parts(fields.any(name), fields.path(name), blame)
-        if rest := beside(fields.rest()):
+        if rest := other_fields_text(fields.rest()):
             yield Text(rest, at=Where(at))
     elif kind != "text":
-        yield loose_part(FAMILY, fields.rest(), Where(at))
-    elif words := said(fields.rest()).text:
+        yield read_loose_part(FAMILY, fields.rest(), Where(at))
+    elif words := part_text(fields.rest()).text:
         yield Text(words, at=Where(at))
 
 
@@ -315,7 +316,7 @@ def _readable(fields: Fields, kind: str) -> Media | Opaque:
     try:
         return _media(fields, kind)
     except fields.blame:
-        return unreadable(FAMILY, whole, kind, Where(fields.at))
+        return read_bad_media(FAMILY, whole, kind, Where(fields.at))
 
 
 _KINDS.update(

@@ -29,7 +29,7 @@ from dragoman.dialects.bedrock.nodes import (
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Source, Text, ToolCall, ToolResult, Where
 from dragoman.model.naming import to_keep
-from dragoman.model.parts import loose_part, unreadable
+from dragoman.model.parts import read_bad_media, read_loose_part
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -238,7 +238,7 @@ def _add_parts(value: Json, at: str, blame: type[DragomanError], parts: list[Tex
     elif isinstance(value, dict):
         _add_part(Fields(value, at, blame), parts)
     elif value is not None and value != "":
-        parts.append(loose_part(FAMILY, value, Where(at)))
+        parts.append(read_loose_part(FAMILY, value, Where(at)))
 
 
 def _add_part(fields: Fields, parts: list[Text | Media | Opaque]) -> None:
@@ -267,12 +267,12 @@ def _other_part(fields: Fields) -> Text | Media | Opaque:
             try:
                 return parse_media(kind, fields.child(kind), fields.at) or Opaque(FAMILY, whole, kind, at=at)
             except fields.blame:
-                return unreadable(FAMILY, whole, kind, at)
+                return read_bad_media(FAMILY, whole, kind, at)
     kind_said = fields.peek("type")
     if kind_said == "text" and len(whole) == 1:
         return Text("", at=at)
     kind_said = kind_said if isinstance(kind_said, str) else next(iter(whole), "")
-    return loose_part(FAMILY, whole, at, kind_said)
+    return read_loose_part(FAMILY, whole, at, kind_said)
 
 
 _MEMBERS: dict[str, Callable[[Fields, str], Block]] = {

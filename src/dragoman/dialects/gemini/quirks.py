@@ -12,7 +12,7 @@ from dragoman.model.blocks import Block, Media, Seal, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Thinking
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
-from dragoman.model.parts import joined
+from dragoman.model.parts import join_texts
 
 SKIP = "skip_thought_signature_validator"
 _BUDGETS = {"minimal": 1024, "low": 1024, "medium": 8192, "high": 24576}
@@ -115,7 +115,7 @@ class SettleResults(_EachBlock):
         if len(texts) < 2 and (not texts or block.content[0] is texts[0]):
             return block
         notes.changed("gemini.result", block.at.path, "the texts of a result are one, and it comes first")
-        text = structs.replace(texts[0], text=joined(each.text for each in texts))
+        text = structs.replace(texts[0], text=join_texts(each.text for each in texts))
         return structs.replace(block, content=(text, *others))
 
 

@@ -21,7 +21,7 @@ from dragoman.dialects.gemini.pairs import Pairs
 from dragoman.errors import DragomanError
 from dragoman.model.blocks import Media, Opaque, Text, ToolCall, ToolResult, Where
 from dragoman.model.naming import to_keep
-from dragoman.model.parts import loose_part, unreadable
+from dragoman.model.parts import read_bad_media, read_loose_part
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -92,11 +92,15 @@ def _part_of(value: Json, at: str, blame: type[DragomanError]) -> Iterable[Text 
         whole = fields.rest()
         name = next((name for name in ("inlineData", "fileData") if fields.peek(name) is not None), "")
         try:
-            yield parse_media(fields, name) if name else loose_part(FAMILY, whole, Where(at), next(iter(whole), "part"))
+            yield (
+                parse_media(fields, name)
+                if name
+                else read_loose_part(FAMILY, whole, Where(at), next(iter(whole), "part"))
+            )
         except blame:
-            yield unreadable(FAMILY, whole, name, Where(at))
+            yield read_bad_media(FAMILY, whole, name, Where(at))
     elif value is not None and value != "":
-        yield loose_part(FAMILY, value, Where(at))
+        yield read_loose_part(FAMILY, value, Where(at))
 
 
 def _usual(text: str, is_error: bool) -> dict[str, Json]:

@@ -100,6 +100,7 @@ class KiroCodec(Struct, frozen=True):
             choice_modes=frozenset({"auto"}),
             result_errors=True,
             media=frozenset({("image", "base64")}) if known.images else frozenset(),
+            named_media=frozenset(),
             answer_media=False,
             reasoning=True,
             sealed_reasoning=True,

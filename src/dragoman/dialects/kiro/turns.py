@@ -15,7 +15,7 @@ from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Message
 from dragoman.model.naming import OUTER, of_what_it_came_in, to_keep
-from dragoman.model.parts import loose_part, said
+from dragoman.model.parts import part_text, read_loose_part
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -108,11 +108,11 @@ def _result_parts(value: Json, at: str, blame: type[DragomanError]) -> Iterator[
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from _result_parts(item, f"{at}[{index}]", blame)
-    elif isinstance(value, dict) and value.keys() == {"json"}:
+    elif isinstance(value, dict) and value.keys() == {"json"} and (words := part_text(value)).is_whole:
         # Its text is what every other dialect can say; at home it goes back as it came.
         kept = Extra(FAMILY, value, frozenset(value))
-        yield Text(said(value).text, extra=kept, at=Where(at))
-    elif value is not None and value != "" and (part := loose_part(FAMILY, value, Where(at))) != Text(""):
+        yield Text(words.text, extra=kept, at=Where(at))
+    elif value is not None and value != "" and (part := read_loose_part(FAMILY, value, Where(at))) != Text(""):
         yield part
 
 

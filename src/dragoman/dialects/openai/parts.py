@@ -13,7 +13,7 @@ from dragoman.dialects.openai.settings import FAMILY
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Text, ToolCall, ToolResult, Where
 from dragoman.model.naming import OUTER, WORD, of_the_node, to_keep
-from dragoman.model.parts import joined, loose_part, said, unreadable
+from dragoman.model.parts import join_texts, part_text, read_bad_media, read_loose_part
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -115,7 +115,7 @@ def _blocks(value: Json, at: str, *, in_result: bool = True) -> Iterable[Block]:
     elif isinstance(value, dict) and isinstance(value.get("type"), str):
         yield _part(value, at, in_result)
     elif value is not None:
-        yield loose_part(FAMILY, value, Where(at))
+        yield read_loose_part(FAMILY, value, Where(at))
 
 
 def flat_text(value: Json) -> str:
@@ -126,7 +126,7 @@ def flat_text(value: Json) -> str:
         case str():
             return value
         case list():
-            return joined(map(flat_text, value))
+            return join_texts(map(flat_text, value))
         case {"text": inner} if inner is not None:
             return flat_text(inner)
         case {"content": inner} if inner is not None:
@@ -143,7 +143,7 @@ def _part(part: JsonObject, at: str, in_result: bool) -> Block:
     except MalformedRequest:
         if not in_result:
             raise
-        return unreadable(FAMILY, part, kind, Where(at))
+        return read_bad_media(FAMILY, part, kind, Where(at))
     match kind:
         case "text" | "input_text" | "output_text":
             return _text(part, at)
@@ -154,7 +154,7 @@ def _part(part: JsonObject, at: str, in_result: bool) -> Block:
         case "tool_result" if not in_result:
             return parse_result(Fields(part, at))
         case _ if in_result:
-            return loose_part(FAMILY, part, Where(at), kind)
+            return read_loose_part(FAMILY, part, Where(at), kind)
         case _:
             return Opaque(FAMILY, part, kind, at=Where(at))
 
@@ -165,11 +165,14 @@ def _text(part: JsonObject, at: str) -> Text | Opaque:
     given = fields.any("text")
     if given is None:
         given = fields.any("content")
-    words = said(given)
-    if words.labels or words.left_out:
+    words = part_text(given)
+    if not words.is_whole:
         return Opaque(FAMILY, part, "text", at=Where(at))
     fields.any("type")
-    return Text(words.text, extra=extra_of(to_keep(fields.rest())), at=Where(at))
+    extra = extra_of(to_keep(fields.rest()))
+    if extra is not None and "citations" in extra.spelling:  # in a request they are content, not another spelling
+        extra = structs.replace(extra, spelling=extra.spelling - {"citations"})
+    return Text(words.text, extra=extra, at=Where(at))
 
 
 def refusal(text: str, at: str) -> Text:

@@ -23,7 +23,7 @@ from dragoman.dialects.responses.nodes import (
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Source, Text, Where
 from dragoman.model.naming import OUTER, to_keep
-from dragoman.model.parts import loose_part, unreadable
+from dragoman.model.parts import read_bad_media, read_loose_part
 from dragoman.wire.fields import Fields
 from dragoman.wire.fields import describe as describe_json
 from dragoman.wire.jsonio import Json
@@ -68,7 +68,7 @@ def _output_parts(value: Json, at: str) -> Iterator[Part]:
     elif isinstance(value, dict) and isinstance(kind := value.get("type"), str):
         yield _output_part(value, kind, at)
     elif value is not None and value != "":
-        yield _as_part(loose_part(FAMILY, value, Where(at)))
+        yield _as_part(read_loose_part(FAMILY, value, Where(at)))
 
 
 def _output_part(part: JsonObject, kind: str, at: str) -> Part:
@@ -76,10 +76,10 @@ def _output_part(part: JsonObject, kind: str, at: str) -> Part:
         if kind in _MEDIA or kind == "refusal" or (kind in _TEXTS and isinstance(part.get("text"), str)):
             return _part(part, at, {})
     except MalformedRequest:
-        return _as_part(unreadable(FAMILY, part, kind, Where(at)))
+        return _as_part(read_bad_media(FAMILY, part, kind, Where(at)))
     if kind in _TEXTS:  # what it says stands in another field, or nowhere
-        return _as_part(loose_part(FAMILY, {**part, "type": "text"}, Where(at)))
-    return _as_part(loose_part(FAMILY, part, Where(at), kind))
+        return _as_part(read_loose_part(FAMILY, {**part, "type": "text"}, Where(at)))
+    return _as_part(read_loose_part(FAMILY, part, Where(at), kind))
 
 
 def _as_part(part: Part) -> Part:

@@ -13,7 +13,7 @@ from dragoman.model.blocks import Block, Media, Opaque, Text, ToolResult
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
-from dragoman.model.parts import left_out_line
+from dragoman.model.parts import missing_media_line
 
 _ALIASES = {
     "image/jpg": "image/jpeg",
@@ -68,9 +68,6 @@ def _part(part: Text | Media | Opaque, notes: Notes) -> Text | Media | Opaque | 
 
 def _media(media: Media, last: bool, notes: Notes) -> Media | Text | None:
     media = _known_type(media, notes)
-    if media.name and media.kind != "document":
-        notes.dropped("bedrock.media.name", media.at.path, f"{media.kind} has no name here")
-        media = structs.replace(media, name="")
     if media.how == "text" and not media.data.strip():
         notes.changed("bedrock.media.blank", media.at.path, "a document without content was left out")
         return None
@@ -96,7 +93,7 @@ def _left_out(media: Media, what: str, last: bool, notes: Notes) -> Text:
     if last:
         raise Unrepresentable(f"the service takes no {what}", at=media.at.path)
     notes.dropped("media.replaced", media.at.path, f"the service takes no {what}; a line of text stands for it")
-    return Text(left_out_line(media), cache=media.cache, at=media.at)
+    return Text(missing_media_line(media), cache=media.cache, at=media.at)
 
 
 class NameDocuments:

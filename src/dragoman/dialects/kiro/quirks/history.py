@@ -10,7 +10,7 @@ from dragoman.model.blocks import Block, Media, Reasoning, Text, ToolCall, ToolR
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
-from dragoman.model.parts import joined
+from dragoman.model.parts import join_texts
 
 RESULTS_ONLY = "Tool results provided."
 IMAGE_ONLY = "(image)"
@@ -129,7 +129,7 @@ class _Building:
         """All texts as one (D1), with its middle left out where it is too long."""
         if len(texts) == 1 and len(texts[0].text) <= longest:
             return texts[0]
-        words = joined(text.text for text in texts)
+        words = join_texts(text.text for text in texts)
         if len(words) > longest:
             self._notes.dropped(
                 "kiro.text.cut", texts[0].at.path, f"{len(words)} characters; the service takes {longest}"

@@ -12,7 +12,7 @@ from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
-from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE, as_text, joined
+from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE, join_texts, opaque_as_parts
 
 REFUSED = frozenset({"web_search", "websearch"})
 
@@ -105,16 +105,16 @@ class _History:
         if name is None:
             return (result,)
         self._notes.changed("kiro.tools.history", result.at.path, f"the result of {name} became text of its turn")
-        parts = [self._text(part) for part in result.content]
-        text = joined(part.text for part in parts if isinstance(part, Text))
+        parts = [text for part in result.content for text in self._parts(part)]
+        text = join_texts(part.text for part in parts if isinstance(part, Text))
         words = f"({name} {'failed' if result.is_error else 'gave'}: {text.strip() or 'nothing'})"
         others = [part for part in parts if isinstance(part, Media)]
         return (Text(words, at=result.at), *others)
 
-    def _text(self, part: Text | Media | Opaque) -> Text | Media:
+    def _parts(self, part: Text | Media | Opaque) -> list[Text | Media]:
         if not isinstance(part, Opaque):
-            return part
+            return [part]
         if part.kind == UNREADABLE:
             self._notes.dropped("result.unreadable_media", part.at.path, UNREADABLE_NOTE)
-            return Text(UNREADABLE_LINE, at=part.at)
-        return as_text(part, self._notes, "kiro.tools.history")
+            return [Text(UNREADABLE_LINE, at=part.at)]
+        return opaque_as_parts(part, self._notes, "kiro.tools.history")

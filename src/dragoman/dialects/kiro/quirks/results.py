@@ -13,7 +13,7 @@ from dragoman.model.blocks import Block, Media, Opaque, Text, ToolResult
 from dragoman.model.conversation import Conversation, Inventory, Message
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
-from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, as_text
+from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, opaque_as_parts
 
 NO_OUTPUT = "(no output)"
 
@@ -53,7 +53,7 @@ def _result(result: ToolResult, notes: Notes) -> ToolResult:
                 notes.dropped("kiro.result.malformed", part.at.path, "a part that cannot be read was left out")
                 _log("kiro.result.malformed", part.at.path, result)
             case Opaque():
-                content.append(as_text(part, notes, "kiro.result.not_text"))
+                content += opaque_as_parts(part, notes, "kiro.result.not_text")
                 _log("kiro.result.not_text", part.at.path, result)
             case Media():
                 _log(
