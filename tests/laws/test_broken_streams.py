@@ -142,6 +142,8 @@ OPENAI_BROKEN: dict[str, Stream] = {
     "text after the finish_reason": [O_ROLE, O_TEXT, _o({}, "stop"), O_TEXT, O_DONE],
     "a call after the finish_reason": [O_ROLE, O_TEXT, _o({}, "stop"), _o_call(), O_DONE],
     "an error": [O_ROLE, O_TEXT, ("", {"error": {"message": "no"}})],
+    "an error event of another shape": [O_ROLE, O_TEXT, ("error", {"message": "no"}), O_DONE],
+    "an error event in plain words": [O_ROLE, O_TEXT, ("error", b"no"), O_DONE],
 }
 OPENAI_HARMLESS: dict[str, Stream] = {
     "as it should be": [O_ROLE, O_TEXT, _o_call(), *O_END],
@@ -271,7 +273,8 @@ BEDROCK_BROKEN: dict[str, Stream] = {
     "a call without a name": [B_START, *_b_call(0, "tooluse_1", ""), *B_END],
     "a call without an id": [B_START, *_b_call(0, ""), *B_END],
     "text in a call": [B_START, *_b_call(0)[:1], _b_text()[0], *_b_call(0)[1:], *B_END],
-}
+    "a call that the service dropped": [B_START, *_b_text(), ("messageStop", {"stopReason": "malformed_tool_use"}), B_USAGE],
+}  # fmt: skip
 BEDROCK_HARMLESS: dict[str, Stream] = {
     "as it should be": [B_START, *_b_text(), *_b_call(), *B_END],
     "no metadata": [B_START, *_b_text(), *_b_call(), B_STOP],
@@ -296,6 +299,9 @@ GEMINI_BROKEN: dict[str, Stream] = {
     "no finishReason": [G_TEXT, G_CALL],
     "a call after the finishReason": [G_TEXT, G_END, G_CALL],
     "a call without a name": [G_TEXT, _g({"functionCall": {"args": {}}}), G_END],
+    "a call that the service dropped": [G_TEXT, _g(stop="MALFORMED_FUNCTION_CALL", finishMessage="print(read(")],
+    "the second call dropped": [G_TEXT, G_CALL, _g({"text": ""}, stop="MALFORMED_FUNCTION_CALL")],
+    "a call of no tool dropped": [G_TEXT, _g({"text": ""}, stop="UNEXPECTED_TOOL_CALL")],
 }
 GEMINI_HARMLESS: dict[str, Stream] = {
     "as it should be": [G_TEXT, G_CALL, G_END],
@@ -316,6 +322,7 @@ KIRO_BROKEN: dict[str, Stream] = {
     "nothing": [],
     "a call without a name": [K_TEXT, *_k_call("tooluse_1", ""), K_END],
     "a piece of no call": [K_TEXT, ("toolUseEvent", {"input": "{}"}), K_END],
+    "a call that the service dropped": [K_TEXT, ("metadataEvent", {"stopReason": "MALFORMED_TOOL_USE"}), K_END],
 }
 KIRO_HARMLESS: dict[str, Stream] = {
     "as it should be": [K_TEXT, *_k_call(), K_END],
@@ -382,6 +389,8 @@ def test_l20_a_broken_stream_ends_with_the_clients_error(dialect: str, stream: S
             out, answer = said(made, data, bytewise=bytewise, passing=passing)
             assert answer.fault is not None, (made.client.name, passing, out)
             assert not ends_well(made.client, out), (made.client.name, passing, out)
+            if made.client.name == "openai":  # its SDKs look for this field alone, and take `[DONE]` for a good end
+                assert b'"error":' in out, (passing, out)
 
 
 @pytest.mark.parametrize(("dialect", "stream"), [*rows(HARMLESS)])

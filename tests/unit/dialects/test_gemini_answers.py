@@ -73,8 +73,8 @@ def test_a_reply_has_thoughts_texts_and_signed_calls() -> None:
         ("OTHER", Why.END),
         ("NO_IMAGE", Why.END),
         ("UNHEARD_OF", Why.END),
-        ("MALFORMED_FUNCTION_CALL", Why.END),
-        ("UNEXPECTED_TOOL_CALL", Why.END),
+        ("MALFORMED_RESPONSE", Why.END),
+        ("TOO_MANY_TOOL_CALLS", Why.END),
     ],
 )
 def test_every_reason_to_stop_is_read_and_comes_back_at_home(reason: str, why: Why) -> None:
@@ -93,6 +93,14 @@ def test_an_answer_that_could_not_be_read_and_says_nothing_is_a_failure(reason: 
     with pytest.raises(UpstreamFault, match="Malformed function call"):
         parsed(whole(broken))
     assert isinstance(events_of(sse({"candidates": [broken]}))[-1], Failed)
+
+
+@pytest.mark.parametrize("reason", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"])
+def test_l20_an_answer_that_lost_a_call_is_a_failure_whatever_it_says(reason: str) -> None:
+    body = whole(candidate({"text": "x"}, reason=reason))
+    with pytest.raises(UpstreamFault, match=reason):
+        parsed(body)
+    assert isinstance(events_of(sse(json.loads(body)))[-1], Failed)
 
 
 def test_a_blocked_prompt_is_a_refusal_and_comes_back_at_home() -> None:

@@ -14,7 +14,7 @@ from dragoman.dialects.gemini.reply import (
     UNSPECIFIED,
     Candidate,
     candidates,
-    malformed,
+    demand_readable,
     open_response,
     parse_block_reason,
     parse_parts,
@@ -146,9 +146,7 @@ class GeminiDecoder:
             if rest:
                 events.append(OpaqueEvent(FAMILY, "candidate", {"index": choice.index, "fields": rest}))
             return
-        fault = malformed(candidate)
-        if fault is not None and not choice.said:
-            raise UpstreamFault(fault.message, fault=fault)
+        demand_readable(candidate, said=choice.said)
         if choice.key >= 0 and not choice.thinks:
             events += [Cited(choice.key, source) for source in choice.sources]
         self._close(choice, events)
