@@ -22,7 +22,7 @@ from dragoman.gateway.passing import Passing
 from dragoman.gateway.streaming import _passes
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Text, ToolCall
-from dragoman.model.conversation import Conversation, Message, ToolSpec
+from dragoman.model.conversation import Conversation, Message, ToolSpec, Why
 from dragoman.model.events import Failed, Finished
 from dragoman.translate import Plan, Settings, plan
 from dragoman.wire.eventstream import encode_event
@@ -295,18 +295,26 @@ def _g(*parts: dict[str, Any], stop: str | None = None, **fields: Any) -> Event:
 
 G_TEXT, G_CALL = _g({"text": "Hello"}), _g({"functionCall": {"name": "read", "args": {"path": "a"}}})
 G_END = _g({"text": ""}, stop="STOP", usageMetadata={"promptTokenCount": 1, "candidatesTokenCount": 2})
+G_PIECES = [
+    _g({"functionCall": {"name": "read", "willContinue": True}}),
+    _g({"functionCall": {"partialArgs": [{"jsonPath": "$.path", "stringValue": "", "willContinue": True}], "willContinue": True}}),
+    _g({"functionCall": {"partialArgs": [{"jsonPath": "$.path", "stringValue": "a"}], "willContinue": True}}),
+    _g({"functionCall": {}}),
+]  # fmt: skip
 GEMINI_BROKEN: dict[str, Stream] = {
     "no finishReason": [G_TEXT, G_CALL],
     "a call after the finishReason": [G_TEXT, G_END, G_CALL],
     "a call without a name": [G_TEXT, _g({"functionCall": {"args": {}}}), G_END],
     "a call that the service dropped": [G_TEXT, _g(stop="MALFORMED_FUNCTION_CALL", finishMessage="print(read(")],
     "the second call dropped": [G_TEXT, G_CALL, _g({"text": ""}, stop="MALFORMED_FUNCTION_CALL")],
+    "a call in pieces left open": [G_TEXT, *G_PIECES[:2], G_END],
     "a call of no tool dropped": [G_TEXT, _g({"text": ""}, stop="UNEXPECTED_TOOL_CALL")],
 }
 GEMINI_HARMLESS: dict[str, Stream] = {
     "as it should be": [G_TEXT, G_CALL, G_END],
     "odd figures": [G_TEXT, G_CALL, _g({"text": ""}, stop="STOP", usageMetadata={"promptTokenCount": "1"})],
     "figures after the end": [G_TEXT, G_CALL, G_END, _g(usageMetadata={"promptTokenCount": 1})],
+    "arguments in pieces": [G_TEXT, *G_PIECES, G_END],
 }
 
 
@@ -419,6 +427,27 @@ def test_l20_calls_that_share_an_index_are_not_passed_on_as_they_came() -> None:
     frames = [json.loads(line[6:]) for line in out.splitlines() if line.startswith(b"data: {")]
     calls = [call for frame in frames for choice in frame["choices"] for call in choice["delta"].get("tool_calls", ())]
     assert [(call["index"], call["id"]) for call in calls if "id" in call] == [(0, "call_1"), (1, "call_2")]
+
+
+def test_a_gemini_call_in_pieces_that_a_limit_cut_is_not_complete() -> None:
+    """D7: an open call is closed uncompleted where the answer stopped at a limit."""
+    stream = [G_TEXT, *G_PIECES[:2], _g({"text": ""}, stop="MAX_TOKENS")]
+    data = b"".join(FRAMING["gemini"](*event) for event in stream)
+    for made, passing in ways("gemini"):
+        out, answer = said(made, data, passing=passing)
+        reply = fold(laws.read_back(made.client, out))
+        assert answer.fault is None and reply.choices[0].stop.why is Why.LENGTH, made.client.name
+
+
+def test_the_error_field_of_old_llama_cpp_servers_is_the_error() -> None:
+    """L20: they write `error:` where others write `data:`; by the specification of SSE it is nothing."""
+    data = b"".join(FRAMING["openai"](*event) for event in (O_ROLE, O_TEXT))
+    data += b'error: {"code":400,"message":"too long","type":"exceed_context_size_error"}\n\n'
+    for made, passing in ways("openai"):
+        for bytewise in (False, True):
+            out, answer = said(made, data, bytewise=bytewise, passing=passing)
+            assert answer.fault is not None and answer.fault.kind == "context_full", (made.client.name, passing)
+            assert b"too long" in out and not ends_well(made.client, out)
 
 
 # --- one frame that cannot be read (L21)

@@ -414,3 +414,31 @@ def test_the_prompt_of_server_tools_is_input_everywhere_and_no_loss() -> None:
     assert notes == []
     again, _ = answer_whole(plan(DIALECT, DIALECT, NOBODY), whole(candidate({"text": "ok"}), usageMetadata=counts))
     assert json.loads(again)["usageMetadata"] == counts
+
+
+def test_arguments_in_pieces_make_one_whole_call() -> None:
+    """Vertex AI streams arguments by JSON paths; a string goes on where the last piece of it ended."""
+
+    def piece(*partial: dict[str, Any], **call: Any) -> dict[str, Any]:
+        own = {"partialArgs": [*partial], **call} if partial else call
+        return {"candidates": [candidate({"functionCall": own}, reason="")]}
+
+    frames = sse(
+        piece(name="read", id="c1", willContinue=True),
+        piece({"jsonPath": "$.path", "stringValue": "a", "willContinue": True}, willContinue=True),
+        piece(
+            {"jsonPath": "$.path", "stringValue": "b"}, {"jsonPath": "$.q[1].r", "numberValue": 3}, willContinue=True
+        ),
+        piece({"jsonPath": "$['x y']", "boolValue": True}, {"jsonPath": "$.n", "nullValue": "NULL_VALUE"}),
+        {"candidates": [candidate({"text": ""}, reason="STOP")]},
+    )
+    (call,) = fold(events_of(frames)).choices[0].blocks
+    assert isinstance(call, ToolCall) and (call.id, call.name) == ("c1", "read")
+    assert json.loads(call.arguments) == {"path": "ab", "q": [None, {"r": 3}], "x y": True, "n": None}
+
+
+@pytest.mark.parametrize("path", ["", "path", "$", "$.a..b", "$.p.q", "$[0]", "$.l.x", "$.l[99999]", None, 5])
+def test_a_piece_of_arguments_with_no_place_is_a_violation(path: Any) -> None:
+    values = [{"jsonPath": "$.p", "numberValue": 1}, {"jsonPath": "$.l[0]", "numberValue": 1}, {"jsonPath": path}]
+    call = {"name": "read", "partialArgs": values}
+    assert isinstance(events_of(sse({"candidates": [candidate({"functionCall": call})]}))[-1], Failed)
