@@ -15,7 +15,7 @@ from dragoman.errors import UpstreamFault, UpstreamViolation
 from dragoman.gateway.passing import Passing
 from dragoman.model.assemble import fold
 from dragoman.model.conversation import Conversation, Reply
-from dragoman.model.events import Event, Failed
+from dragoman.model.events import BlockKeys, Event, Failed
 from dragoman.model.grammar import check
 from dragoman.translate import plan
 from dragoman.wire.http import HttpResponse
@@ -122,12 +122,13 @@ def test_an_answer_is_read_as_expected(exchange: Exchange) -> None:
         made = plan(UPSTREAM, UPSTREAM, asked, settings=exchange.settings)
         events: list[Event] = []
         assert exchange.stream is not None
-        reader = Reader(UPSTREAM.binding.frames(), UPSTREAM.codec.decoder(made.sent, WORLD))
+        keys = BlockKeys()
+        reader = Reader(UPSTREAM.binding.frames(), UPSTREAM.codec.decoder(made.sent, WORLD, keys))
         for piece in pieces(exchange.stream, seed):
             events += [event for step in reader.feed(piece) for event in step.events]
         events += [event for step in reader.close() for event in step.events]
         check(events)
-        found = outcome(fold(WaysBack(made).feed(tuple(events))))
+        found = outcome(fold(WaysBack(made, keys).feed(tuple(events))))
         ids = [
             one[0] if other[0] == "*" else other[0] for one, other in zip(found["calls"], right["calls"], strict=True)
         ]

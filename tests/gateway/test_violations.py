@@ -104,6 +104,20 @@ def test_l22_a_whole_answer_that_cannot_be_read_is_not_bought_again(body: bytes,
     assert (status, len(asked)) == (502, 1)
 
 
+@pytest.mark.parametrize("name", [" ", ""])
+def test_l18_a_whole_answer_with_a_blank_name_does_not_pass_in_the_same_dialect(name: str, tmp_path: Path) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": name, "arguments": "{}"}}
+    choice = {"index": 0, "message": {"role": "assistant", "tool_calls": [call]}, "finish_reason": "tool_calls"}
+    body = json.dumps({"id": "c", "object": "chat.completion", "model": "m", "choices": [choice]}).encode()
+    with (
+        answering(200, "application/json", body) as (url, asked),
+        house(upstream("one", "openai", url), tmp_path) as home,
+    ):
+        status, _, answer = home.ask("/v1/chat/completions", chat())
+    assert (status, len(asked)) == (502, 1)
+    assert b"function.name" in answer
+
+
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("client", ["anthropic", "openai"])
 @pytest.mark.parametrize("status", [301, 302, 307, 308])

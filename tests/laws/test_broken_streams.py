@@ -22,7 +22,7 @@ from dragoman.gateway.passing import Passing
 from dragoman.gateway.streaming import _passes
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Text, ToolCall
-from dragoman.model.conversation import Conversation, Message, ToolSpec
+from dragoman.model.conversation import Conversation, Message, ToolSpec, Why
 from dragoman.model.events import Failed, Finished
 from dragoman.translate import Plan, Settings, plan
 from dragoman.wire.eventstream import encode_event
@@ -142,6 +142,8 @@ OPENAI_BROKEN: dict[str, Stream] = {
     "text after the finish_reason": [O_ROLE, O_TEXT, _o({}, "stop"), O_TEXT, O_DONE],
     "a call after the finish_reason": [O_ROLE, O_TEXT, _o({}, "stop"), _o_call(), O_DONE],
     "an error": [O_ROLE, O_TEXT, ("", {"error": {"message": "no"}})],
+    "an error event of another shape": [O_ROLE, O_TEXT, ("error", {"message": "no"}), O_DONE],
+    "an error event in plain words": [O_ROLE, O_TEXT, ("error", b"no"), O_DONE],
 }
 OPENAI_HARMLESS: dict[str, Stream] = {
     "as it should be": [O_ROLE, O_TEXT, _o_call(), *O_END],
@@ -273,7 +275,8 @@ BEDROCK_BROKEN: dict[str, Stream] = {
     "a call without a name": [B_START, *_b_call(0, "tooluse_1", ""), *B_END],
     "a call without an id": [B_START, *_b_call(0, ""), *B_END],
     "text in a call": [B_START, *_b_call(0)[:1], _b_text()[0], *_b_call(0)[1:], *B_END],
-}
+    "a call that the service dropped": [B_START, *_b_text(), ("messageStop", {"stopReason": "malformed_tool_use"}), B_USAGE],
+}  # fmt: skip
 BEDROCK_HARMLESS: dict[str, Stream] = {
     "as it should be": [B_START, *_b_text(), *_b_call(), *B_END],
     "no metadata": [B_START, *_b_text(), *_b_call(), B_STOP],
@@ -294,15 +297,26 @@ def _g(*parts: dict[str, Any], stop: str | None = None, **fields: Any) -> Event:
 
 G_TEXT, G_CALL = _g({"text": "Hello"}), _g({"functionCall": {"name": "read", "args": {"path": "a"}}})
 G_END = _g({"text": ""}, stop="STOP", usageMetadata={"promptTokenCount": 1, "candidatesTokenCount": 2})
+G_PIECES = [
+    _g({"functionCall": {"name": "read", "willContinue": True}}),
+    _g({"functionCall": {"partialArgs": [{"jsonPath": "$.path", "stringValue": "", "willContinue": True}], "willContinue": True}}),
+    _g({"functionCall": {"partialArgs": [{"jsonPath": "$.path", "stringValue": "a"}], "willContinue": True}}),
+    _g({"functionCall": {}}),
+]  # fmt: skip
 GEMINI_BROKEN: dict[str, Stream] = {
     "no finishReason": [G_TEXT, G_CALL],
     "a call after the finishReason": [G_TEXT, G_END, G_CALL],
     "a call without a name": [G_TEXT, _g({"functionCall": {"args": {}}}), G_END],
+    "a call that the service dropped": [G_TEXT, _g(stop="MALFORMED_FUNCTION_CALL", finishMessage="print(read(")],
+    "the second call dropped": [G_TEXT, G_CALL, _g({"text": ""}, stop="MALFORMED_FUNCTION_CALL")],
+    "a call in pieces left open": [G_TEXT, *G_PIECES[:2], G_END],
+    "a call of no tool dropped": [G_TEXT, _g({"text": ""}, stop="UNEXPECTED_TOOL_CALL")],
 }
 GEMINI_HARMLESS: dict[str, Stream] = {
     "as it should be": [G_TEXT, G_CALL, G_END],
     "odd figures": [G_TEXT, G_CALL, _g({"text": ""}, stop="STOP", usageMetadata={"promptTokenCount": "1"})],
     "figures after the end": [G_TEXT, G_CALL, G_END, _g(usageMetadata={"promptTokenCount": 1})],
+    "arguments in pieces": [G_TEXT, *G_PIECES, G_END],
 }
 
 
@@ -318,6 +332,7 @@ KIRO_BROKEN: dict[str, Stream] = {
     "nothing": [],
     "a call without a name": [K_TEXT, *_k_call("tooluse_1", ""), K_END],
     "a piece of no call": [K_TEXT, ("toolUseEvent", {"input": "{}"}), K_END],
+    "a call that the service dropped": [K_TEXT, ("metadataEvent", {"stopReason": "MALFORMED_TOOL_USE"}), K_END],
 }
 KIRO_HARMLESS: dict[str, Stream] = {
     "as it should be": [K_TEXT, *_k_call(), K_END],
@@ -384,6 +399,8 @@ def test_l20_a_broken_stream_ends_with_the_clients_error(dialect: str, stream: S
             out, answer = said(made, data, bytewise=bytewise, passing=passing)
             assert answer.fault is not None, (made.client.name, passing, out)
             assert not ends_well(made.client, out), (made.client.name, passing, out)
+            if made.client.name == "openai":  # its SDKs look for this field alone, and take `[DONE]` for a good end
+                assert b'"error":' in out, (passing, out)
 
 
 @pytest.mark.parametrize(("dialect", "stream"), [*rows(HARMLESS)])
@@ -412,6 +429,27 @@ def test_l20_calls_that_share_an_index_are_not_passed_on_as_they_came() -> None:
     frames = [json.loads(line[6:]) for line in out.splitlines() if line.startswith(b"data: {")]
     calls = [call for frame in frames for choice in frame["choices"] for call in choice["delta"].get("tool_calls", ())]
     assert [(call["index"], call["id"]) for call in calls if "id" in call] == [(0, "call_1"), (1, "call_2")]
+
+
+def test_a_gemini_call_in_pieces_that_a_limit_cut_is_not_complete() -> None:
+    """D7: an open call is closed uncompleted where the answer stopped at a limit."""
+    stream = [G_TEXT, *G_PIECES[:2], _g({"text": ""}, stop="MAX_TOKENS")]
+    data = b"".join(FRAMING["gemini"](*event) for event in stream)
+    for made, passing in ways("gemini"):
+        out, answer = said(made, data, passing=passing)
+        reply = fold(laws.read_back(made.client, out))
+        assert answer.fault is None and reply.choices[0].stop.why is Why.LENGTH, made.client.name
+
+
+def test_the_error_field_of_old_llama_cpp_servers_is_the_error() -> None:
+    """L20: they write `error:` where others write `data:`; by the specification of SSE it is nothing."""
+    data = b"".join(FRAMING["openai"](*event) for event in (O_ROLE, O_TEXT))
+    data += b'error: {"code":400,"message":"too long","type":"exceed_context_size_error"}\n\n'
+    for made, passing in ways("openai"):
+        for bytewise in (False, True):
+            out, answer = said(made, data, bytewise=bytewise, passing=passing)
+            assert answer.fault is not None and answer.fault.kind == "context_full", (made.client.name, passing)
+            assert b"too long" in out and not ends_well(made.client, out)
 
 
 # --- one frame that cannot be read (L21)

@@ -22,19 +22,26 @@ KINDS: dict[str, Kind] = {
     "billing_not_active": "quota",
     "rate_limit_exceeded": "rate_limit",
     "rate_limit_error": "rate_limit",
+    "too_many_requests": "rate_limit",
+    "RateLimitReached": "rate_limit",  # Azure
+    "rate_limit_reached_error": "rate_limit",  # Moonshot
     "requests": "rate_limit",
     "tokens": "rate_limit",
     "invalid_api_key": "auth",
     "authentication_error": "auth",
+    "invalid_authentication_error": "auth",  # Moonshot
     "permission_error": "permission",
     "permission_denied": "permission",
     "model_not_found": "not_found",
     "not_found_error": "not_found",
+    "resource_not_found_error": "not_found",  # Moonshot
     "request_too_large": "too_large",
     "server_is_overloaded": "overloaded",
     "slow_down": "overloaded",
     "overloaded_error": "overloaded",
     "engine_overloaded_error": "overloaded",
+    "service_unavailable": "overloaded",
+    "service_unavailable_error": "overloaded",
     "exceeded_current_quota_error": "quota",
     "usage_not_included": "quota",
     "invalid_prompt": "invalid",

@@ -12,7 +12,6 @@ from dragoman.dialects.base import REAL_WORLD
 from dragoman.errors import (
     BadFrame,
     ClientFault,
-    DragomanError,
     Fault,
     MalformedRequest,
     TooLarge,
@@ -32,7 +31,6 @@ from dragoman.gateway.streaming import Stream
 from dragoman.model.conversation import Conversation
 from dragoman.translate import Plan
 from dragoman.upstream.client import Reply
-from dragoman.wire import jsonio
 from dragoman.wire.http import Headers, HttpResponse
 
 _JSON = ("content-type", "application/json")
@@ -155,11 +153,6 @@ class Relay:
         return None
 
 
-def _is_error(body: bytes) -> bool:
-    said = jsonio.decode(body)
-    return isinstance(said, dict) and "error" in said
-
-
 class Whole:
     """Delivers an answer in one piece: nobody sees any of it before it is there."""
 
@@ -218,7 +211,7 @@ class Whole:
     def _tap(self, made: Plan, body: bytes) -> str:
         """Read along, for the record; gives the answer's id, if it can be read.
 
-        Raises BadFrame for what nobody can read: half an answer, somebody's web page.
+        Raises UpstreamViolation for what breaks the dialect: half an answer, a web page, a call without a name.
         """
         skim = getattr(made.upstream.codec, "skim_reply", None)
         if skim is not None and (seen := skim(body)) is not None:
@@ -226,9 +219,7 @@ class Whole:
             return ""
         try:
             told = made.upstream.codec.parse_reply(body, made.sent)
-        except (DragomanError, RecursionError) as error:
-            if isinstance(error, BadFrame | UpstreamFault) or _is_error(body):
-                raise
+        except RecursionError:
             return ""
         self._record.usage = told.usage
         self._record.stop = told.choices[0].stop if told.choices else None

@@ -55,7 +55,7 @@ class SseDecoder:
     `Frame.kind` is the event name, "" where there is none (HTML would say "message"; "" re-encodes exactly).
     `Frame.data` is the data lines joined with LF, in the bytes that came, valid UTF-8 or not. `Frame.raw` is the
     block's own bytes with its blank line, without a BOM or blank lines before it. Blocks without a data line (comments,
-    lone ids) give no frame.
+    lone ids) give no frame, except one with the field `error`, in which old llama.cpp servers tell that they failed.
 
     `last_event_id` and `retry` are as of the last block decoded. After FrameTooLong the decoder stays failed.
     """
@@ -282,7 +282,7 @@ class SseDecoder:
 
     def _block(self, raw: bytes) -> Frame | None:
         """Decode one whole block, line by line."""
-        kind = b""
+        kind = failure = b""
         data: list[bytes] = []
         for line in _LINE_END.split(raw) if b"\r" in raw else raw.split(b"\n"):
             name, _, value = line.partition(b":")
@@ -291,10 +291,14 @@ class SseDecoder:
                 data.append(value)
             elif name == b"event":
                 kind = value
+            elif name == b"error":
+                failure = value
             elif name == b"id" and b"\0" not in value:
                 self.last_event_id = str(value, "utf-8", "replace")
             elif name == b"retry" and value.isdigit() and len(value) <= _LONGEST_RETRY:
                 self.retry = int(value)
+        if failure and not data:
+            return Frame("error", failure, raw)
         return Frame(str(kind, "utf-8", "replace"), b"\n".join(data), raw) if data else None
 
 

@@ -73,8 +73,8 @@ def test_a_reply_has_thoughts_texts_and_signed_calls() -> None:
         ("OTHER", Why.END),
         ("NO_IMAGE", Why.END),
         ("UNHEARD_OF", Why.END),
-        ("MALFORMED_FUNCTION_CALL", Why.END),
-        ("UNEXPECTED_TOOL_CALL", Why.END),
+        ("MALFORMED_RESPONSE", Why.END),
+        ("TOO_MANY_TOOL_CALLS", Why.END),
     ],
 )
 def test_every_reason_to_stop_is_read_and_comes_back_at_home(reason: str, why: Why) -> None:
@@ -93,6 +93,14 @@ def test_an_answer_that_could_not_be_read_and_says_nothing_is_a_failure(reason: 
     with pytest.raises(UpstreamFault, match="Malformed function call"):
         parsed(whole(broken))
     assert isinstance(events_of(sse({"candidates": [broken]}))[-1], Failed)
+
+
+@pytest.mark.parametrize("reason", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"])
+def test_l20_an_answer_that_lost_a_call_is_a_failure_whatever_it_says(reason: str) -> None:
+    body = whole(candidate({"text": "x"}, reason=reason))
+    with pytest.raises(UpstreamFault, match=reason):
+        parsed(body)
+    assert isinstance(events_of(sse(json.loads(body)))[-1], Failed)
 
 
 def test_a_blocked_prompt_is_a_refusal_and_comes_back_at_home() -> None:
@@ -406,3 +414,31 @@ def test_the_prompt_of_server_tools_is_input_everywhere_and_no_loss() -> None:
     assert notes == []
     again, _ = answer_whole(plan(DIALECT, DIALECT, NOBODY), whole(candidate({"text": "ok"}), usageMetadata=counts))
     assert json.loads(again)["usageMetadata"] == counts
+
+
+def test_arguments_in_pieces_make_one_whole_call() -> None:
+    """Vertex AI streams arguments by JSON paths; a string goes on where the last piece of it ended."""
+
+    def piece(*partial: dict[str, Any], **call: Any) -> dict[str, Any]:
+        own = {"partialArgs": [*partial], **call} if partial else call
+        return {"candidates": [candidate({"functionCall": own}, reason="")]}
+
+    frames = sse(
+        piece(name="read", id="c1", willContinue=True),
+        piece({"jsonPath": "$.path", "stringValue": "a", "willContinue": True}, willContinue=True),
+        piece(
+            {"jsonPath": "$.path", "stringValue": "b"}, {"jsonPath": "$.q[1].r", "numberValue": 3}, willContinue=True
+        ),
+        piece({"jsonPath": "$['x y']", "boolValue": True}, {"jsonPath": "$.n", "nullValue": "NULL_VALUE"}),
+        {"candidates": [candidate({"text": ""}, reason="STOP")]},
+    )
+    (call,) = fold(events_of(frames)).choices[0].blocks
+    assert isinstance(call, ToolCall) and (call.id, call.name) == ("c1", "read")
+    assert json.loads(call.arguments) == {"path": "ab", "q": [None, {"r": 3}], "x y": True, "n": None}
+
+
+@pytest.mark.parametrize("path", ["", "path", "$", "$.a..b", "$.p.q", "$[0]", "$.l.x", "$.l[99999]", None, 5])
+def test_a_piece_of_arguments_with_no_place_is_a_violation(path: Any) -> None:
+    values = [{"jsonPath": "$.p", "numberValue": 1}, {"jsonPath": "$.l[0]", "numberValue": 1}, {"jsonPath": path}]
+    call = {"name": "read", "partialArgs": values}
+    assert isinstance(events_of(sse({"candidates": [candidate({"functionCall": call})]}))[-1], Failed)

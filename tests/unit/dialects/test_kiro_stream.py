@@ -249,7 +249,7 @@ def test_a_missing_id_or_name_is_a_violation_that_names_the_field(body: Body, fi
         ("MODEL_CONTEXT_WINDOW_EXCEEDED", Why.CONTEXT),
         ("CONTENT_FILTERED", Why.REFUSAL),
         ("GUARDRAIL_INTERVENED", Why.REFUSAL),
-        ("MALFORMED_TOOL_USE", Why.END),
+        ("MALFORMED_MODEL_OUTPUT", Why.END),
         ("SOMETHING_NEW", Why.END),
     ],
 )
@@ -266,6 +266,10 @@ def test_an_unknown_reason_is_kept() -> None:
 
 def test_a_malformed_answer_without_content_is_a_failure() -> None:
     assert fault(decoded(frames(stopped("MALFORMED_MODEL_OUTPUT")))).kind == "server"
+
+
+def test_l20_an_answer_that_lost_a_call_is_a_failure_whatever_it_says() -> None:
+    assert fault(decoded(frames(text("a"), stopped("MALFORMED_TOOL_USE"), usage()))).kind == "server"
 
 
 def test_without_a_reason_it_follows_from_the_content() -> None:

@@ -28,7 +28,8 @@ _SAID = {
     **{why: reason for reason, why in _REASONS.items() if reason != "guardrail_intervened"},
     Why.PAUSE: "end_turn",
 }
-MALFORMED = frozenset({"malformed_model_output", "malformed_tool_use"})
+_LOST_CALL = "malformed_tool_use"  # the service dropped a call of the model
+_MALFORMED = ("malformed_model_output", _LOST_CALL)
 # What the service says about an answer beside its tokens, whole and streamed alike.
 _ASIDE = ("metrics", "trace", "performanceConfig", "serviceTier")
 _SPELLING = frozenset({"metrics"})  # how long it took is nothing that an answer says
@@ -50,8 +51,7 @@ def parse_reply(body: bytes, asked: Conversation) -> Reply:
         blocks = tuple(map(_block, message.children("content")))
     except RecursionError:
         raise BadFrame("the reply is nested too deeply") from None
-    if fields.peek("stopReason") in MALFORMED and not any(map(usable, blocks)):
-        fault = malformed_fault(str(fields.peek("stopReason")))
+    if (fault := malformed_fault(fields.peek("stopReason"), said=any(map(usable, blocks)))) is not None:
         raise UpstreamFault(fault.message, fault=fault)
     stop, usage = parse_stop(fields), parse_usage(fields)
     kept = to_keep(fields.rest())
@@ -74,8 +74,14 @@ def usable(block: Block) -> bool:
     return bool(block.text.strip()) if isinstance(block, Text | Reasoning) else isinstance(block, ToolCall | Opaque)
 
 
-def malformed_fault(reason: str) -> Fault:
-    what = "tool call" if reason == "malformed_tool_use" else "answer"
+def malformed_fault(reason: Json, *, said: bool) -> Fault | None:
+    """Return the fault of an answer that the service could not read; None for one that it could.
+
+    `said`: the answer has usable content. Content makes it an answer, unless the service dropped a call (D7).
+    """
+    if reason not in _MALFORMED or (said and reason != _LOST_CALL):
+        return None
+    what = "tool call" if reason == _LOST_CALL else "answer"
     return Fault("server", f"the model's {what} could not be read by the service ({reason})", 502)
 
 

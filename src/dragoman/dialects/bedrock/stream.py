@@ -22,7 +22,7 @@ from dragoman.dialects.bedrock.blocks import SERVER_TOOL, identifier, parse_cita
 from dragoman.dialects.bedrock.faults import exception_fault
 from dragoman.dialects.bedrock.held import Held, begin_held
 from dragoman.dialects.bedrock.nodes import FAMILY, extra
-from dragoman.dialects.bedrock.reply import MALFORMED, malformed_fault, parse_stop, parse_usage
+from dragoman.dialects.bedrock.reply import malformed_fault, parse_stop, parse_usage
 from dragoman.dialects.moulds import Texts
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, Where
@@ -176,9 +176,9 @@ class BedrockDecoder:
         reason = fields.peek("stopReason")
         stop = parse_stop(fields)
         ends = self._close_cut(stop)
-        if reason in MALFORMED and not self._usable:
+        if (fault := malformed_fault(reason, said=self._usable)) is not None:
             self._over = True
-            return (*ends, Failed(malformed_fault(str(reason))))
+            return (*ends, Failed(fault))
         self._stopped = True
         if self._counted:
             self._over = True

@@ -91,9 +91,11 @@ class GeminiEncoder:
         return out
 
     def passes(self, events: Events) -> bool:
-        """Whether the frame may go as it came: nothing is held that it would overtake, and it is no item."""
-        kinds = {type(event) for event in events}
-        if self._array or self._calls or kinds & {Failed, Finished}:
+        """Whether the frame may go as it came: nothing is held that it would overtake, and it is no item.
+
+        The frame of a failure tells it in the service's own words: an error, or a finishReason.
+        """
+        if self._array or self._calls or any(type(event) is Finished for event in events):
             return False
         list(self.feed(events))
         for event in events:

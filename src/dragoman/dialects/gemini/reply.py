@@ -35,6 +35,7 @@ _MALFORMED = (
     "TOO_MANY_TOOL_CALLS",
     "MISSING_THOUGHT_SIGNATURE",
 )
+_LOST_CALL = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL")  # the service dropped a call of the model
 UNSPECIFIED = ("", "FINISH_REASON_UNSPECIFIED")
 
 # --- reading
@@ -120,9 +121,7 @@ def parse_block_reason(fields: Fields) -> Stop | None:
 
 def _choice(candidate: Candidate, arguments: Arguments) -> Choice:
     blocks = [block for block in parse_parts(candidate, arguments) if not says_nothing(block)]
-    fault = malformed(candidate)
-    if fault is not None and not blocks:
-        raise UpstreamFault(fault.message, fault=fault)
+    demand_readable(candidate, said=bool(blocks))
     called = any(isinstance(block, ToolCall) for block in blocks)
     if sources := parse_sources(candidate.rest):
         blocks = _cite(blocks, sources)
@@ -165,13 +164,20 @@ def parse_stop(reason: str, rest: dict[str, Json], *, called: bool) -> Stop:
     return Stop(why, None, extra_of(kept | ({"candidate": rest} if rest else {})))
 
 
-def malformed(candidate: Candidate) -> Fault | None:
-    """The fault of an answer that the service itself could not read."""
-    if candidate.reason not in _MALFORMED and failure_kind(candidate.reason) is None:
-        return None
+def demand_readable(candidate: Candidate, *, said: bool) -> None:
+    """Raise UpstreamFault for an answer that the service itself could not read.
+
+    `said`: the answer has content. Content makes it an answer, unless the service dropped a call (D7).
+    """
+    reason = candidate.reason
+    if reason not in _MALFORMED and failure_kind(reason) is None:
+        return
+    if said and reason not in _LOST_CALL:
+        return
     message = candidate.rest.get("finishMessage")
     words = f": {message}" if isinstance(message, str) and message else ""
-    return Fault("server", f"the model's answer could not be read ({candidate.reason}{words})", code=candidate.reason)
+    fault = Fault("server", f"the model's answer could not be read ({reason}{words})", code=reason)
+    raise UpstreamFault(fault.message, fault=fault)
 
 
 # --- arguments as they were written (D3)

@@ -10,11 +10,13 @@ from __future__ import annotations
 from msgspec import structs
 
 from dragoman.dialects.gemini.nodes import FAMILY, extra_of
+from dragoman.dialects.gemini.partial import PartialCall, joined
+from dragoman.dialects.gemini.parts import parse_part
 from dragoman.dialects.gemini.reply import (
     UNSPECIFIED,
     Candidate,
     candidates,
-    malformed,
+    demand_readable,
     open_response,
     parse_block_reason,
     parse_parts,
@@ -24,9 +26,9 @@ from dragoman.dialects.gemini.reply import (
 )
 from dragoman.dialects.gemini.sources import parse_sources
 from dragoman.dialects.gemini.usage import parse_usage
-from dragoman.errors import BadFrame, Fault, OutOfOrder, Truncated, UpstreamFault
+from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated, UpstreamFault
 from dragoman.model.blocks import Block, Opaque, Reasoning, Text, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation
+from dragoman.model.conversation import Conversation, Stop, Why
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
@@ -56,7 +58,7 @@ _SILENT = (b"", b"null")
 class _Choice:
     """One candidate under way."""
 
-    __slots__ = ("called", "index", "key", "said", "sources", "stopped", "thinks")
+    __slots__ = ("called", "index", "key", "partial", "said", "sources", "stopped", "thinks")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -65,6 +67,7 @@ class _Choice:
         self.said = False
         self.sources: list[Opaque] = []  # what the answer cites: told at its end
         self.called = False
+        self.partial: PartialCall | None = None  # a call whose arguments come in pieces
         self.stopped = False
 
 
@@ -81,7 +84,7 @@ class GeminiDecoder:
 
     @property
     def is_open(self) -> bool:
-        return any(choice.key >= 0 for choice in self._choices.values())
+        return any(choice.key >= 0 or choice.partial is not None for choice in self._choices.values())
 
     def feed(self, frame: Frame) -> Events | None:
         if frame.data.strip() in _SILENT:
@@ -114,7 +117,9 @@ class GeminiDecoder:
             choice = self._choices.get(candidate.index)
             if choice is None:
                 choice = self._choices[candidate.index] = _Choice(candidate.index)
-            self._candidate(choice, candidate, parse_parts(candidate, arguments), events)
+            parts, choice.partial = joined(candidate.parts, choice.partial, candidate.at)
+            blocks = parse_parts(structs.replace(candidate, parts=parts), arguments)
+            self._candidate(choice, candidate, blocks, events)
         if blocked is not None:
             self._choices[0] = _Choice(0)
             self._choices[0].stopped = True
@@ -146,14 +151,24 @@ class GeminiDecoder:
             if rest:
                 events.append(OpaqueEvent(FAMILY, "candidate", {"index": choice.index, "fields": rest}))
             return
-        fault = malformed(candidate)
-        if fault is not None and not choice.said:
-            raise UpstreamFault(fault.message, fault=fault)
+        demand_readable(candidate, said=choice.said)
+        stop = parse_stop(candidate.reason, rest, called=choice.called)
+        if choice.partial is not None:
+            self._cut(choice, choice.partial, stop, candidate.at, events)
         if choice.key >= 0 and not choice.thinks:
             events += [Cited(choice.key, source) for source in choice.sources]
         self._close(choice, events)
         choice.stopped = True
-        events.append(Stopped(parse_stop(candidate.reason, rest, called=choice.called), choice.index))
+        events.append(Stopped(stop, choice.index))
+
+    def _cut(self, choice: _Choice, partial: PartialCall, stop: Stop, at: str, events: list[Event]) -> None:
+        """End a call that has pieces to come: a limit cut it. Raises OutOfOrder where nothing did."""
+        if stop.why not in (Why.LENGTH, Why.CONTEXT):
+            raise OutOfOrder("a call got no end", at=at)
+        call = parse_part(partial.part, at, MissingField)
+        if isinstance(call, ToolCall):
+            self._call(choice, call, events)
+            events[-1] = structs.replace(events[-1], complete=False)
 
     def _block(self, choice: _Choice, block: Block, events: list[Event]) -> None:
         match block:

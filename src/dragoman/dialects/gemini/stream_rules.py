@@ -26,6 +26,7 @@ class _Lint:
         self._at = ""
         self._running: set[int] = set()
         self._stopped: set[int] = set()
+        self._in_pieces = False  # the last call has more pieces to come
         self._failed = False
         self._blocked = False
 
@@ -80,8 +81,10 @@ class _Lint:
         call = part.get("functionCall")
         if call is None:
             return
-        if not isinstance(call, dict) or not call.get("name") or not isinstance(call.get("args", {}), dict):
+        fields = call if isinstance(call, dict) else {}
+        if not (fields.get("name") or self._in_pieces) or not isinstance(fields.get("args", {}), dict):
             self._breach("call", "a call has a name, and args that are an object")
+        self._in_pieces = fields.get("willContinue") is True
 
     def close(self) -> None:
         self._at = "end"

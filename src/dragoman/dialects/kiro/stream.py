@@ -68,7 +68,8 @@ REASONS = {
     "GUARDRAIL_INTERVENED": Why.REFUSAL,
 }
 _COUNTS = ("uncachedInputTokens", "outputTokens", "cacheReadInputTokens", "cacheWriteInputTokens")
-_MALFORMED = frozenset({"MALFORMED_TOOL_USE", "MALFORMED_MODEL_OUTPUT"})
+_LOST_CALL = "MALFORMED_TOOL_USE"  # the service dropped a call of the model
+_MALFORMED = frozenset({_LOST_CALL, "MALFORMED_MODEL_OUTPUT"})
 _TOO_LONG = "ContentLengthExceededException"
 _MOST_PERCENT = 1e6  # of the context: a figure beyond is no percentage
 _MOST_TOKENS = 1e12
@@ -262,7 +263,7 @@ class KiroDecoder:
         events: list[Event] = [*self._end_text(), *self._end_thought()]
         events += [BlockEnded(use.key, complete=False) for use in self._uses.values()]
         self._uses.clear()
-        if self._reason in _MALFORMED and not self._said:
+        if self._reason in _MALFORMED and (self._reason == _LOST_CALL or not self._said):
             return (Failed(Fault("server", f"the model's answer was unusable ({self._reason})")),)
         return (*events, Stopped(self._stop(why, cut)), UsageReported(self._usage()), FINISHED)
 

@@ -85,7 +85,7 @@ class OpenaiDecoder:
                 return (more,)
             self._speaker = None  # whoever calls a tool or stops has no more to say for a while
         if frame.kind == "error":
-            return self._failed(_named_fault(data))
+            return self._named_error(data)
         if data.startswith(b"[DONE]"):
             return self._done(marked=True)
         if data[:1] != b"{" and data.strip() in (b"", b"null"):
@@ -127,6 +127,17 @@ class OpenaiDecoder:
         self._over = True
         return (Failed(fault),)
 
+    def _named_error(self, data: bytes) -> Events:
+        """An `error` event. Some servers write its data as plain text; clients only look for the field `error`."""
+        try:
+            told = jsonio.decode(data)
+        except jsonio.JsonError:
+            told = data.decode("utf-8", "replace").strip()
+        fault = fault_of(told, None)
+        if isinstance(told, dict) and told.get("error"):
+            return self._failed(fault)
+        raise self._unfit(fault)
+
     def _unfit(self, fault: Fault) -> UpstreamFault:
         """A failure told in a way that clients do not take for one: raised, so that it loses its frame."""
         self._over = True
@@ -146,7 +157,9 @@ class OpenaiDecoder:
         if self._choices and all(choice.stopped for choice in self._choices.values()):
             return (*events, FINISHED)
         cut = Truncated("the stream ended before it said why")
-        return (Failed((cut.after_the_end() if marked else cut).fault),)
+        if marked:
+            raise cut.after_the_end()  # clients take `[DONE]` for a good end: the frame must not go out
+        return (Failed(cut.fault),)
 
     def _start(self, chunk: Chunk, data: bytes, events: list[Event]) -> bool:
         """Begin with the first chunk that is one; Azure sends a frame with nothing but its filters before."""
@@ -188,14 +201,6 @@ class OpenaiDecoder:
             raise self._unfit(fault)
         else:
             events += self._failed(fault)
-
-
-def _named_fault(data: bytes) -> Fault:
-    """The fault of an `error` event, whose data some servers write as plain text."""
-    try:
-        return fault_of(jsonio.decode(data), None)
-    except jsonio.JsonError:
-        return fault_of(data.decode("utf-8", "replace").strip(), None)
 
 
 def _told_fault(chunk: Chunk, data: bytes) -> Fault | None:

@@ -124,15 +124,20 @@ class Item:
                 block = Opaque(FAMILY, {"type": kind, **told.rest()}, kind, extra=extra)
                 return self._came_whole(0, block)
 
-    def close(self, *, cut: bool) -> Events:
-        """The response is over: a call that is still open was cut if the response was, and nobody told it whole."""
+    def close(self, *, cut: bool, listed: bool) -> Events:
+        """The response is over: a call that is still open was cut if the response was, and nobody told it whole.
+
+        `listed`: the end lists what the response holds. A call that is open and not in that list was dropped. Without a
+        list the call is whole if its arguments are.
+        """
         if self.done:
             return ()
         self.done = True
         events: list[Event] = []
         for part, grown in self._grown.items():
             if not grown.ended:
-                if self.kind in CALLS and not cut and not grown.told and not _is_json("".join(grown.given)):
+                whole = grown.told or (not listed and _is_json("".join(grown.given)))
+                if self.kind in CALLS and not cut and not whole:
                     raise OutOfOrder("the call was never done", at=self._at)
                 events += self._late(part, grown)
                 events.append(self._end(part, complete=not cut or self.kind not in CALLS or bool(grown.told)))

@@ -197,7 +197,7 @@ class ResponsesDecoder:
                 events += self._item(known, told).finish(told)
         cut = response.peek("status") == "incomplete" or response.peek("incomplete_details") is not None
         for item in self._items.values():
-            events += item.close(cut=cut)
+            events += item.close(cut=cut, listed=bool(output))
         usage = parse_usage(response.any("usage"))
         if usage is not None:
             events.append(UsageReported(usage))
