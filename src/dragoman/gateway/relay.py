@@ -218,7 +218,7 @@ class Whole:
     def _tap(self, made: Plan, body: bytes) -> str:
         """Read along, for the record; gives the answer's id, if it can be read.
 
-        Raises BadFrame for what nobody can read: half an answer, somebody's web page.
+        Raises UpstreamViolation as a stream does: for half an answer, a web page, a tool call without a name.
         """
         skim = getattr(made.upstream.codec, "skim_reply", None)
         if skim is not None and (seen := skim(body)) is not None:
@@ -227,7 +227,7 @@ class Whole:
         try:
             told = made.upstream.codec.parse_reply(body, made.sent)
         except (DragomanError, RecursionError) as error:
-            if isinstance(error, BadFrame | UpstreamFault) or _is_error(body):
+            if isinstance(error, UpstreamViolation | UpstreamFault) or _is_error(body):
                 raise
             return ""
         self._record.usage = told.usage
