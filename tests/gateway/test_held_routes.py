@@ -139,3 +139,14 @@ def test_l15_what_is_not_json_about_a_stored_response_is_a_502(services: Any, tm
         one.reads = body
         status, _, told = home.ask("/v1/responses/resp_old", method="GET")
         assert status == 502 and "resp_old" in json.loads(told)["error"]["message"]
+
+
+def test_l15_with_repair_a_response_is_deleted_here_and_by_the_upstream(services: Any, tmp_path: Path) -> None:
+    one, _ = services
+    with house(upstream("one", "responses", one.url, "translation = { repair = true }"), tmp_path) as home:
+        _, _, body = home.ask("/v1/responses", {"model": "m", "input": "x"})
+        answer = json.loads(body)["id"]
+        assert home.ask(f"/v1/responses/{answer}/input_items", method="GET")[0] == 200
+        assert home.ask(f"/v1/responses/{answer}", method="DELETE")[0] == 200
+        assert not one.jobs and one.count("DELETE") == 1
+        assert home.ask(f"/v1/responses/{answer}", method="GET")[0] == 404

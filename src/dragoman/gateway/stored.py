@@ -37,6 +37,7 @@ _UNKNOWN = (
     "no response {!r} is known here: the gateway does not store it and does not know which upstream made it;"
     " make the response again"
 )
+_NAMES = {"read": "body", "input_items": "input items"}
 _NOT_IN_BACKGROUND = {
     "cancel": "only a response that runs in the background can be cancelled",
     "read": "only a response that was made with `background` can be streamed again; read it without `stream`",
@@ -56,8 +57,11 @@ class StoredAnswer:
     async def run(self) -> None:
         owner = owner_of(self._exchange.request)
         response = self._desk.memory.response(owner, self._id)
-        if response is not None:
-            self._serve(response, owner)
+        if self._action == "delete":
+            self._desk.memory.forget(owner, self._id)
+        # With `repair` both have it: the gateway has what the client was sent, the upstream all the rest.
+        if response is not None and (self._action == "read" or self._desk.holders.find(self._id) is None):
+            self._serve(response)
             return
         backend, credentials = self._holder(owner)
         record = self._record
@@ -76,10 +80,9 @@ class StoredAnswer:
 
     # --- stored by the gateway
 
-    def _serve(self, response: bytes, owner: str) -> None:
+    def _serve(self, response: bytes) -> None:
         assert self._client.stored is not None  # a dialect with calls of this kind has it
         if self._action == "delete":
-            self._desk.memory.forget(owner, self._id)
             self._send(self._client.stored.render_deleted(self._id))
         elif self._action == "cancel" or self._call.stream:
             message = f"{self._id!r} was not made in the background: {_NOT_IN_BACKGROUND[self._action]}"
@@ -87,7 +90,7 @@ class StoredAnswer:
         elif self._action == "read" and response:
             self._send(response)
         else:
-            raise _not_found(f"the gateway stores the response {self._id!r} only, without its input items")
+            raise _not_found(f"the gateway stores no {_NAMES[self._action]} of the response {self._id!r}")
 
     # --- stored by the upstream that made it
 
