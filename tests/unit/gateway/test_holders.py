@@ -60,8 +60,13 @@ def test_l15_an_answer_of_another_key_is_not_found(key: str) -> None:
         assert refused.value.fault.status == 404
 
 
+@pytest.mark.parametrize(
+    ("path", "status"), [("/v1/responses", 426), ("/openai/v1/responses", 426), ("/v1/models", 400)]
+)
 @pytest.mark.parametrize("extension", [True, False])
-def test_l33_under_asgi_a_websocket_offer_is_refused_as_well_as_the_server_can(extension: bool, tmp_path: Path) -> None:
+def test_l33_under_asgi_a_websocket_offer_is_refused_as_well_as_the_server_can(
+    extension: bool, path: str, status: int, tmp_path: Path
+) -> None:
     gateway = Gateway(configured(upstream("one", "responses", "http://127.0.0.1:1")), key=KEY, state=tmp_path)
     sent: list[Any] = []
 
@@ -72,10 +77,10 @@ def test_l33_under_asgi_a_websocket_offer_is_refused_as_well_as_the_server_can(e
         return {"type": "websocket.connect"}
 
     extensions: dict[str, Any] = {"websocket.http.response": {}} if extension else {}
-    scope = {"type": "websocket", "path": "/v1/responses", "headers": [], "extensions": extensions}
+    scope = {"type": "websocket", "path": path, "headers": [], "extensions": extensions}
     asyncio.run(gateway(scope, receive, send))
     if not extension:
         assert sent == [{"type": "websocket.close", "code": 1000}]
         return
-    assert sent[0]["status"] == 426
+    assert sent[0]["status"] == status
     assert json.loads(sent[1]["body"])["error"]["type"] == "invalid_request_error"
