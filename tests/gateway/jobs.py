@@ -59,7 +59,7 @@ def events(job: str) -> list[dict[str, Any]]:
 
 
 class Service:
-    """`trouble`: what happens to the next POSTs instead of an answer (a status, `reset`, `garbage`)."""
+    """`trouble`: what happens to the next POSTs instead of an answer (a status, `reset`, `garbage`, `unknown`)."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -68,6 +68,7 @@ class Service:
         self.bodies: list[Any] = []
         self.jobs: dict[str, str] = {}  # id -> status
         self.trouble: list[str | int] = []
+        self.reads: bytes | None = None  # the answer to every GET
         self.cut_after: int | None = None  # the number of the last event of a stream that is cut
 
     def count(self, method: str) -> int:
@@ -123,6 +124,10 @@ class _Handler(BaseHTTPRequestHandler):
         if trouble == "garbage":
             self._send(b"<html>")
             return
+        if trouble == "unknown":
+            error = {"message": "not found", "type": "invalid_request_error", "code": "previous_response_not_found"}
+            self._send({"error": error}, 400)
+            return
         if isinstance(trouble, int):
             self._send({"error": {"message": "no", "type": "server_error"}}, trouble)
             return
@@ -141,7 +146,9 @@ class _Handler(BaseHTTPRequestHandler):
         path, query = self._note()
         job = path.split("/")[3]
         asked = parse_qs(query)
-        if job not in self.service.jobs:
+        if self.service.reads is not None:
+            self._send(self.service.reads)
+        elif job not in self.service.jobs:
             self._send(
                 {"error": {"message": f"Response with id '{job}' not found.", "type": "invalid_request_error"}}, 404
             )

@@ -30,6 +30,26 @@ SAID = Reply(
 )
 
 
+CLIENTS = ("anthropic", "openai", "responses", "bedrock", "gemini")
+
+
+def question(client: str, stream: bool) -> tuple[str, dict[str, Any]]:
+    """A path and a body as a client of this dialect sends them."""
+    match client:
+        case "anthropic":
+            return "/v1/messages", messages(stream=stream)
+        case "openai":
+            return "/v1/chat/completions", chat(stream=stream)
+        case "responses":
+            return "/v1/responses", {"model": "m", "input": "hello", "stream": stream}
+        case "bedrock":
+            said = {"messages": [{"role": "user", "content": [{"text": "hello"}]}]}
+            return f"/model/m/converse{'-stream' if stream else ''}", said
+        case _:
+            action = "streamGenerateContent?alt=sse" if stream else "generateContent"
+            return f"/v1beta/models/m:{action}", {"contents": [{"role": "user", "parts": [{"text": "hello"}]}]}
+
+
 @contextmanager
 def answering(status: int, kind: str, body: bytes, **headers: str) -> Iterator[tuple[str, list[str]]]:
     """An upstream that gives everybody the same answer; its address, and the paths it was asked for."""
@@ -119,14 +139,10 @@ def test_l18_a_whole_answer_with_a_blank_name_does_not_pass_in_the_same_dialect(
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("client", ["anthropic", "openai"])
+@pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_l22_a_redirect_is_a_502_once(status: int, client: str, stream: bool, tmp_path: Path) -> None:
-    path, body = (
-        ("/v1/messages", messages(stream=stream))
-        if client == "anthropic"
-        else ("/v1/chat/completions", chat(stream=stream))
-    )
+    path, body = question(client, stream)
     where = "https://elsewhere.test/v1/secret"
     with (
         answering(status, "text/html", b"moved to " + where.encode(), location=where) as (url, asked),
@@ -178,3 +194,98 @@ def test_l22_a_stream_is_gathered_where_a_whole_answer_was_asked_for(name: str, 
     reply = registry.get(client).codec.parse_reply(answer, NOBODY)
     assert [block.name for block in reply.choices[0].blocks if isinstance(block, ToolCall)] == ["read"]
     assert json.loads(answer)
+
+
+# --- tool calls without an id or a name (L18), in the client's own dialect, too
+
+_USAGE = {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}
+
+
+def whole_bedrock(use: dict[str, Any]) -> bytes:
+    content = [{"toolUse": {"input": {}, **use}}]
+    output = {"message": {"role": "assistant", "content": content}}
+    answer = {"output": output, "stopReason": "tool_use", "usage": _USAGE, "metrics": {"latencyMs": 1}}
+    return json.dumps(answer).encode()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize(
+    "use",
+    [
+        {"toolUseId": " ", "name": "f"},
+        {"toolUseId": "", "name": "f"},
+        {"toolUseId": None, "name": "f"},
+        {"name": "f"},
+        {"toolUseId": 5, "name": "f"},
+        {"toolUseId": "t", "name": "\t"},
+        {"toolUseId": "t"},
+    ],
+    ids=json.dumps,
+)
+def test_l18_a_blank_id_or_name_of_bedrock_never_reaches_a_client(
+    client: str, use: dict[str, Any], tmp_path: Path
+) -> None:
+    with (
+        answering(200, "application/json", whole_bedrock(use)) as (url, asked),
+        house(upstream("one", "bedrock", url), tmp_path) as home,
+    ):
+        status, _, answer = home.ask(*question(client, stream=False))
+    assert (status, len(asked)) == (502, 1)
+    assert b"toolUse" in answer
+
+
+NAMELESS: dict[str, Any] = {
+    "anthropic": {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [{"type": "tool_use", "id": "t", "name": " ", "input": {}}],
+        "stop_reason": "tool_use",
+        "usage": {"input_tokens": 1, "output_tokens": 1},
+    },
+    "openai": {
+        "id": "c",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [
+            {
+                "index": 0,
+                "message": {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [{"id": "t", "type": "function", "function": {"name": " ", "arguments": "{}"}}],
+                },
+                "finish_reason": "tool_calls",
+            }
+        ],
+    },
+    "responses": {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1,
+        "status": "completed",
+        "model": "m",
+        "output": [{"type": "function_call", "id": "fc_1", "call_id": "t", "name": " ", "arguments": "{}"}],
+    },
+    "gemini": {
+        "candidates": [
+            {
+                "content": {"role": "model", "parts": [{"functionCall": {"name": " ", "args": {}}}]},
+                "finishReason": "STOP",
+            }
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("name", NAMELESS)
+def test_l18_a_whole_answer_in_the_client_s_own_dialect_is_checked_like_a_stream(name: str, tmp_path: Path) -> None:
+    with (
+        answering(200, "application/json", json.dumps(NAMELESS[name]).encode()) as (url, asked),
+        house(upstream("one", name, url), tmp_path) as home,
+    ):
+        status, _, answer = home.ask(*question(name, stream=False))
+    assert (status, len(asked)) == (502, 1)
+    assert b"name: expected a string that is not blank" in answer

@@ -7,7 +7,7 @@ knows before this runs.
 from __future__ import annotations
 
 from dragoman.errors import Fault, Unrepresentable
-from dragoman.model.conversation import Conversation
+from dragoman.model.conversation import Conversation, Held
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 
@@ -22,7 +22,12 @@ class RefuseHeld:
         """Raises Unrepresentable."""
         for held in conversation.held:
             if held.name not in self._takes:
-                message = f"{held.at}: {held.why}"
-                fault = Fault("invalid", message, 400, at=held.at, code=held.code, details=held.details)
-                raise Unrepresentable(message, fault=fault)
+                raise refusal_of(held)
         return conversation, None
+
+
+def refusal_of(held: Held) -> Unrepresentable:
+    """The error for a request whose target does not hold what the request names."""
+    message = f"{held.at}: {held.why}"
+    fault = Fault("invalid", message, 400, at=held.at, code=held.code, details=held.details)
+    return Unrepresentable(message, fault=fault)

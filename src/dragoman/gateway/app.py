@@ -34,7 +34,7 @@ from dragoman.gateway.cooldowns import CooldownFile
 from dragoman.gateway.door import Door
 from dragoman.gateway.exchange import Exchange, Gone
 from dragoman.gateway.explain import Ring
-from dragoman.gateway.guard import WEBSOCKET_OFFERED, Guard
+from dragoman.gateway.guard import Guard, upgrade_refusal
 from dragoman.gateway.limits import Load, check_text
 from dragoman.gateway.meters import Meters, Moment
 from dragoman.gateway.observe import Journal, Level, Record
@@ -257,7 +257,8 @@ class Gateway:
             case "lifespan":
                 await self._lifespan(receive, send)
             case _:
-                refusal = refusal_of(self._router.speaker(HttpRequest("GET", scope["path"])), WEBSOCKET_OFFERED)
+                request = HttpRequest("GET", scope["path"])
+                refusal = refusal_of(self._router.speaker(request), upgrade_refusal(request, scope["type"]))
                 await refuse_websocket(scope, send, refusal)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:

@@ -23,17 +23,18 @@ from dragoman.errors import (
     Unrepresentable,
     UpstreamFault,
 )
+from dragoman.filters.refuse_held import refusal_of
 from dragoman.gateway.backend import Backend, Busy, Fleet, Refused
 from dragoman.gateway.breaker import Resting, Ticket
 from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.explain import Ring, remembered
 from dragoman.gateway.familiar import Outline
-from dragoman.gateway.makers import Makers
+from dragoman.gateway.holders import Holder, Holders
 from dragoman.gateway.memory import Memory, owner_of
 from dragoman.gateway.meters import Meters
 from dragoman.gateway.observe import Journal, Record
 from dragoman.gateway.outlet import Pulse
-from dragoman.gateway.policy import Budget, Patience, next_step, to_tell
+from dragoman.gateway.policy import Budget, Patience, next_step, not_held, to_tell
 from dragoman.model.conversation import Conversation
 from dragoman.model.notes import Note
 from dragoman.translate import Plan
@@ -58,7 +59,7 @@ class Desk(Struct, frozen=True):
     budget: Budget
     patience: Patience
     memory: Memory = field(default_factory=Memory)
-    makers: Makers = field(default_factory=Makers)
+    holders: Holders = field(default_factory=Holders)
     pulse: Pulse = field(default_factory=Pulse)
 
 
@@ -99,6 +100,7 @@ class Attempts:
     """One question on its way to an answer."""
 
     __slots__ = (
+        "_bound",
         "_client",
         "_desk",
         "_exchange",
@@ -127,6 +129,7 @@ class Attempts:
         self._violations = 0  # answers that broke their own dialect
         self._made: Plan | None = None  # until the answer has begun; when it is sent, the question in it goes
         self._ticket: Ticket | None = None
+        self._bound = False  # the request names what only one service stores
 
     async def through(self, delivery: Delivery) -> None:
         """Ask the targets in turn. Raises what the first of them said if none has answered."""
@@ -140,7 +143,7 @@ class Attempts:
                 return
             except DragomanError as error:
                 told = to_tell(told, error)
-                if delivery.seen or next_step(error) == "tell" or self._may_run(error):
+                if delivery.seen or next_step(error) == "tell" or self._may_run(error) or self._is_bound(error):
                     break
                 if self._violations >= _MOST_VIOLATIONS:
                     break
@@ -153,9 +156,24 @@ class Attempts:
             return False
         return not (isinstance(error, Refused) and (error.fault.status < 500 or error.fault.status in _NOT_STARTED))
 
+    def _is_bound(self, error: DragomanError) -> bool:
+        """Whether the request names what the target that failed may store: then no other target gets it."""
+        return self._bound and not (isinstance(error, ClientFault) or not_held(error))
+
+    def _check_holder(self, backend: Backend, sent: Conversation) -> None:
+        """Raise Unrepresentable for a request that continues an answer of another upstream, or of another client."""
+        for held in sent.held:
+            holder = self._desk.holders.find(held.answer)
+            if holder is None:
+                continue
+            if holder.address != backend.base_url or holder.owner != owner_of(self._exchange.request):
+                raise refusal_of(held)
+
     async def _ask(self, backend: Backend, model: str, delivery: Delivery, *, last: bool) -> None:
         """Ask one target, with each of its credentials if need be, and again if that may help."""
         self._made = self.planned(backend, model)
+        self._bound = self._made.sent.is_bound
+        self._check_holder(backend, self._made.sent)
         credentials = self._credentials(backend, model)
         told: DragomanError | None = None
         while True:
@@ -181,10 +199,9 @@ class Attempts:
     def _credentials(self, backend: Backend, model: str) -> list[Credential]:
         """Those of the upstream, in the order to try: first the one that made the response which is continued."""
         credentials = backend.credentials(self.session(), model)
-        made = self._desk.makers.find(self.asked.previous) if self.asked.previous else None
-        if made is None or made.upstream != backend.name:
-            return credentials
-        return sorted(credentials, key=lambda each: each.name != made.credential)
+        holders = [holder for held in self.asked.held if (holder := self._desk.holders.find(held.answer)) is not None]
+        made_with = {holder.credential for holder in holders if holder.upstream == backend.name}
+        return sorted(credentials, key=lambda each: each.name not in made_with) if made_with else credentials
 
     def _wait(self, error: DragomanError, *, last: bool) -> float | None:
         """How long before the same is asked again; None if it is not."""
@@ -229,11 +246,12 @@ class Attempts:
             ticket.close()
 
     def _named(self, backend: Backend, credential: Credential) -> Callable[[str], None]:
-        """What is called with the id of an answer that the upstream may keep: requests about it go there."""
-        if self._client.stored is None or backend.dialect.codec.family != self._client.codec.family:
+        """What is called with the id of an answer that the upstream may hold: requests about it go there."""
+        may_hold = self._client.stored is not None or bool(self.asked.held)
+        if not may_hold or backend.dialect.codec.family != self._client.codec.family:
             return lambda _: None
-        made_by = (owner_of(self._exchange.request), backend.name, credential.name)
-        return lambda answer_id: self._desk.makers.remember(answer_id, *made_by)
+        holder = Holder(owner_of(self._exchange.request), backend.name, backend.base_url, credential.name)
+        return lambda answer_id: self._desk.holders.remember(answer_id, holder)
 
     async def _failed(self, backend: Backend, ticket: Ticket, reply: Reply | None, error: DragomanError) -> None:
         if isinstance(error, Refused):

@@ -78,7 +78,7 @@ class Backend:
         self.last_error = ""
         self.last_error_at: float | None = None
         self.last_ok_at: float | None = None
-        self._base_url = base_url
+        self.base_url = base_url
         self._client = client
         self._breaker = breaker
         self._timeouts, self._long_timeouts = _timeouts(upstream.timeouts)
@@ -174,7 +174,7 @@ class Backend:
             "name": self.name,
             "dialect": self.dialect.name,
             "kind": self.upstream.kind,
-            "base_url": self._base_url,
+            "base_url": self.base_url,
             "health": self.health,
             "active": self.gate.active,
             "waiting": self.gate.waiting,
@@ -208,7 +208,7 @@ class Backend:
 
     def _send(self, request: HttpRequest, timeouts: Timeouts, *, fresh: bool) -> Awaitable[Reply]:
         proxy = self.upstream.proxy.reveal() if self.upstream.proxy else None
-        return self._client.open(self._base_url, request, timeouts=timeouts, tls=self._tls, proxy=proxy, fresh=fresh)
+        return self._client.open(self.base_url, request, timeouts=timeouts, tls=self._tls, proxy=proxy, fresh=fresh)
 
     async def _fetch(self, base_url: str, request: HttpRequest) -> HttpResponse:
         """For credentials that ask a sign-in service, which may be behind the same proxy."""

@@ -52,7 +52,7 @@ class Guard:
         return (
             _bad_line(request, target or request.path)
             or _bad_framing(said, version)
-            or _bad_upgrade(request, said)
+            or (upgrade_refusal(request, said["upgrade"]) if "upgrade" in said else None)
             or self._bad_host(said.get("host"))
             or self._bad_origin(said)
         )
@@ -118,11 +118,9 @@ def _bad_framing(said: dict[str, str], version: str) -> Fault | None:
     return None
 
 
-def _bad_upgrade(request: HttpRequest, said: dict[str, str]) -> Fault | None:
+def upgrade_refusal(request: HttpRequest, upgrade: str) -> Fault:
     """Codex offers a WebSocket for Responses first. Only a 426 makes it use HTTP at once: 400 ends it."""
-    if "upgrade" not in said:
-        return None
-    offered = {each.strip().lower() for each in said["upgrade"].split(",")}
+    offered = {each.strip().lower() for each in upgrade.split(",")}
     if request.method == "GET" and request.path.rstrip("/").endswith("/responses") and "websocket" in offered:
         return WEBSOCKET_OFFERED
     return Fault("invalid", "only HTTP/1.1 is spoken here: a client must not offer an upgrade", 400)

@@ -37,6 +37,9 @@ _BY_KIND: dict[Kind, Step] = {
 }
 
 
+_NOT_HELD = "previous_response_not_found"  # another credential or another target may have the response
+
+
 class Patience(Struct, frozen=True):
     """How often and how long. Waits double, with full jitter; a `retry-after` within `longest` is kept to."""
 
@@ -73,9 +76,14 @@ def next_step(error: DragomanError) -> Step:
     if isinstance(error, TimedOut | ClientFault | Redirected):  # what one target cannot be told, another may
         return "target"
     if isinstance(error, UpstreamFault):
-        return _BY_KIND[error.fault.kind]
+        return "key" if error.fault.code == _NOT_HELD else _BY_KIND[error.fault.kind]
     # The network, or an upstream that broke its own dialect before it said anything.
     return "target" if error.fault.kind in ("overloaded", "timeout") else "again"
+
+
+def not_held(error: DragomanError) -> bool:
+    """Whether an upstream says that it does not have what the request names; another one may have it."""
+    return error.fault.kind == "not_found" or error.fault.code == _NOT_HELD
 
 
 def to_tell(before: DragomanError | None, error: DragomanError) -> DragomanError:

@@ -14,7 +14,7 @@ ENDING = Fault("overloaded", "the gateway is shutting down", 503, retry_after=1.
 _WAITS: dict[Kind, float] = {"quota": 60.0}  # for a 429 whose upstream did not say how long
 _USUAL_WAIT = 2.0
 # What the gateway itself says about a request is no dialect's affair.
-_OF_HTTP = frozenset({405, 408, 414, 415, 417, 421, 426, 431, 505})
+_OF_HTTP = frozenset({405, 408, 414, 415, 417, 421, 426, 431, 502, 505})
 
 
 def refusal_of(dialect: Dialect, fault: Fault) -> HttpResponse:

@@ -1,8 +1,8 @@
-"""Requests about an answer that is kept: read it, read its stream again, delete it, cancel it, list its input.
+"""Serve requests about a stored answer: read it, stream it again, delete it, cancel it, list its input.
 
-An answer of another family is kept here, in memory. Any other is kept by the upstream that made it: the request goes
-there, with the credential that made it. An id that is not known goes to the only upstream of the client's dialect, if
-there is just one.
+The gateway stores answers of upstreams of another family, in memory. The upstream that made it stores any other: the
+request goes there, with the credential that made the answer. A request with an unknown id goes to the upstream of the
+client's family if there is exactly one.
 """
 
 from __future__ import annotations
@@ -27,19 +27,25 @@ from dragoman.gateway.memory import owner_of
 from dragoman.gateway.observe import Record
 from dragoman.upstream.client import Reply
 from dragoman.upstream.credentials import Credential
+from dragoman.wire import jsonio
 from dragoman.wire.http import Headers
 
 _WHOLE_BYTES = 64 * 1024 * 1024
 _JSON = ("content-type", "application/json")
 _STREAM: Headers = (("content-type", "text/event-stream"), ("cache-control", "no-cache"), ("x-accel-buffering", "no"))
-_NO_JOB = {
+_UNKNOWN = (
+    "no response {!r} is known here: the gateway does not store it and does not know which upstream made it;"
+    " make the response again"
+)
+_NAMES = {"read": "body", "input_items": "input items"}
+_NOT_IN_BACKGROUND = {
     "cancel": "only a response that runs in the background can be cancelled",
-    "read": "only a response that was made in the background can be streamed again",
+    "read": "only a response that was made with `background` can be streamed again; read it without `stream`",
 }
 
 
 class StoredAnswer:
-    """One request. Raises ClientFault for an answer that nobody knows, and what the upstream says."""
+    """One request about a stored answer. `run` raises ClientFault for an unknown id, and the upstream's error."""
 
     def __init__(
         self, desk: Desk, fleet: Fleet, exchange: Exchange, client: Dialect, call: Call, record: Record
@@ -50,11 +56,14 @@ class StoredAnswer:
 
     async def run(self) -> None:
         owner = owner_of(self._exchange.request)
-        kept = self._desk.memory.response(owner, self._id)
-        if kept is not None:
-            self._answer_from(kept, owner)
+        response = self._desk.memory.response(owner, self._id)
+        if self._action == "delete":
+            self._desk.memory.forget(owner, self._id)
+        # With `repair` both have it: the gateway has what the client was sent, the upstream all the rest.
+        if response is not None and (self._action == "read" or self._desk.holders.find(self._id) is None):
+            self._serve(response)
             return
-        backend, credentials = self._maker(owner)
+        backend, credentials = self._holder(owner)
         record = self._record
         record.upstream, record.upstream_dialect, record.streamed = (
             backend.name,
@@ -69,37 +78,37 @@ class StoredAnswer:
         finally:
             backend.gate.leave()
 
-    # --- kept here
+    # --- stored by the gateway
 
-    def _answer_from(self, response: bytes, owner: str) -> None:
-        assert self._client.stored is not None  # its binding has such calls
+    def _serve(self, response: bytes) -> None:
+        assert self._client.stored is not None  # a dialect with calls of this kind has it
         if self._action == "delete":
-            self._desk.memory.forget(owner, self._id)
             self._send(self._client.stored.render_deleted(self._id))
         elif self._action == "cancel" or self._call.stream:
-            message = f"{_NO_JOB[self._action]}, and {self._id!r} was not"
+            message = f"{self._id!r} was not made in the background: {_NOT_IN_BACKGROUND[self._action]}"
             raise ClientFault(message, at="stream" if self._call.stream else "response_id")
         elif self._action == "read" and response:
             self._send(response)
         else:
-            raise _unknown(f"the gateway keeps what {self._id!r} said, and not its {self._action}")
+            raise _not_found(f"the gateway stores no {_NAMES[self._action]} of the response {self._id!r}")
 
-    # --- kept by the upstream that made it
+    # --- stored by the upstream that made it
 
-    def _maker(self, owner: str) -> tuple[Backend, Sequence[Credential]]:
-        made = self._desk.makers.find(self._id)
+    def _holder(self, owner: str) -> tuple[Backend, Sequence[Credential]]:
+        """The upstream to ask, and the credentials to ask it with, in order."""
+        holder = self._desk.holders.find(self._id)
         family = self._client.codec.family
         backends = [each for each in self._fleet.backends if each.dialect.codec.family == family]
-        if made is not None:
-            backends = [each for each in backends if each.name == made.upstream and made.owner == owner]
+        if holder is not None:
+            backends = [each for each in backends if each.name == holder.upstream and holder.owner == owner]
         if len(backends) != 1:
-            raise _unknown(f"no response {self._id!r} is known here")
+            raise _not_found(_UNKNOWN.format(self._id))
         [backend] = backends
-        own = backend.credential(made.credential) if made is not None else None
+        own = backend.credential(holder.credential) if holder is not None else None
         return backend, [own] if own is not None else backend.credentials("", "")
 
     async def _ask(self, backend: Backend, credentials: Sequence[Credential]) -> None:
-        """Ask with each credential until one knows the answer."""
+        """Ask with each credential until one finds the answer."""
         request = backend.dressed(backend.dialect.binding.wrap(self._call))
         refused: Refused | None = None
         for credential in credentials:
@@ -112,32 +121,37 @@ class StoredAnswer:
                 refused = refused or error
                 continue
             try:
-                await (self._stream(reply, backend) if self._call.stream else self._whole(reply))
+                await (self._stream(reply, backend) if self._call.stream else self._whole(reply, backend))
             finally:
                 reply.close()
             return
-        raise _unknown(refused.fault.message if refused else f"no response {self._id!r} is known here")
+        raise _not_found(refused.fault.message if refused else _UNKNOWN.format(self._id))
 
-    async def _whole(self, reply: Reply) -> None:
+    async def _whole(self, reply: Reply, backend: Backend) -> None:
+        """Pass the upstream's JSON. Raises BadFrame for another body."""
         try:
             body = await reply.read(_WHOLE_BYTES)
-        except TooLarge as error:  # not the client's fault
-            raise BadFrame(str(error)) from None
+            jsonio.decode(body)
+        except (TooLarge, jsonio.JsonError) as error:
+            message = (
+                f"the upstream {backend.name} answered {self._action} of {self._id!r} without readable JSON: {error}"
+            )
+            raise BadFrame(message) from None
         self._record.first()
         self._send(body)
 
     async def _stream(self, reply: Reply, backend: Backend) -> None:
-        """Pass whole frames as they come. A stream that ends before its last frame ends with the dialect's error."""
+        """Pass whole frames as they come. A stream without its last frame ends with the dialect's error."""
         exchange, stored, frames = self._exchange, backend.dialect.stored, backend.dialect.binding.frames()
-        assert stored is not None  # it is of the client's family
+        assert stored is not None  # the upstream is of the client's family
         ended = False
 
-        def hear(chunk: bytes) -> None:
+        def pass_on(chunk: bytes) -> None:
             nonlocal ended
-            told = list(frames.feed(chunk))
-            ended = ended or any(stored.is_end(frame) for frame in told)
-            if told:
-                exchange.chunk(b"".join([frame.raw for frame in told]))
+            complete = list(frames.feed(chunk))
+            ended = ended or any(stored.is_end(frame) for frame in complete)
+            if complete:
+                exchange.chunk(b"".join([frame.raw for frame in complete]))
 
         exchange.streams()
         self._record.status = 200
@@ -146,7 +160,7 @@ class StoredAnswer:
         exchange.feed_from(reply)
         broken: DragomanError = Truncated("the upstream's stream ended before its last event")
         try:
-            await reply.pump(hear)
+            await reply.pump(pass_on)
         except (TransportError, UpstreamViolation) as error:
             broken = error
         if not ended:
@@ -162,5 +176,5 @@ class StoredAnswer:
         self._exchange.whole(200, (_JSON,), body)
 
 
-def _unknown(message: str) -> ClientFault:
+def _not_found(message: str) -> ClientFault:
     return ClientFault(message, fault=Fault("not_found", message, 404, code="response_not_found"))

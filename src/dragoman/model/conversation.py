@@ -95,7 +95,9 @@ class Held(Struct, frozen=True):
     at: str
     why: str  # why another service cannot have it, and what to send instead
     turns: bool = False  # it holds earlier turns: a result may answer a call that the request does not show
+    stored: bool = False  # it is stored by the service, so that no other service has it; so are earlier turns
     job: bool = False  # it asks for work that goes on without the client: asking twice does it twice
+    answer: str = ""  # the id of the earlier answer that it continues
     code: str = ""  # of the error
     details: str = ""  # of the error, as JSON text
 
@@ -122,6 +124,11 @@ class Conversation(Node, frozen=True, dict=True, gc=True):
     def continues(self) -> bool:
         """Whether earlier turns are held by the service."""
         return any(each.turns for each in self.held)
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether only the service that stores what the request names can answer it."""
+        return any(each.turns or each.stored for each in self.held)
 
     @property
     def is_job(self) -> bool:

@@ -52,7 +52,9 @@ _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "
 MESSAGES = Where("messages")
 _DEFERRED = "defer_loading"
 _ADDED = "~added"  # on a tool that a block of a message defines
-_NO_THREADS = "this upstream keeps no message threads; send the whole conversation in `messages`, without `thread`"
+_NO_THREAD = (
+    "this upstream does not hold the message thread; send the whole conversation in `messages`, without `thread`"
+)
 _PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 
 # --- reading
@@ -129,10 +131,12 @@ def _held(thread: Json) -> tuple[Held, ...]:
     """The thread that a request begins or continues. The error makes the SDKs send the whole history without one."""
     if thread is None:
         return ()
-    begins = isinstance(thread, dict) and thread.get("type") == "create"
+    given = thread if isinstance(thread, dict) else {}
+    begins, previous = given.get("type") == "create", given.get("previous_message_id")
+    answer = previous if isinstance(previous, str) else ""
     code = "thread_unsupported_request"
     details = json_text({"error_code": code, "unsupported": ["thread"]}, "thread", MalformedRequest)
-    return (Held("thread", "thread", _NO_THREADS, turns=not begins, code=code, details=details),)
+    return (Held("thread", "thread", _NO_THREAD, turns=not begins, answer=answer, code=code, details=details),)
 
 
 def _keep(kept: dict[str, Json], name: str, fields: Fields | None) -> None:

@@ -28,7 +28,8 @@ def _fields(fields: Fields) -> Iterator[Held]:
             f"no response {text_of(previous)!r} is known here. A gateway keeps the answers of upstreams that do not"
             f" speak Responses for a while, unless `store` is false. {_WHOLE}"
         )
-        yield Held("previous_response_id", "previous_response_id", why, turns=True, code=_UNKNOWN)
+        name = "previous_response_id"
+        yield Held(name, name, why, turns=True, answer=text_of(previous), code=_UNKNOWN)
     if (given := fields.peek("conversation")) is not None:
         name = given if isinstance(given, str) and given else required(_child(fields, "conversation"), "id")
         why = f"the conversation {name!r} is held by the service, and this upstream does not have it. {_WHOLE}"
@@ -38,7 +39,7 @@ def _fields(fields: Fields) -> Iterator[Held]:
             "the prompt template is held by the service, and this upstream does not have it."
             " Send its text as `instructions` and `input` instead."
         )
-        yield Held("prompt", "prompt", why)
+        yield Held("prompt", "prompt", why, stored=True)
     if fields.peek("background") is True:
         why = "only an upstream that speaks Responses runs a response in the background. Send the request without it."
         yield Held("background", "background", why, job=True)

@@ -14,7 +14,7 @@ import dragoman.dialects as registry
 from dragoman.dialects.base import Call
 from dragoman.errors import ClientFault
 from dragoman.gateway.app import Gateway
-from dragoman.gateway.makers import Made, Makers
+from dragoman.gateway.holders import Holder, Holders
 from dragoman.gateway.memory import Memory, owner_of
 from dragoman.gateway.observe import Record
 from dragoman.gateway.stored import StoredAnswer
@@ -25,11 +25,11 @@ RESPONSES = registry.get("responses")
 
 
 def test_the_number_is_bounded_and_the_oldest_goes_first() -> None:
-    makers = Makers(most=2)
+    holders, holder = Holders(most=2), Holder("me", "one", "http://one", "key")
     for name in ("a", "b", "a", "c", ""):
-        makers.remember(name, "me", "one", "key")
-    assert [makers.find(name) is not None for name in ("a", "b", "c", "")] == [True, False, True, False]
-    assert makers.find("a") == Made("me", "one", "key") and len(makers) == 2
+        holders.remember(name, holder)
+    assert [holders.find(name) for name in ("a", "b", "c", "")] == [holder, None, holder, None]
+    assert len(holders) == 2
 
 
 def test_the_owner_is_the_key_however_it_is_sent() -> None:
@@ -42,25 +42,31 @@ def test_the_owner_is_the_key_however_it_is_sent() -> None:
 def test_l15_an_answer_of_another_key_is_not_found(key: str) -> None:
     """Also where a single upstream would be asked for an id that is not known."""
     request = HttpRequest("GET", "/v1/responses/resp_1", headers=(("x-api-key", key),))
-    makers = Makers()
-    makers.remember("resp_1", owner_of(HttpRequest("GET", "/", headers=(("x-api-key", "mine"),))), "one", "c")
+    holders = Holders()
+    mine = owner_of(HttpRequest("GET", "/", headers=(("x-api-key", "mine"),)))
+    holders.remember("resp_1", Holder(mine, "one", "http://one", "c"))
     backend: Any = SimpleNamespace(name="one", dialect=RESPONSES, credential=lambda name: name)
-    desk: Any = SimpleNamespace(memory=Memory(), makers=makers)
+    desk: Any = SimpleNamespace(memory=Memory(), holders=holders)
     fleet: Any = SimpleNamespace(backends=(backend,))
     exchange: Any = SimpleNamespace(request=request)
     call = Call("stored", "", False, None, {"id": "resp_1", "action": "read", "query": ""})
     stored = StoredAnswer(desk, fleet, exchange, RESPONSES, call, Record("r", "GET", "/"))
     if key == "mine":
-        found: Any = stored._maker(owner_of(request))
+        found: Any = stored._holder(owner_of(request))
         assert found == (backend, ["c"])
     else:
         with pytest.raises(ClientFault) as refused:
-            stored._maker(owner_of(request))
+            stored._holder(owner_of(request))
         assert refused.value.fault.status == 404
 
 
+@pytest.mark.parametrize(
+    ("path", "status"), [("/v1/responses", 426), ("/openai/v1/responses", 426), ("/v1/models", 400)]
+)
 @pytest.mark.parametrize("extension", [True, False])
-def test_l33_under_asgi_a_websocket_offer_is_refused_as_well_as_the_server_can(extension: bool, tmp_path: Path) -> None:
+def test_l33_under_asgi_a_websocket_offer_is_refused_as_well_as_the_server_can(
+    extension: bool, path: str, status: int, tmp_path: Path
+) -> None:
     gateway = Gateway(configured(upstream("one", "responses", "http://127.0.0.1:1")), key=KEY, state=tmp_path)
     sent: list[Any] = []
 
@@ -71,10 +77,10 @@ def test_l33_under_asgi_a_websocket_offer_is_refused_as_well_as_the_server_can(e
         return {"type": "websocket.connect"}
 
     extensions: dict[str, Any] = {"websocket.http.response": {}} if extension else {}
-    scope = {"type": "websocket", "path": "/v1/responses", "headers": [], "extensions": extensions}
+    scope = {"type": "websocket", "path": path, "headers": [], "extensions": extensions}
     asyncio.run(gateway(scope, receive, send))
     if not extension:
         assert sent == [{"type": "websocket.close", "code": 1000}]
         return
-    assert sent[0]["status"] == 426
+    assert sent[0]["status"] == status
     assert json.loads(sent[1]["body"])["error"]["type"] == "invalid_request_error"
