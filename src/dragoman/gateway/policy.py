@@ -64,7 +64,7 @@ class Redirected(UpstreamFault):
             f"the upstream {upstream} answered with a redirect (status {status}), which is not followed; "
             f"check base_url of [upstreams.{upstream}]"
         )
-        super().__init__(message, fault=Fault("server", message, 502))
+        super().__init__(message, fault=Fault("server", message, 502, violation=True))
 
 
 def next_step(error: DragomanError) -> Step:
