@@ -278,7 +278,7 @@ FILE = "JVBERi0x" + "QUJD" * 200
 def test_l1_media_of_every_form_is_read(part: Body, kind: str, mime: str) -> None:
     media = read_any_media("x", part, Where())
     assert media is not None and (media.kind, media.mime) == (kind, mime)
-    nested = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "a"}, part]}
+    nested: Body = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "a"}, part]}
     words = part_text(nested)
     assert (words.text, words.left_out) == ("a", ())
     assert [(each.kind, each.at.path) for each in words.media] == [(kind, "content[1]")]
@@ -347,8 +347,33 @@ def test_l1_the_name_of_an_image_is_kept_as_text(target: str) -> None:
 
 
 def test_l1_citations_of_a_text_in_a_result_are_not_lost_without_a_note() -> None:
-    part = {"type": "text", "text": "a", "citations": [{"cited_text": "MARK"}]}
+    part: Body = {"type": "text", "text": "a", "citations": [{"cited_text": "MARK"}]}
     made = translate_request(asked("openai", part), source="openai", target="responses")
     assert "messages[2].content[0].citations" in [note.at for note in made.notes if note.action == "dropped"]
     assert part_text({"type": "x", "content": "a", "citations": {"enabled": True}}).text == "a"
     assert "MARK" in part_text({**part, "type": "x"}).text
+
+
+def test_l1_a_screenshot_in_a_computer_call_output_reaches_the_target() -> None:
+    shot = {"type": "computer_screenshot", "image_url": f"data:image/png;base64,{PICTURE}"}
+    items: list[Body] = [
+        {"role": "user", "content": "go"},
+        {"type": "computer_call", "call_id": "c", "id": "x", "status": "completed", "action": {"type": "screenshot"}},
+        {"type": "computer_call_output", "call_id": "c", "output": shot},
+    ]
+    made = translate_request({"model": "m", "input": items}, source="responses", target="anthropic")
+    assert made.raw.decode().count(PICTURE) == 1
+    assert not [note for note in made.notes if note.rule == "part.data"]
+
+
+def test_media_in_a_block_of_an_assistant_turn_is_a_line_of_text() -> None:
+    block = {"type": "x_block", "content": [{"type": "image", "data": PICTURE, "mimeType": "image/png"}]}
+    messages: list[Body] = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": [block]},
+        {"role": "user", "content": "on"},
+    ]
+    body = {"model": "m", "max_tokens": 9, "messages": messages}
+    made = translate_request(body, source="anthropic", target="bedrock")
+    assert PICTURE not in made.raw.decode()
+    assert "media.replaced" in [note.rule for note in made.notes if note.action == "dropped"]

@@ -188,8 +188,12 @@ class _Request:
                 return self._fitted(opaque_as_parts(part, self._notes), "user")
 
     def _fitted(self, parts: Iterable[Text | Media], role: Role) -> list[Text | Media]:
-        fitted = [self._media(part, False, role) if isinstance(part, Media) else part for part in parts]
+        fitted = [self._found_media(part, role) if isinstance(part, Media) else part for part in parts]
         return [each for part in fitted for each in self._named(part)]
+
+    def _found_media(self, media: Media, role: Role) -> Media | Text:
+        """Media that stood in a part. Services take none in what a model said."""
+        return self._replaced(media) if role == "assistant" else self._media(media, False, role)
 
     def _named(self, media: Media | Text) -> list[Text | Media]:
         """The media, and its name as a text before it where the target has no names for such media."""
@@ -263,6 +267,9 @@ class _Request:
         if last:
             what = f"{block.kind} ({block.mime or 'of unknown type'}) given as {block.how}"
             raise Unrepresentable(f"the target takes no {what}", at=block.at.path)
+        return self._replaced(block)
+
+    def _replaced(self, block: Media) -> Text:
         self._notes.dropped(
             "media.replaced",
             block.at.path,

@@ -67,7 +67,7 @@ def offered_tools(conversation: Conversation, notes: Notes) -> tuple[ToolSpec | 
 
     A tool that is held back is left out only if the client runs a search that can find it and nothing names it yet.
     """
-    tools = _once_each(_declared(conversation.tools), notes)
+    tools = _once_each(_declared(conversation.tools, notes), notes)
     held_back = [tool for tool in tools if isinstance(tool, ToolSpec) and tool.waits_for]
     if not held_back:
         return tools
@@ -97,7 +97,7 @@ def offered_tools(conversation: Conversation, notes: Notes) -> tuple[ToolSpec | 
     return tuple(kept[at] for at in sorted(range(len(kept)), key=places.__getitem__))
 
 
-def _declared(tools: tuple[ToolSpec | Opaque, ...]) -> tuple[ToolSpec | Opaque, ...]:
+def _declared(tools: tuple[ToolSpec | Opaque, ...], notes: Notes) -> tuple[ToolSpec | Opaque, ...]:
     """The tools, those of a family's own shape that the client runs as functions, without what says others again."""
     if not any(isinstance(tool, Opaque) and (tool.means or tool.echo) for tool in tools):
         return tools
@@ -110,7 +110,9 @@ def _declared(tools: tuple[ToolSpec | Opaque, ...]) -> tuple[ToolSpec | Opaque, 
             if isinstance(meaning, ClientTool):
                 if meaning.name in names:
                     raise Unrepresentable(f"another tool is called {meaning.name}, too", at=tool.at.path)
-                declared.append(ToolSpec(meaning.name, meaning.description, meaning.schema, at=tool.at))
+                detail = f"the client runs {meaning.name}; it is offered as a function"
+                notes.changed("tools.as_function", tool.at.path, detail)
+                declared.append(ToolSpec(meaning.name, meaning.description, meaning.schema, tool.cache, at=tool.at))
     return tuple(declared)
 
 

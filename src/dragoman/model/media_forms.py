@@ -60,16 +60,16 @@ def read_any_media(family: str, part: Mapping[str, Json], at: Where) -> Media | 
 def _openai_media(family: str, part: Mapping[str, Json], at: Where) -> Media | None:
     """Media as Chat Completions and Responses write it."""
     match part:
-        case {"type": "image_url" | "input_image", "image_url": str(url) | {"url": str(url)}}:
+        case {"type": "image_url" | "input_image" | "computer_screenshot", "image_url": str(url) | {"url": str(url)}}:
             return _addressed("image", url, "", family, _without(part, "type", "image_url"), at)
         case {"type": "input_file", "file_data": str(url)}:
             rest = _without(part, "type", "file_data", "filename")
             return _addressed("document", url, _string(part.get("filename")), family, rest, at)
-        case {"type": "file", "file": {"file_data": str(url), **inner}}:
-            return _addressed(
-                "document", url, _string(inner.get("filename")), family, _without(part, "type", "file"), at
-            )
-        case {"type": "input_audio", "input_audio": {"data": str(data), "format": str(form)}, **rest}:
+        case {"type": "file", "file": dict(inner)}:
+            rest, data_url = _without(part, "type", "file"), _string(inner.get("file_data"))
+            return _addressed("document", data_url, _string(inner.get("filename")), family, rest, at)
+        case {"type": "input_audio", "input_audio": {"data": str(data), "format": str(form)}}:
+            rest = _without(part, "type", "input_audio")
             return _media("audio", f"audio/{form}", "base64", data, "", family, rest, at)
         case _:
             return None
@@ -77,17 +77,20 @@ def _openai_media(family: str, part: Mapping[str, Json], at: Where) -> Media | N
 
 def _wrapped_media(family: str, part: Mapping[str, Json], at: Where) -> Media | None:
     """Media as Gemini and Bedrock write it: an object with one member, whose name says the kind."""
-    match part:
-        case {"inlineData": dict() as inner} | {"inline_data": dict() as inner} if len(part) == 1:
-            name = _string(inner.get("displayName") or inner.get("display_name"))
-            return _data_media(inner, name, family, {}, at)
-        case {**members} if len(members) == 1:
-            [(kind, inner)] = members.items()
-            match inner:
-                case {"format": str(form), "source": {"bytes": str(data)}} if kind in (*_KINDS, "document"):
-                    mime = _DOCUMENTS.get(form, "") if kind == "document" else f"{kind}/{form}"
-                    return _media(kind, mime, "base64", data, _string(inner.get("name")), family, {}, at)
-    return None
+    if len(part) != 1:
+        return None
+    [(kind, inner)] = part.items()
+    if not isinstance(inner, dict):
+        return None
+    if kind in ("inlineData", "inline_data"):
+        name = _string(inner.get("displayName") or inner.get("display_name"))
+        return _data_media(inner, name, family, {}, at)
+    match inner:
+        case {"format": str(form), "source": {"bytes": str(data)}} if kind in (*_KINDS, "document"):
+            mime = _DOCUMENTS.get(form, "") if kind == "document" else f"{kind}/{form}"
+            return _media(kind, mime, "base64", data, _string(inner.get("name")), family, {}, at)
+        case _:
+            return None
 
 
 def _framework_media(family: str, part: Mapping[str, Json], at: Where) -> Media | None:

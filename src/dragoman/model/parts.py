@@ -242,7 +242,9 @@ def server_tool_text(block: Opaque) -> PartText | None:
         tool = kind.removesuffix("_tool_result").removesuffix("_call_output").removesuffix("_output")
         words = join_texts(_lines(data, "", "", left_out)) or "nothing to read"
         failed = data.get("is_error") is True or data.get("status") == "error"
-        return PartText(f"({tool} {'failed' if failed else 'gave'}: {words})", left_out=tuple(left_out))
+        media = tuple(each for each in part_text(data, block.family).media if each.how == "base64")
+        lost = [path for path in left_out if not path.startswith(tuple(each.at.path for each in media))]
+        return PartText(f"({tool} {'failed' if failed else 'gave'}: {words})", left_out=tuple(lost), media=media)
     tool = name if isinstance(name, str) and name else kind.removesuffix("_call")
     if isinstance(given, dict):
         return PartText(f"({tool} was used with {_json(given)})")

@@ -176,10 +176,18 @@ def test_an_id_used_anew_by_a_kept_tool_means_that_tool() -> None:
 
 
 def test_typed_tools_of_another_service_take_their_history_with_them() -> None:
+    body = ask(user("a"), assistant([use("t", "runner", {"command": "ls"})]), user([result("t", "x")]))
+    request = sent({**body, "tools": [{"type": "code_execution_20250825", "name": "runner"}]})
+    assert tools(request) == {}
+    assert current(request)["content"] == "(runner gave: x)"
+
+
+def test_typed_tools_that_the_client_runs_stay() -> None:
+    """L3: the client declared the tool and runs it, so it reaches the service with its calls and results."""
     body = ask(user("a"), assistant([use("t", "bash", {"command": "ls"})]), user([result("t", "x")]))
     request = sent({**body, "tools": [{"type": "bash_20250124", "name": "bash"}]})
-    assert tools(request) == {}
-    assert current(request)["content"] == "(bash gave: x)"
+    assert list(tools(request)) == ["bash"]
+    assert results(request)[0]["content"] == [{"text": "x"}]
 
 
 def test_what_a_server_ran_itself_becomes_readable_text() -> None:

@@ -17,6 +17,7 @@ from dragoman.dialects.anthropic.blocks import (
     render_block,
     render_content,
 )
+from dragoman.dialects.anthropic.client_tools import client_tool
 from dragoman.dialects.anthropic.meanings import compacting, definitions_in
 from dragoman.dialects.anthropic.nodes import (
     FAMILY,
@@ -210,7 +211,7 @@ def _foreign_call(fields: Fields) -> ToolCall:
 def _tool(fields: Fields) -> ToolSpec | Opaque:
     kind = fields.peek("type")
     if isinstance(kind, str) and kind != "custom":
-        return opaque(fields, kind)
+        return structs.replace(opaque(fields, kind), means=client_tool(kind, fields.rest()))
     fields.text("type", "")
     schema = fields.any("input_schema")
     name, description = identifier(fields, "name"), fields.text("description", "")
