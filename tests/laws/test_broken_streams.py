@@ -150,6 +150,7 @@ OPENAI_HARMLESS: dict[str, Stream] = {
     "no [DONE]": [O_ROLE, O_TEXT, _o_call(), O_END[0]],
     "no index": [O_ROLE, O_TEXT, _o_call(None), *O_END],
     "an id in every piece": [O_ROLE, O_TEXT, _o_call(0, "call_1", "read", '{"path":'), _o_call(0, "call_1", None, '"a"}'), *O_END],
+    "the call told once more": [O_ROLE, O_TEXT, _o_call(), _o_call(), *O_END],
     "an empty name in later pieces": [O_ROLE, O_TEXT, _o_call(0, "call_1", "read", '{"path":'), _o_call(0, "", "", '"a"}'), *O_END],
     "odd figures": [O_ROLE, O_TEXT, _o_call(), O_END[0], _o(usage={"prompt_tokens": "many"}), O_DONE],
     "figures in the last frame": [O_ROLE, O_TEXT, _o_call(), _o({}, "tool_calls", usage={"prompt_tokens": 1, "completion_tokens": 2}), O_DONE],
@@ -450,6 +451,19 @@ def test_the_error_field_of_old_llama_cpp_servers_is_the_error() -> None:
             out, answer = said(made, data, bytewise=bytewise, passing=passing)
             assert answer.fault is not None and answer.fault.kind == "context_full", (made.client.name, passing)
             assert b"too long" in out and not ends_well(made.client, out)
+
+
+@pytest.mark.parametrize("pieces", [['{"path":"a"}'], ['{"path":', '"a"}']])
+def test_l20_calls_that_share_index_and_name_and_have_no_ids_are_not_merged(pieces: list[str]) -> None:
+    """The name comes with every piece. Arguments that are whole get no more: what follows is another call."""
+    calls = [_o_call(0, "", "read", piece) for _ in range(3) for piece in [*pieces, ""]]
+    data = b"".join(FRAMING["openai"](*event) for event in [O_ROLE, *calls, *O_END])
+    for client in DIALECTS:
+        for bytewise in (False, True):
+            out, answer = said(planned(client, "openai"), data, bytewise=bytewise)
+            found = fold(laws.read_back(registry.get(client), out)).choices[0].blocks
+            told = [json.loads(block.arguments) for block in found if isinstance(block, ToolCall)]
+            assert told == [{"path": "a"}] * 3 and answer.fault is None, (client, out)
 
 
 # --- one frame that cannot be read (L21)

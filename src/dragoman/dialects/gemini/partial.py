@@ -78,9 +78,7 @@ def _spelt(value: Json) -> dict[str, Json]:
 def _put(place: Any, steps: list[str | int], value: Json, at: str) -> None:
     """Set a value where the path leads; a string goes on where one stands."""
     for step, following in zip(steps, [*steps[1:], None], strict=True):
-        if type(place) is not (list if isinstance(step, int) else dict) or (
-            isinstance(step, int) and step > _MOST_ITEMS
-        ):
+        if not _leads_on(place, step):
             raise MissingField("the path leads through a value of another kind", at=at)
         if isinstance(step, int):
             place.extend([None] * (step + 1 - len(place)))
@@ -90,3 +88,7 @@ def _put(place: Any, steps: list[str | int], value: Json, at: str) -> None:
         elif there is None:
             place[step] = [] if isinstance(following, int) else {}
         place = place[step]
+
+
+def _leads_on(place: Any, step: str | int) -> bool:
+    return isinstance(place, list) and step <= _MOST_ITEMS if isinstance(step, int) else isinstance(place, dict)

@@ -1,7 +1,8 @@
 """The calls of one choice of a stream, whatever upstreams do with indices, ids and names.
 
 An entry belongs to the call at its index, or to the last call if it has none. It begins another one if it names another
-id together with a name, or another name: several calls share index 0 at some upstreams. Repetition says nothing.
+id together with a name, or another name, or the same name again with more arguments when those of the call are whole:
+several calls share index 0 at some upstreams. Repetition says nothing.
 """
 
 from __future__ import annotations
@@ -13,24 +14,30 @@ from dragoman.dialects.openai.parts import JsonObject, arguments_text, extra_of
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.errors import MissingField
 from dragoman.model.blocks import ToolCall
-from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockStarted, Event, OpaqueEvent
+from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockStarted, Event, Listener, OpaqueEvent
 from dragoman.model.naming import to_keep
+from dragoman.wire import jsonio
 from dragoman.wire.fields import is_blank
 
 _MOST_HELD = 1024 * 1024  # characters of arguments that may wait for their call's name (D22)
 
 
 class _OpenCall:
-    __slots__ = ("held", "id", "key", "name", "place", "rest", "size")
+    __slots__ = ("given", "held", "id", "key", "name", "place", "rest", "size")
 
     def __init__(self, call_id: str, place: str) -> None:
         self.id = call_id
         self.name = ""
         self.key = -1  # until it has begun
         self.held: list[str] = []
+        self.given: list[str] = []  # the arguments that were told
         self.size = 0
         self.rest: JsonObject = {}
         self.place = place
+
+    def repeats(self, call_id: str, words: str) -> bool:
+        """Whether a piece with this id tells the whole call once more."""
+        return bool(call_id and words) and call_id == self.id and "".join(self.given) == words and _is_object(words)
 
 
 class CallReader:
@@ -54,8 +61,8 @@ class CallReader:
             name, words, form = _visible(entry.function.name), arguments_text(entry.function.arguments), "json"
         else:
             name, words, form = "", "", "json"
-        call = self._call_of(entry, name, position)
-        if call is not None:
+        call = self._call_of(entry, name, words, position)
+        if call is not None and not (name and call.repeats(_visible(entry.id), words)):
             self._take(call, name, words, form, entry.rest, events)
 
     def older(self, part: FunctionPart, events: list[Event]) -> None:
@@ -69,10 +76,14 @@ class CallReader:
             self._all.append(call)
         self._take(call, name, words, "json", None, events)
 
-    def _call_of(self, entry: CallPart, name: str, position: int) -> _OpenCall | None:
+    def hearing(self, key: int) -> Listener | None:
+        """Who is told more of a call's arguments that come without our doing."""
+        return next((call.given.append for call in self._all if call.key == key), None)
+
+    def _call_of(self, entry: CallPart, name: str, words: str, position: int) -> _OpenCall | None:
         index, call_id = entry.index, _visible(entry.id)
         call = self._all[-1] if index is None and self._all else None if index is None else self._by_index.get(index)
-        if call is not None and not _begins_another(call, call_id, name, indexed=index is not None):
+        if call is not None and not _begins_another(call, call_id, name, words, indexed=index is not None):
             call.id = call.id or call_id if call.key < 0 else call.id
             return call
         if call is None and not (call_id or name or entry.function or entry.custom):
@@ -88,6 +99,7 @@ class CallReader:
     ) -> None:
         if call.key >= 0:
             if words:
+                call.given.append(words)
                 events.append(ArgumentsDelta(call.key, words))
             if rest:
                 events.append(OpaqueEvent(FAMILY, "call", {"key": call.key, "fields": rest}))
@@ -105,7 +117,8 @@ class CallReader:
         block = ToolCall(call.id, name, form="text" if form == "text" else "json", extra=extra_of(to_keep(call.rest)))
         events.append(BlockStarted(call.key, block, self._choice))
         if call.held:
-            events.append(ArgumentsDelta(call.key, "".join(call.held)))
+            call.given = ["".join(call.held)]
+            events.append(ArgumentsDelta(call.key, call.given[0]))
             call.held.clear()
 
     def close(self, events: list[Event]) -> None:
@@ -123,7 +136,17 @@ def _visible(text: str | None) -> str:
     return "" if text is None or is_blank(text) else text
 
 
-def _begins_another(call: _OpenCall, call_id: str, name: str, *, indexed: bool) -> bool:
+def _begins_another(call: _OpenCall, call_id: str, name: str, words: str, *, indexed: bool) -> bool:
     if call_id and call.id and call_id != call.id:
         return bool(name) or not indexed
-    return bool(name and call.name and name != call.name)
+    if not name or not call.name:
+        return False
+    whole = bool(words) and _is_object("".join(call.given))
+    return name != call.name or (whole and not call.repeats(call_id, words))
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(jsonio.decode(text), dict)
+    except jsonio.JsonError:
+        return False

@@ -127,8 +127,10 @@ class ChoiceReader:
         return None if self._text < 0 or self._refusing or self.stopped else TextDelta(self._text, text)
 
     def hearing(self, key: int) -> Listener | None:
-        """Who is told more of a thought that comes without our doing."""
-        return self._thought.pieces.append if self._thought is not None and self._thought.key == key else None
+        """Who is told more of a thought or a call that comes without our doing."""
+        if self._thought is not None and self._thought.key == key:
+            return self._thought.pieces.append
+        return None if self._calls is None else self._calls.hearing(key)
 
     def _called(self) -> CallReader:
         if self._calls is None:

@@ -125,6 +125,7 @@ class _ThoughtChunk(Struct, gc=False):
 
 class _MoreWords(Struct, gc=False):
     arguments: str
+    name: Literal["", None] = None  # a name may begin another call
 
 
 class _MoreCall(Struct, gc=False):

@@ -112,7 +112,7 @@ class OpenaiDecoder:
         return tuple(events)
 
     def hearing(self, kind: type[Delta], key: int) -> Listener | None:
-        if kind is not ReasoningDelta:
+        if kind is TextDelta:
             return None
         return next((told for choice in self._choices.values() if (told := choice.hearing(key))), None)
 
