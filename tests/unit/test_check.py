@@ -469,6 +469,11 @@ def test_calls_of_kiro_that_cannot_be_told_are_errors(events: list[dict[str, Any
     assert [breach.rule for breach in found] == [f"kiro.stream.{rule}"]
 
 
+def test_l32_a_call_that_a_limit_cut_has_no_stop() -> None:
+    events = (("toolUseEvent", {"name": "f", "toolUseId": "t"}), ("metadataEvent", {"stopReason": "MAX_TOKENS"}))
+    assert not stream(registry.get("kiro"), kiro(*events))
+
+
 # --- the command
 
 

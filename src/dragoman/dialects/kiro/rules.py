@@ -31,6 +31,9 @@ _MOST_IMAGES = 10
 _LONGEST_IMAGE = 5_242_880
 _LONGEST = {"user": 600_000, "assistant": 100_000, "result": 800_000}
 _LONGEST_DESCRIPTION = 10_240
+_CUTS = frozenset({"MAX_TOKENS", "LENGTH_LIMIT", "MAX_TIME", "MODEL_CONTEXT_WINDOW_EXCEEDED"}) | frozenset(
+    {"CONTENT_FILTERED", "GUARDRAIL_INTERVENED"}
+)  # reasons to stop in the middle of a call
 
 
 class _Turn(NamedTuple):
@@ -275,7 +278,7 @@ def stream_breaches(frames: Iterable[Frame]) -> Sequence[Breach]:
     """What a captured stream breaks: unknown events, payloads that are no objects, calls without an end."""
     found: list[Breach] = []
     calls = _Calls()
-    usage = False
+    usage = cut = False
     number = -1
     for number, frame in enumerate(frames):
         if frame.error:
@@ -284,12 +287,25 @@ def stream_breaches(frames: Iterable[Frame]) -> Sequence[Breach]:
             found.append(RULES.breach("stream.unknown", f"[{number}]", f"no event is named {frame.kind!r}"))
             continue
         usage = usage or frame.kind == "contextUsageEvent"
+        cut = cut or _says_cut(frame)
         found += _frame_breaches(frame, number, calls)
-    for name, at in calls.open.items():
+    for name, at in () if cut else calls.open.items():
         found.append(RULES.breach("stream.open_call", f"[{at}]", f"the call {name!r} has no stop: it was cut"))
     if not usage:
         found.append(RULES.breach("stream.no_usage", f"[{number}]", "no contextUsageEvent: it may have been cut"))
     return found
+
+
+def _says_cut(frame: Frame) -> bool:
+    """Whether the frame says that the answer was cut: then a call may have no end."""
+    if frame.kind != "metadataEvent":
+        return False
+    try:
+        body = jsonio.decode(frame.data)
+    except jsonio.JsonError:
+        return False
+    reason = body.get("stopReason") if isinstance(body, dict) else None
+    return isinstance(reason, str) and reason in _CUTS
 
 
 class _Calls:
