@@ -356,7 +356,7 @@ def answer_whole(plan: Plan, body: bytes, world: World = REAL_WORLD) -> tuple[by
 
 
 def reply_whole(plan: Plan, body: bytes, world: World = REAL_WORLD) -> tuple[Reply, list[Note]]:
-    """What the client is told by a whole reply, before it is put in the client's words.
+    """Read a whole reply into the client's canonical reply, before it is rendered.
 
     A body that is a stream, though none was asked for, is gathered, with a note.
     """

@@ -176,7 +176,7 @@ class _Request:
                 return (self._bare(self._unsealed(block), block.at.path),)
 
     def _part(self, part: Text | Media | Opaque) -> Iterable[Text | Media | Opaque]:
-        """A part of a tool result. Media that nobody can read is left to plain_results."""
+        """A part of a tool result. Media that cannot be read is left to plain_results."""
         match part:
             case Text():
                 return (self._text(part),)
@@ -424,5 +424,7 @@ class _Answer:
             self._notes.add(rule, action, "", detail)
 
 
-_MAPPED = "its citations are told in the form of the client's dialect, which has no more than address, title and quote"
+_MAPPED = (
+    "its citations are written in the form of the client's dialect, which has no more than address, title and quote"
+)
 _PLAIN: frozenset[type[Event]] = frozenset({TextDelta, ReasoningDelta, ArgumentsDelta, BlockEnded})

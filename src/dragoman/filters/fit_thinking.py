@@ -21,7 +21,7 @@ def fit_thinking(conversation: Conversation, target: Capabilities, notes: Notes)
         notes.dropped("thinking.dropped", "thinking", f"the target cannot be told how to think ({_words(asked)})")
     else:
         lost = fitted == Thinking() or (asked.show is not None and fitted.show is None)
-        detail = f"asked for: {_words(asked)}; the target is told: {_words(fitted)}"
+        detail = f"asked for: {_words(asked)}; sent: {_words(fitted)}"
         notes.add("thinking.fitted", "dropped" if lost else "changed", "thinking", detail)
     return structs.replace(conversation, thinking=fitted)
 

@@ -140,7 +140,7 @@ def _once_each(tools: tuple[ToolSpec | Opaque, ...], notes: Notes) -> tuple[Tool
 
 
 def _search(tools: Sequence[ToolSpec | Opaque]) -> Literal["", "client", "server"]:
-    """Who runs the search for tools that the model is offered: nobody, the client, or a server that is not there.
+    """Who runs the search for tools that the model is offered: no one, the client, or a server that is not there.
 
     This looks at the declared tools alone: were it to depend on the history, a longer one would change the tool list.
     """
@@ -158,7 +158,7 @@ def _searches_tools(name: str) -> bool:
 
 def _is_left_out(tool: ToolSpec, waits: bool, chosen: frozenset[str], notes: Notes) -> bool:
     if tool.name == PLACEHOLDER and tool.waits_for == "search" and tool.name not in chosen:
-        notes.changed("tools.placeholder", tool.at.path, "a placeholder for deferred tools, which nobody may call")
+        notes.changed("tools.placeholder", tool.at.path, "a placeholder for deferred tools, which no model may call")
         return True
     if waits:
         notes.changed("tools.deferred", tool.at.path, f"{tool.name} is not sent until the client's search finds it")

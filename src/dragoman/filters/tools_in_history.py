@@ -113,7 +113,7 @@ class _History:
                     self._notes.changed("compaction.as_text", block.at.path, "the summary of the past is given as text")
                 case ToolChange(name, offered):
                     said.append(self._change(name, offered))
-                    self._notes.changed("tools.changed", block.at.path, f"a change of the tool {name} is told as text")
+                    self._notes.changed("tools.changed", block.at.path, f"a change of the tool {name} is given as text")
                 case _:
                     pass
         return Text("\n".join(said), cache=block.cache, at=block.at)

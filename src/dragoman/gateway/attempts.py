@@ -207,7 +207,7 @@ class Attempts:
         """How long before the same is asked again; None if it is not."""
         step, desk = next_step(error), self._desk
         if error.fault.violation and (not last or self._violations >= _MOST_VIOLATIONS):
-            return None  # another target is asked instead, or nobody: who broke the rules once may do so every time
+            return None  # an upstream that broke its dialect may do so every time
         resting = isinstance(error, Resting)
         # There is no other credential. One who asked for a pause is waited for, if there is nobody else either.
         if (error.hinted and last) if isinstance(error, Resting) else error.fault.kind == "rate_limit":

@@ -178,7 +178,7 @@ class Passing:
         return self._asked_for(held[:end])
 
     def _through(self, count: int) -> bytes:
-        """What is held up to the end of its first `count` frames; the rest is for nobody."""
+        """What is held up to the end of its first `count` frames; the rest is dropped."""
         held, end = b"".join(self._held), 0
         self._held = []
         try:

@@ -140,7 +140,7 @@ class Opaque(Node, frozen=True):
     cache: Cache | None = None
     echo: bool = False
     means: tuple[Meaning, ...] = ()
-    source: Source | None = None  # of a citation; one without `data` is told elsewhere in its own family's answer
+    source: Source | None = None  # of a citation; one without `data` stands elsewhere in its own family's answer
 
 
 class Text(Node, frozen=True):

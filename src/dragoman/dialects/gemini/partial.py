@@ -1,7 +1,7 @@
 """Calls whose arguments come in pieces, as Vertex AI sends them where `streamFunctionCallArguments` is set.
 
 The first piece has the name, later ones have `partialArgs`: a JSON path and a value each. A piece without
-`willContinue` is the last one. The call is told when it is whole.
+`willContinue` is the last one. The call is sent when it is whole.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ FIELDS = ("groundingMetadata", "citationMetadata")
 
 
 def parse_sources(candidate: dict[str, Json]) -> list[Opaque]:
-    """Read the addresses that a candidate names, each once. At home the candidate tells them itself."""
+    """Read the addresses that a candidate names, each once. A Gemini client gets them with the candidate itself."""
     found: dict[str, Source] = {}
     for fields in (*_grounding(candidate.get("groundingMetadata")), *_citations(candidate.get("citationMetadata"))):
         url, title = fields.get("uri"), fields.get("title")

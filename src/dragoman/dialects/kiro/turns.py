@@ -109,7 +109,7 @@ def _result_parts(value: Json, at: str, blame: type[DragomanError]) -> Iterator[
         for index, item in enumerate(value):
             yield from _result_parts(item, f"{at}[{index}]", blame)
     elif isinstance(value, dict) and value.keys() == {"json"} and (words := part_text(value)).is_whole:
-        # Its text is what every other dialect can say; at home it goes back as it came.
+        # Its text is what every other dialect can say; the same dialect gets it back as it came.
         kept = Extra(FAMILY, value, frozenset(value))
         yield Text(words.text, extra=kept, at=Where(at))
     elif value is not None and value != "" and (part := read_loose_part(FAMILY, value, Where(at))) != Text(""):

@@ -119,7 +119,7 @@ class ChoiceReader:
             self._odd(delta.rest, events)
 
     def cite(self, sources: list[Opaque]) -> None:
-        """Take sources that stand beside the choices; each is told once."""
+        """Take sources that stand beside the choices; each is reported once."""
         self._sources += [source for source in sources if source not in self._sources]
 
     def more(self, text: str) -> TextDelta | None:

@@ -104,7 +104,7 @@ def read_thinking_part(block: Block) -> Block:
 
 
 def goes_as_part(block: Reasoning, settings: OpenaiSettings) -> bool:
-    """Whether this reasoning of a request is told as a part of the content."""
+    """Whether this reasoning of a request is sent as a part of the content."""
     return block.seal is None and own_fields(block.extra).get("~field", settings.reasoning_field) == _PART
 
 

@@ -9,7 +9,7 @@ from dragoman.dialects.openai.settings import FAMILY
 from dragoman.model.blocks import Opaque, Source
 from dragoman.wire.jsonio import Json
 
-BESIDE = ("citations", "search_results")  # Perplexity's: at home the envelope tells them
+BESIDE = ("citations", "search_results")  # Perplexity's: a Chat client gets them with the envelope
 
 
 def parse_annotations(annotations: Json) -> list[Opaque]:

@@ -15,7 +15,7 @@ _PROMPT, _COMPLETION = "prompt_tokens_details", "completion_tokens_details"
 
 
 # Names of one figure at the services that speak Chat, in the details of the prompt and beside the totals. A figure
-# that is told under a second name is only spelt differently: no other dialect loses anything without it.
+# that has a second name is only spelt differently: no other dialect loses anything without it.
 _READ = ("cached_tokens", "cache_read_input_tokens")
 _READ_BESIDE = (
     "cached_tokens",  # Moonshot

@@ -149,7 +149,7 @@ class ResponsesEncoder:
     def _grown(self, grows: _Open, text: str) -> tuple[Payload, ...]:
         if grows.kind:
             return (self._delta(grows, text),)
-        grows.pieces.append(text)  # a search for tools has no deltas: it is told whole at its end
+        grows.pieces.append(text)  # a search for tools has no deltas: it comes whole at its end
         return ()
 
     def _delta(self, grows: _Open, text: str) -> Payload:

@@ -125,7 +125,7 @@ class Item:
                 return self._came_whole(0, block)
 
     def close(self, *, cut: bool, listed: bool) -> Events:
-        """The response is over: a call that is still open was cut if the response was, and nobody told it whole.
+        """The response is over: a call that is still open was cut if the response was, and no item gave it whole.
 
         `listed`: the end lists what the response holds. A call that is open and not in that list was dropped. Without a
         list the call is whole if its arguments are.
