@@ -86,7 +86,7 @@ def test_l9_what_has_no_effect_on_what_is_sent_is_dropped(source: str, body: dic
     try:
         whole = translated(body, source, target)
     except Unrepresentable:
-        pytest.skip("the target cannot be told this")
+        return  # the target cannot carry this, and says so
     silent: list[Path] = []
     idle: list[Path] = []  # without effect, with all that is in it
     for path in paths(body):
@@ -146,7 +146,7 @@ def test_l9_losses_are_refused_exactly_where_a_note_says_dropped(
     try:
         told = translated(body, source, target)
     except Unrepresentable:
-        pytest.skip("the target cannot be told this")
+        return  # the target cannot carry this, and says so
     lost = [note for note in told.notes if note.action == "dropped"]
     if not lost:
         assert translated(body, source, target, losses="refuse").raw == told.raw

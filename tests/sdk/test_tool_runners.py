@@ -106,12 +106,12 @@ def check(name: str, home: House, simulator: Simulator) -> None:
 @pytest.mark.parametrize("name", UPSTREAMS)
 def test_l2_the_python_tool_runner_completes_its_loop(name: str, stream: bool, tmp_path: Path) -> None:
     with gateway([name], tmp_path) as (home, simulators):
-        client = anthropic.Anthropic(api_key=KEY, base_url=home.url, max_retries=0)
         question: Any = [{"role": "user", "content": "go"}]
-        runner = client.beta.messages.tool_runner(
-            model=f"to-{name}", max_tokens=500, messages=question, tools=[get_weather], stream=stream
-        )
-        last: Any = runner.until_done()
+        with anthropic.Anthropic(api_key=KEY, base_url=home.url, max_retries=0) as client:
+            runner = client.beta.messages.tool_runner(
+                model=f"to-{name}", max_tokens=500, messages=question, tools=[get_weather], stream=stream
+            )
+            last: Any = runner.until_done()
         assert "".join(block.text for block in last.content) == "All done."
         check(name, home, simulators[name])
 

@@ -93,9 +93,10 @@ class GeminiEncoder:
     def passes(self, events: Events) -> bool:
         """Whether the frame may go as it came: nothing is held that it would overtake, and it is no item.
 
-        The frame of a failure tells it in the service's own words: an error, or a finishReason.
+        A finishReason that is a failure passes; an error does not, because its frame may lack the line end.
         """
-        if self._array or self._calls or any(type(event) is Finished for event in events):
+        ends = any(type(event) is Finished for event in events) or (len(events) == 1 and type(events[0]) is Failed)
+        if self._array or self._calls or ends:
             return False
         list(self.feed(events))
         for event in events:

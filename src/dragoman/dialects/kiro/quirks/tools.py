@@ -110,9 +110,10 @@ class FewTools:
         offered = self._offered(declared, conversation.tool_choice.names, known)
         if len(offered) == len(declared):
             return conversation, None
-        late = [name for name in known if name in declared and name not in offered]
+        late = [name for name in known if name not in offered]
         left = [name for name in declared if name not in offered and name not in late]
-        specs = [tool for tool in tools if isinstance(tool, ToolSpec)]
+        specs = {tool.name: tool for tool in reversed(tools) if isinstance(tool, ToolSpec)}
+        stubs = _stubs([name for name in late if name not in specs], notes)
         notes.dropped(
             "kiro.tools.too_many", "tools", f"{len(left)} of {len(declared)} tools are left out: {', '.join(left)}"
         )
@@ -120,8 +121,8 @@ class FewTools:
         return structs.replace(
             conversation,
             tools=(
-                *[tool for tool in specs if tool.name in offered],
-                *sorted([tool for tool in specs if tool.name in late], key=lambda tool: late.index(tool.name)),
+                *[specs[name] for name in declared if name in offered],
+                *[specs.get(name) or stubs[name] for name in late],
             ),
             system=(*conversation.system, line),
         ), None
