@@ -85,7 +85,11 @@ ORDER: tuple[_Maker, ...] = (
     lambda pair: None if pair.upstream.system == "native" else filters.FoldSystem(pair.upstream),
     lambda pair: None if pair.upstream.blank_text else filters.FillEmpty(),
     lambda pair: filters.AlternateTurns(pair.upstream),
-    lambda pair: filters.HashUser(pair.upstream, foreign=pair.client_family != pair.upstream_family),
+    lambda pair: (
+        filters.HashUser(pair.upstream, foreign=pair.client_family != pair.upstream_family)
+        if pair.upstream.user
+        else None
+    ),
     lambda pair: filters.FitLimits(pair.upstream),
     lambda pair: filters.ObjectArguments(pair.client, pair.upstream),
 )

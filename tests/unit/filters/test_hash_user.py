@@ -96,3 +96,10 @@ def test_l8_the_fast_reader_leaves_long_ids_to_the_general_one() -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     assert OPENAI.codec.skim_request(json.dumps({**body, "user": "u" * 64}).encode()) is not None  # type: ignore[attr-defined]
     assert OPENAI.codec.skim_request(json.dumps({**body, "user": "u" * 65}).encode()) is None  # type: ignore[attr-defined]
+
+
+def test_l8_a_target_without_user_ids_gets_none_and_no_hash() -> None:
+    told = dragoman.translate_request(
+        asking("anthropic", CLAUDE_CODE), source="anthropic", target="gemini", model="gemini-3-pro"
+    )
+    assert [(note.rule, note.action) for note in told.notes if "user" in note.rule] == [("user.dropped", "dropped")]
