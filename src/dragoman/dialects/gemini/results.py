@@ -68,7 +68,7 @@ def _said(value: dict[str, Json], answer: Fields) -> tuple[str, bool]:
     if not value:
         return "", False
     name, said = next(iter(value.items()))
-    wraps = said is None or isinstance(said, _WRAPPED.get(name, ()))
+    wraps = name in _SAYING and (said is None or isinstance(said, _WRAPPED[name]))
     if len(value) > 1 or not wraps:
         return json_text(value, answer.path("response"), answer.blame), False
     if said is None:
@@ -100,7 +100,7 @@ def _part_of(value: Json, at: str, blame: type[DragomanError]) -> Iterable[Text 
         except blame:
             yield read_bad_media(FAMILY, whole, name, Where(at))
     elif value is not None and value != "":
-        yield read_loose_part(FAMILY, value, Where(at))
+        yield Opaque(FAMILY, value, "part", at=Where(at))
 
 
 def _usual(text: str, is_error: bool) -> dict[str, Json]:
@@ -144,7 +144,7 @@ def render_result(result: ToolResult, called: ToolCall | None, blame: type[Drago
         if isinstance(part, Media):
             parts.append(render_media(part, blame))
         elif isinstance(part, Opaque):
-            parts.append(own_data(part, blame))
+            parts.append(part.data if part.family == FAMILY else own_data(part, blame))
     if parts:
         body["parts"] = parts
     return with_extra({"functionResponse": body}, result.extra)
