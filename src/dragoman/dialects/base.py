@@ -217,7 +217,7 @@ class Stored(Protocol):
     """Answers that the service keeps and gives again by their id, for dialects that have it."""
 
     def render_deleted(self, answer_id: str) -> bytes:
-        """The error for an answer that is no longer kept."""
+        """Render the confirmation that an answer was deleted."""
 
     def is_end(self, frame: Frame) -> bool:
         """Whether this frame of a kept answer's stream is its last."""
