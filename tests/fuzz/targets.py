@@ -44,7 +44,7 @@ _UNSAID = (
     "stream.input_cut",
     "stream.no_usage",
     "stream.open_call",
-)  # what an upstream leaves out, nobody can tell
+)  # an upstream may leave these out
 _SHOWN = 4096  # bytes of a find that are shown
 _DEPTH = 100  # a body nested deeper is refused at the gateway's door
 

@@ -275,7 +275,7 @@ def test_l2_at_home_results_stay_results(
 
 
 def test_l2_an_answer_to_what_only_the_service_knows_is_not_kept_here(client: openai.OpenAI, two: Service) -> None:
-    """With `repair` answers at home are kept, too: but never half of a conversation."""
+    """With `repair` the gateway keeps answers of the same dialect too, but never half of a conversation."""
     first = client.responses.create(model="to-two", input="x", previous_response_id="resp_theirs")
     client.responses.create(model="to-two", input="y", previous_response_id=first.id)
     assert two.bodies[-1]["previous_response_id"] == first.id

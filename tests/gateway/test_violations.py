@@ -1,4 +1,4 @@
-"""L22: a violation is retried once at most, a whole answer is told as a stream, a stream as a whole one, a redirect once."""
+"""L22: a violation is retried once at most, a whole answer is sent as a stream, a stream is gathered, a redirect is asked once."""
 
 from __future__ import annotations
 

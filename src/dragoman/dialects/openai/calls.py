@@ -77,7 +77,7 @@ class CallReader:
         self._take(call, name, words, "json", None, events)
 
     def hearing(self, key: int) -> Listener | None:
-        """Who is told more of a call's arguments that come without our doing."""
+        """Return the listener for argument deltas of this call that the fast path reads."""
         return next((call.given.append for call in self._all if call.key == key), None)
 
     def _call_of(self, entry: CallPart, name: str, words: str, position: int) -> _OpenCall | None:

@@ -127,7 +127,7 @@ class ChoiceReader:
         return None if self._text < 0 or self._refusing or self.stopped else TextDelta(self._text, text)
 
     def hearing(self, key: int) -> Listener | None:
-        """Who is told more of a thought or a call that comes without our doing."""
+        """Return the listener for deltas of this block that the fast path reads."""
         if self._thought is not None and self._thought.key == key:
             return self._thought.pieces.append
         return None if self._calls is None else self._calls.hearing(key)
