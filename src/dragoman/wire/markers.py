@@ -1,7 +1,7 @@
-"""Find fixed markers in streamed text that may be cut anywhere, holding back as little as possible.
+"""Find fixed markers in text that arrives in pieces.
 
-At any position the longest marker wins. Text is decided as soon as no marker can begin in it; what is held back is
-always a tail that is a proper prefix of some marker (perhaps itself a shorter marker, waiting for the longer one).
+The text may be cut anywhere, so its end may be the beginning of a marker. A caller keeps that end and looks again when
+more text has come. Where several markers begin at one place the longest wins.
 """
 
 from __future__ import annotations
@@ -9,68 +9,42 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from dragoman.errors import LocalMisuse
 
+class Markers:
+    """A set of markers to look for. It keeps no text: the caller says from which position on to look."""
 
-class MarkerScanner:
-    """Split text at markers. A piece is a marker exactly if it is in `markers`; text pieces never are, nor empty."""
-
-    __slots__ = ("_first", "_held", "_longest", "_match", "_prefixes", "_search", "markers")
+    __slots__ = ("_first", "_longest", "_prefixes", "_whole", "markers")
 
     def __init__(self, markers: Iterable[str]) -> None:
         self.markers = frozenset(markers)
-        if not self.markers or "" in self.markers:
-            raise LocalMisuse("a marker scanner needs markers, and none of them empty")
-        self._prefixes = frozenset(marker[:size] for marker in self.markers for size in range(1, len(marker)))
-        first = "".join(map(re.escape, sorted({marker[0] for marker in self.markers})))
-        whole = "|".join(map(re.escape, sorted(self.markers, key=len, reverse=True)))
-        self._longest = max(map(len, self.markers))
-        # A marker's first character this near to the end may begin one that is not all there yet.
-        near = f"[{first}](?=.{{0,{max(self._longest - 2, 0)}}}\\Z)"
-        self._first = re.compile(f"[{first}]").search
-        self._match = re.compile(whole).match
-        self._search = re.compile(f"{near}|{whole}", re.DOTALL).search
-        self._held = ""
+        ordered = sorted(self.markers, key=lambda marker: (-len(marker), marker))
+        no_match = "(?!)"
+        self._whole = re.compile("|".join(map(re.escape, ordered)) or no_match)
+        first = "".join(map(re.escape, sorted({marker[0] for marker in ordered})))
+        self._first = re.compile(f"[{first}]" if first else no_match)
+        self._prefixes = frozenset(marker[:size] for marker in ordered for size in range(1, len(marker)))
+        self._longest = max(map(len, ordered), default=0)
 
-    def feed(self, text: str) -> list[str]:
-        """Take more text and give the pieces that are decided, in order: nothing is lost, nothing comes twice."""
-        if self._held:
-            text = self._held + text
-        elif self._first(text) is None:
-            return [text] if text else []
-        pieces, done = self._split(text, held=True)
-        self._held = text[done:]
-        return pieces
+    def find(self, text: str, at: int, final: bool) -> tuple[int, str]:
+        """Return where the first marker begins, and the marker.
 
-    def close(self) -> list[str]:
-        """Give the pieces of what is held back: no more text will come."""
-        pieces, _ = self._split(self._held, held=False)
-        self._held = ""
-        return pieces
+        An empty marker means that none is there: the text before the returned position contains none, and the text
+        after it, if any, may be the beginning of one. With `final` no more text comes.
+        """
+        size = len(text)
+        if self._first.search(text, at) is None:
+            return size, ""
+        found = self._whole.search(text, at)
+        if not final:
+            last = size if found is None else found.start() + 1
+            for begin in self._first.finditer(text, max(at, size - self._longest + 1), last):
+                if text[begin.start() :] in self._prefixes:
+                    return begin.start(), ""
+        return (size, "") if found is None else (found.start(), found[0])
 
-    @property
-    def held(self) -> str:
-        """The tail that is not decided yet."""
-        return self._held
-
-    def _split(self, text: str, *, held: bool) -> tuple[list[str], int]:
-        """Cut at every decided marker; give the pieces and where the undecided tail begins."""
-        pieces: list[str] = []
-        begin = position = 0
-        end = len(text)
-        while (found := self._search(text, position)) is not None:
-            start = found.start()
-            if held and end - start < self._longest and text[start:] in self._prefixes:
-                end = start
-                break
-            marker = self._match(text, start)
-            if marker is None:
-                position = start + 1
-                continue
-            if start > begin:
-                pieces.append(text[begin:start])
-            pieces.append(marker[0])
-            begin = position = marker.end()
-        if begin < end:
-            pieces.append(text[begin:end])
-        return pieces, end
+    def match(self, text: str, at: int, final: bool) -> str | None:
+        """Return the marker at a position: "" if more text is needed to know, None if there is none."""
+        if not final and len(text) - at < self._longest and (text[at:] in self._prefixes or at == len(text)):
+            return ""
+        found = self._whole.match(text, at)
+        return None if found is None else found[0]

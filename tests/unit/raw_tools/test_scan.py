@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.filters.raw_tools.literals import Literals
+from dragoman.wire.markers import Markers
 from dragoman.filters.raw_tools.scan import JsonScanner
 
 values = st.recursive(
@@ -75,7 +75,7 @@ def test_it_stops_at_the_first_character_that_is_no_json(text: str, stops: int) 
 
 @given(st.text("ab<", max_size=12), st.sets(st.text("ab<", min_size=1, max_size=4), min_size=1, max_size=4))
 def test_a_literal_is_found_as_soon_and_only_as_soon_as_it_is_certain(text: str, words: set[str]) -> None:
-    literals = Literals(words)
+    literals = Markers(words)
     start, found = literals.find(text, 0, True)
     assert (start, found) == min(
         ((text.find(word), -len(word), word) for word in words if word in text), default=(len(text), 0, "")

@@ -391,7 +391,7 @@ class Engine:
             if literal in marks.remarkable:
                 self._stray(literal)
             return here + len(literal)
-        if literal is None or literal not in self._literals.literals:
+        if literal is None or literal not in self._literals.markers:
             if final and any(each.startswith(text[here:]) for each in marks.leftovers):
                 return len(text)  # half of an end that was cut off
             self._state = _PROSE

@@ -8,7 +8,7 @@ from functools import cache
 
 from msgspec import Struct
 
-from dragoman.filters.raw_tools.literals import Literals
+from dragoman.wire.markers import Markers
 from dragoman.filters.raw_tools.names import Tools
 from dragoman.filters.raw_tools.prose import ENDS
 from dragoman.filters.raw_tools.readers import skip_blank
@@ -56,10 +56,10 @@ class Verdict(Enum):
 class _Marks(Struct, frozen=True):
     """One table's literals by state."""
 
-    header: Literals
-    tag: Literals  # may stand between a tag and its header
-    section: Literals
-    after: Literals
+    header: Markers
+    tag: Markers  # may stand between a tag and its header
+    section: Markers
+    after: Markers
     leftovers: frozenset[str]  # directly after a call they are part of it
     remarkable: frozenset[str]  # those of them that should not be there
 
@@ -74,8 +74,8 @@ class Grammar:
         self.bodies: dict[str, Table] = {}  # whose arguments begin after a literal that stands alone
         for table in tables:
             self._learn(table)
-        self.prose = Literals(self.roles)
-        self.specials = Literals(literal for literal in self.roles if not self.is_tag(literal))
+        self.prose = Markers(self.roles)
+        self.specials = Markers(literal for literal in self.roles if not self.is_tag(literal))
         first = "".join(map(re.escape, sorted({literal[0] for literal in self.roles})))
         self.first = re.compile(f"[{first}]").search
         self.first_or_end = re.compile(f"[{first}{re.escape(ENDS)}\n]").search
@@ -107,10 +107,10 @@ class Grammar:
         section = {literal for each in kin for literal in (*each.ends(), *(() if each.header else each.header_end))}
         leftovers = frozenset((*table.trailing, *table.section_end, *table.call_end))
         return _Marks(
-            Literals({*table.header_end, *table.header_stop, *section}),
-            Literals((*table.section_begin, *table.call_begin)),
-            Literals(section),
-            Literals({*self.roles, *leftovers}),
+            Markers({*table.header_end, *table.header_stop, *section}),
+            Markers((*table.section_begin, *table.call_begin)),
+            Markers(section),
+            Markers({*self.roles, *leftovers}),
             leftovers,
             leftovers if table.special else frozenset(table.trailing),
         )

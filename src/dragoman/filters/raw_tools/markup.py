@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 
-from msgspec import Struct
-
-from dragoman.filters.raw_tools.literals import Literals
-from dragoman.filters.raw_tools.readers import BLANK, LIMIT, Kinds
+from dragoman.wire.markers import Markers
+from dragoman.filters.raw_tools.readers import BLANK, LIMIT
+from dragoman.filters.raw_tools.table import Markup
 from dragoman.wire import jsonio
 
 HELD_LIMIT = 1024 * 1024  # characters of one value; a longer one can only go out as a string (D22)
@@ -20,23 +19,9 @@ JSON = frozenset({"json"})  # the markup itself says that the value is JSON
 _WORDS = {"True": "true", "False": "false", "None": "null", "TRUE": "true", "FALSE": "false"}
 
 
-class Markup(Struct, frozen=True):
-    """How a table writes a parameter. `opens` has a group `key`, and `kind` where the tag names the value's type."""
-
-    opens: re.Pattern[str]
-    open_end: str  # every opening tag ends with it
-    value_ends: tuple[str, ...]  # these are part of the value's markup
-    value_stops: tuple[str, ...] = ()  # these are not, but where the end tag is missing they end the value, too
-    trims: bool = False  # one line end after the opening tag and before the end tag is not part of the value
-
-    def spelt(self, marks: tuple[str, ...]) -> tuple[str, ...]:
-        """The marks that may follow a value, with the line end before them if that is part of them."""
-        return (*marks, *("\n" + mark for mark in marks)) if self.trims else marks
-
-
 class MarkupBody:
     def __init__(
-        self, markup: Markup, ends: Literals, tags: Literals, stops: Literals, closes: frozenset[str], kinds: Kinds
+        self, markup: Markup, ends: Markers, tags: Markers, stops: Markers, closes: frozenset[str], kinds: Kinds
     ) -> None:
         self.over = False
         self._markup = markup
@@ -74,7 +59,7 @@ class MarkupBody:
         if literal is not None:
             return self._end(at, literal, out) if literal else at
         end, literal = self._tags.find(text, at + 1, False)
-        if end - at > LIMIT or literal in self._ends.literals:
+        if end - at > LIMIT or literal in self._ends.markers:
             return at + 1
         if not literal:
             return at

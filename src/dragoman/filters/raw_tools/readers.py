@@ -1,31 +1,58 @@
-"""Argument readers: from the text of one call to the text of its JSON arguments, in pieces, for any cut.
+"""Readers: from the text of a call to the text of its JSON arguments, in pieces, however the text is cut.
 
-A reader is given the text from a position on; it appends what it can say to `out` and returns how far it has read. What
-it leaves it will see again, with more behind it. `over` is set when the call has ended, `complete` says whether what
-was read so far is a whole call.
+A reader is given the text from a position on. It appends what it has understood to `out` and returns how far it has
+read; what it leaves it sees again, with more text behind it. A reader whose format names the tool inside the body
+(`names_inside`) also says where each call begins and ends, and may read several.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
-from dragoman.filters.raw_tools.literals import Literals
+from msgspec import Struct
+
 from dragoman.filters.raw_tools.scan import JsonScanner
+from dragoman.wire.markers import Markers
 
 BLANK = " \t\r\n"
 LIMIT = 1024  # characters of a header, a tag or a run of white space that may be held
 
-Kinds: TypeAlias = Callable[[str], frozenset[str]]  # the JSON types that a parameter may have; empty if unknown
+
+class NamedCall(Struct, frozen=True, gc=False):
+    """A call begins; what follows are its arguments. The name is as the model wrote it."""
+
+    name: str
+    id: str = ""
+
+
+class EndOfCall(Struct, frozen=True, gc=False):
+    """The call that was named last has ended. `valid`: its arguments are well-formed JSON."""
+
+    valid: bool = True
+
+
+Piece: TypeAlias = str | NamedCall | EndOfCall
 
 
 class Reader(Protocol):
-    over: bool
+    """Reads one call, or with `names_inside` all calls of a section."""
+
+    names_inside: ClassVar[bool]
+    over: bool  # the end marker was read, or what ends the call stands at the position that was returned
+    failed: bool  # the text is no call; only before anything else than white space went to `out`
 
     @property
-    def complete(self) -> bool: ...
-    def read(self, text: str, at: int, out: list[str]) -> int: ...
+    def closed(self) -> bool:
+        """Whether what was read is whole, be it that the end marker came or that it can do without."""
+        ...
+
+    @property
+    def valid(self) -> bool:
+        """Whether the arguments that were read are well-formed JSON, or will be when the call is closed."""
+        ...
+
+    def read(self, text: str, at: int, out: list[Piece]) -> int: ...
 
 
 class Blanks:
@@ -60,7 +87,7 @@ class JsonBody:
 
     __slots__ = ("_blanks", "_closes", "_drops", "_markers", "_scanner", "_trusted", "over")
 
-    def __init__(self, markers: Literals, closes: frozenset[str], drops: frozenset[str]) -> None:
+    def __init__(self, markers: Markers, closes: frozenset[str], drops: frozenset[str]) -> None:
         self.over = False
         self._markers = markers  # all that end the call, and `drops`
         self._closes = closes  # those that are part of it

@@ -8,69 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import cache
-from typing import Literal, TypeAlias
-
-from msgspec import Struct
+from typing import TypeAlias
 
 from dragoman.errors import LocalMisuse
-from dragoman.filters.raw_tools.literals import Literals
-from dragoman.filters.raw_tools.markup import Markup, MarkupBody
-from dragoman.filters.raw_tools.readers import JsonBody, Kinds, Reader
-from dragoman.filters.raw_tools.wrapped import WrappedJson
+from dragoman.filters.raw_tools.table import Markup, Table
 
 _NAME = r"[^\s<>{}\"']*"
 _ATTRIBUTE = rf"""\s*["']?(?P<name>{_NAME})["']?\s*"""
-
-
-class Table(Struct, frozen=True, kw_only=True):
-    name: str
-    family: str
-    special: bool
-    body: Literal["json", "wrapped", "markup"]
-    call_begin: tuple[str, ...]
-    call_end: tuple[str, ...]
-    section_begin: tuple[str, ...] = ()
-    section_end: tuple[str, ...] = ()
-    header_end: tuple[str, ...] = ()  # the header ends with one of these
-    header_stop: tuple[str, ...] = ()  # or before one of these
-    header: re.Pattern[str] | None = None  # groups name, index; a tag's must match all that a header can grow from
-    stray: tuple[str, ...] = ()  # special: removed wherever they stand
-    trailing: tuple[str, ...] = ()  # removed directly after a call or section
-    drops: tuple[str, ...] = ()  # removed from a JSON body, outside its strings
-    markup: Markup | None = None
-    numbered: bool = False  # headers and ids are Kimi's: `functions.NAME:N`
-
-    def reader(self, kinds: Kinds) -> Reader:
-        """A reader for one call's arguments."""
-        ends = self.ends()
-        closes = frozenset(self.call_end)
-        match self.body:
-            case "json":
-                return JsonBody(_literals((*ends, *self.drops)), closes, frozenset(self.drops))
-            case "wrapped":
-                return WrappedJson(_literals(ends), closes)
-            case "markup":
-                if self.markup is None:
-                    raise LocalMisuse(f"the table {self.name} has no markup")
-                marks = (*self.markup.value_ends, *self.markup.value_stops, *self.call_end, *self.section_end)
-                return MarkupBody(
-                    self.markup,
-                    _literals(ends),
-                    _literals((*ends, self.markup.open_end)),
-                    _literals(self.markup.spelt(marks)),
-                    closes,
-                    kinds,
-                )
-
-    def ends(self) -> tuple[str, ...]:
-        """All that ends a call, be it the end of something else or the beginning of the next call."""
-        return (*self.call_end, *self.section_end, *self.section_begin, *self.call_begin, *self.stray)
-
-
-@cache
-def _literals(literals: tuple[str, ...]) -> Literals:
-    return Literals(literals)
 
 
 def _ending(tag: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from dragoman.filters.raw_tools.literals import Literals
+from dragoman.wire.markers import Markers
 from dragoman.filters.raw_tools.readers import LIMIT, skip_blank
 from dragoman.filters.raw_tools.scan import JsonScanner
 from dragoman.wire import jsonio
@@ -21,7 +21,7 @@ class WrappedJson:
     well. Until then it may all be no call; `failed` says that it is none.
     """
 
-    def __init__(self, ends: Literals, closes: frozenset[str]) -> None:
+    def __init__(self, ends: Markers, closes: frozenset[str]) -> None:
         self.over = False
         self.sure = False
         self.failed = False

@@ -1,0 +1,54 @@
+"""The readers of arguments by name. A new format needs an entry here only if none of these can read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import TypeAlias
+
+from dragoman.errors import LocalMisuse
+from dragoman.filters.raw_tools.markup import MarkupBody
+from dragoman.filters.raw_tools.readers import JsonBody, Reader
+from dragoman.filters.raw_tools.table import Body, Table
+from dragoman.filters.raw_tools.values import ShapeOf
+from dragoman.filters.raw_tools.wrapped import WrappedJson
+from dragoman.wire.markers import Markers
+
+MakeReader: TypeAlias = Callable[[Table, ShapeOf], Reader]
+
+
+def reader_of(table: Table, shapes: ShapeOf) -> Reader:
+    """Make the reader of one call, or of one section where the body names its calls itself."""
+    return _READERS[table.body](table, shapes)
+
+
+@cache
+def _markers(markers: tuple[str, ...]) -> Markers:
+    return Markers(markers)
+
+
+def _json(table: Table, shapes: ShapeOf) -> Reader:
+    markers = _markers((*table.ends(), *table.drops))
+    return JsonBody(markers, frozenset(table.call_end), frozenset(table.drops), table.self_closing)
+
+
+def _wrapped(table: Table, shapes: ShapeOf) -> Reader:
+    return WrappedJson(_markers(table.ends()), frozenset(table.call_end))
+
+
+def _markup(table: Table, shapes: ShapeOf) -> Reader:
+    if table.markup is None:
+        raise LocalMisuse(f"the table {table.name} has no markup")
+    ends = table.ends()
+    marks = (*table.markup.value_ends, *table.markup.value_stops, *table.call_end, *table.section_end)
+    return MarkupBody(
+        table.markup,
+        _markers(ends),
+        _markers((*ends, table.markup.open_end)),
+        _markers(table.markup.spelt(marks)),
+        frozenset(table.call_end),
+        shapes,
+    )
+
+
+_READERS: Mapping[Body, MakeReader] = {"json": _json, "wrapped": _wrapped, "markup": _markup}
