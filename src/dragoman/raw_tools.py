@@ -178,7 +178,7 @@ class ToolCallParser:
         mode: Mode = "live",
         used_ids: Iterable[str] = (),
     ) -> None:
-        self._tools = Tools(map(spec_of, tools or ()))
+        self._tools = Tools(map(spec_of, tools or ()), keeps_prefix=True)
         self._choice = choice
         self._mode: Mode = mode
         self._used = frozenset(used_ids)
@@ -215,15 +215,27 @@ class ToolCallParser:
 
     def _chunk(self, choices: list[JsonObject], raw: bytes, usage: Any) -> list[TransformedEvent]:
         told = [self._told(choice) for choice in choices]
-        if not any(changed for changed, _ in told):
-            reason = next((event.finish_reason for _, events in told for event in events if event.finish_reason), "")
-            event = self._as_it_is(EventFinish if reason else EventPassthrough, raw, usage)
-            event.finish_reason = reason
-            return [event]
         events = [event for _, events in told for event in events]
+        if not any(changed for changed, _ in told):
+            return [self._unchanged(events, raw, usage)]
         if events and usage is not None:
             events[-1].usage = usage
         return events
+
+    def _unchanged(self, events: list[TransformedEvent], raw: bytes, usage: Any) -> TransformedEvent:
+        """One event for a chunk that goes out as it came: its finish, or else its text."""
+        finish = next((event for event in events if event.finish_reason), None)
+        text = next((event for event in events if event.content), None)
+        same = [
+            event for event in events if text is not None and (event.choice, event.fields) == (text.choice, text.fields)
+        ]
+        event = self._as_it_is(EventFinish if finish else EventContent if text else EventPassthrough, raw, usage)
+        if finish is not None:
+            event.finish_reason, event.choice = finish.finish_reason, finish.choice
+        if text is not None:
+            event.content, event.fields = "".join(each.content for each in same), text.fields
+            event.choice = text.choice
+        return event
 
     def _told(self, choice: JsonObject) -> tuple[bool, list[TransformedEvent]]:
         """What one choice of a chunk says, and whether that is anything else than it came with."""
@@ -231,9 +243,9 @@ class ToolCallParser:
         number = index if isinstance(index, int) else 0
         voice = self._voice(number)
         delta = choice["delta"] if isinstance(choice.get("delta"), dict) else {}
-        natives, changed = _natives(voice, delta.get("tool_calls"))
+        natives, changed, outputs = _natives(voice, delta.get("tool_calls"))
         rest = rest_of(delta) | ({"tool_calls": natives} if natives else {})
-        events: list[TransformedEvent] = []
+        events = self._made(voice, number, outputs)
         for carrier, fields, text in texts_of(delta):
             voice.fields[carrier] = fields
             outputs = voice.engine.feed(text, carrier)
@@ -365,9 +377,10 @@ def _metadata(chunk: JsonObject) -> StreamMetadata:
     )
 
 
-def _natives(voice: _Voice, calls: Any) -> tuple[list[Any], bool]:
-    """The upstream's own calls under indices that are free, and whether that changed any."""
+def _natives(voice: _Voice, calls: Any) -> tuple[list[Any], bool, list[Output]]:
+    """The upstream's own calls under indices that are free, whether that changed any, and what they let go out."""
     told: list[Any] = []
+    outputs: list[Output] = []
     for call in calls if isinstance(calls, list) else ():
         index = call.get("index", 0) if isinstance(call, dict) else None
         if not isinstance(index, int):
@@ -376,9 +389,9 @@ def _natives(voice: _Voice, calls: Any) -> tuple[list[Any], bool]:
         if index not in voice.natives:
             voice.natives[index] = voice.calls
             voice.calls += 1
-            voice.engine.native(str(call.get("id") or ""))
+            outputs += voice.engine.native(str(call.get("id") or ""))
         told.append({**call, "index": voice.natives[index]})
-    return told, told != calls and bool(told)
+    return told, bool(outputs) or (told != calls and bool(told)), outputs
 
 
 def _place(rest: JsonObject, events: list[TransformedEvent], alone: TransformedEvent) -> None:

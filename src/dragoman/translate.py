@@ -96,17 +96,21 @@ ORDER: tuple[_Maker, ...] = (
 LAST: tuple[_Maker, ...] = (  # after the upstream dialect's own quirks: these read the answer first
     lambda pair: filters.SettleThinking(pair.upstream) if pair.upstream.least_budget else None,
     lambda pair: _raw_tools(pair),  # noqa: PLW0108  # defined below
-    lambda pair: filters.ThinkTags(pair.upstream_family) if pair.settings.think_tags else None,
 )
 
 
 def _raw_tools(pair: Pair) -> Filter | None:
     choice = pair.settings.raw_tools or ("auto" if pair.upstream.raw_tools else "off")
-    if choice == "off":
+    if choice == "off" and not pair.settings.think_tags:
         return None
-    ids = None if pair.client_family == pair.upstream_family else pair.client.ids
-    mode, side_by_side = pair.settings.raw_tools_mode, pair.client.interleaves
-    return filters.RawTools(choice, mode, ids=ids, interleaves=side_by_side)
+    return filters.RawTools(
+        choice,
+        pair.settings.raw_tools_mode,
+        ids=None if pair.client_family == pair.upstream_family else pair.client.ids,
+        interleaves=pair.client.interleaves,
+        think_tags=pair.settings.think_tags,
+        family=pair.upstream_family,
+    )
 
 
 class Plan(Struct, frozen=True):

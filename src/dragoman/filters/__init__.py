@@ -24,7 +24,6 @@ from dragoman.filters.settle_stop import SettleStop
 from dragoman.filters.settle_thinking import SettleThinking
 from dragoman.filters.strip_attribution import StripAttribution
 from dragoman.filters.tell_shapes import TellShapes
-from dragoman.filters.think_tags import ThinkTags
 from dragoman.filters.tools_in_history import ToolsInHistory
 from dragoman.filters.wrap_text_tools import WrapTextTools
 
@@ -48,7 +47,6 @@ __all__ = [
     "SettleThinking",
     "StripAttribution",
     "TellShapes",
-    "ThinkTags",
     "ToolsInHistory",
     "WrapTextTools",
 ]

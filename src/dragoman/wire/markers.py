@@ -48,3 +48,7 @@ class Markers:
             return ""
         found = self._whole.match(text, at)
         return None if found is None else found[0]
+
+    def begins(self, text: str) -> bool:
+        """Whether the text is the beginning of a marker, or one."""
+        return text in self._prefixes or text in self.markers

@@ -1,4 +1,7 @@
-"""RawTools: on the way back calls written into text become calls; on the way to Kimi ids become what it was taught."""
+"""RawTools: calls and thinking that a model wrote into its text become tool calls and reasoning.
+
+On the way to a Kimi model the ids of calls become those that its chat template was trained with.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,8 @@ class RawTools:
     """`choice`: `auto`, `off`, or a table. `interleaves`: the client takes blocks that are open side by side.
 
     `kimi_ids` None: if a Kimi table was chosen, or with `auto` if the model's name says so. `ids`: the alphabet the
-    client's ids must keep to, if it is stricter than Kimi's.
+    client's ids must keep to, if it is stricter than Kimi's. `think_tags`: thinking in tags at the beginning of a text
+    becomes reasoning. `family`: that of the reasoning.
     """
 
     name = "raw_tools"
@@ -60,6 +64,8 @@ class RawTools:
         ids: Alphabet | None = None,
         interleaves: bool = True,
         trailing_text: bool = True,
+        think_tags: bool = False,
+        family: str = "",
     ) -> None:
         self._choice = choice
         self._mode: Mode = mode
@@ -67,6 +73,8 @@ class RawTools:
         self._ids = ids
         self._interleaves = interleaves
         self._trailing_text = trailing_text
+        self._think_tags = think_tags
+        self._family = family
         if choice != "off":
             grammar_of(choice)  # an unknown name is an error here, not in the middle of an answer
 
@@ -74,18 +82,22 @@ class RawTools:
         asked = conversation
         if self._numbers(conversation.model):
             conversation = number_calls(conversation, notes)
-        if self._choice == "off":
+        tools = [tool for tool in asked.tools if isinstance(tool, ToolSpec)]
+        choice = "off" if self._choice == "auto" and not tools else self._choice  # D20
+        if choice == "off" and not self._think_tags:
             return conversation, None
         settings = _Settings(
-            self._choice,
+            choice,
             self._mode,
-            Tools(tool for tool in asked.tools if isinstance(tool, ToolSpec)),
+            Tools(tools),
             _used_ids(asked),
             len(asked.inventory.calls),
             self._ids,
             asked.tool_choice.mode == "none",
             self._interleaves,
             self._trailing_text,
+            self._think_tags,
+            self._family,
         )
         return conversation, partial(_Back, settings)
 
@@ -113,6 +125,8 @@ class _Settings(Struct, frozen=True):
     muted: bool
     interleaves: bool
     trailing_text: bool
+    think_tags: bool
+    family: str
 
 
 class _Lane:
@@ -122,7 +136,7 @@ class _Lane:
 
     def __init__(self, started: BlockStarted, engine: Engine) -> None:
         self.started = started
-        self.engine = engine  # and not the voice, which knows us: nobody would be let go of before the next collection
+        self.engine = engine  # not the choice, which refers to this: a cycle would live until the next collection
         self.carrier = Carrier.TEXT if isinstance(started.block, Text) else Carrier.REASONING
         self.key: int | None = None  # of the block that is open for it now
         self.opened = False  # it went out under its own key
@@ -133,7 +147,7 @@ class _Lane:
 class _Voice:
     """One choice: its engine, its lanes, its open call, and what is to be noted of it."""
 
-    __slots__ = ("call", "choice", "closed", "engine", "lanes", "remarks")
+    __slots__ = ("call", "choice", "closed", "engine", "lanes", "remarks", "thoughts")
 
     def __init__(self, settings: _Settings, choice: int) -> None:
         ids = Ids(settings.used, settings.calls, settings.alphabet, str(choice))
@@ -145,15 +159,17 @@ class _Voice:
             mode=settings.mode,
             muted=settings.muted,
             trailing_text=settings.trailing_text,
+            think_tags=settings.think_tags,
         )
         self.lanes: dict[Carrier, _Lane] = {}
+        self.thoughts: _Lane | None = None  # reasoning that is written into the text
         self.call = 0  # the open call's key
         self.remarks: dict[str, tuple[int, str]] = {}
         self.closed = False
 
 
 class _Back:
-    __slots__ = ("_keys", "_lanes", "_notes", "_pending", "_settings", "_voices")
+    __slots__ = ("_keys", "_lanes", "_notes", "_pending", "_settings", "_voices", "_waiting")
 
     def __init__(self, settings: _Settings, notes: Notes, keys: BlockKeys) -> None:
         self._keys = keys
@@ -162,9 +178,10 @@ class _Back:
         self._voices: dict[int, _Voice] = {}
         self._lanes: dict[int, _Lane] = {}
         self._pending: _Lane | None = None  # has begun, and nothing has been said in it: it may turn out to be a call
+        self._waiting: tuple[_Lane, BlockEnded] | None = None  # has ended; a native call makes its last marker residue
 
     def feed(self, events: Events) -> Events:
-        if self._pending is not None:
+        if self._pending is not None or self._waiting is not None:
             return self._changed(events, 0)
         for index, event in enumerate(events):
             if type(event) is TextDelta or type(event) is ReasoningDelta:
@@ -180,7 +197,7 @@ class _Back:
 
     def lets(self, _kind: type[Delta], key: int) -> Search | None:
         lane = self._lanes.get(key)
-        if self._pending is not None:
+        if self._pending is not None or self._waiting is not None:
             return None
         if lane is None:
             return nothing
@@ -195,23 +212,27 @@ class _Back:
         outputs = lane.engine.feed(text, lane.carrier)
         if len(outputs) == 1 and lane.key == lane.started.key:
             said = outputs[0]
-            if type(said) is Said and said.text == text and said.carrier is lane.carrier:
+            if type(said) is Said and said.text == text and said.carrier is lane.carrier and not said.written:
                 return events
         out: list[Event] = []
         self._tell(self._speaker(lane), outputs, out)
         return tuple(out)
 
     def _changed(self, events: Events, index: int) -> Events:
+        out: list[Event] = list(events[:index])
         for event in events[index:]:
             if type(event) is BlockStarted and isinstance(event.block, ToolCall):
-                self._voice(event.choice).engine.native(event.block.id)
-        out: list[Event] = list(events[:index])
+                voice = self._voice(event.choice)
+                self._tell(voice, voice.engine.native(event.block.id), out)
         for event in events[index:]:
             self._take(event, out)
         changed = tuple(out)
         return events if changed == events else changed
 
     def _take(self, event: Event, out: list[Event]) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self._end_lane(*waiting, out)
         pending, self._pending = self._pending, None
         if pending is not None and getattr(event, "key", None) != pending.started.key:
             self._open(pending, out)
@@ -221,7 +242,11 @@ class _Back:
             case BlockStarted(key, Text() | Reasoning()):
                 self._lanes[key] = self._pending = _Lane(event, self._voice(event.choice).engine)
             case BlockEnded(key) if key in self._lanes:
-                self._end_lane(self._lanes.pop(key), event, out)
+                lane = self._lanes.pop(key)
+                if lane.engine.waits:
+                    self._waiting = lane, event
+                else:
+                    self._end_lane(lane, event, out)
             case Sealed(key) | Cited(key) | TextDelta(key) | ReasoningDelta(key) if key in self._lanes:
                 lane = self._lanes[key]
                 self._open(lane, out)
@@ -259,6 +284,7 @@ class _Back:
         voice = self._speaker(lane)
         if voice.lanes.get(lane.carrier) is lane:
             self._tell(voice, lane.engine.pause(), out)
+            self._end_thoughts(voice, out)
         if not lane.told and not lane.opened:  # the upstream's own empty block
             self._open(lane, out)
         if lane.key is not None:
@@ -272,14 +298,18 @@ class _Back:
         self._tell(voice, voice.engine.close(), out)
         for rule, (count, detail) in voice.remarks.items():
             times = f" ({count} times)" if count > 1 else ""
-            self._notes.add(f"raw_tools.{rule}", _ACTIONS[rule], f"choices[{voice.choice}]", detail + times)
+            name = rule if "." in rule else f"raw_tools.{rule}"
+            self._notes.add(name, _ACTIONS[rule], f"choices[{voice.choice}]", detail + times)
 
     def _tell(self, voice: _Voice, outputs: list[Output], out: list[Event]) -> None:
         for output in outputs:
             match output:
                 case Arguments(text):
                     out.append(ArgumentsDelta(voice.call, text))
+                case Said(text, _, written=True):
+                    self._say(self._thoughts(voice), text, out)
                 case Said(text, carrier):
+                    self._end_thoughts(voice, out)
                     self._say(voice.lanes[carrier], text, out)
                 case CallStarted():
                     self._start_call(voice, output, out)
@@ -289,7 +319,20 @@ class _Back:
                     count, first = voice.remarks.get(rule, (0, detail))
                     voice.remarks[rule] = (count + 1, first)
 
+    def _thoughts(self, voice: _Voice) -> _Lane:
+        """The lane of the reasoning that is written into the text."""
+        if voice.thoughts is None:
+            block = BlockStarted(self._keys.fresh(), Reasoning("", self._settings.family), voice.choice)
+            voice.thoughts = _Lane(block, voice.engine)
+        return voice.thoughts
+
+    def _end_thoughts(self, voice: _Voice, out: list[Event]) -> None:
+        lane, voice.thoughts = voice.thoughts, None
+        if lane is not None and lane.key is not None:
+            out.append(BlockEnded(lane.key))
+
     def _start_call(self, voice: _Voice, call: CallStarted, out: list[Event]) -> None:
+        self._end_thoughts(voice, out)
         for lane in voice.lanes.values():
             # Reasoning is always closed: what may still be sealed holds up all that begins after it.
             if lane.key is not None and (lane.carrier is Carrier.REASONING or not self._settings.interleaves):
@@ -326,14 +369,19 @@ def _settled(stop: Stop, completed: int) -> Stop:
 
 _CONCERNED: frozenset[type[Event]] = frozenset({BlockStarted, BlockEnded, Sealed, Cited, Stopped, Finished, Failed})
 _ACTIONS: dict[str, Action] = {
+    "broken_arguments": "changed",
     "cut_off": "changed",
     "id_minted": "added",
     "name_inferred": "added",
     "nameless": "dropped",
     "noise": "dropped",
     "over_limit": "changed",
+    "residue": "dropped",
     "stray_marker": "dropped",
     "suppressed": "dropped",
+    "think.tags": "changed",
     "trailing_text": "dropped",
+    "undeclared": "changed",
     "unfinished": "dropped",
+    "wrapper": "dropped",
 }

@@ -1,49 +1,59 @@
-"""What the engine needs of a set of tables, worked out once: which literals to look for in which state."""
+"""What the engine needs of a set of tables, worked out once: which markers to look for in which state."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from enum import Enum
 from functools import cache
 
 from msgspec import Struct
 
-from dragoman.wire.markers import Markers
 from dragoman.filters.raw_tools.names import Tools
+from dragoman.filters.raw_tools.outputs import Carrier
 from dragoman.filters.raw_tools.prose import ENDS
 from dragoman.filters.raw_tools.readers import skip_blank
-from dragoman.filters.raw_tools.tables import Table, tables_of
+from dragoman.filters.raw_tools.table import Table
+from dragoman.filters.raw_tools.tables import tables_of
+from dragoman.model.events import Search
+from dragoman.wire.markers import Markers
 
-_WORDS = re.compile(r"[^\s:]\s+[^\s:]")  # a header before JSON is one word; blanks around its colon do not count
+THINK_TAGS = (("<think>", "</think>"), ("<thinking>", "</thinking>"), ("◁think▷", "◁/think▷"))
+_WORDS = re.compile(r"[^\s:]\s+[^\s:]")  # a Kimi header is one word; blanks around its colon do not count
 
 
 class Role(Enum):
-    """What a literal means in prose and in sections."""
+    """What a marker means in ordinary text and in sections."""
 
-    SECTION = "section"  # of a special table: what is no call in it says nothing
+    SECTION = "section"  # of a special table
     CALL = "call"  # a call begins, or a section of tags
     HEADER_END = "header end"  # the arguments of a Kimi call begin
     SECTION_END = "section end"
     STRAY = "stray"
+    WRAPPER = "wrapper"  # what follows is text, or reasoning
+    THINKING = "thinking"  # reasoning begins, if this begins the answer
+    THINKING_END = "thinking end"
 
 
 class Opening(Struct, frozen=True):
-    """A header, read."""
+    """A header that was read."""
 
     table: Table
     written: str  # the name, and where there is one the count
     size: int  # how much of the text it took
+    id: str = ""
+    in_section: bool = False  # the marker of its section stood before it
     bodiless: bool = False  # the call's end stood where its arguments should begin
 
-    def meant(self, declared: bool, tools: Tools) -> bool:
-        """Whether a tag's call is one: it names a tool, a `declared` one (a wrapped call tells its name later)."""
-        if self.table.special or self.table.body == "wrapped":
+    def is_meant(self, auto: bool, tools: Tools) -> bool:
+        """Whether a tag's call names a tool, and in `auto` a declared one. Some bodies name their tools later."""
+        if self.table.special or not self.table.names_tool:
             return True
-        return bool(self.written) and not (declared and tools.resolve(self.written) is None)
+        return bool(self.written) and not (auto and tools.resolve(self.written) is None)
 
 
 class Cut(Struct, frozen=True):
-    """A header that another marker ends in the middle; it stands at `size`."""
+    """A header that another marker, at `size`, ends in the middle."""
 
     size: int
 
@@ -54,7 +64,7 @@ class Verdict(Enum):
 
 
 class _Marks(Struct, frozen=True):
-    """One table's literals by state."""
+    """One table's markers by state."""
 
     header: Markers
     tag: Markers  # may stand between a tag and its header
@@ -65,38 +75,60 @@ class _Marks(Struct, frozen=True):
 
 
 class Grammar:
-    """The tables in use. Shared by all engines that use the same; what they read of it never changes."""
+    """The tables in use. Shared by all engines that use the same tables; it does not change."""
 
-    def __init__(self, tables: tuple[Table, ...]) -> None:
+    def __init__(self, tables: tuple[Table, ...], *, think_tags: bool = False) -> None:
         self._tables = tables
         self.roles: dict[str, Role] = {}
-        self.claims: dict[str, list[Table]] = {}  # which tables may mean it by an opener, in their order
-        self.bodies: dict[str, Table] = {}  # whose arguments begin after a literal that stands alone
+        self.claims: dict[str, list[Table]] = {}  # which tables an opener may belong to, in their order
+        self.bodies: dict[str, Table] = {}  # whose arguments begin after a marker that stands alone
+        self.wrappers: dict[str, Carrier] = {}
+        self.thinking: dict[str, str] = {}  # what opens reasoning: what closes it
+        self.starts: tuple[Table, ...] = tuple(table for table in tables if table.at_start)
         for table in tables:
             self._learn(table)
+        pairs = [pair for table in tables for pair in table.reasoning] + [*(THINK_TAGS if think_tags else ())]
+        for opening, closing in pairs:
+            self.thinking[opening] = closing
+            self.roles.setdefault(opening, Role.THINKING)
+            self.roles.setdefault(closing, Role.THINKING_END)
+        if tables:
+            self.roles.setdefault("</think>", Role.THINKING_END)  # may stand before a call
+        self.start_chars = "".join({stop[0] for table in self.starts for stop in table.header_stop})
         self.prose = Markers(self.roles)
         self.specials = Markers(literal for literal in self.roles if not self.is_tag(literal))
-        first = "".join(map(re.escape, sorted({literal[0] for literal in self.roles})))
-        self.first = re.compile(f"[{first}]").search
-        self.first_or_end = re.compile(f"[{first}{re.escape(ENDS)}\n]").search
+        self.special_marker = re.compile(_any_of(filter(self.is_special, self.roles)) or "(?!)")
+        near = _search_pattern(self.roles)
+        self.first: Search = re.compile(near).search
+        self.first_or_end: Search = re.compile(f"{near}|[{re.escape(ENDS)}\n]").search
         self._marks: dict[str, _Marks] = {}
 
     def is_tag(self, literal: str) -> bool:
         return literal in self.claims and not self.claims[literal][0].special
 
+    def is_special(self, literal: str) -> bool:
+        """Whether a marker is a token that ordinary text does not contain."""
+        if self.roles[literal] in (Role.THINKING, Role.THINKING_END):
+            return False
+        return not self.is_tag(literal)
+
     def _learn(self, table: Table) -> None:
         for literal in (*table.section_begin, *table.call_begin):
             self.claims.setdefault(literal, []).append(table)
             self.roles[literal] = Role.SECTION if table.special and literal in table.section_begin else Role.CALL
+        self.roles.update(dict.fromkeys((literal for literal, _ in table.wrappers), Role.WRAPPER))
+        self.wrappers.update({literal: Carrier(name) for literal, name in table.wrappers})
         if table.special:
-            self.roles.update(dict.fromkeys((*table.call_end, *table.stray), Role.STRAY))
-            self.roles.update(dict.fromkeys(table.section_end, Role.SECTION_END))
+            for literal in (*table.call_end, *table.stray):
+                self.roles.setdefault(literal, Role.STRAY)
+            for literal in table.section_end:
+                self.roles.setdefault(literal, Role.SECTION_END)
             if table.header is None:
                 self.roles.update(dict.fromkeys(table.header_end, Role.HEADER_END))
                 self.bodies.update(dict.fromkeys(table.header_end, table))
 
     def marks(self, table: Table) -> _Marks:
-        """A table's literals. Made when the first call of its kind is seen: most answers hold none at all."""
+        """Return a table's markers. Made when the first call of its kind is seen: most answers hold none at all."""
         found = self._marks.get(table.name)
         if found is None:
             found = self._marks[table.name] = self._made_marks(table)
@@ -105,7 +137,7 @@ class Grammar:
     def _made_marks(self, table: Table) -> _Marks:
         kin = [each for each in self._tables if each.family == table.family and each.special and table.special]
         section = {literal for each in kin for literal in (*each.ends(), *(() if each.header else each.header_end))}
-        leftovers = frozenset((*table.trailing, *table.section_end, *table.call_end))
+        leftovers = frozenset((*table.trailing, *table.section_end, *table.call_end, *table.stray))
         return _Marks(
             Markers({*table.header_end, *table.header_stop, *section}),
             Markers((*table.section_begin, *table.call_begin)),
@@ -118,50 +150,86 @@ class Grammar:
     def open(self, text: str, opener: str, table: Table) -> Opening | Cut | Verdict:
         """Read the header that follows the opener at the text's beginning, as this table writes it."""
         at = len(opener)
-        if not table.special:
+        in_section = False
+        if not table.special and opener:
             found = self._tag(text, opener, table)
             if isinstance(found, Verdict):
                 return found
-            at = found
+            at, in_section = found
         end, mark = self.marks(table).header.find(text, at, False)
         written = text[at:end]
-        if not table.special and (table.header is None or not table.header.fullmatch(written)):
-            return Verdict.NO
-        if table.body == "json" and _WORDS.search(written):
+        if table.header is None:
+            if _WORDS.search(written):
+                return Verdict.NO
+        elif not table.special and not table.header.fullmatch(written):
             return Verdict.NO
         if not mark:
             return Verdict.MORE
-        if mark in table.header_end or mark in table.header_stop:
-            return Opening(table, _name(written, table), end + (len(mark) if mark in table.header_end else 0))
-        if mark in table.call_end:
-            return Opening(table, _name(written, table), end + len(mark), bodiless=True)
-        return Cut(end)
+        if mark not in (*table.header_end, *table.header_stop, *table.call_end):
+            return Cut(end)
+        name, id_ = _named(written, table)
+        if name is None:
+            return Verdict.NO
+        size = end + (len(mark) if mark not in table.header_stop else 0)
+        bodiless = mark in table.call_end and mark not in table.header_stop
+        return Opening(table, name, size, id_, in_section, bodiless)
 
-    def _tag(self, text: str, opener: str, table: Table) -> int | Verdict:
+    def _tag(self, text: str, opener: str, table: Table) -> tuple[int, bool] | Verdict:
         """Go past what may stand between a tag and its header: the same tag again, or a section's call tag."""
         marks = self.marks(table).tag
         at = len(opener)
+        in_section = opener in table.section_begin
         while True:
             here = skip_blank(text, at)
             literal = marks.match(text, here, False)
             if literal == "":
                 return Verdict.MORE
             if literal is None:
-                return at if opener in table.call_begin else Verdict.NO
+                return (at, in_section) if opener in table.call_begin else Verdict.NO
             at, opener = here + len(literal), literal
+            in_section = in_section or literal in table.section_begin
 
 
-def _name(written: str, table: Table) -> str:
+def _named(written: str, table: Table) -> tuple[str | None, str]:
+    """Return the name and the id that a header gives; None if it is no header of this table."""
     if table.header is None:
-        return written
-    found = table.header.search(written)
+        return written, ""
+    found = table.header.fullmatch(written)
     if found is None:
-        return ""
-    index = found.groupdict().get("index")
-    return f"{found['name']}:{index}" if index else found["name"]
+        return None, ""
+    groups = found.groupdict()
+    name, index = groups.get("name") or "", groups.get("index")
+    return f"{name}:{index}" if index else name, groups.get("id") or ""
+
+
+def _any_of(literals: Iterable[str]) -> str:
+    return "|".join(map(re.escape, sorted(literals, key=lambda literal: (-len(literal), literal))))
+
+
+def _search_pattern(literals: Iterable[str]) -> str:
+    """A pattern that finds every place where a marker may begin, and few others.
+
+    It looks at the first two characters; of a marker that begins with a letter at all of them, since letters are
+    frequent. At the end of the text the beginning of a marker is enough.
+    """
+    seconds: dict[str, set[str]] = {}
+    words: list[str] = []
+    for literal in literals:
+        if literal[0].isalnum():
+            words.append(literal)
+        else:
+            seconds.setdefault(literal[0], set()).add(literal[1:2])
+    parts = []
+    for first, after in sorted(seconds.items()):
+        some = "" if "" in after else f"(?:[{''.join(map(re.escape, sorted(after)))}]|\\Z)"
+        parts.append(re.escape(first) + some)
+    for word in sorted(words):
+        tails = "|".join(re.escape(word[:size]) for size in range(len(word) - 1, 0, -1))
+        parts += [re.escape(word), f"(?:{tails})\\Z"]
+    return "|".join(parts) or "(?!)"
 
 
 @cache
-def grammar_of(choice: str) -> Grammar:
-    """The grammar of a setting. Raises LocalMisuse for a name that is none."""
-    return Grammar(tables_of(choice))
+def grammar_of(choice: str, think_tags: bool = False) -> Grammar:
+    """Return the grammar of a setting. Raises LocalMisuse for a name that is none."""
+    return Grammar(tables_of(choice), think_tags=think_tags)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 
-from dragoman.wire.markers import Markers
 from dragoman.filters.raw_tools.readers import BLANK, LIMIT
 from dragoman.filters.raw_tools.table import Markup
 from dragoman.wire import jsonio
+from dragoman.wire.markers import Markers
 
 HELD_LIMIT = 1024 * 1024  # characters of one value; a longer one can only go out as a string (D22)
 STRING = frozenset({"string"})

@@ -8,6 +8,7 @@ from hashlib import sha256
 
 from msgspec import Struct
 
+from dragoman.filters.raw_tools.values import Shape, fits, property_names, shape_of
 from dragoman.filters.rename_tools import rename
 from dragoman.model.capabilities import Alphabet
 from dragoman.model.conversation import ToolSpec
@@ -17,7 +18,6 @@ from dragoman.wire.jsonio import Json
 PREFIX = "functions."
 _WORD = re.compile(r"""[^\s<>{}\[\]"'`,;]{1,256}""")  # what can be a name or an id at all
 _KEYS = re.compile(r'"((?:[^"\\]|\\.)+)"\s*:')
-_UNKNOWN: frozenset[str] = frozenset()
 
 
 class Header(Struct, frozen=True):
@@ -29,14 +29,25 @@ class Header(Struct, frozen=True):
 
 
 class Tools:
-    """The declared tools. Immutable; shared by the choices of an answer."""
+    """The declared tools. Immutable; shared by the choices of an answer.
 
-    def __init__(self, specs: Iterable[ToolSpec] = ()) -> None:
-        self._schemas: dict[str, Mapping[str, Json]] = {spec.name: spec.schema or {} for spec in specs}
+    `keeps_prefix`: where no tools are declared a name keeps its `functions.`, as mission document 001 says.
+    """
+
+    def __init__(self, specs: Iterable[ToolSpec] = (), *, keeps_prefix: bool = False) -> None:
+        self._schemas: dict[str, Mapping[str, Json] | None] = {spec.name: spec.schema for spec in specs}
+        self._keeps_prefix = keeps_prefix
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._schemas)
+
+    def name(self, written: str) -> str:
+        """The name to use for a tool: the declared one, else what was written, without `functions.`."""
+        known = self.resolve(written)
+        if known is not None or (self._keeps_prefix and not self._schemas):
+            return known or written
+        return written.removeprefix(PREFIX)
 
     def resolve(self, written: str) -> str | None:
         """The declared name that is meant: as written, then without `functions.`, then the last segment."""
@@ -50,8 +61,7 @@ class Tools:
         name, _, index = "".join(written.split()).rpartition(":")
         if not (_WORD.fullmatch(name) and index.isascii() and index.isdigit()):
             return self._bare("".join(written.split()))
-        known = self.resolve(name)
-        return Header(known or (name.removeprefix(PREFIX) if self._schemas else name), index)
+        return Header(self.name(name), index)
 
     def declares(self, written: str) -> bool:
         """Whether a header names a declared tool outright."""
@@ -60,9 +70,8 @@ class Tools:
 
     def _bare(self, written: str) -> Header:
         written = written if _WORD.fullmatch(written) else ""
-        known = self.resolve(written)
-        if known is not None or not self._schemas:
-            return Header(known or written)
+        if self.resolve(written) is not None or not self._schemas:
+            return Header(self.name(written))
         only = self.names[0] if len(self._schemas) == 1 else ""
         if written.isascii() and written.isdigit():
             return Header(only, written)
@@ -74,20 +83,20 @@ class Tools:
         best: tuple[int, bool] | None = None
         chosen = None
         for name, schema in self._schemas.items():
-            properties, required = schema.get("properties"), schema.get("required")
-            known = set(properties) if isinstance(properties, dict) else set()
+            known = property_names(schema)
             shared = len(keys & known)
-            needs = {each for each in required if isinstance(each, str)} if isinstance(required, list) else set()
-            score = (shared - len(keys - known), needs <= keys)
+            score = (shared - len(keys - known), fits(schema, arguments))
             if shared and (best is None or score > best):
                 best, chosen = score, name
         return chosen
 
-    def kinds(self, tool: str, key: str) -> frozenset[str]:
-        """The JSON types the tool's schema allows for a parameter; empty if it does not say."""
-        root = self._schemas.get(tool, {})
-        properties = root.get("properties")
-        return _kinds(properties.get(key), root, 8) if isinstance(properties, dict) else _UNKNOWN
+    def shape(self, tool: str, key: str) -> Shape:
+        """What the tool's schema says about a parameter."""
+        return shape_of(self._schemas.get(tool), key)
+
+    def fits(self, tool: str, arguments: str) -> bool:
+        """Whether the arguments are a JSON object with all that the tool requires."""
+        return fits(self._schemas.get(tool), arguments)
 
 
 def _keys(arguments: str) -> set[str]:
@@ -96,32 +105,6 @@ def _keys(arguments: str) -> set[str]:
     except jsonio.JsonError:
         return set(_KEYS.findall(arguments))
     return set(value) if isinstance(value, dict) else set()
-
-
-def _kinds(schema: Json, root: Mapping[str, Json], depth: int) -> frozenset[str]:
-    if not isinstance(schema, dict) or not depth:
-        return _UNKNOWN
-    kind = schema.get("type")
-    if isinstance(kind, str):
-        return frozenset({kind})
-    if isinstance(kind, list):
-        return frozenset(each for each in kind if isinstance(each, str))
-    if isinstance(reference := schema.get("$ref"), str):
-        return _kinds(_referred(reference, root), root, depth - 1)
-    for word in ("anyOf", "oneOf", "allOf"):
-        if isinstance(parts := schema.get(word), list):
-            return frozenset().union(*(_kinds(part, root, depth - 1) for part in parts))
-    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    if isinstance(values, list) and values and all(isinstance(value, str) for value in values):
-        return frozenset({"string"})
-    return _UNKNOWN
-
-
-def _referred(reference: str, root: Mapping[str, Json]) -> Json:
-    found: Json = dict(root)
-    for part in reference.removeprefix("#/").split("/"):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found
 
 
 def canonical_id(name: str, index: int | str) -> str:
@@ -141,6 +124,10 @@ class Ids:
         self._calls = calls  # of the conversation so far
         self._alphabet = alphabet
         self._seed = seed
+
+    def copy(self) -> Ids:
+        """Ids that go on from here by themselves: of calls that may turn out to be none."""
+        return Ids(self._used, self._calls, self._alphabet, self._seed)
 
     def taken(self, id_: str) -> None:
         """A native call has this id."""

@@ -1,4 +1,4 @@
-"""What the engine says: text, calls as they grow, and remarks on what it changed. No keys, no indices."""
+"""What the engine gives: text, calls as they grow, and remarks on what it changed. No keys, no indices."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from msgspec import Struct
 
 
 class Carrier(Enum):
-    """Which of the model's two voices a text came in."""
+    """Whether a model gave something as text or as reasoning."""
 
     TEXT = "text"
     REASONING = "reasoning"
 
 
 class Said(Struct, frozen=True, gc=False):
+    """Text or reasoning. `written`: the model wrote this reasoning into its text."""
+
     text: str
     carrier: Carrier
+    written: bool = False
 
 
 class CallStarted(Struct, frozen=True, gc=False):
@@ -32,7 +35,7 @@ class Arguments(Struct, frozen=True, gc=False):
 
 
 class CallEnded(Struct, frozen=True, gc=False):
-    complete: bool = True  # False: neither its end marker nor the end of its JSON came (D7)
+    complete: bool = True  # False: it was cut off (D7), or its arguments are not valid JSON
 
 
 class Remark(Struct, frozen=True, gc=False):

@@ -1,6 +1,6 @@
-"""What stands before a marker in the prose: is it a quotation, may a tag call begin here, may a header begin here.
+"""What stands before a marker in ordinary text: is it quoted, may a tag or a header begin here.
 
-Prose is only collected while it flows; it is read when a marker comes, or once in a while, so that it stays bounded.
+Text is only collected while it flows. It is read when a marker comes, or once in a while, so that it stays bounded.
 """
 
 from __future__ import annotations
@@ -9,34 +9,58 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import Literal
 
-ENDS = ".!?:…。！？："  # of sentences
+from msgspec import Struct
+
+SENTENCE_ENDS = ".!?…。！？"
+ENDS = SENTENCE_ENDS + ":："  # after these a tag may follow at once
 _BLANK = " \t\r\n"
 _FENCE = re.compile(r"[ \t>]*(?:[-*+]|\d+[.)])?[ \t]*(`{3,}|~{3,})([^\n]*)")
-_CLOSING = re.compile(r"[ \t>]*(`{3,}|~{3,})[ \t]*")
+_CLOSING = re.compile(r"[ \t>]*(`{3,}|~{3,})[ \t\r]*")
 _LAST_WORD = re.compile(r"[^\s<]+\s{0,2}\Z")
-_RUNS = re.compile(r"`+|[^`]+")
-_CODE = re.compile(r" {0,3}\t\s*| {4}\s*| {0,3}[-+]\s*")  # an indented line, or one of a diff, up to its first word
+_MARKS = re.compile(r"`+|[\"'“”‘’«»‹›「」『』]")
+_PAIRS = {"“": "”", "‘": "’", "«": "»", "‹": "›", "「": "」", "『": "』"}
+_BEFORE_A_QUOTE = " \t\r([{<=:,;|/>—–-+*_~@#&\"'“‘«"  # an apostrophe or an inch stands after something else
+_INDENTED = re.compile(r" {0,3}\t\s*| {4}\s*|[+]\s*|-(?:\s{2,})?")  # code, or a line of a diff, up to its first word
 _BLOCKQUOTE = re.compile(r" {0,3}>")
 _ROW = re.compile(r" {0,3}\|")
-_OPENING_QUOTES = "“‘«‹「『"
 _HEAD, _TAIL = 80, 24
 MANY = 64  # pieces: each takes more than its text, and every open stream has some
 
 
+class Quotation(Struct, frozen=True):
+    """Something that was opened before a marker, and what would close it after the marker.
+
+    A `fence` is closed by a line with its mark, `inline` by the mark in the same line, a `block` by any text after it.
+    """
+
+    kind: Literal["fence", "inline", "block"]
+    mark: str = ""
+
+    def closed_by(self, line: str) -> bool:
+        """Whether a whole line, or what is left of it after a call, closes this."""
+        if self.kind == "fence":
+            found = _CLOSING.fullmatch(line)
+            return found is not None and found[1].startswith(self.mark)
+        if self.kind == "block":
+            return bool(line.strip())
+        if self.mark[0] == "`":
+            return any(found[0] == self.mark for found in re.finditer("`+", line))
+        return re.search(r"(?<!\\)" + re.escape(self.mark), line) is not None
+
+
 class Prose:
-    """One carrier's text so far, as far as it matters."""
+    """The text of one carrier so far, as far as it matters."""
 
     __slots__ = (
-        "_doubles",
         "_fence",
         "_head",
-        "_line_quotes",
+        "_last",
+        "_open",
         "_paragraph_quotes",
         "_run",
-        "_singles",
         "_size",
-        "_span",
         "_tail",
         "_ticks",
         "begins",
@@ -63,7 +87,7 @@ class Prose:
             self.settle()
 
     def fresh(self) -> None:
-        """A call has ended here: whatever was open before it, what follows begins anew."""
+        """Forget everything: a call has ended here, and what follows begins anew."""
         self.pieces.clear()
         self.begins = True
         self.line_ends = 0
@@ -80,74 +104,104 @@ class Prose:
             self._end_line()
             self._line(line)
 
-    def quoted(self) -> bool:
-        """Whether what comes next is part of a code block or of a quotation in this line."""
+    def quotation(self) -> Quotation | None:
+        """Return what is open around a special token that comes next, if anything."""
         self.settle()
         if self._fence:
-            return not self._closes()
+            return None if self._closes() else Quotation("fence", self._fence)
+        if mark := self._quote():
+            return Quotation("inline", mark)
+        if not self._size:
+            return None
+        if _ROW.match(self._head):
+            return Quotation("inline", "|")
+        if (_BLOCKQUOTE.match(self._head) and self._tail.rstrip()[-1:] not in ENDS) or (
+            self._size < _HEAD and _INDENTED.fullmatch(self._head)
+        ):
+            return Quotation("block")
+        return None
+
+    def tag_may_begin(self) -> Quotation | bool:
+        """Whether a tag that comes next counts: a Quotation means only if that is not closed after it.
+
+        It counts first in its line and not indented like code, or after a sentence.
+        """
+        self.settle()
+        if self._fence:
+            return self._closes()
+        if self._quote() or self._paragraph_quotes:
+            return False
+        if not self._head.strip():
+            return self._size < 4 and "\t" not in self._head
+        before = self._tail.rstrip(" \t")
+        if before[-1:] and (before[-1] in SENTENCE_ENDS or (before[-1] in ENDS and before == self._tail)):
+            return _BLOCKQUOTE.match(self._head) is None and _ROW.match(self._head) is None
+        if before.endswith("</think>"):
+            return True
+        plain = _BLOCKQUOTE.match(self._head) is None and _ROW.match(self._head) is None
+        return Quotation("block") if plain and before[-1:] in (":", "：") else False
+
+    def quotes_a_tag(self) -> None:
+        """Note that a tag was taken for a quotation: so are the others of its paragraph."""
+        if not self._fence:  # that ends by itself
+            self._paragraph_quotes = True
+
+    def _quote(self) -> str:
+        """The mark that would close the quotation we are in."""
         self._end_run()
-        if self._span or self._line_quotes:
-            return True
-        last = self._tail[-1:]
-        return (
-            (last == '"' and self._doubles % 2 == 1)
-            or (last == "'" and self._singles % 2 == 1)
-            or (last != "" and last in _OPENING_QUOTES)
-        )
-
-    def cited(self) -> bool:
-        """Whether a special token that comes next is quoted in any way, be it only by how its line begins."""
-        if self.quoted() or (not self._fence and self._doubles % 2 == 1):
-            return True
-        if self._fence or not self._size:
-            return False
-        if self._size < _HEAD and _CODE.fullmatch(self._head):
-            return True
-        last = self._tail[-1]
-        return (_BLOCKQUOTE.match(self._head) is not None and last not in ENDS) or (
-            _ROW.match(self._head) is not None and (last != "|" or self._head.strip() == "|")
-        )
-
-    def alone(self) -> bool:
-        """Whether a tag here may be meant: first in its line and not indented like code, or right after a sentence."""
-        if self.quoted() or self._paragraph_quotes or self._doubles % 2 == 1:
-            return False
-        if self._fence or not self._head.strip():
-            return self._fence != "" or (self._size < 4 and "\t" not in self._head)
-        return self._tail[-1] in ENDS or self._tail.endswith("</think>")
-
-    def quotes(self, tag: bool) -> None:
-        """A marker was taken for a quotation: so are the others of its line, or if it is a tag of its paragraph."""
-        if not self._span and not self._fence:  # those end by themselves
-            self._line_quotes = True
-            self._paragraph_quotes = tag or self._paragraph_quotes
+        return self._open[-1] if self._open else ""
 
     def _line(self, text: str) -> None:
-        self._head = self._tail = ""
-        self._size = self._ticks = self._doubles = self._singles = 0
-        self._span = self._run = 0  # the backticks of the code span we are in, and those that stand last
-        self._line_quotes = False
+        self._head = self._tail = self._last = ""
+        self._size = self._ticks = self._run = 0
+        self._open: list[str] = []  # marks that close what is open in this line, the innermost last
         self._grow(text)
 
     def _grow(self, text: str) -> None:
+        if not text:
+            return
         if len(self._head) < _HEAD:
             self._head += text[: _HEAD - len(self._head)]
+        if not self._fence:
+            self._read_marks(text)
         self._tail = (self._tail + text[-_TAIL:])[-_TAIL:]
         self._size += len(text)
-        if self._run or "`" in text:
-            for part in _RUNS.findall(text):
-                if part[0] == "`":
-                    self._run += len(part)
-                    self._ticks += len(part)
-                else:
+        self._last = text[-1]
+
+    def _read_marks(self, text: str) -> None:
+        if self._run and text[0] != "`":
+            self._end_run()
+        for found in _MARKS.finditer(text):
+            at, mark = found.start(), found[0]
+            if mark[0] == "`":
+                self._run += len(mark)
+                self._ticks += len(mark)
+                if found.end() < len(text):
                     self._end_run()
-        self._doubles += text.count('"')
-        self._singles += text.count("'")
+            else:
+                self._quote_mark(text[at - 1] if at else self._last, mark)
+
+    def _quote_mark(self, before: str, mark: str) -> None:
+        inner = self._open[-1] if self._open else ""
+        if inner[:1] == "`" or before == "\\":
+            return
+        if mark in self._open:
+            del self._open[self._open.index(mark) :]
+        elif mark in _PAIRS:
+            self._open.append(_PAIRS[mark])
+        elif mark in "\"'" and (not before or before in _BEFORE_A_QUOTE):
+            self._open.append(mark)
 
     def _end_run(self) -> None:
-        if self._run and self._span in (0, self._run):
-            self._span = 0 if self._span else self._run
-        self._run = 0
+        """A run of backticks is over: it opens a code span, or closes the one that such a run has opened."""
+        if not self._run:
+            return
+        run, self._run = "`" * self._run, 0
+        inner = self._open[-1] if self._open else ""
+        if inner == run:
+            self._open.pop()
+        elif inner[:1] != "`":
+            self._open.append(run)
 
     def _end_line(self) -> None:
         if not self._head.strip():
@@ -169,7 +223,7 @@ class Prose:
 class Headless:
     """Finds `[functions.]NAME[:COUNT]` of a declared tool at the end of a text, or what may still become one.
 
-    Some providers swallow the markers before it, so that only the marker after it tells that it was a header.
+    Some providers remove the markers before it, so that only the marker after it says that it was a header.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -178,7 +232,7 @@ class Headless:
         self._longest = max(map(len, self._whole), default=0) + 12
 
     def start(self, text: str, at: int, end: int, before: Prose) -> int:
-        """Where it begins; `end` if there is none. `before`: what was said before `at`."""
+        """Return where it begins; `end` if there is none. `before` is what came before `at`."""
         begin = max(at, end - self._longest)
         run = _LAST_WORD.search(text[begin:end])
         if run is None:

@@ -63,6 +63,11 @@ class Table(Struct, frozen=True, kw_only=True):
     by_name_only: bool = False  # `auto` does not look for it
     numbered: bool = False  # headers and ids are Kimi's: `functions.NAME:N`
 
+    @property
+    def names_tool(self) -> bool:
+        """Whether the header names the tool; else the body does."""
+        return self.body not in ("wrapped", "array", "pythonic")
+
     def ends(self) -> tuple[str, ...]:
         """All that ends a call: its end, the end of its section, and the beginning of what can follow."""
         return (*self.call_end, *self.section_end, *self.section_begin, *self.call_begin, *self.stray)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from dragoman.wire.markers import Markers
 from dragoman.filters.raw_tools.readers import LIMIT, skip_blank
 from dragoman.filters.raw_tools.scan import JsonScanner
 from dragoman.wire import jsonio
+from dragoman.wire.markers import Markers
 
 _STRING = re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
 _ARGUMENTS = ("arguments", "parameters")
