@@ -34,6 +34,7 @@ class Case(Struct, frozen=True):
     finish: Why = Why.END  # what the upstream says
     why: Why = Why.TOOL  # what the client is told
     tools: tuple[ToolSpec, ...] = TOOLS
+    auto_text: str | None = None  # the text in `auto`, where that differs
 
 
 def _text(number: str, text: str, *calls: Call, shown: str = "", **more: object) -> Case:
@@ -82,7 +83,7 @@ CASES: list[Case] = [
     _text(
         "13",
         section(call("functions.bash:0", '{"command":"echo "hi"}'), call("functions.bash:1", LS)),
-        _bash('{"command":"echo "hi"}'),
+        _bash('{"command":"echo "hi"}', complete=False),
         _bash(index=1),
     ),
     _text(
@@ -125,7 +126,7 @@ CASES: list[Case] = [
         _bash(),
         _bash(index=1),
     ),
-    _text("29", SB + SE),
+    _text("29", SB + SE, auto_text=SB + SE),
     _text("30", f"{SB}{CB}functions.ba{call('functions.bash:1', LS)}{SE}", _bash(index=1)),
     _text(
         "32",
@@ -142,12 +143,28 @@ CASES: list[Case] = [
     _text("42", f"bash:0{AB}{LS}{SE}", _bash()),
     _text("42 (after text)", f"I look. functions.bash:0 {AB}{LS}{SE}", _bash(), shown="I look. "),
     # beyond the table: what its rules say
-    _text("rule 10", section(call("functions.bash:0", '{"command":')), _bash('{"command":')),
+    _text(
+        "rule 10",
+        section(call("functions.bash:0", '{"command":')),
+        _bash('{"command":', complete=False),
+        why=Why.END,
+    ),
     _text("rule 11", section(call("functions.bash:0", LS)) + "\n\n", _bash()),
     _text("rule 11, think", section(call("functions.bash:0", LS)) + "\n</think>\n\ndone", _bash(), shown="\n\ndone"),
-    _text("rule 11, strays", f"a{CE}b{SE}c<|im_end|>d{AB}e", shown="abcde"),
+    _text(
+        "rule 11, strays",
+        f"a{CE}b{SE}c<|im_end|>d{AB}e",
+        shown="abcde",
+        auto_text=f"a{CE}b{SE}c<|im_end|>d{AB}e",
+    ),
     _text("rule 11, end", section(call("functions.bash:0", LS)) + "<|im_end|>", _bash()),
-    _text("rule 13, header", f"{SB}{CB}functions.ba", finish=Why.LENGTH, why=Why.LENGTH),
+    _text(
+        "rule 13, header",
+        f"{SB}{CB}functions.ba",
+        finish=Why.LENGTH,
+        why=Why.LENGTH,
+        auto_text=f"{SB}{CB}functions.ba",
+    ),
     _text("repeated begins", f"{SB}{SB}{CB}{call('functions.bash:0', LS)}{SE}", _bash()),
     _text(
         "prose after a lost end",
@@ -159,10 +176,11 @@ CASES: list[Case] = [
     _text("section without call begin", f"{SB} functions.bash:0 {AB}{LS}{SE}", _bash()),
     _text("pretty", section(call("functions.bash:0", '\n{\n  "command": "ls"\n}\n')), _bash('{\n  "command": "ls"\n}')),
     _text("namespace", section(call("functions.tools.bash:2", LS)), _bash(index=2)),
-    _text("nameless", section(call("call_1", '{"unheard_of":1}')) + " so", shown=" so"),
-    _text("one tool", section(call("3", "{}")), _bash("{}", 3), tools=TOOLS[:1]),
     _text(
-        "no tools", section(call("functions.task:1", "{}")), Call("functions.task:1", "functions.task", "{}"), tools=()
+        "nameless",
+        section(call("call_1", '{"unheard_of":1}')) + " so",
+        shown=" so",
+        auto_text=section(call("call_1", '{"unheard_of":1}')) + " so",
     ),
-    _text("no tools, only an id", section(call("call_1", "{}")), Call("functions.call_1:0", "call_1", "{}"), tools=()),
+    _text("one tool", section(call("3", "{}")), _bash("{}", 3), tools=TOOLS[:1]),
 ]

@@ -5,7 +5,7 @@ import pytest
 from dragoman.filters.raw_tools import RawTools
 from dragoman.filters.raw_tools.outputs import Carrier
 from dragoman.model.conversation import Why
-from dragoman.model.events import BlockKeys, Event
+from dragoman.model.notes import Notes
 from tests.unit.raw_tools.cases import CASES, Case
 from tests.unit.raw_tools.samples import (
     AB,
@@ -31,9 +31,29 @@ def test_a_tricky_case_is_told_right_under_every_cut(case: Case, choice: str, in
     for pieces in carrier_cuts(case.said):
         told = answered(stream(pieces, case.finish), filter_, asked)
         assert told.calls == list(case.calls), pieces
-        assert told.text() == case.text, pieces
+        assert told.text() == _text_of(case, choice), pieces
         assert told.text(REASONING) == case.reasoning, pieces
         assert told.why is case.why, pieces
+
+
+def _text_of(case: Case, choice: str) -> str:
+    return case.text if case.auto_text is None or choice != "auto" else case.auto_text
+
+
+NO_TOOLS = [
+    (section(call("functions.task:1", "{}")), Call("functions.task:1", "task", "{}")),
+    (section(call("call_1", "{}")), Call("functions.call_1:0", "call_1", "{}")),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), NO_TOOLS)
+def test_without_declared_tools_only_a_named_table_parses(text: str, expected: Call) -> None:
+    """L26, L31: the name comes without `functions.`; where the request declares no tools `auto` parses nothing."""
+    asked = conversation(())
+    for pieces in carrier_cuts([(TEXT, text)]):
+        told = answered(stream(pieces), RawTools("kimi"), asked)
+        assert (told.calls, told.text(), told.why) == ([expected], "", Why.TOOL)
+    assert RawTools("auto").forward(asked, Notes()) == (asked, None)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.number)
@@ -49,8 +69,8 @@ def test_a_tricky_case_is_noted_the_same_under_every_cut(case: Case) -> None:
 def test_buffered_tells_the_same_but_for_calls_that_were_cut_off(case: Case) -> None:
     for pieces in carrier_cuts(case.said):
         told = answered(stream(pieces, case.finish), RawTools(mode="buffered"), conversation(case.tools))
-        assert told.calls == [call for call in case.calls if call.complete]
-        assert (told.text(), told.text(REASONING)) == (case.text, case.reasoning)
+        assert told.calls == [call for call in case.calls if call.complete or case.finish is not Why.LENGTH]
+        assert (told.text(), told.text(REASONING)) == (_text_of(case, "auto"), case.reasoning)
 
 
 def test_calls_stand_where_they_were_written() -> None:
@@ -76,28 +96,11 @@ def test_long_arguments_come_whole_and_nothing_of_them_is_kept(size: int) -> Non
     assert engine.peak < 64
 
 
-def test_thinking_that_holds_a_section_and_is_closed_after_it() -> None:  # case 36
-    from dragoman.filters import ThinkTags
-    from dragoman.model import grammar
-    from dragoman.model.notes import Notes
-    from tests.unit.raw_tools.samples import told_by
-
+@pytest.mark.parametrize("choice", ["auto", "kimi"])
+def test_thinking_that_holds_a_section_and_is_closed_after_it(choice: str) -> None:  # case 36
     text = f"<think>plan{section(call('functions.bash:0', '{}'))}</think>done"
     for pieces in carrier_cuts([(TEXT, text)]):
-        asked, notes, keys = conversation(), Notes(), BlockKeys(1 << 20)
-        backs = [
-            make(notes, keys)
-            for filter_ in (ThinkTags("openai"), RawTools())
-            if (make := filter_.forward(asked, notes)[1])
-        ]
-        events: list[Event] = []
-        for frame in stream(pieces):
-            told_back = frame
-            for back in backs:
-                told_back = back.feed(told_back)
-            events += told_back
-        grammar.check(events)
-        told = told_by(events)
+        told = answered(stream(pieces), RawTools(choice, think_tags=True))
         assert (told.text(REASONING), told.calls, told.text()) == (
             "plan",
             [Call("functions.bash:0", "bash", "{}")],

@@ -361,6 +361,9 @@ class Engine:
             if not final:
                 return at
             self._in_section = False
+            if hold is not None and hold.calls:
+                self._leave()
+                return at
             if hold is not None:
                 self._give_back(len(text), at_end=True)
             elif noise:
@@ -396,7 +399,7 @@ class Engine:
             return start
         if role is Role.SECTION_END:
             self._in_section = False
-            if hold is None:
+            if hold is None or hold.calls:
                 self._leave()
             elif hold.noise:
                 self._give_back(end)
