@@ -7,7 +7,8 @@ from functools import cache
 from typing import TypeAlias
 
 from dragoman.errors import LocalMisuse
-from dragoman.filters.raw_tools.markup import MarkupBody
+from dragoman.filters.raw_tools.elements import ElementsBody, ElementsMarks
+from dragoman.filters.raw_tools.markup import MarkupBody, MarkupMarks
 from dragoman.filters.raw_tools.readers import JsonBody, Reader
 from dragoman.filters.raw_tools.table import Body, Table
 from dragoman.filters.raw_tools.values import ShapeOf
@@ -39,16 +40,17 @@ def _wrapped(table: Table, shapes: ShapeOf) -> Reader:
 def _markup(table: Table, shapes: ShapeOf) -> Reader:
     if table.markup is None:
         raise LocalMisuse(f"the table {table.name} has no markup")
-    ends = table.ends()
-    marks = (*table.markup.value_ends, *table.markup.value_stops, *table.call_end, *table.section_end)
-    return MarkupBody(
-        table.markup,
-        _markers(ends),
-        _markers((*ends, table.markup.open_end)),
-        _markers(table.markup.spelt(marks)),
-        frozenset(table.call_end),
-        shapes,
-    )
+    marks = _markup_marks(table.markup, table.ends(), table.call_end, table.section_end)
+    return MarkupBody(table.markup, marks, shapes)
 
 
-_READERS: Mapping[Body, MakeReader] = {"json": _json, "wrapped": _wrapped, "markup": _markup}
+_markup_marks = cache(MarkupMarks.of)
+
+
+def _elements(table: Table, shapes: ShapeOf) -> Reader:
+    return ElementsBody(_elements_marks(table.tag_prefix, table.call_end, table.ends()), shapes)
+
+
+_elements_marks = cache(ElementsMarks.of)
+
+_READERS: Mapping[Body, MakeReader] = {"json": _json, "wrapped": _wrapped, "markup": _markup, "elements": _elements}

@@ -1,155 +1,290 @@
 """MarkupBody: the reader of calls whose arguments are key and value tags; it builds their JSON as it goes.
 
-A value that can only be a string streams at once, escaped; any other waits for its end tag and goes out as it was
-written, if it is JSON of a type that the tool's schema allows, else as a string.
+A value that can only be a string streams at once, escaped. Any other waits for its end tag; values.py then makes JSON
+of it. A call whose body is one JSON object instead of tags has that object as its arguments, byte for byte.
 """
 
 from __future__ import annotations
 
 import re
+from typing import ClassVar
 
-from dragoman.filters.raw_tools.readers import BLANK, LIMIT
+from msgspec import Struct
+
+from dragoman.filters.raw_tools.readers import BLANK, LIMIT, Piece, skip_blank
+from dragoman.filters.raw_tools.scan import JsonScanner
 from dragoman.filters.raw_tools.table import Markup
+from dragoman.filters.raw_tools.values import Shape, ShapeOf, object_text
 from dragoman.wire import jsonio
 from dragoman.wire.markers import Markers
 
 HELD_LIMIT = 1024 * 1024  # characters of one value; a longer one can only go out as a string (D22)
-STRING = frozenset({"string"})
-JSON = frozenset({"json"})  # the markup itself says that the value is JSON
-_WORDS = {"True": "true", "False": "false", "None": "null", "TRUE": "true", "FALSE": "false"}
+_LINE_ENDS = ("\n", "\r\n")
+
+
+class MarkupMarks(Struct, frozen=True):
+    """The markers that a markup reader looks for, by where it looks for them."""
+
+    ends: Markers  # all that end the call
+    closes: frozenset[str]  # those of them that are part of it
+    tags: Markers  # `ends`, and the end of an opening tag
+    json: Markers  # the tags around a JSON body
+    after: Markers  # `ends`, and these
+    stops: Markers  # all that ends a value
+    trimmed: Markers  # the same, and each of them after a line end
+
+    @classmethod
+    def of(cls, markup: Markup, ends: tuple[str, ...], closes: tuple[str, ...], outer: tuple[str, ...]) -> MarkupMarks:
+        """Make the markers of a format. `closes` end the call, `outer` its section, `ends` are these and more."""
+        stops = (*markup.value_ends, *markup.value_stops, *closes, *outer)
+        return cls(
+            Markers(ends),
+            frozenset(closes),
+            Markers((*ends, markup.open_end)),
+            Markers(markup.json_tags),
+            Markers((*ends, *markup.json_tags)),
+            Markers(stops),
+            Markers((*stops, *(line_end + stop for line_end in _LINE_ENDS for stop in stops))),
+        )
 
 
 class MarkupBody:
-    def __init__(
-        self, markup: Markup, ends: Markers, tags: Markers, stops: Markers, closes: frozenset[str], kinds: Kinds
-    ) -> None:
+    """Reads the arguments of one call.
+
+    `junk`: text that is neither tag nor value stood between the tags and was left out. A call that has nothing but such
+    text has `failed`.
+    """
+
+    names_inside: ClassVar[bool] = False
+
+    def __init__(self, markup: Markup, marks: MarkupMarks, shapes: ShapeOf) -> None:
         self.over = False
+        self.failed = False
+        self.junk = False
         self._markup = markup
-        self._ends = ends  # all that end the call
-        self._closes = closes  # those that are part of it
-        self._kinds = kinds
-        self._tags = tags  # `ends`, and the end of an opening tag
-        self._stops = stops  # all that ends a value
-        self._value_ends = frozenset(markup.spelt(markup.value_ends))
-        self._kind: frozenset[str] | None = None  # None: between values
+        self._marks = marks
+        self._shapes = shapes
+        self._value_ends = frozenset(markup.value_ends)
+        self._step = self._between
+        self._any = False  # a parameter went out
+        self._stray: list[str] = []  # text between tags, while nothing else has come
+        self._stray_size = 0
+        # the parameter that is being read
+        self._key = ""
+        self._told = ""
+        self._shape: Shape | None = None
         self._held: list[str] | None = None  # a value that waits; None: it streams
         self._size = 0
-        self._fresh = False  # the value has just begun
-        self._any = False
+        self._stops = marks.stops
+        self._wrapper: str | None = None  # the value of a parameter that may be the arguments as a whole
+        # a JSON body
+        self._scanner = JsonScanner()
+        self._broken = False
 
     @property
-    def complete(self) -> bool:
-        return self.over
+    def closed(self) -> bool:
+        return self.over or (self._scanner.complete and not self._broken)
 
-    def read(self, text: str, at: int, out: list[str]) -> int:
-        while not self.over and at < len(text):
-            was = self._kind
-            moved = self._between(text, at, out) if was is None else self._value(text, at, out)
-            if moved == at and self._kind is was:
+    @property
+    def valid(self) -> bool:
+        return not self._broken
+
+    def read(self, text: str, at: int, out: list[Piece]) -> int:
+        if self._step == self._json and self._scanner.inside(text):
+            out.append(text[at:])
+            return len(text)
+        while not (self.over or self.failed) and at < len(text):
+            step = self._step
+            moved = step(text, at, out)
+            if moved == at and self._step == step:
                 break
             at = moved
         return at
 
-    def _between(self, text: str, at: int, out: list[str]) -> int:
-        """Look for the next parameter or the end; what else stands there says nothing."""
-        at = text.find("<", at)
-        if at < 0:
-            return len(text)
-        literal = self._ends.match(text, at, False)
+    # --- between tags
+
+    def _between(self, text: str, at: int, out: list[Piece]) -> int:
+        """Look for the next parameter, a JSON body or the end."""
+        at = skip_blank(text, at) if not self._stray else at
+        if at == len(text):
+            return at
+        if not self._stray:
+            if text[at] == "{" and not self._any and self._wrapper is None:
+                self._step = self._opened
+                return at + 1
+            fence = self._marks.json.match(text, at, False)
+            if fence is not None:
+                return at + len(fence)
+        if text[at] != "<":
+            end = text.find("<", at + 1)
+            return self._skip(text[at:] if end < 0 else text[at:end], at)
+        literal = self._marks.ends.match(text, at, False)
         if literal is not None:
             return self._end(at, literal, out) if literal else at
-        end, literal = self._tags.find(text, at + 1, False)
-        if end - at > LIMIT or literal in self._ends.markers:
-            return at + 1
+        end, literal = self._marks.tags.find(text, at + 1, False)
+        if end - at > LIMIT or literal in self._marks.ends.markers:
+            return self._skip("<", at)
         if not literal:
             return at
         end += len(literal)
         tag = self._markup.opens.fullmatch(text, at, end)
         if tag is None:
-            return at + 1
+            return self._skip("<", at)
         self._begin(tag, out)
         return end
 
-    def _end(self, at: int, literal: str, out: list[str]) -> int:
-        self.over = True
-        out.append("}" if self._any else "{}")
-        return at + len(literal) if literal in self._closes else at
+    def _skip(self, stray: str, at: int) -> int:
+        """Leave text out that is no tag. It is kept while it may be all there is."""
+        size = len(stray)
+        if self._any or self._wrapper is not None:
+            self.junk = self.junk or bool(stray.strip(BLANK))
+            return at + size
+        self._stray.append(stray)
+        self._stray_size += size
+        first = self._stray[0]
+        self.failed = self._stray_size > (HELD_LIMIT if first[0] in '{"' else LIMIT)
+        return at + size
 
-    def _begin(self, tag: re.Match[str], out: list[str]) -> None:
-        key, told = tag["key"], tag.groupdict().get("kind")
-        if told is None:
-            self._kind = self._kinds(key)
+    def _end(self, at: int, literal: str, out: list[Piece]) -> int:
+        if self._stray:
+            body = "".join(self._stray).rstrip(BLANK)
+            for tag in self._markup.json_tags:
+                body = body.removesuffix(tag)
+            arguments = object_text(body)
+            if arguments is None:
+                self.failed = True
+                return at
+            out.append(arguments)
+        elif self._wrapper is not None:
+            arguments = object_text(self._wrapper)
+            if arguments is None:
+                self._write_wrapper(out)
+            out.append("}" if arguments is None else arguments)
         else:
-            self._kind = STRING if told in ("string", "true") else JSON
-        out.append(f"{',' if self._any else '{'}{_quoted(key)}:")
-        self._any = self._fresh = True
+            out.append("}" if self._any else "{}")
+        return self._stop(at, literal)
+
+    # --- a parameter
+
+    def _begin(self, tag: re.Match[str], out: list[Piece]) -> None:
+        if self._stray:
+            self._stray, self.junk = [], True
+        if self._wrapper is not None:
+            self._write_wrapper(out)
+        self._key = self._markup.attribute(tag["key"])
+        self._told = tag.groupdict().get("kind") or ""
+        self._shape = shape = self._shapes("", self._key)
         self._size = 0
-        self._held = None if self._kind == STRING else []
+        self._stops = self._marks.stops
+        self._step = self._fresh if self._markup.trims else self._value
+        if shape.wrapper and not self._any:
+            self._held, self._wrapper = [], ""
+            return
+        self._open(out)
+        self._held = None if shape.streams_as(self._told) else []
         if self._held is None:
             out.append('"')
 
-    def _value(self, text: str, at: int, out: list[str]) -> int:
-        if self._fresh and at < len(text):
-            self._fresh = False
-            if self._markup.trims and text[at] == "\n":
-                at += 1
+    def _open(self, out: list[Piece]) -> None:
+        out.append(f"{',' if self._any else '{'}{_quoted(self._key)}:")
+        self._any = True
+
+    def _fresh(self, text: str, at: int, out: list[Piece]) -> int:
+        """Cut the line end after an opening tag; only then one before the end tag belongs to the markup, too."""
+        self._step = self._value
+        if text.startswith(_LINE_ENDS, at):
+            self._stops = self._marks.trimmed
+            return at + (1 if text[at] == "\n" else 2)
+        if text[at] == "\r" and at + 1 == len(text):
+            self._step = self._fresh
+        return at
+
+    def _value(self, text: str, at: int, out: list[Piece]) -> int:
         end, literal = self._stops.find(text, at, False)
         if end > at:
             self._put(text[at:end], out)
         if literal:
             self._finish(out)
-            end += len(literal) if literal in self._value_ends else int(literal.startswith("\n"))
+            mark = literal.lstrip("\r\n")
+            end += len(literal) if mark in self._value_ends else len(literal) - len(mark)
         return end
 
-    def _put(self, piece: str, out: list[str]) -> None:
-        if self._held is not None:
-            self._held.append(piece)
-            self._size += len(piece)
-            if self._size > HELD_LIMIT:
-                out.append(_quoted("".join(self._held))[:-1])
-                self._held = None
-        else:
+    def _put(self, piece: str, out: list[Piece]) -> None:
+        if self._held is None:
             plain = piece.isprintable() and '"' not in piece and "\\" not in piece
             out.append(piece if plain else _quoted(piece)[1:-1])
+            return
+        self._held.append(piece)
+        self._size += len(piece)
+        if self._size > HELD_LIMIT:
+            if self._wrapper is not None:
+                self._wrapper = None
+                self._open(out)
+            out.append(_quoted("".join(self._held))[:-1])
+            self._held = None
 
-    def _finish(self, out: list[str]) -> None:
+    def _finish(self, out: list[Piece]) -> None:
+        self._step = self._between
         if self._held is None:
             out.append('"')
+        elif self._wrapper is not None:
+            self._wrapper = "".join(self._held)
+        elif self._shape is not None:
+            out.append(self._shape.as_json("".join(self._held), self._told))
+
+    def _write_wrapper(self, out: list[Piece]) -> None:
+        """Write a parameter that might have been the arguments as a whole, and is an ordinary one."""
+        raw, self._wrapper = self._wrapper or "", None
+        self._open(out)
+        if self._shape is not None:
+            out.append(self._shape.as_json(raw, self._told))
+
+    # --- a JSON body
+
+    def _opened(self, text: str, at: int, out: list[Piece]) -> int:
+        """After an opening brace: a JSON object goes on with a quote, or ends; anything else is no JSON."""
+        at = skip_blank(text, at)
+        if at == len(text):
+            return at
+        if text[at] in '"}':
+            out.append("{")
+            self._any = True
+            self._scanner.scan("{", 0)
+            self._step = self._json
         else:
-            out.append(_as_json("".join(self._held), self._kind or frozenset()))
-        self._kind = None
+            self._stray, self._stray_size = ["{"], 1
+            self._step = self._between
+        return at
+
+    def _json(self, text: str, at: int, out: list[Piece]) -> int:
+        """Pass JSON on as it comes. A marker in one of its strings is text."""
+        end = self._scanner.scan(text, at)
+        if end > at:
+            out.append(text[at:end])
+        if self._scanner.complete:
+            self._step = self._after
+        elif end < len(text):
+            self._broken = True
+            self._step = self._to_end
+        return end
+
+    def _after(self, text: str, at: int, out: list[Piece]) -> int:
+        """After a JSON body: find the end of the call."""
+        end, literal = self._marks.after.find(text, at, False)
+        self.junk = self.junk or bool(text[at:end].strip(BLANK))
+        return self._stop(end, literal) if literal in self._marks.ends.markers else end + len(literal)
+
+    def _to_end(self, text: str, at: int, out: list[Piece]) -> int:
+        """In JSON that is broken: quotes are not trusted any more, the next marker ends the call."""
+        end, literal = self._marks.ends.find(text, at, False)
+        if end > at:
+            out.append(text[at:end])
+        return self._stop(end, literal) if literal else end
+
+    def _stop(self, at: int, literal: str) -> int:
+        self.over = True
+        return at + len(literal) if literal in self._marks.closes else at
 
 
 def _quoted(text: str) -> str:
     return jsonio.quote(text).decode()
-
-
-def _as_json(raw: str, kinds: frozenset[str]) -> str:
-    """A whole value as JSON text: as it was written where that is JSON of a fitting type, else as a string."""
-    text = raw.strip(BLANK)
-    text = _WORDS.get(text, text)
-    try:
-        value = jsonio.decode(text)
-    except jsonio.JsonError:
-        return _quoted(raw)
-    if not kinds:  # nobody says what it is: only what cannot well be meant as a string is taken for JSON
-        return text if isinstance(value, dict | list) else _quoted(raw)
-    if kinds == JSON or "string" not in kinds or _type(value) & kinds:
-        return text
-    return _quoted(raw)
-
-
-def _type(value: jsonio.Json) -> frozenset[str]:
-    match value:
-        case bool():
-            return frozenset({"boolean"})
-        case int() | float():
-            return frozenset({"integer", "number"})
-        case dict():
-            return frozenset({"object"})
-        case list():
-            return frozenset({"array"})
-        case None:
-            return frozenset({"null"})
-        case _:
-            return frozenset()

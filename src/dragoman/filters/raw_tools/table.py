@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
+
+_ENTITY = re.compile(r"&(?:amp|quot|apos|lt|gt|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
 
 # Which reader reads the arguments of a call, or the calls of a section (bodies.py has them by name).
 Body: TypeAlias = Literal["json", "wrapped", "array", "pythonic", "markup", "elements", "gemma"]
@@ -19,10 +22,12 @@ class Markup(Struct, frozen=True):
     value_ends: tuple[str, ...]  # these belong to the value
     value_stops: tuple[str, ...] = ()  # these do not, but where the end tag is missing they end the value, too
     trims: bool = False  # a line end after the opening tag, and then one before the end tag, belong to the markup
+    json_tags: tuple[str, ...] = ("```json", "```")  # may stand around arguments that are one JSON object
+    unescapes: bool = False  # attributes, which are the tool's name and the parameters' names, hold XML entities
 
-    def spelt(self, marks: tuple[str, ...]) -> tuple[str, ...]:
-        """The marks that may follow a value, with the line end before them if that is part of them."""
-        return (*marks, *("\n" + mark for mark in marks)) if self.trims else marks
+    def attribute(self, written: str) -> str:
+        """Return what an attribute says, its entities replaced if the format has any."""
+        return _ENTITY.sub(lambda entity: unescape(entity[0]), written) if self.unescapes else written
 
 
 class Keys(Struct, frozen=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools.table import Markup, Table
@@ -41,25 +41,48 @@ KIMI_K2 = Table(
 
 # --- Kimi K3: XTML
 
+
+def _spelt(verb: str, tag: str) -> tuple[str, ...]:
+    """A tag of XTML; models put blanks around its name."""
+    return tuple(f"<|{verb}|>{before}{tag}{after}<|sep|>" for before in ("", " ") for after in ("", " "))
+
+
+def _shown(tags: Iterable[str]) -> tuple[tuple[str, Literal["text", "reasoning"]], ...]:
+    return tuple((tag, "text") for tag in tags)
+
+
 KIMI_K3 = Table(
     name="kimi_k3",
     family="kimi",
     special=True,
     body="markup",
-    section_begin=("<|open|>tools<|sep|>",),
-    section_end=("<|close|>tools<|sep|>",),
-    call_begin=("<|open|>call ",),
+    section_begin=_spelt("open", "tools"),
+    section_end=_spelt("close", "tools"),
+    # The long ones: hosted services lose tokens between the section and its first call.
+    call_begin=(
+        "<|open|>call ",
+        "<|open|> call ",
+        "<|open|>toolscall ",
+        "<|open|>tools call ",
+        "<|open|>tools<|sep|>call ",
+        "<|open|>tools<|open|>call ",
+    ),
     header_end=("<|sep|>",),
     header=re.compile(r'\btool="(?P<name>[^"]*)"(?:.*?\bindex="(?P<index>\d+)")?', re.DOTALL),
-    call_end=("<|close|>call<|sep|>",),
-    stray=("<|close|>message<|sep|>", "<|end_of_msg|>"),
-    trailing=("<|close|>think<|sep|>", "<|close|>response<|sep|>", "<|open|>response<|sep|>", "</think>"),
+    call_end=_spelt("close", "call"),
+    stray=(*_spelt("close", "message"), "<|end_of_msg|>"),
+    trailing=(*_spelt("close", "think"), *_spelt("close", "response"), *_spelt("open", "response"), "</think>"),
+    reasoning=tuple(zip(_spelt("open", "think"), _spelt("close", "think"), strict=True)),
+    wrappers=_shown((*_spelt("open", "response"), *_spelt("close", "response"))),
     markup=Markup(
         opens=re.compile(
-            r'<\|open\|>argument\b[^<]*?\bkey="(?P<key>[^"]*)"(?:[^<]*?\btype="(?P<kind>[^"]*)")?[^<]*<\|sep\|>'
+            r'<\|open\|>\s*argument\b[^<]*?\bkey="(?P<key>[^"]*)"(?:[^<]*?\btype="(?P<kind>[^"]*)")?[^<]*<\|sep\|>'
         ),
         open_end="<|sep|>",
-        value_ends=("<|close|>argument<|sep|>",),
+        value_ends=_spelt("close", "argument"),
+        value_stops=("<|open|>argument key=", "<|open|> argument key="),
+        json_tags=(*_spelt("open", "json"), '<|open|>json type="object"<|sep|>', *_spelt("close", "json")),
+        unescapes=True,
     ),
     numbered=True,
 )
@@ -102,27 +125,36 @@ DEEPSEEK_V31 = Table(
 
 # --- DeepSeek V3.2 (function_calls), V4 (tool_calls), V4.1 (calls)
 
-_DSML = "｜DSML｜"
-_DSML_SECTIONS = ("function_calls", "tool_calls", " calls", "calls")
+# Hosted services double the bars, write them in ASCII, and put a blank before the name.
+_BARS = ("｜", "｜｜", "|", "||")
+_DSML_SECTIONS = ("function_calls", "tool_calls", "calls")
+
+
+def _dsml(begin: str, name: str, end: str) -> tuple[str, ...]:
+    return tuple(f"{begin}{bars}DSML{bars}{gap}{name}{end}" for bars in _BARS for gap in ("", " "))
+
 
 DSML = Table(
     name="dsml",
     family="deepseek",
     special=True,
     body="markup",
-    section_begin=tuple(f"<{_DSML}{name}>" for name in _DSML_SECTIONS),
-    section_end=tuple(_ending(_DSML + name) for name in _DSML_SECTIONS),
-    call_begin=(f"<{_DSML}invoke",),
+    section_begin=tuple(tag for name in _DSML_SECTIONS for tag in _dsml("<", name, ">")),
+    section_end=tuple(tag for name in _DSML_SECTIONS for tag in _dsml("</", name, ">")),
+    call_begin=_dsml("<", "invoke", ""),
     header_end=(">",),
-    header=re.compile(r'\bname="(?P<name>[^"]*)"'),
-    call_end=(_ending(f"{_DSML}invoke"),),
+    header=re.compile(r"""\bname=["']?(?P<name>[^"'<>]*)"""),
+    call_end=_dsml("</", "invoke", ">"),
     stray=("<｜end▁of▁sentence｜>",),
     trailing=("</think>",),
     markup=Markup(
-        opens=re.compile(rf'<{_DSML}parameter\s+name="(?P<key>[^"]*)"(?:\s+string="(?P<kind>[^"]*)")?\s*>'),
+        opens=re.compile(
+            r"""<[｜|]{1,2}DSML[｜|]{1,2}\s*parameter\b[^<>]*?\bname=["']?(?P<key>[^"'<>]*)["']?"""
+            r"""(?:[^<>]*?\bstring=["']?(?P<kind>[^"'<>\s]*))?[^<>]*>"""
+        ),
         open_end=">",
-        value_ends=(_ending(f"{_DSML}parameter"),),
-        value_stops=(f"<{_DSML}parameter ",),
+        value_ends=_dsml("</", "parameter", ">"),
+        value_stops=_dsml("<", "parameter ", ""),
     ),
 )
 
@@ -205,6 +237,31 @@ _PREFIX = "antml:"
 INVOKE = _invoke("invoke", "", ("minimax:tool_call", "function_calls"))
 INVOKE_PREFIXED = _invoke("invoke_prefixed", _PREFIX, (f"{_PREFIX}function_calls",))
 
+# --- MiniMax M3: every tag has a prefix, and a parameter's tag is its name
+
+_M3 = "]<]minimax[>["
+
+
+def _m3(*tags: str) -> tuple[str, ...]:
+    return tuple(f"{_M3}{gap}{tag}" for tag in tags for gap in ("", "\n", " ", "\r\n"))
+
+
+MINIMAX_M3 = Table(
+    name="minimax_m3",
+    family="minimax_m3",
+    special=True,
+    body="elements",
+    section_begin=_m3("<tool_call>"),
+    section_end=_m3("</tool_call>"),
+    # The last two: a model that forgets one of the prefixes.
+    call_begin=(*_m3("<invoke name="), f"<tool_call>\n{_M3}<invoke name=", f"{_M3}<tool_call>\n<invoke name="),
+    header_end=(">",),
+    header=re.compile(_ATTRIBUTE),
+    call_end=_m3("</invoke>"),
+    trailing=("</think>",),
+    tag_prefix=_M3,
+)
+
 TABLES: tuple[Table, ...] = (
     KIMI_K2,
     HERMES,
@@ -216,6 +273,7 @@ TABLES: tuple[Table, ...] = (
     INVOKE,
     INVOKE_PREFIXED,
     KIMI_K3,
+    MINIMAX_M3,
 )
 # Names people know formats by.
 ALIASES: dict[str, tuple[str, ...]] = {

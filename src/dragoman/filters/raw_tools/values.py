@@ -1,27 +1,333 @@
-"""Decide how a value that a model wrote as text becomes JSON, by the schema that the request declares for it."""
+"""Decide how a value that a model wrote as text becomes JSON, by the schema that the request declares for it.
+
+Formats that write parameters as markup write `5` for the number 5 and for the string "5". The declared schema decides;
+where it allows both, the markup's own word for the type decides if it has one, else what is not a string wins. A value
+that already is JSON of an allowed type keeps its bytes. A value that fits nothing goes out as a string: none is lost.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, TypeAlias
+import ast
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
+
+from dragoman.filters.raw_tools.schemas import Document, type_named, type_of
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
+
+BLANK = " \t\r\n"
+# A single parameter of this name that the schema does not have is the arguments as a whole.
+_WRAPPERS = frozenset({"arguments", "input", "parameters", "args"})
+_PYTHON_LIMIT = 128 * 1024  # characters of a Python literal; its syntax tree takes a hundred times as much memory
+_MOST_SHAPES = 256  # that are kept; keys come from the model, too
+_DEEPEST_QUOTING = 3  # how often JSON may have been written as a string within a string
+
+_WORDS = {"True": "true", "TRUE": "true", "False": "false", "FALSE": "false", "Null": "null", "NULL": "null"}
+_LOOSE_WORDS = {"None": "null", "": "null"}
+_SWITCHES = {"1": "true", "yes": "true", "on": "true", "0": "false", "no": "false", "off": "false"}
+_NUMBER = re.compile(r"([+-]?)0*(\d*)(?:\.(\d*))?([eE][+-]?\d+)?")
+_WHOLE = re.compile(r"(-?\d+)\.0+")
+_JSON_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_CONTROL = re.compile(r"[\x00-\x1f]")
+_NAMES = {"true": True, "false": False, "null": None}
 
 
-class Shape(Protocol):
-    """What a tool's schema says about one parameter."""
+class Shape:
+    """What a tool's schema says about one value: a parameter, a member of one, an item of one."""
 
-    @property
-    def declared(self) -> bool:
-        """Whether the schema has this property."""
-        ...
+    __slots__ = ("_document", "_kinds", "_schema", "_values", "declared", "wrapper")
+
+    def __init__(self, document: Document | None, schema: Json, declared: bool, wrapper: bool = False) -> None:
+        self.declared = declared  # whether the schema has this property
+        self.wrapper = wrapper  # whether the value, if it is an object and the only one, is the arguments as a whole
+        self._document = document
+        self._schema = schema
+        known = document is not None and schema is not None
+        self._kinds = (document.kinds(schema) if document is not None and known else None) or frozenset()
+        self._values = document.values(schema) if document is not None and known else None
 
     @property
     def streams(self) -> bool:
         """Whether the value can only be a string, so that it may go out, escaped, while it comes."""
-        ...
+        return self.streams_as("")
+
+    def streams_as(self, told: str) -> bool:
+        """Whether the value can only be a string if the markup names its type by this word ("" if it does not)."""
+        hint = _hint(told)
+        if self._values is not None:
+            return False  # short, and worth comparing with the list
+        if not self._kinds:
+            return hint == "string"
+        return "string" in self._kinds and (hint == "string" or (not hint and len(self._kinds) == 1))
+
+    def allows(self, kind: str) -> bool:
+        """Whether the schema says that the value may be of this JSON type. False if it says nothing about types."""
+        return kind in self._kinds
+
+    def member(self, key: str) -> Shape:
+        """Return the shape of a member of this object."""
+        if self._document is None or self._schema is None:
+            return UNKNOWN
+        found = self._document.member(self._schema, key)
+        if found is not None:
+            return Shape(self._document, found, True)
+        return Shape(self._document, self._document.other_member(self._schema, key), False)
+
+    def item(self, index: int) -> Shape:
+        """Return the shape of an item of this array."""
+        if self._document is None or self._schema is None:
+            return UNKNOWN
+        found = self._document.item(self._schema, index)
+        return Shape(self._document, found, found is not None)
 
     def as_json(self, raw: str, told: str = "") -> str:
         """Return the value as JSON text. `told` is the type that the markup itself names, in its own word."""
-        ...
+        hint = _hint(told)
+        if not self._kinds:
+            return _untyped(raw, hint)
+        if self._values is not None:
+            found = self._listed(raw, hint)
+            if found is not None:
+                return found
+        text = raw.strip(BLANK)
+        may_be_text = "string" in self._kinds
+        if may_be_text and hint == "string":
+            return _quoted(raw)
+        found = self._found(text, not may_be_text or hint in self._kinds)
+        if found is not None:
+            return found
+        if may_be_text:  # markup that says that its values are JSON may quote a string
+            return text if hint and isinstance(_decoded(text), str) else _quoted(raw)
+        return _quoted(raw) if _decoded(text) is _NOT_JSON else text
+
+    def _found(self, text: str, loose: bool) -> str | None:
+        """Return the first reading of the text that is JSON of an allowed type other than string."""
+        for reading in _readings(text, loose, self._kinds):
+            value = _decoded(reading)
+            if value is not _NOT_JSON and not isinstance(value, str) and self._fits(value):
+                whole = _WHOLE.fullmatch(reading)
+                return whole[1] if whole and "number" not in self._kinds else reading
+        return None
+
+    def _fits(self, value: Json) -> bool:
+        if type_of(value) not in self._kinds:
+            return False
+        return self._values is None or any(_same(value, each) for each in self._values)
+
+    def _listed(self, raw: str, hint: str) -> str | None:
+        """Return the value of the enumeration that is meant, None if it is none of them."""
+        text = raw.strip(BLANK)
+        if hint != "string" and (found := self._found(text, loose=True)) is not None:
+            return found
+        inner = _decoded(text)
+        for each in (raw, text, inner):
+            if isinstance(each, str) and each in (self._values or ()):
+                return _quoted(each)
+        return self._found(text, loose=True)
+
+
+class Schema:
+    """The schema of a tool's arguments. It keeps the shapes of its parameters."""
+
+    def __init__(self, schema: Mapping[str, Json]) -> None:
+        self._document = Document(schema)
+        self._shapes: dict[str, Shape] = {}
+
+    def shape(self, key: str) -> Shape:
+        """Return what the schema says about a parameter."""
+        found = self._shapes.get(key)
+        if found is None:
+            found = self._made(key)
+            if len(self._shapes) < _MOST_SHAPES:
+                self._shapes[key] = found
+        return found
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the declared properties."""
+        return self._document.names()
+
+    def fits(self, arguments: str) -> bool:
+        """Whether a text is a JSON object that has all required properties."""
+        value = jsonio.object_of(arguments)
+        return value is not None and self._document.required() <= value.keys()
+
+    def _made(self, key: str) -> Shape:
+        root = self._document.root
+        found = self._document.member(root, key)
+        if found is not None:
+            return Shape(self._document, found, True)
+        return Shape(self._document, self._document.other_member(root, key), False, key in _WRAPPERS)
 
 
 ShapeOf: TypeAlias = Callable[[str, str], Shape]  # the tool's name as written ("" for the header's), the parameter
+
+UNKNOWN = Shape(None, None, False)
+_OBJECT = Shape(Document({}), {"type": "object"}, True)
+
+
+def shape_of(schema: Mapping[str, Json] | None, key: str) -> Shape:
+    """Return what a tool's schema says about a parameter. None: no schema is known."""
+    return UNKNOWN if schema is None else Schema(schema).shape(key)
+
+
+def fits(schema: Mapping[str, Json] | None, arguments: str) -> bool:
+    """Whether a text is a JSON object that has all properties that the schema requires."""
+    return Schema(schema or {}).fits(arguments)
+
+
+def property_names(schema: Mapping[str, Json] | None) -> frozenset[str]:
+    """Return the names of the properties that a schema declares."""
+    return Schema(schema or {}).names
+
+
+def object_text(raw: str) -> str | None:
+    """Return the text of the JSON object that a text is, or holds as a string or Python literal; else None."""
+    return _OBJECT._found(raw.strip(BLANK), True)
+
+
+# --- readings of a text
+
+
+class _NotJson:
+    """The type of the mark for text that is no JSON."""
+
+
+_NOT_JSON = _NotJson()
+
+
+def _decoded(text: str) -> Json | _NotJson:
+    try:
+        return jsonio.decode(text)
+    except jsonio.JsonError:
+        return _NOT_JSON
+
+
+def _quoted(text: str) -> str:
+    return jsonio.quote(text).decode()
+
+
+def _hint(told: str) -> str:
+    """Return the JSON type that the markup names; "json": some JSON; "": it names none."""
+    if told in ("true", "false"):  # DSML: string="true" or "false"
+        return "string" if told == "true" else "json"
+    return type_named(told)
+
+
+def _untyped(raw: str, hint: str) -> str:
+    """Return a value of which no schema is known: the markup decides, else only objects and arrays are JSON."""
+    if hint == "string":
+        return _quoted(raw)
+    text = raw.strip(BLANK)
+    if hint in ("", "json"):
+        text = text if not hint else _WORDS.get(text, _LOOSE_WORDS.get(text, text) if text else text)
+        value = _decoded(text)
+        return text if value is not _NOT_JSON and (hint or isinstance(value, dict | list)) else _quoted(raw)
+    return Shape(_OBJECT._document, {"type": hint}, True).as_json(raw)
+
+
+def _readings(text: str, loose: bool, kinds: frozenset[str]) -> Iterator[str]:
+    """Yield what the text may mean as JSON, the most literal reading first."""
+    yield text
+    yield _WORDS.get(text, text)
+    if not loose:
+        return
+    yield _LOOSE_WORDS.get(text, text)
+    if "integer" in kinds and (number := _number(text)):
+        yield number
+    if "boolean" in kinds:
+        yield _SWITCHES.get(text.lower(), text)
+    if kinds & {"object", "array"} and text[:1] in ("{", "[", "("):
+        yield from _structures(text)
+    if text[:1] == '"':
+        yield from _unquoted(text, kinds)
+
+
+def _unquoted(text: str, kinds: frozenset[str]) -> Iterator[str]:
+    """Yield the readings of a value that was written as a JSON string."""
+    for _ in range(_DEEPEST_QUOTING):
+        inner = _decoded(_with_escapes(text))
+        if not isinstance(inner, str):
+            return
+        text = inner.strip(BLANK)
+        if text[:1] != '"':
+            yield from _readings(text, bool(text), kinds)
+            return
+
+
+def _structures(text: str) -> Iterator[str]:
+    """Yield the readings of an object or array that is no JSON as it stands."""
+    yield _with_escapes(text)
+    if '\\"' in text:
+        inner = _decoded(_with_escapes(f'"{text}"') if '"' not in text.replace('\\"', "") else text)
+        if isinstance(inner, str):
+            yield inner
+            yield _with_escapes(inner)
+    python = _python(text)
+    if python is not None:
+        yield python
+
+
+def _with_escapes(text: str) -> str:
+    """Return JSON text with the control characters that stand in its strings as they are written as escapes."""
+    if not _CONTROL.search(text):
+        return text
+    return _JSON_STRING.sub(lambda string: _CONTROL.sub(lambda char: f"\\u{ord(char[0]):04x}", string[0]), text)
+
+
+def _number(text: str) -> str:
+    """Return a number as JSON writes it: `+5`, `007`, `.5` and `5.` are none; "" if it is no number at all."""
+    found = _NUMBER.fullmatch(text.replace("_", "") if re.fullmatch(r"[+-]?\d[\d_]*\d", text) else text)
+    if found is None or not re.search(r"\d", text):
+        return ""
+    sign, whole, fraction, exponent = found.groups()
+    if fraction is not None:
+        fraction = "." + (fraction or "0")
+    return f"{'-' if sign == '-' else ''}{whole or '0'}{fraction or ''}{exponent or ''}"
+
+
+def _python(text: str) -> str | None:
+    """Return the JSON of a Python literal, in which `true`, `false` and `null` may stand, too."""
+    if len(text) > _PYTHON_LIMIT:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # escapes that Python does not know
+            tree = _Named().visit(ast.parse(text, mode="eval"))
+        return jsonio.encode(_plain(ast.literal_eval(tree))).decode()
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+class _Named(ast.NodeTransformer):
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.copy_location(ast.Constant(_NAMES[node.id]), node) if node.id in _NAMES else node
+
+
+def _plain(value: object) -> Json:
+    """Return a Python value as JSON has it. Raises ValueError for what JSON cannot hold."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float() if value - value == 0:  # neither infinite nor not a number
+            return value
+        case dict():
+            return {key if isinstance(key, str) else _key(key): _plain(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case set():
+            return [_plain(each) for each in sorted(value, key=repr)]
+        case _:
+            raise ValueError(f"JSON has no {type(value).__name__}")
+
+
+def _key(value: object) -> str:
+    if value is None or isinstance(value, bool | int | float):
+        return jsonio.encode(value).decode()
+    raise ValueError(f"a {type(value).__name__} is no key of a JSON object")
+
+
+def _same(one: Json, other: Json) -> bool:
+    return isinstance(one, bool) == isinstance(other, bool) and one == other

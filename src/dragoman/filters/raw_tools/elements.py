@@ -1,0 +1,376 @@
+"""ElementsBody: the reader of calls whose arguments are elements named after the parameters (MiniMax M3).
+
+A prefix stands before every tag. Objects nest as elements, arrays as `<item>` elements or as repeated elements of one
+name; the schema says what a text is. A parameter that can only be a string streams at once, any other is held until
+its end tag and until the next parameter is known not to be a repetition of it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar, TypeAlias
+
+from msgspec import Struct
+
+from dragoman.filters.raw_tools.markup import HELD_LIMIT
+from dragoman.filters.raw_tools.readers import BLANK, LIMIT, Piece, skip_blank
+from dragoman.filters.raw_tools.values import UNKNOWN, Shape, ShapeOf, object_text
+from dragoman.wire import jsonio
+from dragoman.wire.markers import Markers
+
+_DEEPEST = 64  # elements within elements; deeper ones are text
+_TAG = re.compile(r"""\s*<(?P<end>/?)\s*(?P<tag>[^<>]+?)(?:\s+name=["']?(?P<name>[^<>"']*)["']?)?\s*>""")
+_MAY_BE_TAG = re.compile(r"\s*(?:<[^<>]*)?")
+
+Value: TypeAlias = str | list[str]  # JSON text, or those of an array's items
+
+
+class ElementsMarks(Struct, frozen=True):
+    """What the reader looks for."""
+
+    prefix: str
+    prefixes: Markers
+    closes: frozenset[str]  # names of the end tags that are the end of the call
+    stops: frozenset[tuple[bool, str]]  # tags (end tag or not, name) at which the call is over, too
+
+    @classmethod
+    def of(cls, prefix: str, closes: tuple[str, ...], ends: tuple[str, ...]) -> ElementsMarks:
+        """Make them from a table's literals: `closes` end the call, `ends` are these and others that end it."""
+        found = [re.search(r"<(/?)([^<>\s]+)[^<>]*>?$", literal) for literal in ends]
+        stops = frozenset((bool(tag[1]), tag[2]) for tag in found if tag is not None)
+        names = frozenset(literal.rpartition("</")[2].rstrip(">") for literal in closes)
+        return cls(prefix, Markers((prefix,)), names, stops)
+
+
+class _Element:
+    """An element that is open."""
+
+    __slots__ = ("children", "key", "shape", "tag", "texts")
+
+    def __init__(self, tag: str, key: str, shape: Shape) -> None:
+        self.tag = tag
+        self.key = key
+        self.shape = shape
+        self.texts: list[str] = []
+        self.children: list[tuple[str, Value]] = []
+
+    def child(self, key: str) -> Shape:
+        """Return the shape of an element in this one."""
+        if self.shape.allows("array") and (key == "item" or not self.shape.allows("object")):
+            item = self.shape.item(len(self.children))
+            # an array of objects whose only item was written without its tag
+            return item.member(key) if key != "item" and item.member(key).declared else item
+        return self.shape.member(key)
+
+    def value(self) -> Value:
+        """Return the value of the element, which has ended."""
+        text = "".join(self.texts)
+        if not self.children:
+            return self._leaf(text)
+        if self._is_array():
+            item = self.shape.item(0)
+            if any(key != "item" and item.member(key).declared for key, _ in self.children):
+                return [_object(self.children, item, text)]
+            items = [_text(value) for _, value in self.children]
+            return [*items, _quoted(text)] if text.strip(BLANK) else items
+        return _object(self.children, self.shape, text)
+
+    def _is_array(self) -> bool:
+        only_items = all(key == "item" for key, _ in self.children) and not self.shape.member("item").declared
+        if self.shape.allows("array"):
+            return only_items or not self.shape.allows("object")
+        return only_items and not self.shape.allows("object")
+
+    def _leaf(self, text: str) -> Value:
+        if not text.strip(BLANK) and not self.shape.allows("string") and not self.shape.allows("null"):
+            if self.shape.allows("array"):
+                return []
+            if self.shape.allows("object"):
+                return "{}"
+        written = self.shape.as_json(text)
+        if not self.shape.allows("array") or self.shape.allows("string") or written[0] == "[":
+            return written
+        return [self.shape.item(0).as_json(text)]  # an array that was written as repeated elements, of which it is one
+
+
+class ElementsBody:
+    """Reads the arguments of one call. `junk`: text that stood between the parameters was left out."""
+
+    names_inside: ClassVar[bool] = False
+    valid = True
+
+    def __init__(self, marks: ElementsMarks, shapes: ShapeOf) -> None:
+        self.over = False
+        self.failed = False
+        self.junk = False
+        self._marks = marks
+        self._shapes = shapes
+        self._open: list[_Element] = []
+        self._live: Markers | None = None  # what may end the string that streams
+        self._any = False  # a parameter went out
+        self._stray: list[str] = []  # text before the first parameter
+        self._size = 0  # of what is held
+        self._raw: list[str] = []  # the parameter that is being read, should it be too long to be held
+        self._waiting: tuple[str, Shape, list[Value]] | None = None  # a parameter that may be repeated
+
+    @property
+    def closed(self) -> bool:
+        return self.over
+
+    def read(self, text: str, at: int, out: list[Piece]) -> int:
+        while not (self.over or self.failed) and at < len(text):
+            moved = self._token(text, at, out) if self._live is None else self._stream(text, at, out)
+            if moved == at:
+                break
+            at = moved
+        return at
+
+    # --- tokens
+
+    def _token(self, text: str, at: int, out: list[Piece]) -> int:
+        """Read the text up to the next tag, and the tag."""
+        end, prefix = self._marks.prefixes.find(text, at, False)
+        if end > at:
+            self._text(text[at:end], out)
+        if not prefix or self.failed or self._live is not None:
+            return end
+        tag, after = self._tag(text, end)
+        if tag is None:
+            if after > end:
+                self._text(text[end:after], out)
+            return after
+        if (bool(tag["end"]), tag["tag"]) in self._marks.stops and not self._is_open(tag):
+            return self._stop(tag, end, out)
+        self._take(tag, text[end:after], out)
+        return after
+
+    def _tag(self, text: str, at: int) -> tuple[re.Match[str] | None, int]:
+        """Return the tag after the prefix at a position and where it ends; None if it is none, or not yet."""
+        start = at + len(self._marks.prefix)
+        tag = _TAG.match(text, start, start + LIMIT)
+        if tag is not None:
+            return tag, tag.end()
+        may_be = _MAY_BE_TAG.match(text, start, start + LIMIT)
+        if may_be is not None and may_be.end() == len(text) and len(text) - start < LIMIT:
+            return None, at
+        return None, start
+
+    def _is_open(self, tag: re.Match[str]) -> bool:
+        return bool(tag["end"]) and any(element.tag == tag["tag"] for element in self._open)
+
+    def _take(self, tag: re.Match[str], written: str, out: list[Piece]) -> None:
+        if self._open and self._open[-1].tag != tag["tag"]:
+            self._close_unprefixed(out)
+        is_open = self._is_open(tag)
+        if self._open and not (is_open and all(element.tag != tag["tag"] for element in self._open[1:])):
+            self._held(written, out)
+            if self._live is not None:
+                return
+        if is_open:
+            self._close(tag["tag"], out)
+        elif tag["end"]:
+            self._text(written, out, counted=True)
+        else:
+            self._begin(tag, written, out)
+
+    def _text(self, text: str, out: list[Piece], counted: bool = False) -> None:
+        if self._open:
+            self._open[-1].texts.append(text)
+            if not counted:
+                self._held(text, out)
+        elif self._any or self._waiting is not None:
+            self.junk = self.junk or bool(text.strip(BLANK))
+        elif self._stray or text.strip(BLANK):
+            self._stray.append(text if self._stray else text.lstrip(BLANK))
+            self._size += len(self._stray[-1])
+            self.failed = self._size > (HELD_LIMIT if self._stray[0][0] in '{"' else LIMIT)
+
+    # --- elements
+
+    def _begin(self, tag: re.Match[str], written: str, out: list[Piece]) -> None:
+        key = tag["name"] or tag["tag"]
+        if self._open:
+            if len(self._open) == _DEEPEST:
+                self._open[-1].texts.append(written)
+                return
+            parent = self._open[-1]
+            within_wrapper = len(self._open) == 1 and parent.shape.wrapper
+            self._open.append(_Element(tag["tag"], key, self._shapes("", key) if within_wrapper else parent.child(key)))
+            return
+        if self._stray:
+            self._stray, self.junk = [], True
+        if self._waiting is not None and self._waiting[0] != key:
+            self._write_waiting(out)
+        shape = self._shapes("", key)
+        self._open.append(_Element(tag["tag"], key, shape))
+        self._size, self._raw = 0, []
+        if shape.streams:
+            self._write_key(key, out)
+            out.append('"')
+            self._live = self._live_marks(tag["tag"])
+
+    def _close(self, tag: str, out: list[Piece]) -> None:
+        """End an element, and those in it whose end tags are missing."""
+        while self._open:
+            element = self._open.pop()
+            value = element.value()
+            if self._open:
+                self._open[-1].children.append((element.key, value))
+            else:
+                self._wait(element, value)
+            if element.tag == tag:
+                break
+
+    def _close_unprefixed(self, out: list[Piece]) -> None:
+        """End the innermost element if its end tag stands there without the prefix."""
+        if not self._open:
+            return
+        element = self._open[-1]
+        text = "".join(element.texts)
+        body = text.rstrip(BLANK)
+        if body.endswith(f"</{element.tag}>") and not element.children:
+            element.texts = [body.removesuffix(f"</{element.tag}>")]
+            self._close(element.tag, out)
+
+    def _wait(self, element: _Element, value: Value) -> None:
+        if self._waiting is None:
+            self._waiting = (element.key, element.shape, [])
+        self._waiting[2].append(value)
+
+    def _stop(self, tag: re.Match[str], at: int, out: list[Piece]) -> int:
+        """End the call at its end tag, or before what else ends it."""
+        if self._stray:
+            arguments = object_text("".join(self._stray))
+            if arguments is None:
+                self.failed = True
+                return at
+            out.append(arguments)
+        else:
+            self._close_unprefixed(out)
+            self._close("", out)
+            self._write_end(out)
+        self.over = True
+        return tag.end() if tag["end"] and tag["tag"] in self._marks.closes else at
+
+    # --- what goes out
+
+    def _write_key(self, key: str, out: list[Piece]) -> None:
+        out.append(f"{',' if self._any else '{'}{_quoted(key)}:")
+        self._any = True
+
+    def _write_waiting(self, out: list[Piece]) -> None:
+        if self._waiting is not None:
+            key, shape, values = self._waiting
+            self._waiting = None
+            self._write_key(key, out)
+            out.append(_text(_repeated(values, shape)))
+
+    def _write_end(self, out: list[Piece]) -> None:
+        if self._waiting is not None and self._waiting[1].wrapper and not self._any and len(self._waiting[2]) == 1:
+            whole = _text(self._waiting[2][0])
+            arguments = whole if whole[0] == "{" else object_text(whole)
+            if arguments is not None:
+                out.append(arguments)
+                return
+        self._write_waiting(out)
+        out.append("}" if self._any else "{}")
+
+    # --- strings that stream
+
+    def _held(self, text: str, out: list[Piece]) -> None:
+        """Keep the raw text of a parameter; one that is too long goes out as a string from here on."""
+        self._size += len(text)
+        self._raw.append(text)
+        if self._size > HELD_LIMIT and self._live is None:
+            first = self._open[0]
+            del self._open[1:]
+            self._write_waiting(out)
+            self._write_key(first.key, out)
+            out.append(_quoted("".join(self._raw))[:-1])
+            self._raw = []
+            self._live = self._live_marks(first.tag)
+
+    def _live_marks(self, tag: str) -> Markers:
+        return Markers((self._marks.prefix, f"</{tag}>"))
+
+    def _stream(self, text: str, at: int, out: list[Piece]) -> int:
+        """Pass a string on, up to its end tag, with the prefix or without, or up to the end of the call."""
+        if self._live is None:
+            return at
+        end, mark = self._live.find(text, at, False)
+        if end > at:
+            out.append(_quoted(text[at:end])[1:-1])
+        if not mark:
+            return end
+        if mark != self._marks.prefix:
+            return self._unprefixed_end(text, end, len(mark), out)
+        tag, after = self._tag(text, end)
+        if tag is None:
+            out.append(_quoted(text[end:after])[1:-1])
+            return after
+        if tag["end"] and tag["tag"] == self._open[0].tag:
+            self._end_string(out)
+            return after
+        if (bool(tag["end"]), tag["tag"]) in self._marks.stops or self._is_parameter(tag):
+            self._end_string(out)  # its end tag is missing
+            return end
+        out.append(_quoted(text[end:after])[1:-1])
+        return after
+
+    def _is_parameter(self, tag: re.Match[str]) -> bool:
+        return not tag["end"] and self._shapes("", tag["name"] or tag["tag"]).declared
+
+    def _unprefixed_end(self, text: str, at: int, size: int, out: list[Piece]) -> int:
+        """Read `</tag>` without the prefix: the end of the string if another tag with the prefix follows."""
+        after = skip_blank(text, at + size)
+        if after == len(text) and after - at <= LIMIT:
+            return at
+        prefix = self._marks.prefixes.match(text, after, False)
+        if prefix == "":
+            return at
+        if prefix is not None and after - at <= LIMIT:
+            tag, end = self._tag(text, after)
+            if tag is None and end == after:
+                return at
+            if tag is not None and not (tag["end"] and tag["tag"] == self._open[0].tag):
+                self._end_string(out)
+                return at + size
+        out.append(_quoted(text[at : at + size])[1:-1])
+        return at + size
+
+    def _end_string(self, out: list[Piece]) -> None:
+        out.append('"')
+        self._live = None
+        self._open.clear()
+
+
+def _quoted(text: str) -> str:
+    return jsonio.quote(text).decode()
+
+
+def _text(value: Value) -> str:
+    return value if isinstance(value, str) else f"[{','.join(value)}]"
+
+
+def _object(children: list[tuple[str, Value]], shape: Shape, text: str) -> str:
+    """Return the object that elements make; text beside them becomes its member `$text`."""
+    members: dict[str, list[Value]] = {}
+    for key, value in children:
+        members.setdefault(key, []).append(value)
+    if text.strip(BLANK):
+        members.setdefault("$text", []).append(_quoted(text))
+    written = [
+        f"{_quoted(key)}:{_text(_repeated(values, shape.member(key) if key != '$text' else UNKNOWN))}"
+        for key, values in members.items()
+    ]
+    return f"{{{','.join(written)}}}"
+
+
+def _repeated(values: list[Value], shape: Shape) -> Value:
+    """Return the value of elements of one name: an array if there are several."""
+    if len(values) == 1:
+        return values[0]
+    items: list[str] = []
+    for value in values:
+        items += value if isinstance(value, list) and shape.allows("array") else [_text(value)]
+    return items

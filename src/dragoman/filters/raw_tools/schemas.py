@@ -1,0 +1,306 @@
+"""Look things up in the JSON Schema of a tool: properties, items, types and enumerations, through references.
+
+A schema comes from a client, so it may be anything: what cannot be understood allows everything, references may form
+circles, and the cost of a lookup is linear in the size of the schema.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from urllib.parse import unquote
+
+from dragoman.wire.jsonio import Json
+
+# How clients and frameworks spell the types of JSON Schema. `number` allows integers, too.
+_TYPES: dict[str, tuple[str, ...]] = {
+    "string": ("string",),
+    "integer": ("integer",),
+    "number": ("number", "integer"),
+    "boolean": ("boolean",),
+    "null": ("null",),
+    "object": ("object",),
+    "array": ("array",),
+}
+_ALIASES = {
+    **dict.fromkeys(("str", "text", "char", "varchar"), "string"),
+    **dict.fromkeys(("int", "int32", "int64", "uint", "uint32", "uint64", "long", "short"), "integer"),
+    **dict.fromkeys(("num", "float", "float32", "float64", "double", "decimal"), "number"),
+    **dict.fromkeys(("bool",), "boolean"),
+    **dict.fromkeys(("none", "nil"), "null"),
+    **dict.fromkeys(("dict", "map", "struct"), "object"),
+    **dict.fromkeys(("list", "arr", "tuple", "sequence"), "array"),
+}
+_OBJECT_WORDS = ("properties", "additionalProperties", "patternProperties")
+_ARRAY_WORDS = ("items", "prefixItems")
+_LONGEST_CHAIN = 16  # references that lead from one to the next
+
+Kinds = frozenset[str] | None  # the types a schema allows; None: any; empty: it is part of a circle and says nothing
+
+
+def type_named(word: str) -> str:
+    """Return the JSON type that a word means, "" if it means none."""
+    word = word.strip().lower()
+    word = _ALIASES.get(word, word)
+    return word if word in _TYPES else ""
+
+
+def type_of(value: Json) -> str:
+    """Return the JSON type of a value; a float without a fraction is an integer."""
+    match value:
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "integer" if value.is_integer() else "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+        case dict():
+            return "object"
+        case _:
+            return "null"
+
+
+class Document:
+    """A schema with its definitions.
+
+    It keeps what it has worked out, by the identity of the parts of the schema. They, and the schemas that are made
+    here, live as long as it does, so that no identity is used twice.
+    """
+
+    def __init__(self, schema: Mapping[str, Json]) -> None:
+        self.root: dict[str, Json] = dict(schema)
+        self._resolved: dict[int, dict[str, Json]] = {}
+        self._kinds: dict[int, Kinds] = {}
+        self._unions: dict[tuple[int, ...], Json] = {}
+
+    # --- references
+
+    def resolve(self, schema: Json) -> dict[str, Json]:
+        """Return a schema with its reference replaced by what it refers to; {} for what is no schema."""
+        if not isinstance(schema, dict):
+            return {}
+        if "$ref" not in schema:
+            return schema
+        found = self._resolved.get(id(schema))
+        if found is None:
+            found = self._resolved[id(schema)] = self._follow(schema)
+        return found
+
+    def _follow(self, schema: dict[str, Json]) -> dict[str, Json]:
+        siblings: dict[str, Json] = {}
+        for _ in range(_LONGEST_CHAIN):
+            reference = schema.get("$ref")
+            siblings = {**schema, **siblings}
+            siblings.pop("$ref", None)
+            if not isinstance(reference, str):
+                break
+            target = self._referred(reference, schema)
+            if not isinstance(target, dict):
+                break
+            schema = target
+        return siblings
+
+    def _referred(self, reference: str, near: dict[str, Json]) -> Json:
+        parts = [_unescaped(part) for part in reference.partition("#")[2].split("/") if part]
+        if reference.startswith("#"):
+            for root in (self.root, near):
+                found = _at(root, parts)
+                if isinstance(found, dict):
+                    return found
+        name = parts[-1] if parts else reference.rpartition("/")[2]
+        return self._definition(name)
+
+    def _definition(self, name: str) -> Json:
+        """Return a definition by its name alone, wherever in the schema its list of definitions stands."""
+        todo: list[Json] = [self.root]
+        seen: set[int] = set()
+        for part in todo:  # it grows meanwhile
+            if isinstance(part, list):
+                todo += part
+            if not isinstance(part, dict) or id(part) in seen:
+                continue
+            seen.add(id(part))
+            for word in ("$defs", "definitions"):
+                definitions = part.get(word)
+                if isinstance(definitions, dict) and isinstance(definitions.get(name), dict):
+                    return definitions[name]
+            todo += part.values()
+        return None
+
+    # --- what a schema allows
+
+    def kinds(self, schema: Json) -> Kinds:
+        """Return the JSON types that a schema allows; None if it allows any."""
+        schema = self.resolve(schema)
+        if not schema:
+            return None
+        if id(schema) not in self._kinds:
+            self._kinds[id(schema)] = frozenset()
+            self._kinds[id(schema)] = self._worked_out(schema)
+        return self._kinds[id(schema)]
+
+    def _worked_out(self, schema: dict[str, Json]) -> Kinds:
+        allowed = _typed(schema.get("type"))
+        values = _enumerated(schema)
+        if values is not None:
+            allowed = _both(allowed, frozenset(type_of(value) for value in values))
+        for word in ("anyOf", "oneOf"):
+            if isinstance(parts := schema.get(word), list):
+                allowed = _both(allowed, _either(self.kinds(part) for part in parts))
+        if isinstance(parts := schema.get("allOf"), list):
+            for part in parts:
+                allowed = _both(allowed, self.kinds(part))
+        if allowed is None and any(word in schema for word in _OBJECT_WORDS):
+            allowed = frozenset({"object"})
+        if allowed is None and any(word in schema for word in _ARRAY_WORDS):
+            allowed = frozenset({"array"})
+        if allowed is not None and schema.get("nullable") is True:
+            allowed |= {"null"}
+        return allowed
+
+    def values(self, schema: Json) -> list[Json] | None:
+        """Return the only values that a schema allows, None if it does not list them."""
+        schema = self.resolve(schema)
+        values = _enumerated(schema)
+        if values is not None:
+            return [*values, None] if schema.get("nullable") is True else values
+        for word in ("anyOf", "oneOf"):
+            parts = schema.get(word)
+            if isinstance(parts, list) and parts:
+                found = [self._listed(part) for part in parts]
+                if all(each is not None for each in found):
+                    return [value for each in found for value in each or ()]
+        return None
+
+    def _listed(self, schema: Json) -> list[Json] | None:
+        schema = self.resolve(schema)
+        return [None] if schema.get("type") == "null" else _enumerated(schema)
+
+    # --- parts of a schema
+
+    def branches(self, schema: Json) -> list[dict[str, Json]]:
+        """Return a schema and all schemas that it combines, directly or not."""
+        todo: list[Json] = [schema]
+        found: dict[int, dict[str, Json]] = {}
+        for each in todo:  # it grows meanwhile
+            part = self.resolve(each)
+            if not part or id(part) in found:
+                continue
+            found[id(part)] = part
+            for word in ("allOf", "anyOf", "oneOf"):
+                if isinstance(parts := part.get(word), list):
+                    todo += parts
+            todo += [part.get(word) for word in ("then", "else")]
+        return list(found.values())
+
+    def member(self, schema: Json, key: str) -> Json:
+        """Return the schema of a property that is declared by name, None if there is none."""
+        found = [properties[key] for properties in self._properties(schema) if key in properties]
+        return self._any_of(found)
+
+    def other_member(self, schema: Json, key: str) -> Json:
+        """Return the schema of a property that is not declared by name, None if there is none."""
+        for part in self.branches(schema):
+            patterns = part.get("patternProperties")
+            for pattern, found in patterns.items() if isinstance(patterns, dict) else ():
+                if _matches(pattern, key):
+                    return found
+        for part in self.branches(schema):
+            if isinstance(found := part.get("additionalProperties"), dict):
+                return found
+        return None
+
+    def item(self, schema: Json, index: int) -> Json:
+        """Return the schema of an array's item, None if there is none."""
+        found: list[Json] = []
+        for part in self.branches(schema):
+            first, rest = part.get("prefixItems"), part.get("items")
+            if isinstance(rest, list):  # older drafts write `prefixItems` like this, and the rest as `additionalItems`
+                first, rest = rest, part.get("additionalItems")
+            if isinstance(first, list) and index < len(first):
+                found.append(first[index])
+            elif isinstance(rest, dict):
+                found.append(rest)
+        return self._any_of(found)
+
+    def names(self) -> frozenset[str]:
+        """Return the names of all declared properties."""
+        return frozenset().union(*self._properties(self.root))
+
+    def required(self) -> frozenset[str]:
+        """Return the names of the properties that must be there."""
+        parts: list[Json] = [self.root]
+        found: set[str] = set()
+        for part in map(self.resolve, parts):
+            listed = part.get("required")
+            found.update(each for each in (listed if isinstance(listed, list) else ()) if isinstance(each, str))
+            if len(parts) < _LONGEST_CHAIN and isinstance(combined := part.get("allOf"), list):
+                parts += combined
+        return frozenset(found)
+
+    def _properties(self, schema: Json) -> list[dict[str, Json]]:
+        found = [part.get("properties") for part in self.branches(schema)]
+        return [properties for properties in found if isinstance(properties, dict)]
+
+    def _any_of(self, schemas: list[Json]) -> Json:
+        if len(schemas) <= 1:
+            return schemas[0] if schemas else None
+        return self._unions.setdefault(tuple(map(id, schemas)), {"anyOf": schemas})
+
+
+def _unescaped(part: str) -> str:
+    return unquote(part).replace("~1", "/").replace("~0", "~")
+
+
+def _at(found: Json, parts: list[str]) -> Json:
+    for part in parts:
+        if isinstance(found, list) and part.isascii() and part.isdigit() and int(part) < len(found):
+            found = found[int(part)]
+        elif isinstance(found, dict):
+            found = found.get(part)
+        else:
+            return None
+    return found
+
+
+def _matches(pattern: str, key: str) -> bool:
+    """Whether a simple pattern fits; a client's own regular expression is not run, it could take forever."""
+    literal = pattern.removeprefix("^").removesuffix("$")
+    if literal in (".*", ".+", ""):
+        return True
+    if re.escape(literal) != literal:
+        return False
+    return literal in key if pattern == literal else key.startswith(literal)
+
+
+def _typed(word: Json) -> Kinds:
+    words = word if isinstance(word, list) else [word]
+    if not words or not all(isinstance(each, str) and type_named(each) for each in words):
+        return None
+    return frozenset(kind for each in words for kind in _TYPES[type_named(str(each))])
+
+
+def _enumerated(schema: dict[str, Json]) -> list[Json] | None:
+    if "const" in schema:
+        return [schema["const"]]
+    values = schema.get("enum")
+    return values if isinstance(values, list) and values else None
+
+
+def _both(one: Kinds, other: Kinds) -> Kinds:
+    if not one or not other:
+        return one or other
+    return one & other or one  # a contradiction: nothing fits, so the first one is as good as any
+
+
+def _either(parts: Iterable[Kinds]) -> Kinds:
+    found: frozenset[str] = frozenset()
+    for part in parts:
+        if part is None:
+            return None
+        found |= part
+    return found
