@@ -8,7 +8,9 @@ from typing import TypeAlias
 
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools.elements import ElementsBody, ElementsMarks
+from dragoman.filters.raw_tools.gemma import gemma_calls
 from dragoman.filters.raw_tools.markup import MarkupBody, MarkupMarks
+from dragoman.filters.raw_tools.pythonic import LiteralCalls
 from dragoman.filters.raw_tools.readers import JsonBody, Reader
 from dragoman.filters.raw_tools.table import Body, Table
 from dragoman.filters.raw_tools.values import ShapeOf
@@ -29,12 +31,26 @@ def _markers(markers: tuple[str, ...]) -> Markers:
 
 
 def _json(table: Table, shapes: ShapeOf) -> Reader:
+    ends = _markers(tuple(marker for marker in table.ends() if marker not in table.drops))
     markers = _markers((*table.ends(), *table.drops))
-    return JsonBody(markers, frozenset(table.call_end), frozenset(table.drops), table.self_closing)
+    return JsonBody(ends, markers, frozenset(table.call_end), frozenset(table.drops), table.self_closing)
 
 
 def _wrapped(table: Table, shapes: ShapeOf) -> Reader:
-    return WrappedJson(_markers(table.ends()), frozenset(table.call_end))
+    return WrappedJson(_markers(table.ends()), _closes(table), table.keys, table.separators)
+
+
+def _pythonic(table: Table, shapes: ShapeOf) -> Reader:
+    return LiteralCalls(_markers(table.ends()), _closes(table))
+
+
+def _gemma(table: Table, shapes: ShapeOf) -> Reader:
+    return gemma_calls(_markers(table.ends()), _closes(table), table.string_mark)
+
+
+def _closes(table: Table) -> frozenset[str]:
+    """The end markers that belong to a call that names its tool inside its body."""
+    return frozenset((*table.call_end, *table.section_end))
 
 
 def _markup(table: Table, shapes: ShapeOf) -> Reader:
@@ -53,4 +69,12 @@ def _elements(table: Table, shapes: ShapeOf) -> Reader:
 
 _elements_marks = cache(ElementsMarks.of)
 
-_READERS: Mapping[Body, MakeReader] = {"json": _json, "wrapped": _wrapped, "markup": _markup, "elements": _elements}
+_READERS: Mapping[Body, MakeReader] = {
+    "json": _json,
+    "wrapped": _wrapped,
+    "array": _wrapped,
+    "pythonic": _pythonic,
+    "gemma": _gemma,
+    "markup": _markup,
+    "elements": _elements,
+}

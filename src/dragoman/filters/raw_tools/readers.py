@@ -12,11 +12,13 @@ from typing import ClassVar, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from dragoman.filters.raw_tools.guard import Guard
 from dragoman.filters.raw_tools.scan import JsonScanner
 from dragoman.wire.markers import Markers
 
 BLANK = " \t\r\n"
 LIMIT = 1024  # characters of a header, a tag or a run of white space that may be held
+HELD_LIMIT = 1024 * 1024  # characters of a value that has to be whole before it can go out (D22)
 
 
 class NamedCall(Struct, frozen=True, gc=False):
@@ -54,6 +56,15 @@ class Reader(Protocol):
 
     def read(self, text: str, at: int, out: list[Piece]) -> int: ...
 
+    def finish(self, text: str, at: int, out: list[Piece]) -> int:
+        """Read what was left unread, at the end of the answer: no more text comes.
+
+        Return the position read. Where that is not the text's end the call ended there (`over`), and what follows is
+        to be parsed like any other text. A call that is neither `over` nor `closed` was cut off. A reader that has
+        named no call has `failed`; one whose last call was cut off appends no EndOfCall for it.
+        """
+        ...
+
 
 class Blanks:
     """Passes text on but for white space at its end, which may turn out to be the white space before a marker."""
@@ -64,7 +75,7 @@ class Blanks:
         self._held = ""
         self.said = False
 
-    def write(self, piece: str, quoted: bool, out: list[str]) -> None:
+    def write(self, piece: str, quoted: bool, out: list[Piece]) -> None:
         if self._held:
             piece, self._held = self._held + piece, ""
         if not quoted and piece and piece[-1] in BLANK:
@@ -78,71 +89,103 @@ class Blanks:
             out.append(piece)
 
 
+_STARTS = '{["-0123456789tfn'  # what a JSON value can begin with
+
+
 class JsonBody:
     """JSON between markers, passed on byte for byte.
 
-    Inside a string of a so-far well-formed prefix a marker is text. As soon as the text is no JSON, quotes are not
-    trusted any more and the next marker ends the call.
+    The text is followed as JSON as long as it is well-formed; guard.py says what a marker inside a string means. As
+    soon as the text is no JSON, quotes are not trusted any more and the next marker ends the call.
     """
 
-    __slots__ = ("_blanks", "_closes", "_drops", "_markers", "_scanner", "_trusted", "over")
+    names_inside: ClassVar[bool] = False
+    __slots__ = ("_blanks", "_closes", "_drops", "_guard", "_markers", "_self_closing", "_trusted", "failed", "over")
 
-    def __init__(self, markers: Markers, closes: frozenset[str], drops: frozenset[str]) -> None:
+    def __init__(
+        self, ends: Markers, markers: Markers, closes: frozenset[str], drops: frozenset[str], self_closing: bool = False
+    ) -> None:
         self.over = False
+        self.failed = False
         self._markers = markers  # all that end the call, and `drops`
         self._closes = closes  # those that are part of it
         self._drops = drops  # those that say nothing
-        self._scanner = JsonScanner()
+        self._self_closing = self_closing  # the call ends where its JSON ends
+        self._guard = Guard(JsonScanner(), ends)
         self._trusted: bool | None = None  # None: nothing but white space has come
         self._blanks = Blanks()
 
     @property
-    def complete(self) -> bool:
-        return self.over or (self._trusted is True and self._scanner.complete)
+    def closed(self) -> bool:
+        return self.over or (self._trusted is True and self._guard.machine.complete)
 
-    def read(self, text: str, at: int, out: list[str]) -> int:
-        if self._scanner.inside(text):
-            out.append(text[at:])
+    @property
+    def valid(self) -> bool:
+        if self._trusted and self.over:
+            return self._guard.machine.whole
+        return self._trusted is not False
+
+    def read(self, text: str, at: int, out: list[Piece]) -> int:
+        if self._trusted and self._guard.passes(text, at):
+            self._blanks.write(text[at:], True, out)
             return len(text)
-        if self._trusted:
-            end = self._scanner.scan(text, at)
-            self._blanks.write(text[at:end], self._scanner.quoted, out)
-            if end == len(text):
-                return end
-            at = end
+        return self._read(text, at, out, False)
+
+    def finish(self, text: str, at: int, out: list[Piece]) -> int:
+        if not self.over and self.closed and self._markers.match(text, skip_blank(text, at), False) == "":
+            return len(text)  # nothing, or half of the end marker
+        return self._read(text, at, out, True)
+
+    def _read(self, text: str, at: int, out: list[Piece], final: bool) -> int:
         while not self.over:
-            if self._trusted is None:
-                at = skip_blank(text, at)
-            start, marker = self._next(text, at)
-            self._blanks.write(text[at:start], self._trusted is True and self._scanner.quoted, out)
-            at = start
-            if not marker:
-                return at
+            at, marker = self._next(text, at, out, final)
             if marker in self._drops:
                 at += len(marker)
-            else:
+            elif marker:
                 self.over = True
                 at += len(marker) if marker in self._closes else 0
+            elif not self.over:
+                return at
         if not self._blanks.said:
             out.append("{}")
         return at
 
-    def _next(self, text: str, at: int) -> tuple[int, str]:
-        """Where the text up to the next marker ends, and the marker, if it is all there."""
-        if self._trusted is None and at < len(text) and text[at] in "{[":
-            self._trusted = True
-        if self._trusted is not False:
-            if self._trusted:
-                at = self._scanner.scan(text, at)
-            if self._scanner.complete:
-                at = skip_blank(text, at)
+    def _next(self, text: str, at: int, out: list[Piece], final: bool) -> tuple[int, str]:
+        """Pass the text on up to the next marker; return where it stands, and the marker, if it is all there."""
+        if self._trusted is None:
+            at = skip_blank(text, at)
             if at == len(text):
                 return at, ""
-            marker = self._markers.match(text, at, False)
+            marker = self._markers.match(text, at, final)
             if marker is not None:
                 return at, marker
+            self._trusted = text[at] in _STARTS
+        if self._trusted:
+            at, known = self._follow(text, at, out, final)
+            if known is not None:
+                return at, known
             self._trusted = False
-        return self._markers.find(text, at, False)
+        start, marker = self._markers.find(text, at, final)
+        self._blanks.write(text[at:start], False, out)
+        return start, marker
+
+    def _follow(self, text: str, at: int, out: list[Piece], final: bool) -> tuple[int, str | None]:
+        """Follow the JSON value; the marker is None where the text is no JSON any more."""
+        guard = self._guard
+        if not guard.machine.complete:
+            value: list[str] = []
+            at = guard.read(text, at, value, final)
+            self._blanks.write("".join(value), guard.machine.quoted, out)
+            if guard.marker or not (guard.machine.complete or guard.machine.broken):
+                return at, guard.marker
+            if guard.machine.complete and self._self_closing:
+                self.over = True
+                return at, ""
+        if guard.machine.complete:
+            start = skip_blank(text, at)
+            self._blanks.write(text[at:start], False, out)
+            at = start
+        return at, "" if at == len(text) else self._markers.match(text, at, final)
 
 
 _SKIP = re.compile(r"[ \t\r\n]*+").match

@@ -61,12 +61,13 @@ class JsonScanner:
     `begun`: more of an object or array has come than white space and its opening bracket.
     """
 
-    __slots__ = ("_escaped", "_stack", "_state", "_value_string", "begun", "complete", "quoted")
+    __slots__ = ("_escaped", "_stack", "_state", "_value_string", "begun", "broken", "complete", "quoted")
 
     def __init__(self) -> None:
         self.quoted = False
         self.complete = False
         self.begun = False
+        self.broken = False  # `read` met a character that is no JSON
         self._escaped = False
         self._value_string = False  # the string is a value, not a key
         self._state = _VALUE
@@ -76,14 +77,35 @@ class JsonScanner:
         """Whether all of the text is part of the string we are in. The short way for most of a long argument."""
         return self.quoted and not self._escaped and '"' not in text and "\\" not in text
 
-    def scan(self, text: str, at: int) -> int:
-        """Go on from `at`; give where the value ended, or where it is no JSON any more, or the text's end."""
-        size = len(text)
+    @property
+    def whole(self) -> bool:
+        """Whether the value could end here. A number has no end of its own: it is `whole` before it is `complete`."""
+        return self.complete or (self._state is _IN_NUMBER and not self._stack)
+
+    def copy(self) -> JsonScanner:
+        """Return a scanner in the same state."""
+        twin = JsonScanner()
+        twin.quoted, twin.complete, twin.begun, twin.broken = self.quoted, self.complete, self.begun, self.broken
+        twin._escaped, twin._value_string = self._escaped, self._value_string
+        twin._state, twin._stack = self._state, [*self._stack]
+        return twin
+
+    def read(self, text: str, at: int, stop: int, out: list[str]) -> int:
+        """Copy the text of the value from `at` to `out`; return where that ended, at most `stop`."""
+        end = self.scan(text, at, stop)
+        if end > at:
+            out.append(text[at:end])
+        self.broken = end < stop and not self.complete
+        return end
+
+    def scan(self, text: str, at: int, stop: int | None = None) -> int:
+        """Go on from `at`; return where the value ended, or where it is no JSON any more, or `stop`."""
+        size = len(text) if stop is None else stop
         while at < size and not self.complete:
             if self.quoted:
                 at = self._string(text, at, size)
             elif self._state is _IN_NUMBER:
-                at = _NUMBER(text, at).end()  # type: ignore[union-attr]  # it matches the empty text, too
+                at = _NUMBER(text, at, size).end()  # type: ignore[union-attr]  # it matches the empty text, too
                 if at < size:
                     self._value_ended()
             else:
@@ -114,7 +136,7 @@ class JsonScanner:
         if self._escaped:
             self._escaped = False
             at += 1
-        at = _STRING(text, at).end()  # type: ignore[union-attr]  # it matches the empty text, too
+        at = _STRING(text, at, size).end()  # type: ignore[union-attr]  # it matches the empty text, too
         if at == size:
             return at
         if text[at] == "\\":

@@ -1,90 +1,111 @@
-"""WrappedJson: the reader of calls that are one JSON object with the name and the arguments in it (Hermes, Qwen)."""
+"""WrappedJson: the reader of calls that are JSON objects with the name and the arguments in them.
+
+One object (Hermes), several parted by a separator (Llama 3), or an array of them (Granite, Mistral and others).
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
-from dragoman.filters.raw_tools.readers import LIMIT, skip_blank
+from dragoman.filters.raw_tools.calls import CallsReader
+from dragoman.filters.raw_tools.readers import BLANK, HELD_LIMIT, LIMIT, Piece, skip_blank
 from dragoman.filters.raw_tools.scan import JsonScanner
+from dragoman.filters.raw_tools.table import Keys
 from dragoman.wire import jsonio
 from dragoman.wire.markers import Markers
 
-_STRING = re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
-_ARGUMENTS = ("arguments", "parameters")
+_STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 
 
-class WrappedJson:
-    """`{"name": …, "arguments": {…}}` and its end tag; the arguments are passed on byte for byte.
+class WrappedJson(CallsReader):
+    """`{"name": …, "arguments": {…}}`, one or many; the arguments are passed on byte for byte.
 
-    `read` returns as soon as it knows the `name`, and again when it is `sure`: the name is known, the arguments begin
-    well. Until then it may all be no call; `failed` says that it is none.
+    A call is named as soon as its name is known and its arguments begin well.
     """
 
-    def __init__(self, ends: Markers, closes: frozenset[str]) -> None:
-        self.over = False
-        self.sure = False
-        self.failed = False
-        self.name = ""
-        self._ends = ends
-        self._closes = closes
-        self._step: _Step = self._open
-        self._key = ""
-        self._scanner = JsonScanner()
+    def __init__(self, ends: Markers, closes: frozenset[str], keys: Keys, separators: str = "") -> None:
+        self._keys = keys
+        self._separators = separators
+        self._in_list = False
+        super().__init__(ends, closes, self._open, self._between)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._tool = self._id = self._key = ""
+        self._guard = self._guarded(JsonScanner())
         self._given = False  # the arguments have begun
-        self._settled = False  # the arguments have ended
-        self._whole: list[str] | None = None  # arguments that are no object, held until they end
-        self._closed = False
-        self._broke = False
-        self._tail = ""  # of broken arguments: braces, of which the last is the wrapper's
+        self._held: list[str] = []  # arguments that came before the name, or that are no object
+        self._size = 0
+        self._whole = False  # the arguments have to be whole before they go out
+        self._held_id: list[str] = []
+        self._tail = ""  # of broken arguments: brackets, of which the last may be the wrapper's
 
-    @property
-    def complete(self) -> bool:
-        return self.over or self._closed
-
-    def read(self, text: str, at: int, out: list[str]) -> int:
-        if self.sure and not self._settled and self._scanner.inside(text):
+    def read(self, text: str, at: int, out: list[Piece]) -> int:
+        streams = self._named and not self._whole and self._step == self._arguments
+        if streams and self._guard.passes(text, at):
             out.append(text[at:])
             return len(text)
-        known = bool(self.name), self.sure
-        while not self.over and at < len(text):
-            step = self._step
-            moved = step(text, at, out)
-            moves = moved > at or self._step != step
-            at = moved
-            if self._broke:
-                self._broke = False
-                if not self.sure:
-                    self.failed = True
-                    break
-                self._step = self._junk if self._settled else self._broken  # too late to take the call back
-            elif not moves or (bool(self.name), self.sure) != known:
-                break
-        return at
+        return super().read(text, at, out)
+
+    def _unsaid(self) -> list[str]:
+        return [self._tail] if self._tail else []
 
     def _fail(self, at: int) -> int:
-        self._broke = True
+        if not self._named:
+            return super()._fail(at)
+        if self._settled:
+            self._step = self._junk
+        else:
+            self._broke, self._step = True, self._broken
         return at
 
-    def _open(self, text: str, at: int, out: list[str]) -> int:
+    # --- around the objects
+
+    def _open(self, text: str, at: int, out: list[Piece]) -> int:
         at = skip_blank(text, at)
         if at == len(text):
             return at
-        if text[at] != "{":
-            return self._fail(at)
-        self._step = self._at_key
-        return at + 1
+        if text[at] == "[" and not self._in_list:
+            self._in_list = True
+            return at + 1
+        if text[at] == "{":
+            self._forget()
+            self._step = self._at_key
+            return at + 1
+        return self._fail(at)
 
-    def _at_key(self, text: str, at: int, out: list[str]) -> int:
+    def _between(self, text: str, at: int, out: list[Piece]) -> int:
+        """After an object: a separator and another object, or the end."""
+        here = skip_blank(text, at)
+        if here < len(text) and text[here] in ("," if self._in_list else self._separators):
+            here = skip_blank(text, here + 1)
+        if here - at > LIMIT:
+            self.over = True
+            return at
+        if here == len(text):
+            return at
+        if text[here] == "{" and (self._in_list or self._separators):
+            self._mark, self._step = at, self._open
+            self._forget()
+            return here
+        self._step = self._at_end
+        if self._in_list and text[here] == "]":
+            self._in_list = False
+            return here + 1
+        return at
+
+    # --- inside an object
+
+    def _at_key(self, text: str, at: int, out: list[Piece]) -> int:
         at = skip_blank(text, at)
         if at < len(text) and text[at] == "}":
-            return self._close(at + 1, out)
+            return self._close(at, out)
         key, at = self._token(text, at)
         if key is not None:
             self._key, self._step = key, self._at_colon
         return at
 
-    def _at_colon(self, text: str, at: int, out: list[str]) -> int:
+    def _at_colon(self, text: str, at: int, out: list[Piece]) -> int:
         at = skip_blank(text, at)
         if at == len(text):
             return at
@@ -93,130 +114,163 @@ class WrappedJson:
         self._step = self._at_value
         return at + 1
 
-    def _at_value(self, text: str, at: int, out: list[str]) -> int:
+    def _at_value(self, text: str, at: int, out: list[Piece]) -> int:
         at = skip_blank(text, at)
         if at == len(text):
             return at
-        if self._key == "name":
+        if self._keys.is_name and text[at] not in "{n":
+            return self._fail(at)
+        if self._keys.is_name:
+            self._tool, self._key = self._key, self._keys.arguments[0]
+        elif self._key in self._keys.name and not self._tool:
             name, at = self._token(text, at)
             if name is not None:
-                self.name, self._step = name, self._at_comma
-                self.sure = self._settled
+                self._tool, self._step = name, self._at_comma
+                self._say(out)
             return at
-        self._scanner = JsonScanner()
-        self._step = self._skipped
-        if self._key in _ARGUMENTS and not self._given:
+        self._guard = self._guarded(JsonScanner())
+        self._step = self._member
+        if self._key in self._keys.arguments and not self._given:
             self._given = True
-            self._whole = None if text[at] == "{" else []
+            self._whole = text[at] not in "{["
             self._step = self._arguments
+        elif self._key in self._keys.id and not self._id:
+            self._step = self._at_id
         return at
 
-    def _skipped(self, text: str, at: int, out: list[str]) -> int:
-        at = self._scanner.scan(text, at)
-        if self._scanner.complete:
-            self._step = self._at_comma
-        elif at < len(text):
-            return self._fail(at)
+    def _member(self, text: str, at: int, out: list[Piece]) -> int:
+        """Skip a value that says nothing."""
+        return self._value(text, at, [], out)
+
+    def _at_id(self, text: str, at: int, out: list[Piece]) -> int:
+        at = self._value(text, at, self._held_id, out)
+        if self._step == self._at_comma:
+            literal = "".join(self._held_id)
+            self._id = "" if len(literal) > LIMIT or literal[:1] in "{[n" else _decoded(literal)
         return at
 
-    def _arguments(self, text: str, at: int, out: list[str]) -> int:
-        end = self._scanner.scan(text, at)
-        if end > at:
-            (out if self._whole is None else self._whole).append(text[at:end])
-        if self._scanner.complete:
-            self._settled = True
+    def _value(self, text: str, at: int, value: list[str], out: list[Piece]) -> int:
+        """Read a value with the guard; go on to the comma after it, or fail, or end."""
+        end = self._guard.read(text, at, value, self._final)
+        if self._guard.marker:
+            return self._cut(end, self._guard.marker, out)
+        if self._guard.machine.complete:
             self._step = self._at_comma
-            if self._whole is not None:
-                out.append(_unwrapped("".join(self._whole)))
-        elif end < len(text):
-            self._fail(end)
-        if self.name and (self._settled or (self._whole is None and self._scanner.begun)):
-            self.sure = True
+        elif self._guard.machine.broken:
+            return self._fail(end)
         return end
 
-    def _at_comma(self, text: str, at: int, out: list[str]) -> int:
+    def _arguments(self, text: str, at: int, out: list[Piece]) -> int:
+        value: list[str] = []
+        end = self._guard.read(text, at, value, self._final)
+        machine = self._guard.machine
+        if self._whole or not self._named:
+            self._held += value
+            self._size += end - at
+        else:
+            out.extend(value)
+        if self._size > HELD_LIMIT:
+            if not self._tool:
+                return self._fail(end)
+            self._whole = False  # too long to unwrap: it goes out as it was written
+        if machine.complete:
+            self._settled = True
+            self._step = self._at_comma
+            if self._whole:
+                self._held, self._whole = [_unwrapped("".join(self._held))], False
+        self._say(out)
+        if self._guard.marker:
+            return self._cut(end, self._guard.marker, out)
+        return self._fail(end) if machine.broken else end
+
+    def _say(self, out: list[Piece]) -> None:
+        """Name the call, if its name is known and its arguments begin well."""
+        begins = self._settled or self._guard.machine.begun or self._size > HELD_LIMIT
+        if self._tool and self._held and begins and not self._whole:
+            self._name(self._tool, self._id, out)
+            out.extend(self._held)
+            self._held, self._size = [], 0
+
+    def _at_comma(self, text: str, at: int, out: list[Piece]) -> int:
         at = skip_blank(text, at)
         if at == len(text):
             return at
         if text[at] == "}":
-            return self._close(at + 1, out)
+            return self._close(at, out)
         if text[at] != ",":
             return self._fail(at)
+        if self._keys.is_name and self._settled:  # the next member is another call
+            self._end(out)
+            self._forget()
         self._step = self._at_key
         return at + 1
 
-    def _close(self, at: int, out: list[str]) -> int:
-        if not self.name:
-            return self._fail(at - 1)
+    def _close(self, at: int, out: list[Piece]) -> int:
+        """The object ends at the position."""
+        if not self._tool or (self._given and not self._settled):
+            return self._fail(at)
         if not self._given:
-            out.append("{}")
-        self.sure = self._settled = self._closed = True
-        self._step = self._at_end
-        return at
+            self._given = self._settled = True
+            self._held = ["{}"]
+        self._say(out)
+        self._end(out)
+        self._step = self._between
+        return at + 1
 
-    def _at_end(self, text: str, at: int, out: list[str]) -> int:
-        """After the object: its end tag, which may be missing."""
-        here = skip_blank(text, at)
-        if here - at > LIMIT:
+    # --- where something is wrong
+
+    def _junk(self, text: str, at: int, out: list[Piece]) -> int:
+        """The arguments are whole, but something is wrong behind them."""
+        if not self._closes:
+            self._end(out)
             self.over = True
-        elif here < len(text):
-            if text[here] == "}":
-                return here + 1
-            literal = self._ends.match(text, here, False)
-            if literal != "":
-                self.over = True
-                return here + len(literal) if literal in self._closes else at
-        return at
+            return at
+        at, marker = self._ends.find(text, at, self._final)
+        return self._cut(at, marker, out) if marker else at
 
-    def _junk(self, text: str, at: int, out: list[str]) -> int:
-        at, literal = self._ends.find(text, at, False)
-        return self._ended(at, literal)
-
-    def _broken(self, text: str, at: int, out: list[str]) -> int:
-        """Arguments that are no JSON: all up to the end tag, but for the wrapper's own brace."""
-        start, literal = self._ends.find(text, at, False)
+    def _broken(self, text: str, at: int, out: list[Piece]) -> int:
+        """Arguments that are no JSON: all up to the end marker, but for the brackets around them."""
+        start, marker = self._ends.find(text, at, self._final)
         text = self._tail + text[at:start]
-        split = len(text)
-        while split and (text[split - 1] == "}" or text[split - 1].isspace()):
-            split -= 1
+        split = len(text.rstrip("}]" + BLANK))
         while len(text) - split > LIMIT:
             split += LIMIT
         body, self._tail = text[:split], text[split:]
-        if literal:
-            body += self._tail.rstrip().removesuffix("}").rstrip()
+        if marker:
+            tail = self._tail.rstrip(BLANK)
+            tail = tail.removesuffix("]").rstrip(BLANK) if self._in_list else tail
+            body += tail.removesuffix("}").rstrip(BLANK)
+            self._tail = ""
         if body:
             out.append(body)
-        return self._ended(start, literal)
-
-    def _ended(self, at: int, literal: str) -> int:
-        self.over = bool(literal)
-        return at + len(literal) if literal in self._closes else at
+        return self._cut(start, marker, out) if marker else start
 
     def _token(self, text: str, at: int) -> tuple[str | None, int]:
         """The string that begins at the position and where it ends; None if it is not all there."""
         if at == len(text):
             return None, at
-        found = _STRING.match(text, at)
-        if found is None or found.end() - at > LIMIT:
-            if text[at] != '"' or len(text) - at > LIMIT:
+        found = _STRING.match(text, at, at + LIMIT)
+        if found is None:
+            if text[at] != '"' or len(text) - at >= LIMIT or self._final:
                 self._fail(at)
             return None, at
-        return _decoded(found[0], found[1]), found.end()
+        return _decoded(found[0]), found.end()
 
 
-def _decoded(literal: str, inner: str) -> str:
+def _decoded(literal: str) -> str:
     try:
         value = jsonio.decode(literal)
     except jsonio.JsonError:
-        return inner  # a raw line end in it, or the like
-    return value if isinstance(value, str) else inner
+        return literal[1:-1]  # a raw line end in it, or the like
+    return value if isinstance(value, str) else literal
 
 
 def _unwrapped(text: str) -> str:
-    """Arguments that are no object: a JSON string is unwrapped, null is none, anything else stays as it is."""
-    if text.startswith('"'):
-        return _decoded(text, text) or "{}"
-    return "{}" if text == "null" else text
-
-
-_Step = Callable[[str, int, list[str]], int]
+    """Arguments that are no object: an object in a string is unwrapped, null is none, anything else stays as it is."""
+    if text in ("null", '""'):
+        return "{}"
+    if text.startswith('"') and (inner := _decoded(text).strip(BLANK)).startswith("{"):
+        scanner = JsonScanner()
+        if scanner.scan(inner, 0) == len(inner) and scanner.complete:
+            return inner
+    return text

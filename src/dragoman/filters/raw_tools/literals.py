@@ -1,0 +1,281 @@
+"""LiteralMachine: turn literals of other languages into JSON while they arrive.
+
+Python writes the arguments of a call as `a=1, b="x", c=[True, None]`, Gemma as `a:1,b:<|"|>x<|"|>,c:[true,null]`. Both
+are lists of members whose values are literals; a Style says how they differ. The machine begins after the opening
+bracket of the list and writes what follows the opening bracket of a JSON object.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from msgspec import Struct
+
+from dragoman.wire import jsonio
+
+WORD_LIMIT = 1024  # characters of a number, a word or a key
+_DEEPEST = 200
+_BLANKS = re.compile(r"\s+")
+_PREFIX = re.compile(r"[rRbBfFuU]{0,2}(?=[\"'])")
+_ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{1,3}|.)", re.DOTALL)
+_HALF_ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]?|u[0-9a-fA-F]{0,3}|U[0-9a-fA-F]{0,7}|[0-7]{0,2})\Z")
+_SIMPLE = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "\n": ""}
+_SIMPLE |= {char: char for char in "\\\"'/"}
+_WORDS = {"true": "true", "false": "false", "none": "null", "null": "null"}
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")  # as JSON writes it
+_KEY, _COLON, _VALUE, _NEXT = range(4)  # what may come next
+
+
+class Style(Struct, frozen=True):
+    """How a language writes literals."""
+
+    closer: str  # closes the list of members
+    equals: str  # stands between a key and its value in that list
+    key: re.Pattern[str]  # a bare key in that list
+    word: re.Pattern[str]  # a bare value, and in `nested_keys` languages a bare key
+    quotes: str  # stand before and after a string with escapes
+    mark: str = ""  # stands before and after a string without escapes
+
+
+PYTHON = Style(")", "=", re.compile(r"[^\W\d]\w*"), re.compile(r"[\w.+-]+"), "\"'")
+
+
+def gemma_style(mark: str) -> Style:
+    """Return the style of Gemma, with its string mark. A bare value may be any text without brackets and commas."""
+    return Style(
+        "}", ":", re.compile(r'[^\s,{}\[\]:<"][^,{}\[\]:<"]*'), re.compile(r'[^\s,{}\[\]<"][^,{}\[\]<]*'), '"', mark
+    )
+
+
+class LiteralMachine:
+    """Reads members up to the closing bracket (see guard.Machine). What it cannot decide on yet stays in `rest`."""
+
+    __slots__ = (
+        "_comma",
+        "_expects",
+        "_quote",
+        "_raw",
+        "_stack",
+        "_style",
+        "begun",
+        "broken",
+        "complete",
+        "quoted",
+        "rest",
+    )
+
+    def __init__(self, style: Style) -> None:
+        self.quoted = False
+        self.complete = False
+        self.broken = False
+        self.begun = False  # a key and what stands between it and its value have come
+        self.rest = ""  # read, but not yet written
+        self._style = style
+        self._stack = [style.closer]
+        self._expects = _KEY
+        self._comma = False  # a comma came; it is written when another item follows
+        self._quote = ""  # what ends the string
+        self._raw = False  # a backslash in the string is a backslash
+
+    @property
+    def whole(self) -> bool:
+        return self.complete
+
+    def copy(self) -> LiteralMachine:
+        """Return a machine in the same state."""
+        twin = LiteralMachine(self._style)
+        twin.quoted, twin.complete, twin.broken, twin.begun = self.quoted, self.complete, self.broken, self.begun
+        twin.rest, twin._expects, twin._comma = self.rest, self._expects, self._comma
+        twin._quote, twin._raw, twin._stack = self._quote, self._raw, [*self._stack]
+        return twin
+
+    def inside(self, text: str) -> bool:
+        """Whether the text goes out unchanged: nothing in it could end the string or needs an escape."""
+        return (
+            self.quoted
+            and not self.rest
+            and text.isprintable()
+            and '"' not in text
+            and "\\" not in text
+            and self._quote[0] not in text
+        )
+
+    def read(self, text: str, at: int, stop: int, out: list[str]) -> int:
+        """Read text[at:stop]. Where the value breaks, `rest` is all that was not written."""
+        begin = at - len(self.rest)
+        text = self.rest + text[at:stop]
+        at = 0
+        while at < len(text) and not self.complete and not self.broken:
+            moved = self._string(text, at, out) if self.quoted else self._structure(text, at, out)
+            if moved == at:
+                break
+            at = moved
+        self.rest = "" if self.complete else text[at:]
+        return begin + at if self.complete else stop
+
+    # --- outside strings; a method that returns the position it was given needs more text, or the value is broken
+
+    def _structure(self, text: str, at: int, out: list[str]) -> int:
+        blanks = _BLANKS.match(text, at)
+        if blanks is not None:
+            return blanks.end()
+        if self._expects in (_KEY, _VALUE):
+            moved = self._opening(text, at, out)
+            if moved is None:
+                moved = self._bare(text, at, out)
+            if moved is not None:
+                return moved
+        return self._symbol(text[at], at, out)
+
+    def _opening(self, text: str, at: int, out: list[str]) -> int | None:
+        """Open the string that begins at the position; None if none does."""
+        mark = self._style.mark
+        if mark and text.startswith(mark, at):
+            return self._open(mark, at + len(mark), out)
+        if mark and mark.startswith(text[at : at + len(mark)]):
+            return at
+        prefix = _PREFIX.match(text, at)
+        if prefix is None or text[prefix.end()] not in self._style.quotes or (mark and prefix[0]):
+            return None
+        if self._expects == _KEY and self._style is PYTHON and len(self._stack) == 1:
+            return self._break(at)
+        quote, begin = text[prefix.end()], prefix.end()
+        first = text[begin : begin + 3]
+        if first in (quote, quote * 2) and begin + len(first) == len(text):
+            return at  # it may become three
+        self._raw = "r" in prefix[0].lower()
+        return self._open(quote * 3 if first == quote * 3 else quote, begin + (3 if first == quote * 3 else 1), out)
+
+    def _open(self, quote: str, at: int, out: list[str]) -> int:
+        self._separate(out)
+        self.quoted, self._quote = True, quote
+        out.append('"')
+        return at
+
+    def _bare(self, text: str, at: int, out: list[str]) -> int | None:
+        """Read the key or value without quotes that begins at the position; None if none does."""
+        is_key = self._expects == _KEY
+        pattern = self._style.key if is_key and (self._style.mark or len(self._stack) == 1) else self._style.word
+        found = pattern.match(text, at)
+        if found is None:
+            return None
+        if found.end() - at > WORD_LIMIT:
+            return self._break(at)
+        if found.end() == len(text):
+            return at
+        self._separate(out)
+        out.append(_quoted(found[0].rstrip()) if is_key else literal(found[0].rstrip()))
+        self._expects = _COLON if is_key else _NEXT
+        return found.end()
+
+    def _symbol(self, char: str, at: int, out: list[str]) -> int:
+        outermost = len(self._stack) == 1
+        if char == self._stack[-1] and self._expects != _COLON and (self._expects != _VALUE or char != "}"):
+            if outermost and self._expects == _VALUE:
+                return self._break(at)
+            self._close(out)
+        elif self._expects == _COLON and char == (self._style.equals if outermost else ":"):
+            self._expects, self.begun = _VALUE, True
+            out.append(":")
+        elif self._expects == _NEXT and char == ",":
+            self._comma = True
+            self._expects = _KEY if self._in_members else _VALUE
+        elif self._expects == _VALUE and char in "[({" and len(self._stack) < _DEEPEST:
+            self._separate(out)
+            self._stack.append("]" if char == "[" else ")" if char == "(" else "}")
+            self._expects = _KEY if char == "{" else _VALUE
+            out.append("{" if char == "{" else "[")
+        else:
+            return self._break(at)
+        return at + 1
+
+    @property
+    def _in_members(self) -> bool:
+        return len(self._stack) == 1 or self._stack[-1] == "}"
+
+    def _close(self, out: list[str]) -> None:
+        out.append("}" if self._in_members else "]")
+        self._stack.pop()
+        self._comma = False
+        self._expects = _NEXT
+        self.complete = not self._stack
+
+    def _separate(self, out: list[str]) -> None:
+        """An item begins."""
+        if self._comma:
+            out.append(",")
+            self._comma = False
+
+    def _break(self, at: int) -> int:
+        self.broken = True
+        return at
+
+    # --- inside a string
+
+    def _string(self, text: str, at: int, out: list[str]) -> int:
+        end = _find(text, at, self._quote, "\\" if self._quote != self._style.mark else "")
+        if end > at:
+            out.append(_quoted(text[at:end])[1:-1])
+            return end
+        if text[at] == "\\" and self._quote != self._style.mark:
+            return self._escape(text, at, out)
+        if text.startswith(self._quote, at):
+            self.quoted, self._raw = False, False
+            out.append('"')
+            self._expects = _COLON if self._expects == _KEY else _NEXT
+            return at + len(self._quote)
+        if self._quote.startswith(text[at:]):
+            return at
+        out.append(_quoted(text[at])[1:-1])
+        return at + 1
+
+    def _escape(self, text: str, at: int, out: list[str]) -> int:
+        if _HALF_ESCAPE.match(text, at) or at + 1 == len(text):
+            return at
+        found = _ESCAPE.match(text, at)
+        if found is None:
+            return self._break(at)
+        out.append(_quoted(found[0] if self._raw else _unescaped(found[0]))[1:-1])
+        return found.end()
+
+
+def _find(text: str, at: int, quote: str, escape: str) -> int:
+    """Where the first character stands that may begin the end of the string, or an escape."""
+    end = text.find(quote[0], at)
+    end = len(text) if end < 0 else end
+    other = text.find(escape, at, end) if escape else -1
+    return end if other < 0 else other
+
+
+def _unescaped(escape: str) -> str:
+    kind = escape[1]
+    if kind in _SIMPLE:
+        return _SIMPLE[kind]
+    try:
+        if kind in "xuU" and len(escape) > 2:
+            return chr(int(escape[2:], 16))
+        return chr(int(escape[1:], 8)) if kind in "01234567" else escape
+    except (ValueError, OverflowError):
+        return escape
+
+
+def literal(word: str) -> str:
+    """Return a bare word as JSON: a number, true, false, null, else a string."""
+    if word.lower() in _WORDS:
+        return _WORDS[word.lower()]
+    if _NUMBER.fullmatch(word):
+        return word
+    try:
+        return str(int(word, 0))
+    except ValueError:
+        pass
+    try:
+        number = float(word)
+    except ValueError:
+        return _quoted(word)
+    return repr(number) if math.isfinite(number) and any(char.isdigit() for char in word) else _quoted(word)
+
+
+def _quoted(text: str) -> str:
+    return jsonio.quote(text).decode()

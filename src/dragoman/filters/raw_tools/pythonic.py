@@ -1,0 +1,127 @@
+"""LiteralCalls: the reader of calls whose arguments are literals, `f(a=1, b="x")` or Gemma's `call:f{a:1}`."""
+
+from __future__ import annotations
+
+import re
+
+from dragoman.filters.raw_tools.calls import CallsReader
+from dragoman.filters.raw_tools.literals import PYTHON, LiteralMachine, Style
+from dragoman.filters.raw_tools.readers import LIMIT, Piece, skip_blank
+from dragoman.wire.markers import Markers
+
+_HEADER = re.compile(r"(?P<name>[^\W\d][\w.-]*)\s*\(")
+_HALF_HEADER = re.compile(r"[^\W\d][\w.-]*\s*\Z")
+
+
+class LiteralCalls(CallsReader):
+    """Calls one after another, with or without commas and square brackets around them.
+
+    A call is named when its first argument has a key, or it has no argument. Arguments without a key are not read:
+    nothing says which parameters they mean.
+    """
+
+    def __init__(
+        self,
+        ends: Markers,
+        closes: frozenset[str],
+        style: Style = PYTHON,
+        header: re.Pattern[str] = _HEADER,
+        half_header: re.Pattern[str] = _HALF_HEADER,
+    ) -> None:
+        self._style = style
+        self._header = header  # from the call's beginning to the bracket before its arguments
+        self._half_header = half_header  # text that may become one
+        self._in_list = False
+        super().__init__(ends, closes, self._open, self._between)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._tool = ""
+        self._guard = self._guarded(LiteralMachine(self._style))
+        self._held: list[str] = []  # arguments while the call may be none
+
+    def read(self, text: str, at: int, out: list[Piece]) -> int:
+        if self._named and self._step == self._arguments and self._guard.passes(text, at):
+            out.append(text[at:])
+            return len(text)
+        return super().read(text, at, out)
+
+    def _unsaid(self) -> list[str]:
+        machine = self._guard.machine
+        return [machine.rest] if isinstance(machine, LiteralMachine) and machine.rest else []
+
+    def _open(self, text: str, at: int, out: list[Piece]) -> int:
+        at = skip_blank(text, at)
+        if at == len(text):
+            return at
+        self._step = self._at_name
+        if text[at] == "[":
+            self._in_list = True
+            return at + 1
+        return at
+
+    def _between(self, text: str, at: int, out: list[Piece]) -> int:
+        """After a call: another one, or the end."""
+        here = skip_blank(text, at)
+        if here < len(text) and text[here] in ",;":
+            here = skip_blank(text, here + 1)
+        if here - at > LIMIT:
+            self.over = True
+            return at
+        if here == len(text):
+            return at
+        if text[here] == "]" and self._in_list:
+            self._step = self._at_end
+            return here + 1
+        if self._header.match(text, here, here + LIMIT) or self._half_header.match(text, here):
+            self._mark, self._step = at, self._at_name
+            self._forget()
+            return here
+        self._step = self._at_end
+        return at
+
+    def _at_name(self, text: str, at: int, out: list[Piece]) -> int:
+        at = skip_blank(text, at)
+        found = self._header.match(text, at, at + LIMIT)
+        if found is not None:
+            self._tool = found["name"]
+            self._held = ["{"]
+            self._step = self._arguments
+            return found.end()
+        if at == len(text) or (len(text) - at < LIMIT and not self._final and self._half_header.match(text, at)):
+            return at
+        return self._fail(at)
+
+    def _arguments(self, text: str, at: int, out: list[Piece]) -> int:
+        written: list[str] = []
+        end = self._guard.read(text, at, written, self._final)
+        machine = self._guard.machine
+        if self._named:
+            out.extend(written)
+        else:
+            self._held += written
+            if machine.begun or machine.complete:
+                self._name(self._tool, "", out)
+                out.extend(self._held)
+        if machine.complete:
+            self._settled = True
+            self._end(out)
+            self._step = self._between
+            return end
+        if self._guard.marker:
+            out.extend(self._unsaid() if self._named else [])
+            return self._cut(end, self._guard.marker, out)
+        if machine.broken:
+            if not self._named:
+                return self._fail(end)
+            self._broke, self._step = True, self._broken
+            out.extend(self._unsaid())
+        return end
+
+    def _broken(self, text: str, at: int, out: list[Piece]) -> int:
+        """Arguments that cannot be read: all up to the end marker, as it is."""
+        self._guard = self._guarded(LiteralMachine(self._style))
+        start, marker = self._ends.find(text, at, self._final)
+        if start > at:
+            out.append(text[at:start])
+        return self._cut(start, marker, out) if marker else start

@@ -1,0 +1,73 @@
+"""Run one reader over a text that is cut anywhere, without the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from dragoman.filters.raw_tools.bodies import reader_of
+from dragoman.filters.raw_tools.readers import EndOfCall, NamedCall, Piece, Reader
+from dragoman.filters.raw_tools.table import Table
+from dragoman.filters.raw_tools.values import Shape
+from tests.unit.raw_tools.samples import all_cuts
+
+
+class Read(Struct, frozen=True):
+    """What a reader made of a text."""
+
+    calls: tuple[tuple[str, str, bool | None], ...]  # name, arguments, valid; None: it was cut off
+    left: str  # what it did not read; of a text that is no call nothing is read
+    over: bool
+    failed: bool
+    closed: bool
+    valid: bool
+
+    @property
+    def said(self) -> list[tuple[str, str]]:
+        return [(name, arguments) for name, arguments, _ in self.calls]
+
+
+def no_shapes(tool: str, parameter: str) -> Shape:
+    raise AssertionError("these readers do not ask for the schema")
+
+
+def run(table: Table, pieces: Iterable[str]) -> Read:
+    """Feed the pieces as the engine does; what the reader leaves it sees again."""
+    reader = reader_of(table, no_shapes)
+    out: list[Piece] = []
+    held = ""
+    for piece in pieces:
+        held += piece
+        if not (reader.over or reader.failed):
+            held = held[reader.read(held, 0, out) :]
+    if not (reader.over or reader.failed):
+        held = held[reader.finish(held, 0, out) :]
+    left = "" if reader.failed else held
+    return Read(_calls(reader, out), left, reader.over, reader.failed, reader.closed, reader.valid)
+
+
+def _calls(reader: Reader, out: list[Piece]) -> tuple[tuple[str, str, bool | None], ...]:
+    if not reader.names_inside:
+        return (("", "".join(piece for piece in out if isinstance(piece, str)), reader.valid),)
+    calls: list[tuple[str, str, bool | None]] = []
+    for piece in out:
+        match piece:
+            case NamedCall(name, id_):
+                assert not calls or calls[-1][2] is not None, "the call before has ended"
+                calls.append((f"{name}#{id_}" if id_ else name, "", None))
+            case EndOfCall(valid):
+                assert calls[-1][2] is None, "a call ends once"
+                calls[-1] = (*calls[-1][:2], valid)
+            case str():
+                assert calls[-1][2] is None, "arguments belong to an open call"
+                calls[-1] = (calls[-1][0], calls[-1][1] + piece, None)
+    return tuple(calls)
+
+
+def read(table: Table, text: str) -> Read:
+    """Read the text whole and cut in many ways; the result is always the same, or this fails."""
+    whole = run(table, [text])
+    for cut in all_cuts(text):
+        assert run(table, cut) == whole, cut
+    return whole
