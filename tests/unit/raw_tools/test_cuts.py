@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from dragoman.filters.raw_tools import NAMES, call, engine, markup, readers, section, wrapped
+from dragoman.filters.raw_tools import NAMES, call, engine, markup, readers, wrapped
 from tests.unit.raw_tools.documents import broken, kimi_document
 from tests.unit.raw_tools.samples import REASONING, TEXT, TOOLS, Said_, outputs, random_cut
 
@@ -40,7 +40,7 @@ def test_the_answer_never_depends_on_the_cut(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_nor_do_the_limits(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same with limits so small that nearly every document runs into them."""
-    for module in (engine, readers, section, wrapped, markup):
+    for module in (engine, readers, wrapped, markup):
         monkeypatch.setattr(module, "LIMIT", 12)
     monkeypatch.setattr(engine, "_WINDOW", 12 + 64)
     for module in (engine, call, markup):

@@ -35,8 +35,6 @@ class Call:
 
     def start(self, ids: Ids, out: list[Output]) -> None:
         """Tell that it begins, and what was read of it so far."""
-        if self._muted:
-            return
         id_, own = ids.of(self._header, self.name, self.table.numbered)
         out.append(CallStarted(id_, self.name, self.table.name, self.carrier))
         if not own and self.table.numbered:

@@ -117,6 +117,9 @@ class ElementsBody:
     def closed(self) -> bool:
         return self.over
 
+    def finish(self, text: str, at: int, out: list[Piece]) -> int:
+        return len(text)
+
     def read(self, text: str, at: int, out: list[Piece]) -> int:
         while not (self.over or self.failed) and at < len(text):
             moved = self._token(text, at, out) if self._live is None else self._stream(text, at, out)

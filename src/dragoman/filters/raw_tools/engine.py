@@ -233,9 +233,10 @@ class Engine:
                 self._say(text[at:begin])
                 if not self._auto or self._said.quotation() is None:
                     self._start_hold(begin)
-                    self._begin_body(table)
+                    end = start + len(literal)
+                    self._begin_body(table, end)
                     self._begin_call(table, self._tools.header(header), in_section=False)
-                    return start + len(literal)
+                    return end
                 at = begin
         self._say(text[at:start])
         return self._marker(start, literal)
@@ -381,7 +382,7 @@ class Engine:
         if body is not None and self._tools.declares(noise):
             if hold is None:
                 self._start_hold(at)
-            self._begin_body(body)
+            self._begin_body(body, end)
             self._begin_call(body, self._tools.header(noise), in_section=True)
             return end
         if noise.strip():
@@ -468,7 +469,7 @@ class Engine:
         if opening.in_section:
             self._tag_section = table
         in_section = self._in_section or opening.in_section or self._tag_section is table
-        self._begin_body(table)
+        self._begin_body(table, end)
         if table.names_tool:
             self._begin_call(table, header, in_section=in_section)
         elif self._auto and table.at_start and self._hold is not None:
@@ -481,8 +482,10 @@ class Engine:
 
     # --- calls
 
-    def _begin_body(self, table: Table) -> None:
+    def _begin_body(self, table: Table, at: int) -> None:
         self._table, self._state = table, _BODY
+        if self._hold is not None:
+            self._hold.begin_body(at)
         self._reader = reader_of(table, self._shape)
 
     def _shape(self, tool: str, key: str) -> Shape:
@@ -499,9 +502,17 @@ class Engine:
                 hold.remember(self._ids, self._calls, self.completed)
                 self._ids = self._ids.copy()
             return
-        if header.name and not self._buffered:
-            self._commit()
-            self._call.start(self._ids, self._out)
+        if table.body == "json":  # others may turn out to be no call by what their body begins with
+            self._stream(self._call)
+
+    def _stream(self, call: Call) -> None:
+        """From here on the call goes out as it comes, unless it has to wait for its name or its end."""
+        hold = self._hold
+        if not call.name or self._buffered or (hold is not None and (hold.strict or hold.quotation is not None)):
+            return
+        self._commit()
+        if not self._muted:
+            call.start(self._ids, self._out)
 
     def _body(self, text: str, at: int, final: bool) -> int:
         moved = self._read(text, at)
@@ -512,7 +523,7 @@ class Engine:
     def _read(self, text: str, at: int) -> int:
         reader, hold = self._reader, self._hold
         assert reader is not None
-        room = HELD_LIMIT - hold.size(at) if hold is not None else len(text)
+        room = HELD_LIMIT - hold.body_size(at) if hold is not None else len(text)
         over = hold is not None and len(text) - at > room
         pieces: list[Piece] = []
         moved = reader.read(text[: at + room] if over else text, at, pieces)
@@ -529,8 +540,11 @@ class Engine:
         for piece in pieces:
             call = self._call
             if type(piece) is str:
-                if call is not None:
-                    call.write(piece, self._out)
+                if call is None:
+                    continue
+                if not call.streams:
+                    self._stream(call)
+                call.write(piece, self._out)
             elif isinstance(piece, NamedCall):
                 if not self._named(piece, at):
                     return False
@@ -620,7 +634,8 @@ class Engine:
         """A section, or a call on its own, is over."""
         self._in_section = False
         if self._hold is not None and self._hold.quotation is not None:
-            self._state, self._hold.line = _QUOTED, ""
+            self._state = _QUOTED
+            self._hold.after_calls()
             return
         self._state = _AFTER
         for prose in self._prose_of.values():
@@ -695,22 +710,22 @@ class Engine:
         if line_end >= 0 and quotation.kind == "inline":
             return self._unquoted(text, at, end)
         if line_end >= 0:
-            hold.text_between(piece + "\n", self._speaks)
+            hold.text_after(piece + "\n", self._speaks)
             hold.line = ""
             return end + 1
         if literal:
-            hold.text_between(piece, self._speaks)
+            hold.text_after(piece, self._speaks)
             if self._may_open(literal):
                 self._enter(literal)
                 return start
             if literal not in marks.leftovers:
-                hold.text_between(literal, self._speaks)
+                hold.text_after(literal, self._speaks)
             return start + len(literal)
         if final:
             return self._unquoted(text, at, end)
         keep = len(piece) - len(piece.rstrip(BLANK)) if quotation.kind == "inline" else 0
         end -= keep if keep <= LIMIT else 0
-        hold.text_between(text[at:end], self._speaks)
+        hold.text_after(text[at:end], self._speaks)
         return end
 
     def _may_open(self, literal: str) -> bool:
@@ -728,7 +743,7 @@ class Engine:
             self._give_back(end, at_end=end == len(text))
             return end
         end = at + len(text[at:end].rstrip(BLANK))
-        hold.text_between(text[at:end], self._speaks)
+        hold.text_after(text[at:end], self._speaks)
         hold.quotation = None
         line = hold.line
         self._commit()

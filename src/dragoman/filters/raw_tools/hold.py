@@ -17,8 +17,10 @@ class Hold:
     __slots__ = (
         "_begin",
         "_blank",
+        "_body",
         "_raw",
         "_size",
+        "_talks",
         "calls",
         "calls_before",
         "completed_before",
@@ -49,6 +51,8 @@ class Hold:
         self._size = 0
         self._begin = begin  # where it begins in the text that is read now
         self._blank = ""
+        self._talks = False  # other text than white space came after the last call
+        self._body = 0
 
     @property
     def counts(self) -> bool:
@@ -58,6 +62,14 @@ class Hold:
     def size(self, end: int) -> int:
         """How many characters are held, up to a place in the text that is read now."""
         return self._size + end - self._begin
+
+    def begin_body(self, at: int) -> None:
+        """The arguments of a call begin at a place in the text that is read now."""
+        self._body = self.size(at)
+
+    def body_size(self, end: int) -> int:
+        """How many characters of these arguments are held."""
+        return self.size(end) - self._body
 
     def text(self, text: str, end: int) -> str:
         """All that is held, up to a place in the text that is read now."""
@@ -74,13 +86,17 @@ class Hold:
         """Keep what a call that may turn out to be text would change."""
         self.ids, self.calls_before, self.completed_before = ids, calls, completed
 
-    def text_between(self, text: str, carrier: Carrier) -> None:
-        """Take text beside the calls of a quotation. White space goes out only before other text."""
+    def text_after(self, text: str, carrier: Carrier) -> None:
+        """Take text after the calls of a quotation. White space directly after a call goes out only before other text."""
         self.line += text
         self._blank += text
-        if self._blank.strip():
+        if self._blank.strip() or self._talks:
             self.out.append(Said(self._blank, carrier))
-            self._blank = ""
+            self._blank, self._talks = "", True
+
+    def after_calls(self) -> None:
+        """Calls have ended; what follows may close the quotation."""
+        self.line, self._talks = "", False
 
     def settled(self) -> list[Output]:
         """What goes out if it is a call: the outputs, and a remark for everything that does not."""

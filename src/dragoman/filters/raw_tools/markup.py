@@ -89,6 +89,9 @@ class MarkupBody:
     def valid(self) -> bool:
         return not self._broken
 
+    def finish(self, text: str, at: int, out: list[Piece]) -> int:
+        return len(text)
+
     def read(self, text: str, at: int, out: list[Piece]) -> int:
         if self._step == self._json and self._scanner.inside(text):
             out.append(text[at:])

@@ -143,7 +143,7 @@ class Prose:
 
     def quotes_a_tag(self) -> None:
         """Note that a tag was taken for a quotation: so are the others of its paragraph."""
-        if not self._fence:  # that ends by itself
+        if not self._fence and not self._open:  # those end by themselves
             self._paragraph_quotes = True
 
     def _quote(self) -> str:
