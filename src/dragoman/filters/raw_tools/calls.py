@@ -1,4 +1,4 @@
-"""CallsReader: the base of the readers of formats that name the tool inside the body. One of them may read many calls."""
+"""CallsReader: the base of the readers of formats that name the tool inside the body. It may read many calls."""
 
 from __future__ import annotations
 

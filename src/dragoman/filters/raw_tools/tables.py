@@ -11,7 +11,27 @@ from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 from dragoman.errors import LocalMisuse
+from dragoman.filters.raw_tools.aliases import ALIASES
+from dragoman.filters.raw_tools.json_tables import (
+    APERTUS,
+    COHERE,
+    GRANITE,
+    GRANITE_TAG,
+    HARMONY,
+    JAMBA,
+    LLAMA3_BARE,
+    LLAMA3_JSON,
+    LONGCAT,
+    MISTRAL,
+    MISTRAL_ARRAY,
+    MISTRAL_OBJECT,
+    NEMOTRON_DECI,
+    PHI4,
+    PHI4_START,
+)
+from dragoman.filters.raw_tools.literal_tables import FUNCTIONGEMMA, GEMMA4, LFM2, LLAMA4_PYTHONIC, OLMO3, PYTHONIC
 from dragoman.filters.raw_tools.table import Markup, Table
+from dragoman.filters.raw_tools.tag_tables import HY_V3, MINICPM5, STEP3
 
 _NAME = r"[^\s<>{}\"']*"
 _ATTRIBUTE = rf"""\s*["']?(?P<name>{_NAME})["']?\s*"""
@@ -236,6 +256,8 @@ def _invoke(name: str, prefix: str, sections: Iterable[str]) -> Table:
 _PREFIX = "antml:"
 INVOKE = _invoke("invoke", "", ("minimax:tool_call", "function_calls"))
 INVOKE_PREFIXED = _invoke("invoke_prefixed", _PREFIX, (f"{_PREFIX}function_calls",))
+# dots.llm: the same in a section of its own
+DOTS = _invoke("dots", "", ("dots_function_call",))
 
 # --- MiniMax M3: every tag has a prefix, and a parameter's tag is its name
 
@@ -262,34 +284,57 @@ MINIMAX_M3 = Table(
     tag_prefix=_M3,
 )
 
+# Where tables share an opener they are tried in this order.
 TABLES: tuple[Table, ...] = (
     KIMI_K2,
     HERMES,
     QWEN_CODER,
+    GRANITE_TAG,
     GLM,
+    HY_V3,
     DEEPSEEK_V3,
     DEEPSEEK_V31,
     DSML,
     INVOKE,
     INVOKE_PREFIXED,
+    DOTS,
+    OLMO3,
     KIMI_K3,
     MINIMAX_M3,
+    MISTRAL_ARRAY,
+    MISTRAL_OBJECT,
+    MISTRAL,
+    HARMONY,
+    LLAMA3_JSON,
+    LLAMA3_BARE,
+    LLAMA4_PYTHONIC,
+    LFM2,
+    PYTHONIC,
+    GEMMA4,
+    FUNCTIONGEMMA,
+    GRANITE,
+    PHI4,
+    PHI4_START,
+    JAMBA,
+    NEMOTRON_DECI,
+    COHERE,
+    APERTUS,
+    LONGCAT,
+    STEP3,
+    MINICPM5,
 )
-# Names people know formats by.
-ALIASES: dict[str, tuple[str, ...]] = {
-    "qwen": ("hermes", "qwen_coder"),
-    "qwen3_coder": ("qwen_coder",),
-    "minimax": ("invoke",),
-}
 NAMES: tuple[str, ...] = tuple(dict.fromkeys((*(table.family for table in TABLES), *(table.name for table in TABLES))))
 
-Choice: TypeAlias = str  # "auto", "off" or one of NAMES
+Choice: TypeAlias = str  # "auto", "off", one of NAMES or of ALIASES
 
 
 def tables_of(choice: Choice) -> tuple[Table, ...]:
-    """The tables that a setting names: a family, or one table. Raises LocalMisuse for a name that is none."""
+    """Return the tables that a setting names: a family, one table, an alias, or `auto` for all that are safe to find.
+
+    Raises LocalMisuse for a name that is none.
+    """
     if choice == "auto":
-        return TABLES
+        return tuple(table for table in TABLES if not table.by_name_only)
     names = ALIASES.get(choice, (choice,))
     chosen = tuple(table for table in TABLES if table.name in names or table.family in names)
     if not chosen and choice != "off":

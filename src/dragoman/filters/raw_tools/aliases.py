@@ -1,0 +1,57 @@
+"""The names by which inference engines know the formats: the values of their tool-call-parser options."""
+
+from __future__ import annotations
+
+_QWEN_CODER = ("qwen_coder",)
+_DSML = ("dsml",)
+_LLAMA4 = ("llama4_pythonic", "pythonic")  # Llama 4 also writes the list without its markers
+
+# An alias stands for the tables or families it names.
+ALIASES: dict[str, tuple[str, ...]] = {
+    # vLLM
+    "cohere_command3": ("cohere",),
+    "cohere_command4": ("cohere",),
+    "deepseek_v32": _DSML,
+    "deepseek_v4": _DSML,
+    "deepseek_v41": _DSML,
+    "ernie45": ("hermes",),
+    "glm45": ("glm",),
+    "glm47": ("glm",),
+    "gpt_oss": ("harmony",),
+    "granite4": ("hermes",),
+    "hunyuan_a13b": ("jamba",),
+    "llama4_json": ("llama3_json",),
+    "llama4_pythonic": _LLAMA4,
+    "mimo": _QWEN_CODER,
+    "minimax_m2": ("invoke",),
+    "openai": ("harmony",),
+    "phi4_mini_json": ("phi4", "granite"),
+    "poolside_v1": ("glm",),
+    "qwen3_coder": _QWEN_CODER,
+    "qwen3_xml": _QWEN_CODER,
+    "seed_oss": _QWEN_CODER,
+    "step3p5": _QWEN_CODER,
+    # SGLang
+    "apertus2509": ("apertus",),
+    "deepseekv3": ("deepseek_v3",),
+    "deepseekv31": ("deepseek_v31",),
+    "deepseekv32": _DSML,
+    "deepseekv4": _DSML,
+    "deepseekv41": _DSML,
+    "gpt-oss": ("harmony",),
+    "hunyuan": ("jamba", "hy_v3"),
+    "llama3": ("llama3_json",),
+    "llama4": (*_LLAMA4, "llama3_json"),
+    "minimax-m2": ("invoke",),
+    "qwen25": ("hermes",),
+    # Dynamo
+    "deepseek-v4": _DSML,
+    "deepseek_v3_1": ("deepseek_v31",),
+    "deepseek_v3_2": _DSML,
+    "gemma-4": ("gemma4",),
+    "nemotron_nano": _QWEN_CODER,
+    "nemotron_v3": _QWEN_CODER,
+    # names of models
+    "minimax": ("invoke",),
+    "qwen": ("hermes", "qwen_coder"),
+}

@@ -1,0 +1,233 @@
+"""Tables of the formats whose arguments are JSON, beyond those of tables.py."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from dragoman.filters.raw_tools.table import Keys, Table
+
+_NOTHING = re.compile(r"\s*(?P<name>)")  # the header of a format that names the tool inside its body
+
+
+def _prefixed(literal: str, rest: str) -> str:
+    """Return a pattern for the literal and what follows, for every beginning of that, and for the empty text."""
+    for char in reversed(literal):
+        rest = f"(?:{re.escape(char)}{rest})?"
+    return rest
+
+
+# --- Mistral: no end marker, a call ends where its JSON ends
+
+_MISTRAL_CALL = ("[TOOL_CALLS]",)
+_MISTRAL_THINKS = (("[THINK]", "[/THINK]"),)
+
+# Mistral 7B v0.3, Nemo, Large 2407 and others before tokenizer v11
+MISTRAL_ARRAY = Table(
+    name="mistral_array",
+    family="mistral",
+    special=True,
+    body="array",
+    call_begin=_MISTRAL_CALL,
+    header_stop=("[",),
+    header=_NOTHING,
+    trailing=("</s>",),
+    reasoning=_MISTRAL_THINKS,
+)
+# the same models, when they forget the brackets around a single call
+MISTRAL_OBJECT = Table(
+    name="mistral_object",
+    family="mistral",
+    special=True,
+    body="wrapped",
+    call_begin=_MISTRAL_CALL,
+    header_stop=("{",),
+    header=_NOTHING,
+    trailing=("</s>",),
+    separators=",;",
+    reasoning=_MISTRAL_THINKS,
+)
+# Mistral Small 3.2, Magistral, Devstral, Ministral 3: NAME{…}, NAME[ARGS]{…}, NAME[CALL_ID]ID[ARGS]{…}
+MISTRAL = Table(
+    name="mistral",
+    family="mistral",
+    special=True,
+    body="json",
+    call_begin=_MISTRAL_CALL,
+    header_end=("[ARGS]",),
+    header_stop=("{",),
+    header=re.compile(r"\s*(?P<name>[\w.:/-]*)\s*" + _prefixed("[CALL_ID]", r"(?P<id>[\w-]*)\s*")),
+    trailing=("</s>",),
+    reasoning=_MISTRAL_THINKS,
+    self_closing=True,
+)
+
+# --- gpt-oss (harmony). A message to a recipient is a call; one without is reasoning or text, by its channel.
+
+_ASSISTANT = "<|start|>assistant"
+_CHANNELS: tuple[tuple[str, Literal["text", "reasoning"]], ...] = (
+    ("analysis", "reasoning"),
+    ("commentary", "text"),
+    ("final", "text"),
+)
+
+HARMONY = Table(
+    name="harmony",
+    family="harmony",
+    special=True,
+    body="json",
+    call_begin=(
+        f"{_ASSISTANT} to=",
+        *(f"{begin}<|channel|>{name} to=" for begin in (_ASSISTANT, "") for name in ("commentary", "analysis")),
+    ),
+    header_end=("<|message|>",),
+    header=re.compile(r"\s*(?:functions\.)?(?P<name>[\w.-]*).*", re.DOTALL),  # then channel and content type
+    call_end=("<|call|>",),
+    wrappers=(
+        *((f"{begin}<|channel|>{name}<|message|>", kind) for begin in (_ASSISTANT, "") for name, kind in _CHANNELS),
+        ("<|channel|>final <|constrain|>json<|message|>", "text"),
+        (_ASSISTANT, "text"),
+        ("<|end|>", "text"),
+        ("<|return|>", "text"),
+    ),
+)
+
+# --- Llama 3.1 to 3.3
+
+LLAMA3_JSON = Table(
+    name="llama3_json",
+    family="llama3_json",
+    special=True,
+    body="wrapped",
+    call_begin=("<|python_tag|>",),
+    header_stop=("{",),
+    header=_NOTHING,
+    call_end=("<|eom_id|>", "<|eot_id|>"),
+    keys=Keys(arguments=("parameters", "arguments")),
+    separators=";",
+)
+# the same without the token: only as the beginning of an answer
+LLAMA3_BARE = Table(
+    name="llama3_bare",
+    family="llama3_json",
+    special=False,
+    body="wrapped",
+    header_stop=("{",),
+    header=_NOTHING,
+    call_end=LLAMA3_JSON.call_end,
+    keys=LLAMA3_JSON.keys,
+    separators=LLAMA3_JSON.separators,
+    at_start=True,
+)
+
+# --- arrays of calls
+
+# Granite 3.0 (no end marker), Phi-4-mini (with one)
+GRANITE = Table(
+    name="granite",
+    family="granite",
+    special=True,
+    body="array",
+    call_begin=("<|tool_call|>",),
+    header_stop=("[",),
+    header=_NOTHING,
+    call_end=("<|/tool_call|>",),
+)
+# Granite 3.1 to 3.3
+GRANITE_TAG = Table(
+    name="granite_tag",
+    family="granite",
+    special=False,
+    body="array",
+    call_begin=("<tool_call>",),
+    header_stop=("[",),
+    header=_NOTHING,
+    call_end=("</tool_call>",),
+)
+# Phi-4-mini. Its opener is an ordinary word, so `auto` does not look for it within a text, only where an answer begins.
+PHI4 = Table(
+    name="phi4",
+    family="phi4",
+    special=False,
+    body="array",
+    call_begin=("functools",),
+    header_stop=("[",),
+    header=_NOTHING,
+    by_name_only=True,
+)
+PHI4_START = Table(
+    name="phi4_start",
+    family="phi4",
+    special=False,
+    body="array",
+    header_end=("functools",),
+    header=_NOTHING,
+    at_start=True,
+)
+# Jamba 1.5 and 1.6, Hunyuan A13B
+JAMBA = Table(
+    name="jamba",
+    family="jamba",
+    special=False,
+    body="array",
+    call_begin=("<tool_calls>",),
+    header_stop=("[",),
+    header=_NOTHING,
+    call_end=("</tool_calls>",),
+)
+# Llama-Nemotron Super and Ultra
+NEMOTRON_DECI = Table(
+    name="nemotron_deci",
+    family="nemotron_deci",
+    special=False,
+    body="array",
+    call_begin=("<TOOLCALL>",),
+    header_stop=("[", "{"),
+    header=_NOTHING,
+    call_end=("</TOOLCALL>",),
+)
+# Command R7B, Command A and later
+COHERE = Table(
+    name="cohere",
+    family="cohere",
+    special=True,
+    body="array",
+    call_begin=("<|START_ACTION|>",),
+    header_stop=("[", "{"),
+    header=_NOTHING,
+    call_end=("<|END_ACTION|>",),
+    trailing=("<|END_OF_TURN_TOKEN|>",),
+    reasoning=(("<|START_THINKING|>", "<|END_THINKING|>"),),
+    wrappers=(
+        ("<|START_RESPONSE|>", "text"),
+        ("<|END_RESPONSE|>", "text"),
+        ("<|START_TEXT|>", "text"),
+        ("<|END_TEXT|>", "text"),
+    ),
+    keys=Keys(name=("tool_name", "name"), arguments=("parameters", "arguments"), id=("tool_call_id",)),
+)
+# Apertus 8B and 70B: every object has one member, {"NAME": {arguments}}
+APERTUS = Table(
+    name="apertus",
+    family="apertus",
+    special=True,
+    body="array",
+    call_begin=("<|tools_prefix|>",),
+    header_stop=("[", "{"),
+    header=_NOTHING,
+    call_end=("<|tools_suffix|>",),
+    keys=Keys(is_name=True),
+)
+
+# LongCat-Flash: Hermes with tags of its own
+LONGCAT = Table(
+    name="longcat",
+    family="longcat",
+    special=False,
+    body="wrapped",
+    call_begin=("<longcat_tool_call>",),
+    header_stop=("{",),
+    header=_NOTHING,
+    call_end=("</longcat_tool_call>",),
+    trailing=("</longcat_think>", "</longcat_s>"),
+)
