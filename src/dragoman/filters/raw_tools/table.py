@@ -71,7 +71,7 @@ class Table(Struct, frozen=True, kw_only=True):
     @property
     def names_tool(self) -> bool:
         """Whether the header names the tool; else the body does."""
-        return self.body not in ("wrapped", "array", "pythonic")
+        return self.body not in ("wrapped", "array", "pythonic", "gemma")
 
     def ends(self) -> tuple[str, ...]:
         """All that ends a call: its end, the end of its section, and the beginning of what can follow."""
