@@ -225,7 +225,12 @@ GLM = [
         calls=(("write", '{"path": "7", "mode": 7, "force": true, "meta": {"k": null}}'),),
         tools=(WRITE,),
     ),
-    Sample(_glm("bash", ("command", "ls"), line="").replace("</arg_value>", ""), calls=(LS,), auto=False, last_complete=None),
+    Sample(
+        _glm("bash", ("command", "ls"), line="").replace("</arg_value>", ""),
+        calls=(LS,),
+        auto=False,
+        last_complete=None,
+    ),
     Sample(
         _glm("write", ("path", "a"), ("content", "one\ntwo\n"), line=""),
         calls=(("write", '{"path": "a", "content": "one\\ntwo\\n"}'),),
