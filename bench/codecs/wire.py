@@ -14,7 +14,7 @@ from functools import partial
 
 from dragoman.wire import jsonio
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
-from dragoman.wire.markers import MarkerScanner
+from dragoman.wire.markers import Markers
 from dragoman.wire.sse import SseDecoder, encode_sse
 
 try:
@@ -138,9 +138,9 @@ def large() -> bool:
 
 def rest() -> None:
     print("\nother, microseconds")
-    scanner = MarkerScanner(["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>"])
+    markers = Markers(["<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>"])
     for name, work in {
-        "marker scan of a 5-character delta": lambda: [scanner.feed("hello") for _ in range(FRAMES)],
+        "marker scan of a 5-character delta": lambda: [markers.find("hello", 0, False) for _ in range(FRAMES)],
         "quote of a 5-character text": lambda: [jsonio.quote("hello") for _ in range(FRAMES)],
         "decode of a chunk": lambda: [jsonio.decode(CHUNK) for _ in range(FRAMES)],
     }.items():

@@ -126,9 +126,12 @@ def outputs(
     *,
     muted: bool = False,
     trailing_text: bool = True,
+    native: str = "",
 ) -> list[Output]:
-    """What the engine says, neighbouring pieces of one kind joined."""
+    """What the engine says, neighbouring pieces of one kind joined. `native`: the id of a native call that came first."""
     engine = Engine(choice, Tools(tools), Ids(), mode=mode, muted=muted, trailing_text=trailing_text)
+    if native:
+        engine.native(native)
     told: list[Output] = []
     for piece in pieces:
         told += engine.feed(piece) if isinstance(piece, str) else engine.feed(piece[1], piece[0])

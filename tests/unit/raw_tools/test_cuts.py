@@ -1,62 +1,100 @@
-"""The answer never depends on the cut: documents from a grammar of good and broken sections, cut at random.
+"""The answer never depends on the cut: documents of every format, good and broken, cut at random.
 
-`--hypothesis-profile=long` or DRAGOMAN_FUZZ=10000 makes it ten thousand documents.
+`make laws-long` reads ten thousand documents of each format (EXAMPLES=N: N of them); DRAGOMAN_FUZZ=N does so anywhere.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 import random
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from dragoman.filters.raw_tools import NAMES, call, engine, markup, readers, wrapped
-from tests.unit.raw_tools.documents import broken, kimi_document
+from dragoman.filters import raw_tools
+from tests.unit.raw_tools.documents import broken, document_of, kimi_document
+from tests.unit.raw_tools.renderers import RENDER
 from tests.unit.raw_tools.samples import REASONING, TEXT, TOOLS, Said_, outputs, random_cut
 
-ROUNDS = 10
-LONG = os.environ.get("DRAGOMAN_FUZZ", "10000" if settings.get_current_profile_name() == "long" else "1500")
-DOCUMENTS = int(LONG) // ROUNDS
+_IS_LONG = settings.get_current_profile_name() == "long"
+DOCUMENTS = int(os.environ.get("DRAGOMAN_FUZZ") or (settings().max_examples if _IS_LONG else 60))  # of each format
+ROUNDS = 10 if _IS_LONG else 1  # a round is one test, so that the rounds share the processors
+every_round = pytest.mark.parametrize("seed", range(ROUNDS))
+every_table = pytest.mark.parametrize("table", RENDER)
 
 
 def _same_under_every_cut(document: str, rng: random.Random, **options: Any) -> None:
     whole = outputs([document], **options)
     for cut in (list(document), *(random_cut(document, rng) for _ in range(5))):
-        assert outputs(cut, **options) == whole, cut
+        assert outputs(cut, **options) == whole, (options, cut)
 
 
-@pytest.mark.parametrize("seed", range(ROUNDS))
-def test_the_answer_never_depends_on_the_cut(seed: int) -> None:
+@every_round
+@every_table
+def test_the_answer_never_depends_on_the_cut(table: str, seed: int) -> None:
+    rng = random.Random(f"{table} {seed}")
+    for _ in range(DOCUMENTS // ROUNDS):
+        _same_under_every_cut(
+            document_of(table, rng),
+            rng,
+            choice=rng.choice(["auto", "auto", table]),
+            tools=rng.choice([TOOLS, TOOLS, TOOLS[:1], ()]),
+            mode=rng.choice(["live", "live", "buffered"]),
+            native=rng.choice(["", "", "", "call_1"]),
+            muted=rng.random() < 0.1,
+            trailing_text=rng.random() < 0.9,
+        )
+
+
+@every_round
+def test_documents_of_mixed_formats(seed: int) -> None:
     rng = random.Random(seed)
-    for _ in range(DOCUMENTS):
-        document = rng.choice((kimi_document, broken, broken))(rng)
-        choice = rng.choice(["auto", "auto", "auto", *NAMES])
-        tools = rng.choice([TOOLS, TOOLS, TOOLS[:1], ()])
-        _same_under_every_cut(document, rng, choice=choice, tools=tools, mode=rng.choice(["live", "live", "buffered"]))
+    for _ in range(10 * DOCUMENTS // ROUNDS):
+        _same_under_every_cut(
+            rng.choice((kimi_document, broken, broken))(rng),
+            rng,
+            choice=rng.choice(["auto", "auto", "auto", *raw_tools.NAMES]),
+            tools=rng.choice([TOOLS, TOOLS, TOOLS[:1], ()]),
+            mode=rng.choice(["live", "live", "buffered"]),
+        )
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_nor_do_the_limits(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def _modules() -> list[Any]:
+    package = "dragoman.filters.raw_tools"
+    return [importlib.import_module(f"{package}.{each.name}") for each in pkgutil.iter_modules(raw_tools.__path__)]
+
+
+@every_round
+@every_table
+def test_nor_do_the_limits(table: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same with limits so small that nearly every document runs into them."""
-    for module in (engine, readers, wrapped, markup):
-        monkeypatch.setattr(module, "LIMIT", 12)
-    monkeypatch.setattr(engine, "_WINDOW", 12 + 64)
-    for module in (engine, call, markup):
-        monkeypatch.setattr(module, "HELD_LIMIT", 40)
-    rng = random.Random(seed)
-    for _ in range(DOCUMENTS // 3):
-        _same_under_every_cut(broken(rng), rng, mode=rng.choice(["live", "buffered"]), tools=rng.choice([TOOLS, ()]))
+    for module in _modules():
+        for name, limit in (("LIMIT", 12), ("_WINDOW", 12 + 64), ("HELD_LIMIT", 40)):
+            if name in vars(module):
+                monkeypatch.setattr(module, name, limit)
+    rng = random.Random(f"{table} {seed}")
+    for _ in range(DOCUMENTS // ROUNDS // 3):
+        _same_under_every_cut(
+            document_of(table, rng),
+            rng,
+            choice=rng.choice(["auto", table]),
+            mode=rng.choice(["live", "buffered"]),
+            tools=rng.choice([TOOLS, ()]),
+        )
 
 
-def test_nor_a_change_of_carrier_in_mid_section() -> None:
-    rng = random.Random(5)
-    for _ in range(DOCUMENTS // 2):
-        document = rng.choice((kimi_document, broken))(rng)
+@every_round
+@every_table
+def test_nor_a_change_of_carrier_in_mid_section(table: str, seed: int) -> None:
+    rng = random.Random(f"{table} {seed}")
+    for _ in range(DOCUMENTS // ROUNDS // 3):
+        document = document_of(table, rng)
         at = rng.randint(0, len(document))
         halves: list[Said_] = [(REASONING, document[:at]), (TEXT, document[at:])]
         whole = outputs(halves)
         for _ in range(4):
             pieces = [(carrier, piece) for carrier, half in halves for piece in random_cut(half, rng)]
-            assert outputs(pieces) == whole
+            assert outputs(pieces) == whole, pieces

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.wire.markers import Markers
 from dragoman.filters.raw_tools.scan import JsonScanner
 
 values = st.recursive(
@@ -71,19 +70,3 @@ def test_what_python_takes_for_json_is_never_refused(text: str) -> None:
 )
 def test_it_stops_at_the_first_character_that_is_no_json(text: str, stops: int) -> None:
     assert scanned([text])[0] == stops
-
-
-@given(st.text("ab<", max_size=12), st.sets(st.text("ab<", min_size=1, max_size=4), min_size=1, max_size=4))
-def test_a_literal_is_found_as_soon_and_only_as_soon_as_it_is_certain(text: str, words: set[str]) -> None:
-    literals = Markers(words)
-    start, found = literals.find(text, 0, True)
-    assert (start, found) == min(
-        ((text.find(word), -len(word), word) for word in words if word in text), default=(len(text), 0, "")
-    )[::2]
-    start, found = literals.find(text, 0, False)
-    if found:
-        assert text.startswith(found, start)
-        assert all(literals.find(text + more, 0, False) == (start, found) for more in ("", "a", "b<", "<<<<"))
-    else:
-        assert any(word.startswith(text[start:]) and word != text[start:] for word in words) or start == len(text)
-    assert not any(word in text[:start] for word in words if text.find(word) + len(word) <= start)

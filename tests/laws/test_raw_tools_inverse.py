@@ -1,0 +1,155 @@
+"""The inverse law: a call rendered in a format and read back is the same call, and the text around it stays.
+
+Exceptions, all of formats that write values without escapes: a value that contains what ends a value in that format
+(`</parameter>`), Gemma's string mark, or MiniMax M3's tag prefix. `endings_of` has them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from dragoman.filters.raw_tools import TABLES
+from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Output, Said
+from tests.unit.raw_tools.generated import after_calls, before_calls, calls
+from tests.unit.raw_tools.render_json import as_json
+from tests.unit.raw_tools.renderers import AT_START, BY_NAME_ONLY, MARKUP, MISSING, PYTHON, SPELLINGS, CallToWrite
+from tests.unit.raw_tools.samples import outputs, random_cut
+
+_TABLES = {table.name: table for table in TABLES}
+_STRING_MARKS = {"gemma4": ('<|"|>',), "functiongemma": ("<escape>",), "minimax_m3": ("]<]minimax[>[",)}
+# A format is one of about forty: a fifth of the examples in the suite, all of them in `make laws-long`.
+_SHORT = settings.get_current_profile_name() != "long"
+some = settings(max_examples=settings().max_examples // 5 if _SHORT else settings().max_examples)
+
+every_spelling = pytest.mark.parametrize("title", SPELLINGS)
+
+
+def endings_of(table: str) -> tuple[str, ...]:
+    """What a value of this format cannot contain."""
+    if table in _STRING_MARKS:
+        return _STRING_MARKS[table]
+    markup = _TABLES[table].markup
+    if table not in MARKUP or markup is None:
+        return ()
+    return (*markup.value_ends, *markup.value_stops, *_TABLES[table].call_end, *_TABLES[table].section_end)
+
+
+def can_be_written(table: str, written: Sequence[CallToWrite]) -> bool:
+    endings = endings_of(table)
+    return not any(ending in as_raw(call.arguments) for call in written for ending in endings)
+
+
+def as_raw(value: object) -> str:
+    """All strings of a value, so that an ending is found wherever it stands, escaped or not."""
+    match value:
+        case str():
+            return value
+        case dict():
+            return "\0".join(part for key, each in value.items() for part in (key, as_raw(each)))
+        case list():
+            return "\0".join(map(as_raw, value))
+        case _:
+            return ""
+
+
+def calls_of(told: Sequence[Output]) -> list[tuple[str, str, bool]]:
+    """Name, arguments as canonical JSON (or as they are, if they are none), whether it is complete."""
+    found: list[tuple[str, str, bool]] = []
+    name, arguments = "", ""
+    for output in told:
+        match output:
+            case CallStarted():
+                name, arguments = output.name, ""
+            case Arguments(text):
+                arguments += text
+            case CallEnded(complete):
+                found.append((name, canonical(arguments), complete))
+            case _:
+                pass
+    return found
+
+
+def canonical(arguments: str) -> str:
+    try:
+        return canonical_value(json.loads(arguments))
+    except ValueError:
+        return arguments
+
+
+def canonical_value(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def text_of(told: Sequence[Output]) -> str:
+    return "".join(output.text for output in told if isinstance(output, Said))
+
+
+def check(choice: str, text: str, written: Sequence[CallToWrite], shown: str, rng: random.Random) -> None:
+    tools = [call.tool for call in written]
+    expected = [(call.name, canonical_value(call.arguments), True) for call in written]
+    whole = outputs([text], choice, tools)
+    assert calls_of(whole) == expected, (choice, text)
+    assert text_of(whole).rstrip() == shown.rstrip(), (choice, text)
+    assert outputs(random_cut(text, rng), choice, tools) == whole, "the result depends on the cut"
+
+
+def test_every_table_has_a_renderer() -> None:
+    assert MISSING == []
+
+
+@every_spelling
+@some
+@given(data=st.data(), before=before_calls, after=after_calls, rng=st.randoms(use_true_random=False))
+def test_what_is_rendered_is_read_back(title: str, data: Any, before: str, after: str, rng: random.Random) -> None:
+    table, render = SPELLINGS[title]
+    loose = table in MARKUP and table != "minimax_m3"
+    written = data.draw(calls(identifiers=not loose, hyphens=table not in PYTHON))
+    assume(can_be_written(table, written))
+    before = "" if table in AT_START else before
+    text = before + render(written) + after
+    check(table, text, written, before + after, rng)
+    if table not in BY_NAME_ONLY:
+        check("auto", text, written, before + after, rng)
+
+
+@every_spelling
+@some
+@given(data=st.data(), rng=st.randoms(use_true_random=False))
+def test_two_sections_with_text_between_them(title: str, data: Any, rng: random.Random) -> None:
+    table, render = SPELLINGS[title]
+    written = data.draw(calls(hyphens=table not in PYTHON))
+    assume(can_be_written(table, written) and table not in AT_START)
+    text = "First.\n" + render(written[:1]) + "\n\nThen.\n" + render(written[:1]) + "\nDone."
+    twice = [written[0], written[0]]
+    for choice in ("auto", table):
+        whole = outputs([text], choice, [written[0].tool])
+        expected = [(call.name, canonical_value(call.arguments), True) for call in twice]
+        assert calls_of(whole) == expected, (choice, text)
+        assert text_of(whole) == "First.\n\n\nThen.\n\nDone."
+        assert outputs(random_cut(text, rng), choice, [written[0].tool]) == whole
+
+
+@every_spelling
+@some
+@given(data=st.data())
+def test_arguments_of_json_formats_are_the_model_s_own_bytes(title: str, data: Any) -> None:
+    """D3: nothing is parsed and written again where the format writes JSON."""
+    table, render = SPELLINGS[title]
+    if _TABLES[table].body not in ("json", "wrapped", "array"):
+        return
+    written = data.draw(calls())
+    told = outputs([render(written)], table, [call.tool for call in written])
+    parts: list[str] = []
+    for output in told:
+        if isinstance(output, CallStarted):
+            parts.append("")
+        elif isinstance(output, Arguments):
+            parts[-1] += output.text
+    assert parts == [as_json(call.arguments) for call in written]

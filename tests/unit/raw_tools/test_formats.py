@@ -1,0 +1,125 @@
+"""The documented outputs of every format: whole, cut at every character, in the named table and in `auto`."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Sequence
+from typing import Protocol
+
+import pytest
+
+from dragoman.filters.raw_tools import TABLES
+from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Output, Said
+from dragoman.model.conversation import ToolSpec
+from tests.unit.raw_tools import formats_known
+from tests.unit.raw_tools.samples import REASONING, TEXT, all_cuts, outputs
+
+
+class Sample(Protocol):
+    """What the tables of samples have in common."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def said(self) -> str: ...
+    @property
+    def calls(self) -> Sequence[tuple[str, object]]: ...
+    @property
+    def reasoning(self) -> str: ...
+    @property
+    def tools(self) -> Sequence[ToolSpec]: ...
+
+
+def _samples() -> list[tuple[str, Sample]]:
+    found: list[tuple[str, Sample]] = [(table, each) for table, many in formats_known.FORMATS.items() for each in many]
+    try:
+        more: dict[str, list[Sample]] = importlib.import_module("tests.unit.raw_tools.formats").FORMATS
+    except ModuleNotFoundError:  # the formats of the second round are not merged yet
+        more = {}
+    return [*found, *((table, each) for table, many in more.items() for each in many)]
+
+
+SAMPLES = _samples()
+_BY_NAME_ONLY = {"pythonic"}
+every_sample = pytest.mark.parametrize(
+    ("table", "sample"), SAMPLES, ids=[f"{table}-{number}" for number, (table, _) in enumerate(SAMPLES)]
+)
+
+
+def calls_of(told: Sequence[Output]) -> list[tuple[str, object, bool | None]]:
+    """Name, arguments as a value (or as text, if they are no JSON), whether it is complete; None: it never ended."""
+    found: list[tuple[str, object, bool | None]] = []
+    name, arguments = "", ""
+    started = False
+    for output in told:
+        match output:
+            case CallStarted():
+                name, arguments, started = output.name, "", True
+            case Arguments(text):
+                arguments += text
+            case CallEnded(complete):
+                found.append((name, value_of(arguments), complete))
+                started = False
+            case _:
+                pass
+    return [*found, (name, value_of(arguments), None)] if started else found
+
+
+def value_of(arguments: object) -> object:
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments
+
+
+def _check(sample: Sample, whole: Sequence[Output]) -> None:
+    found = calls_of(whole)
+    assert [(name, arguments) for name, arguments, _ in found] == [
+        (name, value_of(arguments)) for name, arguments in sample.calls
+    ]
+    for carrier, text in ((TEXT, sample.said), (REASONING, sample.reasoning)):
+        shown = "".join(each.text for each in whole if isinstance(each, Said) and each.carrier is carrier)
+        assert shown == text, carrier
+    for at, (_, arguments, complete) in enumerate(found):
+        assert complete is not None, "a call that began has an end"
+        last = sample.last_complete if isinstance(sample, formats_known.Sample) and at == len(found) - 1 else None
+        if last is not None:
+            assert complete is last
+        if complete:
+            assert isinstance(arguments, dict), "D7: a complete call has arguments that parse"
+
+
+@every_sample
+def test_in_its_own_table(table: str, sample: Sample) -> None:
+    whole = outputs([sample.text], table, sample.tools)
+    _check(sample, whole)
+    for cut in all_cuts(sample.text):
+        assert outputs(cut, table, sample.tools) == whole, cut
+
+
+@every_sample
+def test_in_auto(table: str, sample: Sample) -> None:
+    whole = outputs([sample.text], "auto", sample.tools)
+    for cut in all_cuts(sample.text):
+        assert outputs(cut, "auto", sample.tools) == whole, cut
+    if table not in _BY_NAME_ONLY and not (isinstance(sample, formats_known.Sample) and not sample.auto):
+        _check(sample, whole)
+
+
+@every_sample
+def test_in_reasoning_it_is_the_same_call(table: str, sample: Sample) -> None:
+    """Where a call begins does not matter (facts/kimi.md, 1.2): the calls are those of the text."""
+    whole = outputs([(REASONING, sample.text)], table, sample.tools)
+    assert calls_of(whole) == calls_of(outputs([sample.text], table, sample.tools))
+
+
+def test_every_table_has_its_samples() -> None:
+    tried = {table for table, _ in SAMPLES}
+    assert {table.name for table in TABLES} - tried == set()
+
+
+def test_the_known_tables_have_six_samples_or_more() -> None:
+    assert all(len(samples) >= 6 for samples in formats_known.FORMATS.values())
