@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools.table import Markup, Table
+from dragoman.filters.raw_tools.table_file import is_file_choice, tables_in
 
 _NAME = r"[^\s<>{}\"']*"
 _ATTRIBUTE = rf"""\s*["']?(?P<name>{_NAME})["']?\s*"""
@@ -225,13 +226,15 @@ ALIASES: dict[str, tuple[str, ...]] = {
 }
 NAMES: tuple[str, ...] = tuple(dict.fromkeys((*(table.family for table in TABLES), *(table.name for table in TABLES))))
 
-Choice: TypeAlias = str  # "auto", "off" or one of NAMES
+Choice: TypeAlias = str  # "auto", "off", one of NAMES, or "file:" and the path of a table file
 
 
 def tables_of(choice: Choice) -> tuple[Table, ...]:
-    """The tables that a setting names: a family, or one table. Raises LocalMisuse for a name that is none."""
+    """The tables that a setting names: a family, one table, or a file's. Raises LocalMisuse for a name that is none."""
     if choice == "auto":
         return TABLES
+    if is_file_choice(choice):
+        return tables_in(choice)
     names = ALIASES.get(choice, (choice,))
     chosen = tuple(table for table in TABLES if table.name in names or table.family in names)
     if not chosen and choice != "off":
