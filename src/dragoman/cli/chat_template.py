@@ -87,7 +87,7 @@ def _template_in(config: Mapping[str, Json], name: str) -> str:
 
 
 def render(template: Template, jobs: Mapping[str, Struct], seconds: float = SECONDS) -> Rendered:
-    """Render all jobs, each of which has the fields of `Job`, in a child process. Raises TemplateError for no answer."""
+    """Render all jobs (the fields of `Job`) in a child process. Raises TemplateError if it gives no answer."""
     order = jsonio.encode({"template": template, "jobs": dict(jobs), "seconds": seconds})
     environ = {name: os.environ[name] for name in _KEPT if name in os.environ}
     command = [sys.executable, "-m", __spec__.name if __spec__ else "dragoman.cli.chat_template"]
