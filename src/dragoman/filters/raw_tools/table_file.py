@@ -25,7 +25,7 @@ from dragoman.filters.raw_tools.table import Body, Keys, Markup, Table
 
 PREFIX = "file:"
 _MOST_BYTES = 256 * 1024
-_MOST_TABLES = 32
+_MOST_TABLES = 64
 _MOST_MARKERS = 64
 _LONGEST_MARKER = 256
 _LONGEST_PATTERN = 2000

@@ -180,7 +180,7 @@ def call_objects(shots: Mapping[str, str]) -> dict[str, Any] | None:
 
 
 def named_inside(frame: Frame, first: str) -> dict[str, Any]:
-    """Return the fields of a table whose body names its calls and begins with this character."""
+    """Return the fields of a table whose body names its calls and begins with this text."""
     if not frame.call_begin:  # all calls stand between one pair of markers
         frame = Frame(call_begin=frame.section_begin, call_end=frame.call_end or frame.section_end)
     fields = marked(frame)

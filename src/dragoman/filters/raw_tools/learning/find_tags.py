@@ -16,6 +16,7 @@ from dragoman.filters.raw_tools.table import Markup
 
 _QUOTES = "\"'"
 _ATTRIBUTE = re.compile(r"""([\w:-]+)=["']([^"']*)["']""")
+_GEMMA_CALL = "call:"  # the word before each name
 _SPACE = re.compile(r"(?:\\\s)+")  # as re.escape writes it
 _PYTHON_NAME = re.compile(r"=\s*[\"']\Z")
 
@@ -91,8 +92,13 @@ def gemma(shots: Mapping[str, str]) -> dict[str, Any] | None:
     mark = layout.middle[1:].strip()
     if not mark or not layout.gap.startswith(mark) or not layout.after.startswith(mark + "}"):
         return None
-    frame = frame_of(layout.before, layout.after[len(mark) + 1 :], _between(shots, mark + "}"))
-    return {**marked(frame), "header": HEADER, "header_stop": ("{",), "body": "gemma", "string_mark": mark}
+    if not layout.before.endswith(_GEMMA_CALL):
+        return None
+    before, between = layout.before, _between(shots, mark + "}")
+    if between is not None:
+        between = between.removesuffix(_GEMMA_CALL)
+    frame = frame_of(before.removesuffix(_GEMMA_CALL), layout.after[len(mark) + 1 :], between)
+    return {**named_inside(frame, _GEMMA_CALL), "body": "gemma", "string_mark": mark}
 
 
 # --- tags

@@ -113,8 +113,16 @@ def declared(calls: Iterable[ProbeCall]) -> list[Json]:
 
 def schema_of(arguments: Mapping[str, Json]) -> dict[str, Json]:
     """Return a schema that declares the types of these arguments."""
-    properties: dict[str, Json] = {key: {"type": _kind(value), "description": "p"} for key, value in arguments.items()}
+    properties: dict[str, Json] = {key: {**_schema(value), "description": "p"} for key, value in arguments.items()}
     return {"type": "object", "properties": properties, "required": list(arguments)}
+
+
+def _schema(value: Json) -> dict[str, Json]:
+    if isinstance(value, dict) and value:
+        return {"type": "object", "properties": {key: _schema(each) for key, each in value.items()}}
+    if isinstance(value, list) and value:
+        return {"type": "array", "items": _schema(value[0])}
+    return {"type": _kind(value)}
 
 
 def _kind(value: Json) -> str:
@@ -156,7 +164,8 @@ _VALUES: tuple[Json, ...] = (
     False,
     None,
     {"unit": "celsius", "days": [1, 2, 3], "nested": {"deep": "yes"}},
-    ["a", "b c", 3],
+    ["a", "b c"],
+    [{"id": 1}, {"id": 2}],
     [],
     {},
 )
