@@ -29,7 +29,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     losses: Literal["note", "refuse"] = "note"
     think_tags: bool = False  # the upstream writes its thinking as <think>…</think> into the text
     raw_tools: str | None = (
-        None  # tool calls written as raw tokens: auto, off, a table's name; None: as the dialect has it
+        None  # tool calls written as raw tokens: auto, off, a table's name, file:PATH; None: as the dialect has it
     )
     raw_tools_mode: Literal["live", "buffered"] = "live"  # buffered: each such call comes whole
     attribution: Literal["auto", "keep", "strip"] = (

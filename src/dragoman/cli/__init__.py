@@ -19,6 +19,7 @@ COMMANDS = {
     "doctor": "find what is wrong with the set-up, and say what to do",
     "explain": "show what an upstream refused, both sides and the likely rule",
     "translate": "translate a request, a reply or a stream from one dialect into another",
+    "raw-tools": "list the formats of raw tool calls, try one on a text, learn one from a chat template",
     "check": "lint a request or a captured stream against its dialect's own rules",
     "agent": "ask a model that may call your Python functions",
     "auth": "log in to Kiro, list, import and refresh logins",
@@ -57,7 +58,7 @@ def _run(name: str, arguments: list[str]) -> int:
     from argparse import ArgumentParser
 
     _leave_no_core()
-    command = import_module(f"dragoman.cli.{name}")
+    command = import_module(f"dragoman.cli.{name.replace('-', '_')}")
     parser = ArgumentParser(prog=f"dragoman {name}", description=COMMANDS[name].capitalize() + ".", allow_abbrev=False)
     command.add_arguments(parser)
     try:

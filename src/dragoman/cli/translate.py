@@ -27,7 +27,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="for a reply or a stream: the client's request, in the dialect of --to",
     )
-    parser.add_argument("--raw-tools", metavar="NAME", help="tool calls written as raw tokens: auto, off, or a table")
+    parser.add_argument(
+        "--raw-tools", metavar="NAME", help="tool calls written as raw tokens: auto, off, a table, or file:NAME.toml"
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting (VALUE: JSON or text)"
     )

@@ -14,7 +14,9 @@ import dragoman.dialects as registry
 from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools import ALIASES, NAMES
+from dragoman.filters.raw_tools.table_file import PREFIX, is_file_choice
 from dragoman.gateway.loopback import is_loopback
+from dragoman.gateway.places import expanded
 from dragoman.gateway.presets import PRESETS, SIMULATOR
 from dragoman.gateway.problems import Key, near
 from dragoman.gateway.schema import Look, Wrong, fields_of
@@ -309,8 +311,12 @@ class _Making:
     def translation(self) -> Settings:
         settings = self._table.translation
         known = ("auto", "off", *NAMES, *ALIASES)
+        if settings.raw_tools is not None and is_file_choice(settings.raw_tools):
+            around = self._look.around
+            path = expanded(settings.raw_tools.removeprefix(PREFIX), around.folder, around.home)
+            return structs.replace(settings, raw_tools=f"{PREFIX}{path}")
         if settings.raw_tools is not None and settings.raw_tools not in known:
-            hint = near(settings.raw_tools, known) or f"known: {', '.join(known)}"
+            hint = near(settings.raw_tools, known) or f"known: {', '.join(known)}, and file:NAME.toml"
             self._look.problem((*self._at, "translation", "raw_tools"), f"there is no {settings.raw_tools!r}", hint)
         return settings
 

@@ -22,6 +22,7 @@ __all__ = [
     "ObjectText",
     "Raw",
     "decode",
+    "decode_at",
     "doubled",
     "encode",
     "fitting",
@@ -29,6 +30,7 @@ __all__ = [
     "may_double",
     "object_of",
     "pretty",
+    "python_text",
     "quote",
     "respelt",
     "string",
@@ -139,6 +141,26 @@ def encode(value: object) -> bytes:
         return _guard(_spell, value)
     except (RecursionError, TypeError, ValueError) as error:
         raise _refusal(error) from None
+
+
+def decode_at(text: str, at: int) -> tuple[Json, int]:
+    """Decode the JSON value that begins at a position; return it and where it ends. Raises JsonError."""
+    try:
+        value, end = _AT.raw_decode(text, at)
+    except (RecursionError, ValueError) as error:
+        raise JsonError(_DEEP if isinstance(error, RecursionError) else "no JSON value", at) from None
+    return value, end
+
+
+def python_text(
+    value: Json,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Encode as Python's own encoder does, with its spaces: what chat templates expect of `tojson`."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def is_whole(value: object) -> bool:
@@ -300,6 +322,7 @@ def _single(pairs: list[tuple[str, object]]) -> None:
 
 
 _HIDDEN_COLON = re.compile(rb"\\u003[aA]")
+_AT = json.JSONDecoder()
 _DOUBLES = json.JSONDecoder(object_pairs_hook=_single, parse_float=str, parse_int=str, strict=False)
 
 # --- what msgspec refuses although the wire has it: lone surrogates

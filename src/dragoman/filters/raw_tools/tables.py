@@ -31,6 +31,7 @@ from dragoman.filters.raw_tools.json_tables import (
 )
 from dragoman.filters.raw_tools.literal_tables import FUNCTIONGEMMA, GEMMA4, LFM2, LLAMA4_PYTHONIC, OLMO3, PYTHONIC
 from dragoman.filters.raw_tools.table import Markup, Table
+from dragoman.filters.raw_tools.table_file import is_file_choice, tables_in
 from dragoman.filters.raw_tools.tag_tables import HY_V3, MINICPM5, STEP3
 
 _NAME = r"[^\s<>{}\"']*"
@@ -325,16 +326,18 @@ TABLES: tuple[Table, ...] = (
 )
 NAMES: tuple[str, ...] = tuple(dict.fromkeys((*(table.family for table in TABLES), *(table.name for table in TABLES))))
 
-Choice: TypeAlias = str  # "auto", "off", one of NAMES or of ALIASES
+Choice: TypeAlias = str  # "auto", "off", one of NAMES or of ALIASES, or "file:" and the path of a table file
 
 
 def tables_of(choice: Choice) -> tuple[Table, ...]:
-    """Return the tables that a setting names: a family, one table, an alias, or `auto` for all that are safe to find.
+    """Return the tables that a setting names: a family, a table, an alias, a file's, or all that are safe to find.
 
     Raises LocalMisuse for a name that is none.
     """
     if choice == "auto":
         return tuple(table for table in TABLES if not table.by_name_only)
+    if is_file_choice(choice):
+        return tables_in(choice)
     names = ALIASES.get(choice, (choice,))
     chosen = tuple(table for table in TABLES if table.name in names or table.family in names)
     if not chosen and choice != "off":

@@ -1,0 +1,169 @@
+"""`dragoman raw-tools`: list the formats of raw tool calls, try one on a text, learn one from a chat template."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from dragoman.cli.files import Unreadable, complain, read
+from dragoman.cli.terminal import Paint, forgive, one_line, plain
+from dragoman.errors import LocalMisuse
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="list | try | learn")
+    listed = actions.add_parser("list", help="show the formats that are known")
+    listed.add_argument("--json", action="store_true", help="as JSON")
+    tried = actions.add_parser("try", help="show what would be found in a text")
+    tried.add_argument("table", metavar="TABLE", help="a name from `raw-tools list`, auto, or a table file")
+    tried.add_argument("file", nargs="?", default="-", metavar="FILE|-", help="the text; default: standard input")
+    tried.add_argument("--tools", metavar="FILE", help="the declared tools as JSON, in OpenAI's or Anthropic's form")
+    tried.add_argument("--cut", type=int, default=0, metavar="N", help="give the text in pieces of N characters")
+    tried.add_argument("--json", action="store_true", help="as JSON")
+    learnt = actions.add_parser("learn", help="make a table file from a chat template")
+    learnt.add_argument("template", metavar="TEMPLATE", help="a .jinja file or a tokenizer_config.json")
+    learnt.add_argument("--name", metavar="N", help="the name of the table; default: the name of the file")
+    learnt.add_argument("--output", metavar="FILE", type=Path, help="write the table there, not to standard output")
+    learnt.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a variable of the template (JSON or text)"
+    )
+
+
+def run(arguments: Namespace) -> int:
+    forgive(sys.stdout)
+    try:
+        if arguments.action == "list":
+            return _list(arguments)
+        if arguments.action == "try":
+            return _try(arguments)
+        from dragoman.cli.raw_tools_learn import learn
+
+        return learn(arguments)
+    except LocalMisuse as error:
+        return complain(error, 2)
+    except Unreadable as error:
+        return complain(error, 1)
+
+
+# --- list
+
+
+def _list(arguments: Namespace) -> int:
+    from dragoman.cli.raw_tools_formats import rows
+
+    found = rows()
+    if arguments.json:
+        print(jsonio.pretty(found).decode())
+        return 0
+    paint, width = Paint(sys.stdout), max(len(row.name) for row in found)
+    for row in found:
+        print(f"{paint(f'{row.name:<{width}}', 'bold')}  {row.models}")
+        print(f"{'':<{width}}  {paint(row.looks, 'dim')}")
+        if row.also:
+            print(f"{'':<{width}}  also: {', '.join(row.also)}")
+    print('raw_tools = "NAME" in a configuration reads one format, "auto" all but those marked "only by name".')
+    return 0
+
+
+# --- try
+
+
+class Found(Struct, frozen=True, omit_defaults=True):
+    """One thing that the engine found, in reading order."""
+
+    kind: str  # text, reasoning, call, remark
+    text: str = ""
+    id: str = ""
+    name: str = ""
+    table: str = ""
+    arguments: str = ""
+    complete: bool = True
+    rule: str = ""
+
+
+def _try(arguments: Namespace) -> int:
+    tools = _tools(arguments.tools)
+    text = read(arguments.file).decode(errors="replace")
+    found = list(find(text, _choice(arguments.table), tools, arguments.cut))
+    if arguments.json:
+        print(jsonio.pretty(found).decode())
+    else:
+        print("\n".join(_lines(found, Paint(sys.stdout))))
+        calls = sum(each.kind == "call" for each in found)
+        print(f"{calls} call{'' if calls == 1 else 's'}", file=sys.stderr)
+    return 0
+
+
+def _choice(table: str) -> str:
+    is_path = "/" in table or table.endswith(".toml")
+    return f"file:{table}" if is_path and not table.startswith("file:") else table
+
+
+def _tools(name: str | None) -> list[Json]:
+    if name is None:
+        return []
+    try:
+        value = jsonio.decode(read(name))
+    except jsonio.JsonError as error:
+        raise Unreadable(f"{name}: not JSON: {error}") from None
+    tools = value.get("tools") if isinstance(value, dict) else value  # a whole request will do
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise Unreadable(f"{name}: expected a list of tool declarations, or an object with a field tools")
+    return tools
+
+
+def find(text: str, choice: str, tools: Iterable[Json] = (), cut: int = 0) -> Iterator[Found]:
+    """Yield what the engine finds in a text, joined over the pieces. Raises LocalMisuse for an unknown table."""
+    from dragoman.filters.raw_tools import Engine, Ids, Tools
+    from dragoman.filters.raw_tools.chunks import spec_of
+    from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Remark, Said
+
+    engine = Engine(choice, Tools(spec_of(tool) for tool in tools if isinstance(tool, dict)), Ids())
+    size = cut if cut > 0 else max(len(text), 1)
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    said, carrier = "", ""
+    call, written = Found("call"), ""
+    for output in (*(each for piece in pieces for each in engine.feed(piece)), *engine.close()):
+        if said and not (isinstance(output, Said) and output.carrier.value == carrier):
+            yield Found(carrier, text=said)
+            said = ""
+        match output:
+            case Said():
+                said, carrier = said + output.text, output.carrier.value
+            case CallStarted():
+                call, written = Found("call", id=output.id, name=output.name, table=output.table), ""
+            case Arguments():
+                written += output.text
+            case CallEnded(complete=complete):
+                yield Found("call", id=call.id, name=call.name, table=call.table, arguments=written, complete=complete)
+            case Remark():
+                yield Found("remark", text=output.detail, rule=output.rule)
+    if said:
+        yield Found(carrier, text=said)
+
+
+def _lines(found: Iterable[Found], paint: Paint) -> Iterator[str]:
+    for each in found:
+        match each.kind:
+            case "call":
+                cut = "" if each.complete else paint("  (cut off)", "yellow")
+                yield f"{paint('call', 'bold', 'green')} {one_line(each.name)}  {paint(one_line(each.id), 'dim')}{cut}"
+                yield from (f"  {line}" for line in _shown(each.arguments).splitlines())
+            case "remark":
+                yield f"{paint('remark', 'yellow')} {each.rule}: {one_line(each.text, 1000)}"
+            case _:
+                yield paint(each.kind, "bold", "cyan")
+                yield from (f"  {line}" for line in plain(each.text).splitlines())
+
+
+def _shown(arguments: str) -> str:
+    try:
+        return jsonio.pretty(jsonio.decode(arguments)).decode()
+    except jsonio.JsonError:
+        return plain(arguments)

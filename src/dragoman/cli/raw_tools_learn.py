@@ -1,0 +1,138 @@
+"""`dragoman raw-tools learn`: the table file on standard output (or where --output says), the report on standard error.
+
+Exit status: 0 every probe was read back, 1 no table could be learnt, 3 a table was written, but some probes were not
+read back.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from dragoman.cli.chat_template import Template, TemplateError, read_template, render
+from dragoman.cli.files import complain, read
+from dragoman.cli.terminal import Paint, one_line
+from dragoman.errors import LocalMisuse
+from dragoman.filters.raw_tools.learning import CannotLearn
+from dragoman.filters.raw_tools.learning import learn as learn_table
+from dragoman.filters.raw_tools.learning.probes import VARIANTS, ProbeCall, Variant, generated
+from dragoman.filters.raw_tools.learning.shots import check_jobs, checked_text, probe_jobs, shots_of
+from dragoman.filters.raw_tools.learning.verify import Verdict, shipped_equal, verify
+from dragoman.filters.raw_tools.table import Table
+from dragoman.filters.raw_tools.table_file import TableFileError, keep, parse, write
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
+
+_CHECKS = 60
+_NOT_ALL_READ = 3
+_NO_NAME = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+class Learnt(Struct, frozen=True):
+    """A table and how well it reads what the template writes."""
+
+    table: Table
+    verdict: Verdict
+    shipped: str  # the shipped table that reads all of it, too
+    sample: str
+
+
+def learn(arguments: Namespace) -> int:
+    """Run the command."""
+    try:
+        template = read_template(arguments.template, read(arguments.template), dict(map(_variable, arguments.set)))
+        found = learn_from(template, arguments.name or _name_of(arguments.template))
+    except (TemplateError, CannotLearn, TableFileError) as error:
+        return complain(error, 1)
+    written = f"# Learnt from {Path(arguments.template).name} by dragoman raw-tools learn.\n{write([found.table])}"
+    if arguments.output is None:
+        print(written, end="")
+    else:
+        try:
+            arguments.output.write_text(written, encoding="utf-8")
+        except OSError as error:
+            return complain(f"{arguments.output}: {error.strerror or error}", 1)
+    _report(found, arguments.output)
+    return 0 if found.verdict.all_read else _NOT_ALL_READ
+
+
+def learn_from(template: Template, name: str) -> Learnt:
+    """Learn the table of a template and verify it. Raises TemplateError and CannotLearn."""
+    reasons: list[str] = []
+    for variant in VARIANTS:
+        rendered = render(template, probe_jobs(variant))
+        if "" in rendered.errors:
+            raise TemplateError(rendered.errors[""])
+        try:
+            table = learn_table(shots_of(rendered.texts), name)
+        except CannotLearn as error:
+            reasons.append(_why(error, rendered.errors))
+            continue
+        parse(write([table]))  # a name that no table may have is said here
+        return _verified(template, table, variant)
+    raise CannotLearn("; ".join(dict.fromkeys(reasons)))
+
+
+def _why(error: CannotLearn, errors: Mapping[str, str]) -> str:
+    refusal = errors.get("one")
+    if refusal is None:
+        return str(error)
+    hint = "; a variable it needs can be given with --set NAME=VALUE" if "undefined" in refusal else ""
+    return f"the template refuses an answer with a tool call: {refusal}{hint}"
+
+
+def _verified(template: Template, table: Table, variant: Variant) -> Learnt:
+    sets = generated(_CHECKS)
+    texts = render(template, check_jobs(sets, variant)).texts
+    probes: list[tuple[Sequence[ProbeCall], str]] = []
+    for number, calls in enumerate(sets):
+        text = checked_text(texts, number)
+        if text is not None:
+            probes.append((calls, text))
+    verdict = verify(keep((table,), f"learnt:{table.name}"), probes)
+    sample = next((text for calls, text in probes if calls[0].arguments), "")
+    return Learnt(table, verdict, shipped_equal(table, probes), sample)
+
+
+def _variable(text: str) -> tuple[str, Json]:
+    name, found, value = text.partition("=")
+    if not found:
+        raise LocalMisuse(f"--set {text}: expected NAME=VALUE")
+    try:
+        return name, jsonio.decode(value)
+    except jsonio.JsonError:
+        return name, value
+
+
+def _name_of(template: str) -> str:
+    return _NO_NAME.sub("_", Path(template).name.partition(".")[0]).strip("_.-") or "learnt"
+
+
+def _report(found: Learnt, output: Path | None) -> None:
+    paint = Paint(sys.stderr)
+    table, verdict = found.table, found.verdict
+    lines = [
+        f"format   {table.body}, {'special tokens' if table.special else 'tags'}",
+        f"section  {_shown(table.section_begin)} … {_shown(table.section_end)}",
+        f"call     {_shown(table.call_begin)} … {_shown(table.call_end)}",
+        f"sample   {one_line(found.sample.strip(), 400)}",
+        f"checked  {verdict.read} of {verdict.total} renderings read back",
+    ]
+    for line in lines:
+        print(paint(line[:9], "dim") + line[9:], file=sys.stderr)
+    for miss in verdict.misses[:3]:
+        print(f"{paint('missed', 'yellow')}   {one_line(miss.text.strip(), 400)}", file=sys.stderr)
+        print(f"         meant {one_line(miss.meant, 300)}\n         read  {one_line(miss.read, 300)}", file=sys.stderr)
+    if found.shipped:
+        print(f'This is {found.shipped}, which ships: raw_tools = "{found.shipped}" reads it.', file=sys.stderr)
+    elif output is not None:
+        print(f'Use it with raw_tools = "file:{output}".', file=sys.stderr)
+
+
+def _shown(markers: tuple[str, ...]) -> str:
+    return one_line(" or ".join(markers)) if markers else "none"

@@ -1,0 +1,229 @@
+"""Formats that write arguments as JSON: after a header, in an object that is the call, or in an array of these."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from dragoman.filters.raw_tools.learning.frame import Frame, frame_of
+from dragoman.filters.raw_tools.learning.probes import FIRST, SECOND, ProbeCall, call_id
+from dragoman.filters.raw_tools.table import Keys
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
+
+NAME = r"""[^\s<>{}\[\]"']*"""
+HEADER = re.compile(rf"""\s*["']?(?P<name>{NAME})["']?\s*""")
+INSIDE = re.compile(r"\s*(?P<name>)")  # the header of a body that names its calls itself
+_QUOTES = "\"'"
+_FENCE = re.compile(r"\s*(```\w*)\s*\Z")
+
+
+class Value(Struct, frozen=True):
+    """A JSON value in a text."""
+
+    start: int
+    end: int
+    value: Json
+
+
+def values_in(text: str) -> Iterator[Value]:
+    """Yield the objects and arrays of a text, outer ones only."""
+    at = 0
+    while at < len(text):
+        if text[at] in "{[":
+            try:
+                value, end = jsonio.decode_at(text, at)
+            except jsonio.JsonError:
+                pass
+            else:
+                yield Value(at, end, value)
+                at = end
+                continue
+        at += 1
+
+
+def marked(frame: Frame) -> dict[str, Any]:
+    """Return the markers of a frame as fields of a table."""
+    found = {
+        "section_begin": frame.section_begin,
+        "call_begin": frame.call_begin,
+        "call_end": frame.call_end,
+        "section_end": frame.section_end,
+    }
+    return {field: (marker,) for field, marker in found.items() if marker}
+
+
+# --- a header, then the arguments
+
+
+def json_after_header(shots: Mapping[str, str]) -> dict[str, Any] | None:
+    """Kimi K2, DeepSeek V3, Mistral: the name stands before the JSON of the arguments."""
+    text = shots["one"]
+    first = _arguments(text, FIRST)
+    if first is None or FIRST.name not in text[: first.start]:
+        return None
+    written = _header(text[: first.start], 0, FIRST)
+    between = None
+    if "two" in shots:
+        two = shots["two"]
+        left, right = _arguments(two, FIRST), _arguments(two, SECOND)
+        if left is None or right is None or right.start < left.end:
+            return None
+        between = two[left.end : left.end + _header(two[left.end : right.start], 1, SECOND).start]
+    after, drops = _unfenced(text[first.end :], written.after)
+    if drops and between is not None:
+        between = between.lstrip().removeprefix("```")
+    frame = frame_of(written.before, after, between)
+    fields = marked(_unquoted(frame))
+    fields.update(_header_fields(written, drops))
+    fields.update(body="json")
+    if not frame.call_end and not frame.section_end:
+        fields["self_closing"] = True
+    return fields
+
+
+class _Header(Struct, frozen=True):
+    before: str
+    start: int  # where the name or the id begins
+    inner: str  # between name and id, if both are there
+    after: str
+    numbered: bool = False
+    has_id: bool = False
+
+
+def _arguments(text: str, call: ProbeCall) -> Value | None:
+    return next((found for found in values_in(text) if found.value == call.arguments), None)
+
+
+def _header(text: str, number: int, call: ProbeCall) -> _Header:
+    kimi = call_id(number, call, "kimi")
+    if (at := text.rfind(kimi)) != -1:
+        return _Header(text[:at], at, "", text[at + len(kimi) :], numbered=True)
+    at = text.rfind(call.name)
+    after = text[at + len(call.name) :]
+    id_ = call_id(number, call, "plain")
+    if id_ in after:
+        inner, _, after = after.partition(id_)
+        return _Header(text[:at], at, inner, after, has_id=True)
+    return _Header(text[:at], at, "", after)
+
+
+def _header_fields(written: _Header, drops: tuple[str, ...]) -> dict[str, Any]:
+    fields: dict[str, Any] = {"numbered": True} if written.numbered else {"header": HEADER}
+    if written.has_id:
+        fields["header"] = re.compile(rf"\s*(?P<name>{NAME}){_optional(written.inner.strip())}\s*")
+    if drops:
+        fields.update(header_end=("\n",), drops=drops)
+        return fields
+    end = written.after.strip().lstrip(_QUOTES)
+    if end:
+        fields["header_end"] = (end,)
+    elif written.after.strip(" \t"):
+        fields.update(header_end=("\n",), header_stop=("{",))
+    else:
+        fields["header_stop"] = ("{",)
+    return fields
+
+
+def _optional(marker: str) -> str:
+    """Return a pattern for a marker and an id after it; it also matches every beginning of the marker."""
+    pattern = rf"(?P<id>{NAME})"
+    for char in reversed(marker):
+        pattern = f"(?:{re.escape(char)}{pattern})?"
+    return pattern
+
+
+def _unfenced(after: str, header: str) -> tuple[str, tuple[str, ...]]:
+    """Take the Markdown fence around the arguments away; return what then follows them, and the fence's two lines."""
+    opened = _FENCE.search(header)
+    if opened is None or not after.lstrip().startswith("```"):
+        return after, ()
+    return after.lstrip().removeprefix("```"), tuple(dict.fromkeys((opened[1], "```")))
+
+
+def _unquoted(frame: Frame) -> Frame:
+    """Leave the quotation mark before a name to the header."""
+    return Frame(
+        frame.section_begin, frame.call_begin.rstrip(_QUOTES), frame.call_end, frame.section_end, frame.between
+    )
+
+
+# --- objects that are calls
+
+
+def call_objects(shots: Mapping[str, str]) -> dict[str, Any] | None:
+    """Hermes, Llama 3, Granite: an object with the name and the arguments, alone or in an array."""
+    text = shots["one"]
+    found = _holder(text, FIRST)
+    if found is None:
+        return None
+    keys = _keys(found.value, FIRST, 0)
+    if keys is None:
+        return None
+    array = isinstance(found.value, list)
+    second = _holder(shots.get("two", ""), SECOND)
+    first = _holder(shots.get("two", ""), FIRST)
+    between = shots["two"][first.end : second.start] if first and second and first.end <= second.start else None
+    frame = frame_of(text[: found.start], text[found.end :], between)
+    fields = named_inside(frame, "[" if array else "{")
+    fields.update(body="array" if array else "wrapped")
+    if keys != Keys():
+        fields["keys"] = keys
+    if frame.between:
+        fields["separators"] = "".join(dict.fromkeys(frame.between + " \n"))
+    if not (frame.call_end or frame.section_end):
+        fields["self_closing"] = True
+    return fields
+
+
+def named_inside(frame: Frame, first: str) -> dict[str, Any]:
+    """Return the fields of a table whose body names its calls and begins with this text."""
+    if not frame.call_begin:  # all calls stand between one pair of markers
+        frame = Frame(call_begin=frame.section_begin, call_end=frame.call_end or frame.section_end)
+    fields = marked(frame)
+    fields.update(header=INSIDE, header_stop=(first,))
+    if not frame.call_begin:
+        fields["at_start"] = True
+    return fields
+
+
+def _holder(text: str, call: ProbeCall) -> Value | None:
+    """Return the outer JSON value that holds a call."""
+    return next((found for found in values_in(text) if _holds(found.value, call.name)), None)
+
+
+def _holds(value: Json, name: str) -> bool:
+    if isinstance(value, dict):
+        return name in value or any(_holds(each, name) for each in value.values())
+    if isinstance(value, list):
+        return any(_holds(each, name) for each in value)
+    return value == name
+
+
+def _keys(value: Json, call: ProbeCall, number: int) -> Keys | None:
+    """Return the keys of the object that is the call; the default ones where they say it."""
+    if isinstance(value, list):
+        value = next((each for each in value if _holds(each, call.name)), None)
+    if not isinstance(value, dict):
+        return None
+    if _is_arguments(value.get(call.name), call):
+        return Keys(is_name=True)
+    name = next((key for key, each in value.items() if each == call.name), None)
+    arguments = next((key for key, each in value.items() if _is_arguments(each, call)), None)
+    if name is None or arguments is None:
+        return None
+    ids = {call_id(number, call, style) for style in ("plain", "kimi")}
+    id_ = next((key for key, each in value.items() if isinstance(each, str) and each in ids), None)
+    usual = Keys()
+    if name in usual.name and arguments in usual.arguments and (id_ is None or id_ in usual.id):
+        return usual
+    return Keys(name=(name,), arguments=(arguments,), id=(id_,) if id_ else usual.id)
+
+
+def _is_arguments(value: Json, call: ProbeCall) -> bool:
+    if isinstance(value, str):
+        value = jsonio.object_of(value)
+    return value == call.arguments

@@ -1,0 +1,185 @@
+"""The conversations that a template is asked to render. Every name, key and value in them is found again by search."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
+
+CONTENT = "Contentprobe"
+REASONING = "Reasoningprobe"
+USER = "Userprobe"
+
+Form: TypeAlias = Literal["object", "string"]  # templates differ in how they want the arguments
+IdStyle: TypeAlias = Literal["plain", "kimi"]
+
+
+class ProbeCall(Struct, frozen=True):
+    """One tool call of a probe."""
+
+    name: str
+    arguments: dict[str, Json]
+
+
+class Variant(Struct, frozen=True):
+    """How a probe gives its calls to the template."""
+
+    form: Form
+    ids: IdStyle
+
+
+# In the order in which they are tried. Arguments as an object and short ids are what most templates are written for.
+VARIANTS: tuple[Variant, ...] = (
+    Variant("object", "plain"),
+    Variant("string", "plain"),
+    Variant("object", "kimi"),
+    Variant("string", "kimi"),
+)
+
+FIRST = ProbeCall("probe_alpha", {"key_aa": "text_aa", "key_ab": "text_ab"})
+SECOND = ProbeCall("probe_beta", {"key_ba": "text_ba", "key_bb": "text_bb"})
+TYPES = ProbeCall(
+    "probe_gamma",
+    {
+        "key_s": "text_s",
+        "key_i": 4217,
+        "key_f": 0.5,
+        "key_t": True,
+        "key_n": None,
+        "key_o": {"inner_key": "inner_text"},
+        "key_l": [11, "item_text"],
+    },
+)
+EMPTY = ProbeCall("probe_delta", {})
+
+# The probes that the markers are found in.
+PROBES: dict[str, tuple[ProbeCall, ...]] = {
+    "one": (FIRST,),
+    "two": (FIRST, SECOND),
+    "types": (TYPES,),
+    "empty": (EMPTY,),
+}
+
+
+def call_id(number: int, call: ProbeCall, style: IdStyle) -> str:
+    """Return the id of a call: nine letters and digits, which Mistral demands, or Kimi's form."""
+    return f"functions.{call.name}:{number}" if style == "kimi" else f"idprobe{number:02d}"
+
+
+def messages(
+    calls: Sequence[ProbeCall], variant: Variant, *, content: str = "", reasoning: str = "", results: bool = False
+) -> list[Json]:
+    """Return a conversation of a question and an answer with these calls; with `results`, also what they returned."""
+    asked: dict[str, Json] = {"role": "user", "content": USER}
+    answer: dict[str, Json] = {"role": "assistant", "content": content}
+    if reasoning:
+        answer["reasoning_content"] = reasoning
+    if calls:
+        answer["tool_calls"] = [_written(number, call, variant) for number, call in enumerate(calls)]
+    found: list[Json] = [asked, answer]
+    if results:
+        for number, call in enumerate(calls):
+            id_ = call_id(number, call, variant.ids)
+            found.append({"role": "tool", "tool_call_id": id_, "name": call.name, "content": "Resultprobe"})
+    return found
+
+
+def _written(number: int, call: ProbeCall, variant: Variant) -> Json:
+    arguments: Json = call.arguments if variant.form == "object" else jsonio.python_text(call.arguments)
+    function: Json = {"name": call.name, "arguments": arguments}
+    return {"id": call_id(number, call, variant.ids), "type": "function", "function": function}
+
+
+def declared(calls: Iterable[ProbeCall]) -> list[Json]:
+    """Return OpenAI declarations of the tools that these calls need."""
+    by_name = {call.name: call for call in calls}
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "description": "A probe.",
+                "parameters": schema_of(call.arguments),
+            },
+        }
+        for name, call in by_name.items()
+    ]
+
+
+def schema_of(arguments: Mapping[str, Json]) -> dict[str, Json]:
+    """Return a schema that declares the types of these arguments."""
+    properties: dict[str, Json] = {key: {**_schema(value), "description": "p"} for key, value in arguments.items()}
+    return {"type": "object", "properties": properties, "required": list(arguments)}
+
+
+def _schema(value: Json) -> dict[str, Json]:
+    if isinstance(value, dict) and value:
+        return {"type": "object", "properties": {key: _schema(each) for key, each in value.items()}}
+    if isinstance(value, list) and value:
+        return {"type": "array", "items": _schema(value[0])}
+    return {"type": _kind(value)}
+
+
+def _kind(value: Json) -> str:
+    match value:
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+        case None:
+            return "null"
+        case _:
+            return "object"
+
+
+# --- calls to verify a table with
+
+_NAMES = ("get_weather", "search", "read_file", "write-file", "mcp__server__run")
+_KEYS = ("path", "city", "query", "max_results", "deep_option", "text", "flag")
+_VALUES: tuple[Json, ...] = (
+    "Hanoi",
+    "two words",
+    "a line\nand another",
+    "quotes \" and ' and \\",
+    "Zürich, 東京",
+    "x < y > z & {brace} [bracket]",
+    "https://example.com/?q=1#top",
+    "12",
+    "true",
+    7,
+    -3,
+    2.5,
+    True,
+    False,
+    None,
+    {"unit": "celsius", "days": [1, 2, 3], "nested": {"deep": "yes"}},
+    ["a", "b c"],
+    [{"id": 1}, {"id": 2}],
+    [],
+    {},
+)
+
+
+def generated(count: int, seed: int = 16) -> list[tuple[ProbeCall, ...]]:
+    """Return sets of calls, one to three in each, the same for the same seed."""
+    rng = random.Random(seed)
+    return [
+        tuple(_call(name, rng) for name in rng.sample(_NAMES, 1 + number % 3))  # a name once: it has one schema
+        for number in range(count)
+    ]
+
+
+def _call(name: str, rng: random.Random) -> ProbeCall:
+    keys = rng.sample(_KEYS, rng.randint(0, 4))
+    return ProbeCall(name, {key: rng.choice(_VALUES) for key in keys})

@@ -1,0 +1,97 @@
+"""Verify a table: read rendered calls with the engine and compare them with the calls that were rendered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from dragoman.filters.raw_tools.engine import Engine
+from dragoman.filters.raw_tools.learning.probes import ProbeCall, schema_of
+from dragoman.filters.raw_tools.names import Ids, Tools
+from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Said
+from dragoman.filters.raw_tools.tables import TABLES, Table
+from dragoman.model.conversation import ToolSpec
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
+
+_NOTHING = ""
+
+
+class Miss(Struct, frozen=True):
+    """A text that was not read as it was meant."""
+
+    text: str
+    meant: str
+    read: str
+
+
+class Verdict(Struct, frozen=True):
+    """How many texts were read, and the first that were not."""
+
+    total: int
+    misses: tuple[Miss, ...]
+
+    @property
+    def read(self) -> int:
+        return self.total - len(self.misses)
+
+    @property
+    def all_read(self) -> bool:
+        return self.total > 0 and not self.misses
+
+
+def verify(choice: str, probes: Iterable[tuple[Sequence[ProbeCall], str]]) -> Verdict:
+    """Read each text with the tables of a `raw_tools` setting; the result must be exactly its calls and no text."""
+    total, misses = 0, []
+    for calls, text in probes:
+        total += 1
+        meant, read = _meant(calls), _read(choice, calls, text)
+        if meant != read:
+            misses.append(Miss(text, meant, read))
+    return Verdict(total, tuple(misses))
+
+
+def shipped_equal(table: Table, probes: Sequence[tuple[Sequence[ProbeCall], str]]) -> str:
+    """Return the name of the shipped table that begins its calls in the same way and reads all probes; "" if none."""
+    openers = {*table.section_begin, *table.call_begin}
+    for each in TABLES:
+        same = each.body == table.body and (openers & {*each.section_begin, *each.call_begin} or not openers)
+        if same and verify(each.name, probes).all_read:
+            return each.name
+    return ""
+
+
+def _meant(calls: Sequence[ProbeCall]) -> str:
+    return "\n".join(_line(call.name, call.arguments) for call in calls)
+
+
+def _line(name: str, arguments: Json) -> str:
+    return f"{name} {jsonio.python_text(arguments, sort_keys=True)}"
+
+
+def _read(choice: str, calls: Sequence[ProbeCall], text: str) -> str:
+    tools = Tools(ToolSpec(call.name, schema=schema_of(call.arguments)) for call in calls)
+    engine = Engine(choice, tools, Ids())
+    lines: list[str] = []
+    name, arguments = _NOTHING, ""
+    for output in (*engine.feed(text), *engine.close()):
+        match output:
+            case Said(text=said) if said.strip():
+                lines.append(f"text {said!r}")
+            case CallStarted():
+                name, arguments = output.name, ""
+            case Arguments(text=more):
+                arguments += more
+            case CallEnded(complete=complete):
+                lines.append(_line(name, _value(arguments)) + ("" if complete else " (not complete)"))
+            case _:
+                pass
+    return "\n".join(lines)
+
+
+def _value(arguments: str) -> Json:
+    try:
+        return jsonio.decode(arguments)
+    except jsonio.JsonError:
+        return f"no JSON: {arguments}"
