@@ -24,7 +24,7 @@ from msgspec import Struct
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
-SECONDS = 20
+SECONDS = 30
 _MEMORY = 512 * 1024 * 1024
 _LONGEST_TEMPLATE = 1024 * 1024
 _LONGEST_RENDERING = 256 * 1024
