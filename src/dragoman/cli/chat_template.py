@@ -24,7 +24,7 @@ from msgspec import Struct
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
-SECONDS = 20
+SECONDS = 30
 _MEMORY = 512 * 1024 * 1024
 _LONGEST_TEMPLATE = 1024 * 1024
 _LONGEST_RENDERING = 256 * 1024
@@ -90,7 +90,7 @@ def render(template: Template, jobs: Mapping[str, Struct], seconds: float = SECO
     """Render all jobs (the fields of `Job`) in a child process. Raises TemplateError if it gives no answer."""
     order = jsonio.encode({"template": template, "jobs": dict(jobs), "seconds": seconds})
     environ = {name: os.environ[name] for name in _KEPT if name in os.environ}
-    command = [sys.executable, "-m", __spec__.name if __spec__ else "dragoman.cli.chat_template"]
+    command = [sys.executable, "-m", "dragoman.cli.chat_template"]
     try:
         done = subprocess.run(command, input=order, capture_output=True, timeout=seconds, env=environ, check=False)
     except subprocess.TimeoutExpired:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from dragoman.filters.raw_tools import ALIASES, TABLES, Table
+from dragoman.filters.raw_tools.table import Markup
 
 MODELS = {
     "kimi_k2": "Kimi K2, K2-Thinking, K2.5",
@@ -19,7 +20,7 @@ MODELS = {
     "invoke_prefixed": "models that imitate Claude's own markup",
     "mistral": "Mistral v11 and later",
     "mistral_array": "Mistral before v11",
-    "mistral_object": "Mistral, the arguments right after the name",
+    "mistral_object": "Mistral, one object after the token",
     "harmony": "gpt-oss",
     "llama3_json": "Llama 3.1 and later, with its token",
     "llama3_bare": "Llama 3.1 and later, without its token",
@@ -33,6 +34,7 @@ MODELS = {
     "granite": "Granite 3",
     "granite_tag": "Granite 3, with a tag",
     "phi4": "Phi-4-mini",
+    "phi4_start": "Phi-4-mini, at the beginning of an answer",
     "jamba": "Jamba, Hunyuan A13B",
     "nemotron_deci": "Llama-Nemotron",
     "cohere": "Command A, Command R7B",
@@ -63,40 +65,59 @@ def rows() -> list[Row]:
             table.family,
             MODELS.get(table.name, "") + (" (only by name)" if table.by_name_only else ""),
             looks(table),
-            [alias for alias, names in ALIASES.items() if table.name in names],
+            [alias for alias, names in ALIASES.items() if table.name in names and alias != table.name],
         )
         for table in TABLES
     ]
 
 
-_BODIES = {
-    "json": '{"KEY": VALUE}',
-    "wrapped": '{"name": "NAME", "arguments": {"KEY": VALUE}}',
-    "array": '[{"name": "NAME", "arguments": {"KEY": VALUE}}]',
-    "pythonic": "[NAME(KEY=VALUE)]",
-    "elements": "<KEY>VALUE</KEY>",
-}
-
-
 def looks(table: Table) -> str:
     """Sketch a call in a table's format, made of its own markers."""
-    inside = table.body in ("wrapped", "array", "pythonic")
-    header = "" if inside else "NAME" + _first(table.header_end)
-    parts = (_first(table.section_begin), _first(table.call_begin), header, _body(table))
-    return "".join((*parts, _first(table.call_end), _first(table.section_end))).replace("\n", "⏎")
+    if table.body in ("wrapped", "array", "pythonic", "gemma"):
+        header = _first(table.header_end)
+    else:
+        header = _name(table) + _first(table.header_end)
+    begin = _first(table.section_begin) + _first(table.call_begin)
+    end = _first(table.call_end) + _first(table.section_end)
+    return f"{begin}{header}{_body(table)}{end}".replace("\n", "⏎")
+
+
+def _name(table: Table) -> str:
+    """Sketch the name as it stands after the marker that begins the call."""
+    if _first(table.call_begin).endswith("name="):
+        return '"NAME"'
+    header = table.header.pattern if table.header else ""
+    if "tool=" in header:
+        return 'tool="NAME"'
+    return ' name="NAME"' if "name=" in header else "NAME"
 
 
 def _body(table: Table) -> str:
     keys = table.keys
-    if table.body in ("wrapped", "array"):
-        named = f'"{keys.name[0]}": "NAME", "{keys.arguments[0]}": {{"KEY": VALUE}}'
-        call = '{"NAME": {"KEY": VALUE}}' if keys.is_name else f"{{{named}}}"
-        return f"[{call}]" if table.body == "array" else call
-    if table.body == "gemma":
-        return f"{{KEY:{table.string_mark}VALUE{table.string_mark}}}"
-    if table.markup is not None:
-        return f"{_first(table.markup.value_stops)} KEY {table.markup.open_end}VALUE{_first(table.markup.value_ends)}"
-    return _BODIES[table.body]
+    match table.body:
+        case "wrapped" | "array":
+            named = f'"{keys.name[0]}": "NAME", "{keys.arguments[0]}": {{"KEY": VALUE}}'
+            call = '{"NAME": {"KEY": VALUE}}' if keys.is_name else f"{{{named}}}"
+            return f"[{call}]" if table.body == "array" else call
+        case "pythonic":
+            return "[NAME(KEY=VALUE)]"
+        case "gemma":
+            return f"call:NAME{{KEY:{table.string_mark}VALUE{table.string_mark}}}"
+        case "elements":
+            return f"{table.tag_prefix}<KEY>VALUE{table.tag_prefix}</KEY>"
+        case "markup" if table.markup is not None:
+            return f"{_key(_first(table.markup.value_stops), table.markup)}VALUE{_first(table.markup.value_ends)}"
+        case _:
+            return '{"KEY": VALUE}'
+
+
+def _key(opening: str, markup: Markup) -> str:
+    """Sketch the tag that names a parameter. `opening` is how it begins."""
+    if opening.endswith(">"):
+        return f"{opening}KEY</{opening[1:]}{markup.open_end}"
+    if opening.endswith(("name=", "key=")):
+        return f'{opening}"KEY"{markup.open_end}'
+    return f"{opening}KEY{markup.open_end}" if opening.endswith("=") else f'{opening}name="KEY"{markup.open_end}'
 
 
 def _first(markers: tuple[str, ...]) -> str:

@@ -15,17 +15,16 @@ from typing import Annotated, Any, Literal
 
 from msgspec import NODEFAULT, Meta, Struct, structs
 
-from dragoman.filters.raw_tools.table_file import PREFIX, TableFileError, is_file_choice
-from dragoman.filters.raw_tools.table_file import load as load_tables
 from dragoman.gateway.layers import Leaves, flat, from_environment, from_flags, nested, stacked
 from dragoman.gateway.limits import RequestLimits
 from dragoman.gateway.loopback import is_loopback
 from dragoman.gateway.places import Places, expanded, places
 from dragoman.gateway.presets import BUILT_IN, PRESETS, preset_of
-from dragoman.gateway.problems import DEFAULT, ConfigError, Key, Origin, Problem, dotted, near
+from dragoman.gateway.problems import DEFAULT, ConfigError, Key, Origin, Problem, near
 from dragoman.gateway.routes import Aim, Routes, Rule, Target
 from dragoman.gateway.schema import Look, fields_of
 from dragoman.gateway.secrets import Secret, Surroundings
+from dragoman.gateway.table_files import with_table_files
 from dragoman.gateway.toml_lines import line_numbers
 from dragoman.gateway.upstreams import (
     Limits,
@@ -181,7 +180,8 @@ def examine(file: Path | None, environ: Mapping[str, str], *, flags: Mapping[str
     missing = [_missing(key, path, loaded) for key, path in _files(loaded.config) if not path.is_file()]
     if missing:
         raise ConfigError(missing)
-    return structs.replace(loaded, config=_with_table_files(loaded))
+    upstreams = with_table_files(loaded.config.upstreams, loaded.leaves)
+    return structs.replace(loaded, config=structs.replace(loaded.config, upstreams=upstreams))
 
 
 def _read(path: Path, must: bool) -> str | None:
@@ -205,25 +205,6 @@ def _files(config: Config) -> list[tuple[Key, Path]]:
         for key, path in ((("ca_file",), upstream.ca_file), (("simulator", "script"), upstream.simulator.script))
         if path is not None
     ]
-
-
-def _with_table_files(loaded: Loaded) -> Config:
-    """Read the table files that upstreams name. Raises ConfigError."""
-    upstreams, problems = dict(loaded.config.upstreams), []
-    for name, upstream in upstreams.items():
-        choice = upstream.settings.raw_tools
-        if choice is None or not is_file_choice(choice):
-            continue
-        key: Key = ("upstreams", name, "translation", "raw_tools")
-        try:
-            choice = load_tables(Path(choice.removeprefix(PREFIX)))
-        except TableFileError as error:
-            leaf = loaded.leaves.get(key)
-            problems.append(Problem(dotted(key), str(error), "", leaf.origin if leaf else DEFAULT))
-        upstreams[name] = structs.replace(upstream, settings=structs.replace(upstream.settings, raw_tools=choice))
-    if problems:
-        raise ConfigError(problems)
-    return structs.replace(loaded.config, upstreams=upstreams)
 
 
 def _missing(key: Key, path: Path, loaded: Loaded) -> Problem:

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli import chat_template, main
-from dragoman.cli.raw_tools_formats import MODELS, rows
+from dragoman.cli.raw_tools import find
+from dragoman.cli.raw_tools_formats import MODELS, looks, rows
 from dragoman.filters.raw_tools import TABLES
+from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.table_file import parse
 
 FOLDER = Path(__file__).parent / "templates"
@@ -43,7 +45,15 @@ def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_shipped_format_says_who_writes_it() -> None:
     assert {table.name for table in TABLES} <= set(MODELS)
-    assert all(row.looks and "NAME" in row.looks for row in rows())
+    assert [row.name for row in rows()] == [table.name for table in TABLES]
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_what_list_shows_of_a_format_is_a_call_of_it(table: Table) -> None:
+    value = "x" if table.body in ("markup", "elements", "gemma") else '"x"'
+    text = looks(table).replace("VALUE", value).replace("⏎", "\n")
+    calls = [each for each in find(text, table.name) if each.kind != "remark"]
+    assert [(call.kind, call.name, json.loads(call.arguments)) for call in calls] == [("call", "NAME", {"KEY": "x"})]
 
 
 # --- try

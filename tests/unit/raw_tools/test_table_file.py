@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
 
 import pytest
 
+import dragoman
+from dragoman.cli import main
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools import table_file
 from dragoman.filters.raw_tools.table import Keys, Markup, Table
@@ -162,3 +165,39 @@ def test_check_says_where_a_bad_file_is_named(tmp_path: Path, table: str | None,
     assert (problem.origin.place, problem.origin.line) == (str(config), 6)
     assert f"tables{os.sep}mine.toml" in problem.message
     assert said in problem.message
+
+
+# --- in the library and on the command line
+
+REPLY = {
+    "id": "r",
+    "object": "chat.completion",
+    "model": "m",
+    "choices": [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": 'Yes.\n<|c|>search{"q": "x"}<|/c|>'},
+            "finish_reason": "stop",
+        }
+    ],
+}
+CLOSED = SMALL + 'call_end = ["<|/c|>"]\n'
+
+
+def test_the_library_takes_a_table_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(CLOSED)
+    done = dragoman.translate_reply(REPLY, source="openai", target="anthropic", raw_tools=f"file:{file}")
+    calls = [block for block in done.body["content"] if block["type"] == "tool_use"]
+    assert [(call["name"], call["input"]) for call in calls] == [("search", {"q": "x"})]
+    assert done.body["stop_reason"] == "tool_use"
+
+
+def test_translate_takes_a_table_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.toml").write_text(CLOSED)
+    (tmp_path / "reply.json").write_text(json.dumps(REPLY))
+    words = ["translate", "--what", "reply", "--from", "openai", "--to", "anthropic", str(tmp_path / "reply.json")]
+    assert main([*words, "--raw-tools", f"file:{tmp_path}/mine.toml"]) == 0
+    assert '"tool_use"' in capsys.readouterr().out
+    assert main([*words, "--raw-tools", f"file:{tmp_path}/none.toml"]) == 2
+    assert "none.toml: no such file" in capsys.readouterr().err

@@ -10,7 +10,8 @@ from dragoman.filters.raw_tools.engine import Engine
 from dragoman.filters.raw_tools.learning.probes import ProbeCall, schema_of
 from dragoman.filters.raw_tools.names import Ids, Tools
 from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Said
-from dragoman.filters.raw_tools.tables import TABLES, Table
+from dragoman.filters.raw_tools.table import Table
+from dragoman.filters.raw_tools.tables import TABLES
 from dragoman.model.conversation import ToolSpec
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
