@@ -62,6 +62,15 @@ class _Element:
             return item.member(key) if key != "item" and item.member(key).declared else item
         return self.shape.member(key)
 
+    def ends_with(self, tag: str) -> bool:
+        """Whether the text ends with a tag and blanks. Looks at no more of it than it must."""
+        tail = ""
+        for text in reversed(self.texts):
+            tail = (text[-LIMIT:] + tail).rstrip(BLANK)
+            if len(tail) >= len(tag):
+                break
+        return tail.endswith(tag)
+
     def value(self) -> Value:
         """Return the value of the element, which has ended."""
         text = "".join(self.texts)
@@ -87,6 +96,8 @@ class _Element:
                 return []
             if self.shape.allows("object"):
                 return "{}"
+        if text == "None" and self.shape.allows("string"):
+            return _quoted(text)  # in this format only null, Null and NULL are null
         written = self.shape.as_json(text)
         if not self.shape.allows("array") or self.shape.allows("string") or written[0] == "[":
             return written
@@ -119,8 +130,9 @@ class ElementsBody:
 
     def read(self, text: str, at: int, out: list[Piece]) -> int:
         while not (self.over or self.failed) and at < len(text):
-            moved = self._token(text, at, out) if self._live is None else self._stream(text, at, out)
-            if moved == at:
+            live = self._live
+            moved = self._token(text, at, out) if live is None else self._stream(text, at, out)
+            if moved == at and self._live is live:
                 break
             at = moved
         return at
@@ -189,6 +201,8 @@ class ElementsBody:
 
     def _begin(self, tag: re.Match[str], written: str, out: list[Piece]) -> None:
         key = tag["name"] or tag["tag"]
+        while self._open and self._open[-1].shape.is_scalar and self._beside(key).declared:
+            self._close(self._open[-1].tag, out)  # its end tag is missing
         if self._open:
             if len(self._open) == _DEEPEST:
                 self._open[-1].texts.append(written)
@@ -209,6 +223,10 @@ class ElementsBody:
             out.append('"')
             self._live = self._live_marks(tag["tag"])
 
+    def _beside(self, key: str) -> Shape:
+        """Return the shape of an element that stands beside the innermost one."""
+        return self._shapes("", key) if len(self._open) == 1 else self._open[-2].child(key)
+
     def _close(self, tag: str, out: list[Piece]) -> None:
         """End an element, and those in it whose end tags are missing."""
         while self._open:
@@ -226,10 +244,9 @@ class ElementsBody:
         if not self._open:
             return
         element = self._open[-1]
-        text = "".join(element.texts)
-        body = text.rstrip(BLANK)
-        if body.endswith(f"</{element.tag}>") and not element.children:
-            element.texts = [body.removesuffix(f"</{element.tag}>")]
+        tag = f"</{element.tag}>"
+        if element.ends_with(tag) and not element.children:
+            element.texts = ["".join(element.texts).rstrip(BLANK).removesuffix(tag)]
             self._close(element.tag, out)
 
     def _wait(self, element: _Element, value: Value) -> None:

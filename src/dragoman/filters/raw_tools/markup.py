@@ -108,8 +108,8 @@ class MarkupBody:
         at = skip_blank(text, at) if not self._stray else at
         if at == len(text):
             return at
-        if not self._stray:
-            if text[at] == "{" and not self._any and self._wrapper is None:
+        if not (self._stray or self._any) and self._wrapper is None:
+            if text[at] == "{":
                 self._step = self._opened
                 return at + 1
             fence = self._marks.json.match(text, at, False)

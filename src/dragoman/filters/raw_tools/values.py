@@ -24,8 +24,11 @@ _PYTHON_LIMIT = 128 * 1024  # characters of a Python literal; its syntax tree ta
 _MOST_SHAPES = 256  # that are kept; keys come from the model, too
 _DEEPEST_QUOTING = 3  # how often JSON may have been written as a string within a string
 
-_WORDS = {"True": "true", "TRUE": "true", "False": "false", "FALSE": "false", "Null": "null", "NULL": "null"}
-_LOOSE_WORDS = {"None": "null", "": "null"}
+_WORDS = {
+    **dict.fromkeys(("True", "TRUE"), "true"),
+    **dict.fromkeys(("False", "FALSE"), "false"),
+    **dict.fromkeys(("None", "Null", "NULL"), "null"),
+}
 _SWITCHES = {"1": "true", "yes": "true", "on": "true", "0": "false", "no": "false", "off": "false"}
 _NUMBER = re.compile(r"([+-]?)0*(\d*)(?:\.(\d*))?([eE][+-]?\d+)?")
 _WHOLE = re.compile(r"(-?\d+)\.0+")
@@ -65,6 +68,11 @@ class Shape:
     def allows(self, kind: str) -> bool:
         """Whether the schema says that the value may be of this JSON type. False if it says nothing about types."""
         return kind in self._kinds
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether the schema says that the value is neither an object nor an array."""
+        return bool(self._kinds) and not self._kinds & {"object", "array"}
 
     def member(self, key: str) -> Shape:
         """Return the shape of a member of this object."""
@@ -106,7 +114,7 @@ class Shape:
         """Return the first reading of the text that is JSON of an allowed type other than string."""
         for reading in _readings(text, loose, self._kinds):
             value = _decoded(reading)
-            if value is not _NOT_JSON and not isinstance(value, str) and self._fits(value):
+            if not isinstance(value, str | _NotJson) and self._fits(value):
                 whole = _WHOLE.fullmatch(reading)
                 return whole[1] if whole and "number" not in self._kinds else reading
         return None
@@ -222,7 +230,7 @@ def _untyped(raw: str, hint: str) -> str:
         return _quoted(raw)
     text = raw.strip(BLANK)
     if hint in ("", "json"):
-        text = text if not hint else _WORDS.get(text, _LOOSE_WORDS.get(text, text) if text else text)
+        text = _WORDS.get(text, text) if hint else text
         value = _decoded(text)
         return text if value is not _NOT_JSON and (hint or isinstance(value, dict | list)) else _quoted(raw)
     return Shape(_OBJECT._document, {"type": hint}, True).as_json(raw)
@@ -234,7 +242,8 @@ def _readings(text: str, loose: bool, kinds: frozenset[str]) -> Iterator[str]:
     yield _WORDS.get(text, text)
     if not loose:
         return
-    yield _LOOSE_WORDS.get(text, text)
+    if not text:
+        yield "null"
     if "integer" in kinds and (number := _number(text)):
         yield number
     if "boolean" in kinds:
