@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dragoman.wire.jsonio import Json
@@ -181,7 +181,7 @@ def is_valid(value: Any, schema: Schema, root: Schema) -> bool:
         return is_valid(value, root["$defs"][schema["$ref"].rpartition("/")[2]], root)
     if value is None and schema.get("nullable"):
         return True
-    words = {
+    words: dict[str, Callable[[Any], bool]] = {
         "const": lambda said: _same(value, said),
         "enum": lambda said: any(_same(value, each) for each in said),
         "anyOf": lambda said: any(is_valid(value, each, root) for each in said),

@@ -203,14 +203,27 @@ def test_without_a_schema_the_markup_decides_else_only_objects_and_arrays_are_js
 
 
 def test_which_values_stream() -> None:
-    text, mixed, listed = {"type": "string"}, {"type": ["string", "integer"]}, {"enum": ["a"]}
-    shapes = Schema({"properties": {"text": text, "mixed": mixed, "listed": listed, "n": {"type": "integer"}}})
+    properties: dict[str, Json] = {
+        "text": {"type": "string"},
+        "mixed": {"type": ["string", "integer"]},
+        "listed": {"enum": ["a"]},
+        "n": {"type": "integer"},
+    }
+    shapes = Schema({"properties": properties})
     assert shapes.shape("text").streams and not shapes.shape("text").streams_as("false")
     assert not shapes.shape("mixed").streams and shapes.shape("mixed").streams_as("true")
     assert not shapes.shape("listed").streams
     assert not shapes.shape("n").streams_as("true")
     assert not shapes.shape("unheard of").streams and shapes.shape("unheard of").streams_as("string")
     assert shapes.shape("text").declared and not shapes.shape("unheard of").declared
+
+
+def test_l30_which_parameters_may_wrap_the_arguments() -> None:
+    known: dict[str, Json] = {"properties": {"path": {"type": "string"}, "input": {"type": "object"}}}
+    assert shape_of(known, "arguments").wrapper and shape_of(known, "args").wrapper
+    assert not shape_of(known, "input").wrapper and not shape_of(known, "other").wrapper
+    assert not shape_of(None, "arguments").wrapper and not shape_of({"type": "object"}, "arguments").wrapper
+    assert not shape_of({**known, "additionalProperties": {"type": "object"}}, "arguments").wrapper
 
 
 def test_members_and_items_have_shapes_of_their_own() -> None:
@@ -335,5 +348,6 @@ def test_the_figure_of_calls_whose_arguments_validate(table: str) -> None:
 def test_the_validator_of_these_tests_sees_what_is_wrong() -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     assert is_valid({"n": 1}, schema, schema)
-    for wrong in ({}, {"n": "1"}, {"n": True}, {"n": 1.5}, [], None):
+    wrongs: list[Any] = [{}, {"n": "1"}, {"n": True}, {"n": 1.5}, [], None]
+    for wrong in wrongs:
         assert not is_valid(wrong, schema, schema)

@@ -47,9 +47,11 @@ class Shape:
         self.wrapper = wrapper  # whether the value, if it is an object and the only one, is the arguments as a whole
         self._document = document
         self._schema = schema
-        known = document is not None and schema is not None
-        self._kinds = (document.kinds(schema) if document is not None and known else None) or frozenset()
-        self._values = document.values(schema) if document is not None and known else None
+        self._kinds: frozenset[str] = frozenset()  # the types it may have; none: any
+        self._values: list[Json] | None = None
+        if document is not None and schema is not None:
+            self._kinds = document.kinds(schema) or frozenset()
+            self._values = document.values(schema)
 
     @property
     def streams(self) -> bool:
@@ -167,7 +169,9 @@ class Schema:
         found = self._document.member(root, key)
         if found is not None:
             return Shape(self._document, found, True)
-        return Shape(self._document, self._document.other_member(root, key), False, key in _WRAPPERS)
+        other = self._document.other_member(root, key)
+        wrapper = key in _WRAPPERS and other is None and bool(self.names)
+        return Shape(self._document, other, False, wrapper)
 
 
 ShapeOf: TypeAlias = Callable[[str, str], Shape]  # the tool's name as written ("" for the header's), the parameter
