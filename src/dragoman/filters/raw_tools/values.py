@@ -104,13 +104,13 @@ class Shape:
         text = raw.strip(BLANK)
         may_be_text = "string" in self._kinds
         if may_be_text and hint == "string":
-            return _quoted(raw)
+            return quoted(raw)
         found = self._found(text, not may_be_text or hint in self._kinds)
         if found is not None:
             return found
         if may_be_text:  # markup that says that its values are JSON may quote a string
-            return text if hint and isinstance(_decoded(text), str) else _quoted(raw)
-        return _quoted(raw) if _decoded(text) is _NOT_JSON else text
+            return text if hint and isinstance(_decoded(text), str) else quoted(raw)
+        return quoted(raw) if _decoded(text) is _NOT_JSON else text
 
     def _found(self, text: str, loose: bool) -> str | None:
         """Return the first reading of the text that is JSON of an allowed type other than string."""
@@ -134,7 +134,7 @@ class Shape:
         inner = _decoded(text)
         for each in (raw, text, inner):
             if isinstance(each, str) and each in (self._values or ()):
-                return _quoted(each)
+                return quoted(each)
         return self._found(text, loose=True)
 
 
@@ -200,6 +200,17 @@ def object_text(raw: str) -> str | None:
     return _OBJECT._found(raw.strip(BLANK), True)
 
 
+def quoted(text: str) -> str:
+    """Return a text as a JSON string."""
+    return jsonio.quote(text).decode()
+
+
+def escaped(text: str) -> str:
+    """Return a text as it stands within the quotes of a JSON string."""
+    plain = text.isprintable() and '"' not in text and "\\" not in text
+    return text if plain else quoted(text)[1:-1]
+
+
 # --- readings of a text
 
 
@@ -217,10 +228,6 @@ def _decoded(text: str) -> Json | _NotJson:
         return _NOT_JSON
 
 
-def _quoted(text: str) -> str:
-    return jsonio.quote(text).decode()
-
-
 def _hint(told: str) -> str:
     """Return the JSON type that the markup names; "json": some JSON; "": it names none."""
     if told in ("true", "false"):  # DSML: string="true" or "false"
@@ -231,12 +238,12 @@ def _hint(told: str) -> str:
 def _untyped(raw: str, hint: str) -> str:
     """Return a value of which no schema is known: the markup decides, else only objects and arrays are JSON."""
     if hint == "string":
-        return _quoted(raw)
+        return quoted(raw)
     text = raw.strip(BLANK)
     if hint in ("", "json"):
         text = _WORDS.get(text, text) if hint else text
         value = _decoded(text)
-        return text if value is not _NOT_JSON and (hint or isinstance(value, dict | list)) else _quoted(raw)
+        return text if value is not _NOT_JSON and (hint or isinstance(value, dict | list)) else quoted(raw)
     return Shape(_OBJECT._document, {"type": hint}, True).as_json(raw)
 
 
