@@ -37,6 +37,7 @@ ODD = 'quote " and \\ back, tab\t, line\nbreak, 日本 😀, a < b, <div class="
 
 Pairs = list[tuple[str, str]]  # keys and values, as a model writes them
 _DSML = "｜DSML｜"
+_M3 = "]<]minimax[>["
 _INVOKES: dict[str, tuple[str, str]] = {
     "invoke": ("", "minimax:tool_call"),
     "invoke_prefixed": ("antml:", "antml:function_calls"),
@@ -114,6 +115,11 @@ def _k3(name: str, pairs: Pairs) -> str:
     return f'<|open|>call tool="{name}" index="1"<|sep|>{inner}<|close|>call<|sep|>'
 
 
+def _m3(name: str, pairs: Pairs) -> str:
+    inner = "".join(f"{_M3}<{key}>{value}{_M3}{end(key)}" for key, value in pairs)
+    return f'{_M3}<invoke name="{name}">{inner}{_M3}{end("invoke")}'
+
+
 def _in(begin: str, finish: str, between: str = "") -> Callable[[list[str]], str]:
     return lambda calls: begin + between.join(calls) + finish
 
@@ -138,6 +144,7 @@ FORMATS = [
         for name, (_, section) in _INVOKES.items()
     ),
     Format("kimi_k3", _k3, _in("<|open|>tools<|sep|>", "<|close|>tools<|sep|>")),
+    Format("minimax_m3", _m3, _in(f"{_M3}<tool_call>\n", f"\n{_M3}{end('tool_call')}", "\n")),
 ]
 formats = pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.table)
 choices = pytest.mark.parametrize("auto", [True, False], ids=["auto", "by name"])

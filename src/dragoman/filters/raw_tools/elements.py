@@ -14,8 +14,7 @@ from msgspec import Struct
 
 from dragoman.filters.raw_tools.markup import HELD_LIMIT
 from dragoman.filters.raw_tools.readers import BLANK, LIMIT, Piece, skip_blank
-from dragoman.filters.raw_tools.values import UNKNOWN, Shape, ShapeOf, object_text
-from dragoman.wire import jsonio
+from dragoman.filters.raw_tools.values import UNKNOWN, Shape, ShapeOf, escaped, object_text, quoted
 from dragoman.wire.markers import Markers
 
 _DEEPEST = 64  # elements within elements; deeper ones are text
@@ -62,6 +61,15 @@ class _Element:
             return item.member(key) if key != "item" and item.member(key).declared else item
         return self.shape.member(key)
 
+    def ends_with(self, tag: str) -> bool:
+        """Whether the text ends with a tag and blanks. Looks at no more of it than it must."""
+        tail = ""
+        for text in reversed(self.texts):
+            tail = (text[-LIMIT:] + tail).rstrip(BLANK)
+            if len(tail) >= len(tag):
+                break
+        return tail.endswith(tag)
+
     def value(self) -> Value:
         """Return the value of the element, which has ended."""
         text = "".join(self.texts)
@@ -72,7 +80,7 @@ class _Element:
             if any(key != "item" and item.member(key).declared for key, _ in self.children):
                 return [_object(self.children, item, text)]
             items = [_text(value) for _, value in self.children]
-            return [*items, _quoted(text)] if text.strip(BLANK) else items
+            return [*items, quoted(text)] if text.strip(BLANK) else items
         return _object(self.children, self.shape, text)
 
     def _is_array(self) -> bool:
@@ -87,6 +95,8 @@ class _Element:
                 return []
             if self.shape.allows("object"):
                 return "{}"
+        if text == "None" and self.shape.allows("string"):
+            return quoted(text)  # in this format only null, Null and NULL are null
         written = self.shape.as_json(text)
         if not self.shape.allows("array") or self.shape.allows("string") or written[0] == "[":
             return written
@@ -122,8 +132,9 @@ class ElementsBody:
 
     def read(self, text: str, at: int, out: list[Piece]) -> int:
         while not (self.over or self.failed) and at < len(text):
-            moved = self._token(text, at, out) if self._live is None else self._stream(text, at, out)
-            if moved == at:
+            live = self._live
+            moved = self._token(text, at, out) if live is None else self._stream(text, at, out)
+            if moved == at and self._live is live:
                 break
             at = moved
         return at
@@ -192,6 +203,8 @@ class ElementsBody:
 
     def _begin(self, tag: re.Match[str], written: str, out: list[Piece]) -> None:
         key = tag["name"] or tag["tag"]
+        while self._open and self._open[-1].shape.is_scalar and self._beside(key).declared:
+            self._close(self._open[-1].tag, out)  # its end tag is missing
         if self._open:
             if len(self._open) == _DEEPEST:
                 self._open[-1].texts.append(written)
@@ -212,6 +225,10 @@ class ElementsBody:
             out.append('"')
             self._live = self._live_marks(tag["tag"])
 
+    def _beside(self, key: str) -> Shape:
+        """Return the shape of an element that stands beside the innermost one."""
+        return self._shapes("", key) if len(self._open) == 1 else self._open[-2].child(key)
+
     def _close(self, tag: str, out: list[Piece]) -> None:
         """End an element, and those in it whose end tags are missing."""
         while self._open:
@@ -229,10 +246,9 @@ class ElementsBody:
         if not self._open:
             return
         element = self._open[-1]
-        text = "".join(element.texts)
-        body = text.rstrip(BLANK)
-        if body.endswith(f"</{element.tag}>") and not element.children:
-            element.texts = [body.removesuffix(f"</{element.tag}>")]
+        tag = f"</{element.tag}>"
+        if element.ends_with(tag) and not element.children:
+            element.texts = ["".join(element.texts).rstrip(BLANK).removesuffix(tag)]
             self._close(element.tag, out)
 
     def _wait(self, element: _Element, value: Value) -> None:
@@ -258,7 +274,7 @@ class ElementsBody:
     # --- what goes out
 
     def _write_key(self, key: str, out: list[Piece]) -> None:
-        out.append(f"{',' if self._any else '{'}{_quoted(key)}:")
+        out.append(f"{',' if self._any else '{'}{quoted(key)}:")
         self._any = True
 
     def _write_waiting(self, out: list[Piece]) -> None:
@@ -289,7 +305,7 @@ class ElementsBody:
             del self._open[1:]
             self._write_waiting(out)
             self._write_key(first.key, out)
-            out.append(_quoted("".join(self._raw))[:-1])
+            out.append(quoted("".join(self._raw))[:-1])
             self._raw = []
             self._live = self._live_marks(first.tag)
 
@@ -302,14 +318,15 @@ class ElementsBody:
             return at
         end, mark = self._live.find(text, at, False)
         if end > at:
-            out.append(_quoted(text[at:end])[1:-1])
+            out.append(escaped(text[at:end]))
         if not mark:
             return end
         if mark != self._marks.prefix:
             return self._unprefixed_end(text, end, len(mark), out)
         tag, after = self._tag(text, end)
         if tag is None:
-            out.append(_quoted(text[end:after])[1:-1])
+            if after > end:
+                out.append(escaped(text[end:after]))
             return after
         if tag["end"] and tag["tag"] == self._open[0].tag:
             self._end_string(out)
@@ -317,7 +334,7 @@ class ElementsBody:
         if (bool(tag["end"]), tag["tag"]) in self._marks.stops or self._is_parameter(tag):
             self._end_string(out)  # its end tag is missing
             return end
-        out.append(_quoted(text[end:after])[1:-1])
+        out.append(escaped(text[end:after]))
         return after
 
     def _is_parameter(self, tag: re.Match[str]) -> bool:
@@ -338,17 +355,13 @@ class ElementsBody:
             if tag is not None and not (tag["end"] and tag["tag"] == self._open[0].tag):
                 self._end_string(out)
                 return at + size
-        out.append(_quoted(text[at : at + size])[1:-1])
+        out.append(escaped(text[at : at + size]))
         return at + size
 
     def _end_string(self, out: list[Piece]) -> None:
         out.append('"')
         self._live = None
         self._open.clear()
-
-
-def _quoted(text: str) -> str:
-    return jsonio.quote(text).decode()
 
 
 def _text(value: Value) -> str:
@@ -361,9 +374,9 @@ def _object(children: list[tuple[str, Value]], shape: Shape, text: str) -> str:
     for key, value in children:
         members.setdefault(key, []).append(value)
     if text.strip(BLANK):
-        members.setdefault("$text", []).append(_quoted(text))
+        members.setdefault("$text", []).append(quoted(text))
     written = [
-        f"{_quoted(key)}:{_text(_repeated(values, shape.member(key) if key != '$text' else UNKNOWN))}"
+        f"{quoted(key)}:{_text(_repeated(values, shape.member(key) if key != '$text' else UNKNOWN))}"
         for key, values in members.items()
     ]
     return f"{{{','.join(written)}}}"

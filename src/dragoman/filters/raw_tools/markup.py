@@ -14,8 +14,7 @@ from msgspec import Struct
 from dragoman.filters.raw_tools.readers import BLANK, LIMIT, Piece, skip_blank
 from dragoman.filters.raw_tools.scan import JsonScanner
 from dragoman.filters.raw_tools.table import Markup
-from dragoman.filters.raw_tools.values import Shape, ShapeOf, object_text
-from dragoman.wire import jsonio
+from dragoman.filters.raw_tools.values import Shape, ShapeOf, escaped, object_text, quoted
 from dragoman.wire.markers import Markers
 
 HELD_LIMIT = 1024 * 1024  # characters of one value; a longer one can only go out as a string (D22)
@@ -74,6 +73,7 @@ class MarkupBody:
         self._told = ""
         self._shape: Shape | None = None
         self._held: list[str] | None = None  # a value that waits; None: it streams
+        self._streams = False  # within a value that streams
         self._size = 0
         self._stops = marks.stops
         self._wrapper: str | None = None  # the value of a parameter that may be the arguments as a whole
@@ -93,7 +93,12 @@ class MarkupBody:
         return len(text)
 
     def read(self, text: str, at: int, out: list[Piece]) -> int:
-        if self._step == self._json and self._scanner.inside(text):
+        if self._streams:  # the short way for most of a long value
+            end, literal = self._stops.find(text, at, False)
+            if not literal and end == len(text):
+                self._put(text[at:] if at else text, out)
+                return end
+        elif self._scanner.inside(text):
             out.append(text[at:])
             return len(text)
         while not (self.over or self.failed) and at < len(text):
@@ -111,8 +116,8 @@ class MarkupBody:
         at = skip_blank(text, at) if not self._stray else at
         if at == len(text):
             return at
-        if not self._stray:
-            if text[at] == "{" and not self._any and self._wrapper is None:
+        if not (self._stray or self._any) and self._wrapper is None:
+            if text[at] == "{":
                 self._step = self._opened
                 return at + 1
             fence = self._marks.json.match(text, at, False)
@@ -189,7 +194,7 @@ class MarkupBody:
             out.append('"')
 
     def _open(self, out: list[Piece]) -> None:
-        out.append(f"{',' if self._any else '{'}{_quoted(self._key)}:")
+        out.append(f"{',' if self._any else '{'}{quoted(self._key)}:")
         self._any = True
 
     def _fresh(self, text: str, at: int, out: list[Piece]) -> int:
@@ -203,6 +208,7 @@ class MarkupBody:
         return at
 
     def _value(self, text: str, at: int, out: list[Piece]) -> int:
+        self._streams = self._held is None
         end, literal = self._stops.find(text, at, False)
         if end > at:
             self._put(text[at:end], out)
@@ -214,8 +220,7 @@ class MarkupBody:
 
     def _put(self, piece: str, out: list[Piece]) -> None:
         if self._held is None:
-            plain = piece.isprintable() and '"' not in piece and "\\" not in piece
-            out.append(piece if plain else _quoted(piece)[1:-1])
+            out.append(escaped(piece))
             return
         self._held.append(piece)
         self._size += len(piece)
@@ -223,11 +228,12 @@ class MarkupBody:
             if self._wrapper is not None:
                 self._wrapper = None
                 self._open(out)
-            out.append(_quoted("".join(self._held))[:-1])
+            out.append(quoted("".join(self._held))[:-1])
             self._held = None
 
     def _finish(self, out: list[Piece]) -> None:
         self._step = self._between
+        self._streams = False
         if self._held is None:
             out.append('"')
         elif self._wrapper is not None:
@@ -287,7 +293,3 @@ class MarkupBody:
     def _stop(self, at: int, literal: str) -> int:
         self.over = True
         return at + len(literal) if literal in self._marks.closes else at
-
-
-def _quoted(text: str) -> str:
-    return jsonio.quote(text).decode()

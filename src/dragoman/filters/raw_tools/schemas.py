@@ -33,6 +33,7 @@ _ALIASES = {
 }
 _OBJECT_WORDS = ("properties", "additionalProperties", "patternProperties")
 _ARRAY_WORDS = ("items", "prefixItems")
+_DEEPEST = 64  # combinations within combinations
 _LONGEST_CHAIN = 16  # references that lead from one to the next
 
 Kinds = frozenset[str] | None  # the types a schema allows; None: any; empty: it is part of a circle and says nothing
@@ -133,27 +134,27 @@ class Document:
 
     # --- what a schema allows
 
-    def kinds(self, schema: Json) -> Kinds:
+    def kinds(self, schema: Json, depth: int = _DEEPEST) -> Kinds:
         """Return the JSON types that a schema allows; None if it allows any."""
         schema = self.resolve(schema)
-        if not schema:
+        if not schema or not depth:
             return None
         if id(schema) not in self._kinds:
             self._kinds[id(schema)] = frozenset()
-            self._kinds[id(schema)] = self._worked_out(schema)
+            self._kinds[id(schema)] = self._worked_out(schema, depth - 1)
         return self._kinds[id(schema)]
 
-    def _worked_out(self, schema: dict[str, Json]) -> Kinds:
+    def _worked_out(self, schema: dict[str, Json], depth: int) -> Kinds:
         allowed = _typed(schema.get("type"))
         values = _enumerated(schema)
         if values is not None:
             allowed = _both(allowed, frozenset(type_of(value) for value in values))
         for word in ("anyOf", "oneOf"):
             if isinstance(parts := schema.get(word), list):
-                allowed = _both(allowed, _either(self.kinds(part) for part in parts))
+                allowed = _both(allowed, _either(self.kinds(part, depth) for part in parts))
         if isinstance(parts := schema.get("allOf"), list):
             for part in parts:
-                allowed = _both(allowed, self.kinds(part))
+                allowed = _both(allowed, self.kinds(part, depth))
         if allowed is None and any(word in schema for word in _OBJECT_WORDS):
             allowed = frozenset({"object"})
         if allowed is None and any(word in schema for word in _ARRAY_WORDS):

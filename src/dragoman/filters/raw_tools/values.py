@@ -24,8 +24,11 @@ _PYTHON_LIMIT = 128 * 1024  # characters of a Python literal; its syntax tree ta
 _MOST_SHAPES = 256  # that are kept; keys come from the model, too
 _DEEPEST_QUOTING = 3  # how often JSON may have been written as a string within a string
 
-_WORDS = {"True": "true", "TRUE": "true", "False": "false", "FALSE": "false", "Null": "null", "NULL": "null"}
-_LOOSE_WORDS = {"None": "null", "": "null"}
+_WORDS = {
+    **dict.fromkeys(("True", "TRUE"), "true"),
+    **dict.fromkeys(("False", "FALSE"), "false"),
+    **dict.fromkeys(("None", "Null", "NULL"), "null"),
+}
 _SWITCHES = {"1": "true", "yes": "true", "on": "true", "0": "false", "no": "false", "off": "false"}
 _NUMBER = re.compile(r"([+-]?)0*(\d*)(?:\.(\d*))?([eE][+-]?\d+)?")
 _WHOLE = re.compile(r"(-?\d+)\.0+")
@@ -44,9 +47,11 @@ class Shape:
         self.wrapper = wrapper  # whether the value, if it is an object and the only one, is the arguments as a whole
         self._document = document
         self._schema = schema
-        known = document is not None and schema is not None
-        self._kinds = (document.kinds(schema) if document is not None and known else None) or frozenset()
-        self._values = document.values(schema) if document is not None and known else None
+        self._kinds: frozenset[str] = frozenset()  # the types it may have; none: any
+        self._values: list[Json] | None = None
+        if document is not None and schema is not None:
+            self._kinds = document.kinds(schema) or frozenset()
+            self._values = document.values(schema)
 
     @property
     def streams(self) -> bool:
@@ -65,6 +70,11 @@ class Shape:
     def allows(self, kind: str) -> bool:
         """Whether the schema says that the value may be of this JSON type. False if it says nothing about types."""
         return kind in self._kinds
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether the schema says that the value is neither an object nor an array."""
+        return bool(self._kinds) and not self._kinds & {"object", "array"}
 
     def member(self, key: str) -> Shape:
         """Return the shape of a member of this object."""
@@ -94,19 +104,19 @@ class Shape:
         text = raw.strip(BLANK)
         may_be_text = "string" in self._kinds
         if may_be_text and hint == "string":
-            return _quoted(raw)
+            return quoted(raw)
         found = self._found(text, not may_be_text or hint in self._kinds)
         if found is not None:
             return found
         if may_be_text:  # markup that says that its values are JSON may quote a string
-            return text if hint and isinstance(_decoded(text), str) else _quoted(raw)
-        return _quoted(raw) if _decoded(text) is _NOT_JSON else text
+            return text if hint and isinstance(_decoded(text), str) else quoted(raw)
+        return quoted(raw) if _decoded(text) is _NOT_JSON else text
 
     def _found(self, text: str, loose: bool) -> str | None:
         """Return the first reading of the text that is JSON of an allowed type other than string."""
         for reading in _readings(text, loose, self._kinds):
             value = _decoded(reading)
-            if value is not _NOT_JSON and not isinstance(value, str) and self._fits(value):
+            if not isinstance(value, str | _NotJson) and self._fits(value):
                 whole = _WHOLE.fullmatch(reading)
                 return whole[1] if whole and "number" not in self._kinds else reading
         return None
@@ -124,7 +134,7 @@ class Shape:
         inner = _decoded(text)
         for each in (raw, text, inner):
             if isinstance(each, str) and each in (self._values or ()):
-                return _quoted(each)
+                return quoted(each)
         return self._found(text, loose=True)
 
 
@@ -159,7 +169,9 @@ class Schema:
         found = self._document.member(root, key)
         if found is not None:
             return Shape(self._document, found, True)
-        return Shape(self._document, self._document.other_member(root, key), False, key in _WRAPPERS)
+        other = self._document.other_member(root, key)
+        wrapper = key in _WRAPPERS and other is None and bool(self.names)
+        return Shape(self._document, other, False, wrapper)
 
 
 ShapeOf: TypeAlias = Callable[[str, str], Shape]  # the tool's name as written ("" for the header's), the parameter
@@ -188,6 +200,17 @@ def object_text(raw: str) -> str | None:
     return _OBJECT._found(raw.strip(BLANK), True)
 
 
+def quoted(text: str) -> str:
+    """Return a text as a JSON string."""
+    return jsonio.quote(text).decode()
+
+
+def escaped(text: str) -> str:
+    """Return a text as it stands within the quotes of a JSON string."""
+    plain = text.isprintable() and '"' not in text and "\\" not in text
+    return text if plain else quoted(text)[1:-1]
+
+
 # --- readings of a text
 
 
@@ -205,10 +228,6 @@ def _decoded(text: str) -> Json | _NotJson:
         return _NOT_JSON
 
 
-def _quoted(text: str) -> str:
-    return jsonio.quote(text).decode()
-
-
 def _hint(told: str) -> str:
     """Return the JSON type that the markup names; "json": some JSON; "": it names none."""
     if told in ("true", "false"):  # DSML: string="true" or "false"
@@ -219,12 +238,12 @@ def _hint(told: str) -> str:
 def _untyped(raw: str, hint: str) -> str:
     """Return a value of which no schema is known: the markup decides, else only objects and arrays are JSON."""
     if hint == "string":
-        return _quoted(raw)
+        return quoted(raw)
     text = raw.strip(BLANK)
     if hint in ("", "json"):
-        text = text if not hint else _WORDS.get(text, _LOOSE_WORDS.get(text, text) if text else text)
+        text = _WORDS.get(text, text) if hint else text
         value = _decoded(text)
-        return text if value is not _NOT_JSON and (hint or isinstance(value, dict | list)) else _quoted(raw)
+        return text if value is not _NOT_JSON and (hint or isinstance(value, dict | list)) else quoted(raw)
     return Shape(_OBJECT._document, {"type": hint}, True).as_json(raw)
 
 
@@ -234,7 +253,8 @@ def _readings(text: str, loose: bool, kinds: frozenset[str]) -> Iterator[str]:
     yield _WORDS.get(text, text)
     if not loose:
         return
-    yield _LOOSE_WORDS.get(text, text)
+    if not text:
+        yield "null"
     if "integer" in kinds and (number := _number(text)):
         yield number
     if "boolean" in kinds:
