@@ -23,7 +23,7 @@ class CallsReader:
 
     def __init__(self, ends: Markers, closes: frozenset[str], first: Step, after: Step) -> None:
         self.over = False
-        self.failed = False
+        self.failed = self.junk = False
         self._ends = ends  # all that end the calls
         self._closes = closes  # those that are part of them
         self._step = first

@@ -576,6 +576,9 @@ class Engine:
             if not call.name and not call.infer(self._out):
                 self._nameless(hold)
                 return
+            if not closed and self._auto and hold is not None and not call.arguments:
+                hold.fits, hold.strict = False, True
+                return
             if not closed and not (hold is not None and hold.strict):
                 self._remark("unfinished", f"a call of {call.name} was cut off and left out")
                 return
@@ -603,6 +606,8 @@ class Engine:
         reader, self._reader = self._reader, None
         if self._call is not None and reader is not None:
             self._end_call(reader.closed, reader.valid)
+        if reader is not None and reader.junk:
+            self._remark("noise", "text between the parameters of a call was left out")
         hold = self._hold
         if hold is not None and hold.quotation is None:
             if hold.strict and not hold.counts:

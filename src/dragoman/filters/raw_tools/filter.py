@@ -16,6 +16,7 @@ from dragoman.filters.raw_tools.grammar import grammar_of
 from dragoman.filters.raw_tools.history import number_calls
 from dragoman.filters.raw_tools.names import Ids, Tools
 from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Carrier, Output, Remark, Said
+from dragoman.filters.raw_tools.tables import tables_of
 from dragoman.model.blocks import Reasoning, Text, ToolCall
 from dragoman.model.capabilities import Alphabet
 from dragoman.model.conversation import Conversation, Stop, ToolSpec, Why
@@ -106,7 +107,7 @@ class RawTools:
             return self._kimi_ids
         if self._choice in ("auto", "off"):
             return self._choice == "auto" and _KIMI.search(model) is not None
-        return self._choice.startswith("kimi")
+        return any(table.numbered for table in tables_of(self._choice))
 
 
 def _used_ids(conversation: Conversation) -> frozenset[str]:

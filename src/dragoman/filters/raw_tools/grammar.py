@@ -158,10 +158,7 @@ class Grammar:
             at, in_section = found
         end, mark = self.marks(table).header.find(text, at, False)
         written = text[at:end]
-        if table.header is None:
-            if _WORDS.search(written):
-                return Verdict.NO
-        elif not table.special and not table.header.fullmatch(written):
+        if _WORDS.search(written) if table.header is None else not table.header.fullmatch(written):
             return Verdict.NO
         if not mark:
             return Verdict.MORE
@@ -198,7 +195,11 @@ def _named(written: str, table: Table) -> tuple[str | None, str]:
     if found is None:
         return None, ""
     groups = found.groupdict()
-    name, index = groups.get("name") or "", groups.get("index")
+    name, index = groups.get("name"), groups.get("index")
+    if name is None:
+        return None, ""
+    if table.markup is not None:
+        name = table.markup.attribute(name)
     return f"{name}:{index}" if index else name, groups.get("id") or ""
 
 

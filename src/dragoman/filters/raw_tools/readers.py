@@ -43,6 +43,7 @@ class Reader(Protocol):
     names_inside: ClassVar[bool]
     over: bool  # the end marker was read, or what ends the call stands at the position that was returned
     failed: bool  # the text is no call; only before anything else than white space went to `out`
+    junk: bool  # text that is neither markup nor value stood in the call and was left out
 
     @property
     def closed(self) -> bool:
@@ -100,13 +101,24 @@ class JsonBody:
     """
 
     names_inside: ClassVar[bool] = False
-    __slots__ = ("_blanks", "_closes", "_drops", "_guard", "_markers", "_self_closing", "_trusted", "failed", "over")
+    __slots__ = (
+        "_blanks",
+        "_closes",
+        "_drops",
+        "_guard",
+        "_markers",
+        "_self_closing",
+        "_trusted",
+        "failed",
+        "junk",
+        "over",
+    )
 
     def __init__(
         self, ends: Markers, markers: Markers, closes: frozenset[str], drops: frozenset[str], self_closing: bool = False
     ) -> None:
         self.over = False
-        self.failed = False
+        self.failed = self.junk = False
         self._markers = markers  # all that end the call, and `drops`
         self._closes = closes  # those that are part of it
         self._drops = drops  # those that say nothing
