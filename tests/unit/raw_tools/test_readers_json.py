@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import example, given
@@ -13,6 +14,7 @@ from dragoman.filters.raw_tools.guard import AHEAD_LIMIT
 from dragoman.filters.raw_tools.readers import HELD_LIMIT, LIMIT, Piece
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.tables import TABLES
+from tests.unit.raw_tools.formats import FORMATS
 from tests.unit.raw_tools.reading import no_shapes, read, run
 from tests.unit.raw_tools.samples import AB, CB, CE, SE
 from tests.unit.raw_tools.test_scan import values
@@ -281,6 +283,22 @@ def test_cohere_and_apertus_have_members_of_their_own() -> None:
     apertus = '[{"f": {"a": 1}}, {"g": {}, "h": {"b": null}}]<|tools_suffix|>'
     assert read(BY_NAME["apertus"], apertus).said == [("f", '{"a": 1}'), ("g", "{}"), ("h", '{"b": null}')]
     assert read(BY_NAME["apertus"], '[{"f": "words"}]').failed
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if BY_NAME[name].body not in ("json", "markup")])
+def test_the_documented_outputs(name: str) -> None:
+    """The reader finds in every sample of formats.py the calls that the sample says, without the engine."""
+    table = BY_NAME[name]
+    opener = re.compile("|".join(map(re.escape, (*table.call_begin, *table.header_end))))
+    for sample in FORMATS[name]:
+        calls, rest = [], sample.text
+        while sample.calls and rest.strip() and len(calls) < len(sample.calls):
+            found = opener.search(rest) if opener.pattern else None
+            result = read(table, rest[found.end() if found else 0 :])
+            assert result.said, rest
+            calls += [(each.partition("#")[0], arguments) for each, arguments in result.said]
+            rest = result.left
+        assert tuple(calls) == sample.calls
 
 
 # --- laws

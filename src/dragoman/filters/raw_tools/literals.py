@@ -232,7 +232,7 @@ class LiteralMachine:
             out.append('"')
             self._expects = _COLON if self._expects == _KEY else _NEXT
             return at
-        if self._quote.startswith(text[at:]):
+        if len(text) - at < len(self._quote) and self._quote.startswith(text[at:]):
             return at
         out.append(_quoted(text[at])[1:-1])
         return at + 1
