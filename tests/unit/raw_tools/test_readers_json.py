@@ -291,7 +291,8 @@ def test_the_documented_outputs(name: str) -> None:
     table = BY_NAME[name]
     opener = re.compile("|".join(map(re.escape, (*table.call_begin, *table.header_end))))
     for sample in FORMATS[name]:
-        calls, rest = [], sample.text
+        calls: list[tuple[str, str]] = []
+        rest = sample.text
         while sample.calls and rest.strip() and len(calls) < len(sample.calls):
             found = opener.search(rest) if opener.pattern else None
             result = read(table, rest[found.end() if found else 0 :])
