@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.filters.raw_tools.bodies import reader_of
+from dragoman.filters.raw_tools.readers import Piece
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.tables import TABLES
-from tests.unit.raw_tools.reading import read, run
+from tests.unit.raw_tools.reading import no_shapes, read, run
 
 BY_NAME = {table.name: table for table in TABLES}
 GEMMA, FUNCTION = BY_NAME["gemma4"], BY_NAME["functiongemma"]
@@ -126,6 +128,16 @@ def test_broken_arguments_are_passed_on_and_not_valid(text: str, arguments: str,
 def test_a_call_that_is_cut_off_stays_open() -> None:
     assert read(GEMMA, f"call:f{{a:{MARK}x<|").calls == (("f", '{"a":"x<|', None),)
     assert read(GEMMA, "call:f{a:1").calls == (("f", '{"a":1', None),)
+
+
+def test_a_reader_holds_little() -> None:
+    reader, out, held, most = reader_of(GEMMA, no_shapes), list[Piece](), "", 0
+    for char in f"call:f{{a:{MARK}{'x < y ' * 2000}{MARK},b:[{'1,' * 2000}2]}}":
+        held += char
+        held = held[reader.read(held, 0, out) :]
+        most = max(most, len(held))
+    assert most < 64
+    assert json.loads("".join(piece for piece in out if isinstance(piece, str)))["b"][-1] == 2
 
 
 @given(st.lists(arguments, min_size=1, max_size=3), st.sampled_from([GEMMA, FUNCTION]))

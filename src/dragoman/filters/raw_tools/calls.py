@@ -115,8 +115,8 @@ class CallsReader:
         if here - at > LIMIT or not self._ends.markers:
             self.over = True
         elif here < len(text):
-            if text[here] in "}])":
-                return here + 1
+            if text[here] in "}])" and self._closes:
+                return here + 1  # one bracket too many
             marker = self._ends.match(text, here, self._final)
             if marker != "":
                 self.over = True

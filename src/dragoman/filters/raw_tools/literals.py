@@ -34,7 +34,7 @@ class Style(Struct, frozen=True):
     closer: str  # closes the list of members
     equals: str  # stands between a key and its value in that list
     key: re.Pattern[str]  # a bare key in that list
-    word: re.Pattern[str]  # a bare value, and in `nested_keys` languages a bare key
+    word: re.Pattern[str]  # a bare value; without a `mark` also a key of a nested object
     quotes: str  # stand before and after a string with escapes
     mark: str = ""  # stands before and after a string without escapes
 
