@@ -12,6 +12,7 @@ from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools import ALIASES, NAMES, TABLES, Engine, RawTools, Tools
 from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Output, Said
 from dragoman.model.conversation import ToolSpec
+from tests.unit.raw_tools import formats
 from tests.unit.raw_tools.samples import all_cuts, end, outputs
 
 WRITE = ToolSpec(
@@ -146,7 +147,7 @@ FORMATS = [
     Format("kimi_k3", _k3, _in("<|open|>tools<|sep|>", "<|close|>tools<|sep|>")),
     Format("minimax_m3", _m3, _in(f"{_M3}<tool_call>\n", f"\n{_M3}{end('tool_call')}", "\n")),
 ]
-formats = pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.table)
+all_formats = pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.table)
 choices = pytest.mark.parametrize("auto", [True, False], ids=["auto", "by name"])
 
 
@@ -174,18 +175,19 @@ def calls_of(whole: list[Output]) -> list[tuple[str, object, bool]]:
     return calls
 
 
-def test_every_table_is_tried_here_or_is_kimi_k2() -> None:
-    assert {form.table for form in FORMATS} | {"kimi_k2"} == {table.name for table in TABLES}
+def test_every_table_is_tried_here_or_elsewhere() -> None:
+    """Kimi K2 has test_cases.py, the tables of formats.py have test_formats.py."""
+    assert {form.table for form in FORMATS} | {"kimi_k2", *formats.FORMATS} == {table.name for table in TABLES}
 
 
-@formats
+@all_formats
 @choices
 def test_a_call(form: Format, auto: bool) -> None:
     text = form.several([form.call("write", [("path", "a.txt"), ("count", "3")])])
     assert told(text, "auto" if auto else form.table) == ("", [("write", {"path": "a.txt", "count": 3}, True)])
 
 
-@formats
+@all_formats
 @choices
 def test_several_calls_between_texts(form: Format, auto: bool) -> None:
     first = form.several([form.call("write", [("path", "a")]), form.call("fs.read", [("path", "b")])])
@@ -195,14 +197,14 @@ def test_several_calls_between_texts(form: Format, auto: bool) -> None:
     assert shown == "Let me look.\n\n\nAnd now:\n"
 
 
-@formats
+@all_formats
 def test_string_values_with_everything_in_them(form: Format) -> None:
     for value in (ODD, "", "7", "true", "null", '{"a": 1}', " blank ends ", "<", "</", "<tool"):
         _, calls = told(form.several([form.call("write", [("path", value), ("count", "1")])]))
         assert calls == [("write", {"path": value, "count": 1}, True)]
 
 
-@formats
+@all_formats
 def test_values_have_the_types_the_schema_says(form: Format) -> None:
     pairs = [
         ("count", "12345678901234567890"),
@@ -250,7 +252,7 @@ def test_values_of_no_or_several_types(form: Format) -> None:
     assert calls == [("write", expected, True)]
 
 
-@formats
+@all_formats
 def test_a_call_that_is_cut_anywhere_leaks_no_markup_and_invents_nothing(form: Format) -> None:
     text = form.several([form.call("write", [("path", "a.txt"), ("lines", "[1, 2]")])])
     whole = calls_of(outputs([text], form.table, TOOLS))[0][1]
@@ -263,7 +265,7 @@ def test_a_call_that_is_cut_anywhere_leaks_no_markup_and_invents_nothing(form: F
             assert not any(isinstance(output, Said) for output in cut)
 
 
-@formats
+@all_formats
 def test_arguments_stream_while_they_come(form: Format) -> None:
     text = form.several([form.call("write", [("path", "x" * 400)])])
     engine = Engine(form.table, Tools(TOOLS))
@@ -271,7 +273,7 @@ def test_arguments_stream_while_they_come(form: Format) -> None:
     assert max(sizes) < 40, "nothing of a string value waits"
 
 
-@formats
+@all_formats
 def test_buffered_sends_each_call_whole(form: Format) -> None:
     text = form.several([form.call("write", [("path", "a")]), form.call("now", [])])
     engine = Engine(form.table, mode="buffered")

@@ -30,7 +30,7 @@ class CallsReader:
         self._after = after  # the step after a call
         self._final = False  # no more text comes
         self._calls = 0
-        self._mark: int | None = None  # where the text after the last call begins, while what follows may be no call
+        self._mark = -1  # where the text after the last call begins, while what follows may be no call; else -1
         self._forget()
 
     def _forget(self) -> None:
@@ -49,14 +49,14 @@ class CallsReader:
         return not self._broke
 
     def read(self, text: str, at: int, out: list[Piece]) -> int:
-        self._mark = None
+        self._mark = -1
         while not (self.over or self.failed):
             step = self._step
             moved = step(text, at, out)
             if moved == at and self._step == step:
                 break
             at = moved
-        if self._mark is None:
+        if self._mark < 0:
             return at
         if not self.over:
             if len(text) - self._mark > LIMIT:
@@ -66,14 +66,15 @@ class CallsReader:
         return self._mark
 
     def finish(self, text: str, at: int, out: list[Piece]) -> int:
+        here = skip_blank(text, at)
+        if self.closed and here < len(text) and self._ends.match(text, here, False) == "":
+            self.over = True
+            return len(text)  # half of the end marker
         self._final = True
         at = self.read(text, at, out)
-        if not self._calls:
-            self.failed = True
-        elif not self.over:
+        self.failed = not self._calls
+        if not (self.over or self.failed):
             out.extend(self._unsaid())
-            if self.closed and self._ends.match(text, skip_blank(text, at), False) == "":
-                at = len(text)  # nothing, or half of the end marker
             self.over = self.closed
         return at
 
@@ -82,7 +83,7 @@ class CallsReader:
         return []
 
     def _name(self, name: str, id_: str, out: list[Piece]) -> None:
-        self._named, self._mark = True, None
+        self._named, self._mark = True, -1
         self._calls += 1
         out.append(NamedCall(name, id_))
 
@@ -114,8 +115,8 @@ class CallsReader:
         if here - at > LIMIT or not self._ends.markers:
             self.over = True
         elif here < len(text):
-            if text[here] in "}])":
-                return here + 1
+            if text[here] in "}])" and self._closes:
+                return here + 1  # one bracket too many
             marker = self._ends.match(text, here, self._final)
             if marker != "":
                 self.over = True

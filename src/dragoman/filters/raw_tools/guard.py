@@ -63,8 +63,8 @@ class Guard:
         """Return how far the text certainly belongs to the value. With `final` no more text comes."""
         while True:
             if self._ahead is not None:
-                at = self._look(self._ahead, text, at, out, final)
-                if self._ahead is not None or self.marker or self.machine.complete:
+                at, goes_on = self._look(self._ahead, text, at, out, final)
+                if not goes_on:
                     return at
             start, marker = self._ends.find(text, at, final)
             at = self.machine.read(text, at, start, out)
@@ -75,8 +75,8 @@ class Guard:
                 return at
             self._ahead, self._doubtful, self._looked, self._written = self.machine.copy(), marker, 0, []
 
-    def _look(self, ahead: Machine, text: str, at: int, out: list[str], final: bool) -> int:
-        """Look ahead from the doubtful marker at the position; return where the value goes on or ends."""
+    def _look(self, ahead: Machine, text: str, at: int, out: list[str], final: bool) -> tuple[int, bool]:
+        """Look ahead from the doubtful marker at the position; return how far the value goes, and if it goes on."""
         limit = at + AHEAD_LIMIT
         stop = min(len(text), limit)
         end = ahead.read(text, at + self._looked, stop, self._written)
@@ -84,7 +84,7 @@ class Guard:
         if ahead.complete or (end == limit and not ahead.broken):
             self.machine, self._ahead = ahead, None
             out.extend(self._written)
-            return end
+            return end, not ahead.complete
         if ahead.broken or final:
             self.marker, self._ahead = self._doubtful, None
-        return at
+        return at, False

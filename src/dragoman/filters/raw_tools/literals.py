@@ -18,6 +18,7 @@ WORD_LIMIT = 1024  # characters of a number, a word or a key
 _DEEPEST = 200
 _BLANKS = re.compile(r"\s+")
 _PREFIX = re.compile(r"[rRbBfFuU]{0,2}(?=[\"'])")
+_OPENING = re.compile(r"[rRbBfFuU]{0,2}[\"']")
 _ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{1,3}|.)", re.DOTALL)
 _HALF_ESCAPE = re.compile(r"\\(?:x[0-9a-fA-F]?|u[0-9a-fA-F]{0,3}|U[0-9a-fA-F]{0,7}|[0-7]{0,2})\Z")
 _SIMPLE = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v", "\n": ""}
@@ -33,7 +34,7 @@ class Style(Struct, frozen=True):
     closer: str  # closes the list of members
     equals: str  # stands between a key and its value in that list
     key: re.Pattern[str]  # a bare key in that list
-    word: re.Pattern[str]  # a bare value, and in `nested_keys` languages a bare key
+    word: re.Pattern[str]  # a bare value; without a `mark` also a key of a nested object
     quotes: str  # stand before and after a string with escapes
     mark: str = ""  # stands before and after a string without escapes
 
@@ -106,12 +107,17 @@ class LiteralMachine:
         begin = at - len(self.rest)
         text = self.rest + text[at:stop]
         at = 0
+        self.quoted = bool(self._quote)
         while at < len(text) and not self.complete and not self.broken:
             moved = self._string(text, at, out) if self.quoted else self._structure(text, at, out)
             if moved == at:
                 break
             at = moved
         self.rest = "" if self.complete else text[at:]
+        if self.broken and self._comma:
+            self.rest = "," + self.rest
+        elif _OPENING.fullmatch(self.rest):
+            self.quoted = True  # one quote or the first of three: what follows is in a string
         return begin + at if self.complete else stop
 
     # --- outside strings; a method that returns the position it was given needs more text, or the value is broken
@@ -221,11 +227,12 @@ class LiteralMachine:
         if text[at] == "\\" and self._quote != self._style.mark:
             return self._escape(text, at, out)
         if text.startswith(self._quote, at):
-            self.quoted, self._raw = False, False
+            at += len(self._quote)
+            self.quoted, self._quote, self._raw = False, "", False
             out.append('"')
             self._expects = _COLON if self._expects == _KEY else _NEXT
-            return at + len(self._quote)
-        if self._quote.startswith(text[at:]):
+            return at
+        if len(text) - at < len(self._quote) and self._quote.startswith(text[at:]):
             return at
         out.append(_quoted(text[at])[1:-1])
         return at + 1

@@ -187,13 +187,14 @@ class JsonBody:
         if not guard.machine.complete:
             value: list[str] = []
             at = guard.read(text, at, value, final)
-            self._blanks.write("".join(value), guard.machine.quoted, out)
-            if guard.marker or not (guard.machine.complete or guard.machine.broken):
+            machine = guard.machine
+            self._blanks.write("".join(value), machine.quoted, out)
+            if guard.marker or not (machine.complete or machine.broken):
                 return at, guard.marker
-            if guard.machine.complete and self._self_closing:
-                self.over = True
+            self.over = machine.complete and self._self_closing
+            if self.over:
                 return at, ""
-        if guard.machine.complete:
+        if self.closed:
             start = skip_blank(text, at)
             self._blanks.write(text[at:start], False, out)
             at = start
