@@ -121,7 +121,7 @@ def test_special_tokens_are_asked_for_only_on_option() -> None:
     assert ("skip_special_tokens" in plain, asked["skip_special_tokens"]) == (False, False)
 
 
-@pytest.mark.parametrize(("request_file", "name"), [("anthropic.request.json", "task"), (None, "functions.task")])
+@pytest.mark.parametrize(("request_file", "name"), [("anthropic.request.json", "task"), (None, "task")])
 def test_the_log_of_001_on_the_command_line(request_file: str | None, name: str) -> None:
     told = ["--request", str(STORY / request_file)] if request_file else []
     done = subprocess.run(

@@ -40,7 +40,7 @@ _PROSE, _STRAY, _SECTION, _HEADER, _BODY, _AFTER, _QUOTED, _SPACE = range(8)
 
 
 class Engine:
-    """`choice` is `auto` or the name of a table. `auto` has rules for what counts (D20); a named table always counts."""
+    """`choice` is `auto` or the name of a table. `auto` has rules for what counts (D20); a named table counts always."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class Engine:
         return self._drained()
 
     def native(self, id_: str) -> list[Output]:
-        """The reply holds a call of its own: in `auto` tags are text from here on, markers on their own residue (D20)."""
+        """The reply holds a native call: in `auto` tags are text from here on, and lone markers are residue (D20)."""
         self._ids.taken(id_)
         if self._auto:
             self._native = True
@@ -576,7 +576,7 @@ class Engine:
             if not call.name and not call.infer(self._out):
                 self._nameless(hold)
                 return
-            if not closed and self._auto and hold is not None and not call.arguments:
+            if not closed and hold is not None and not call.arguments:
                 hold.fits, hold.strict = False, True
                 return
             if not closed and not (hold is not None and hold.strict):
@@ -787,11 +787,12 @@ class Engine:
         assert hold is not None
         if hold.ids is not None:
             self._ids, self._calls, self.completed = hold.ids, hold.calls_before, hold.completed_before
+        lone = self._reader is None  # it was no call that went wrong
         self._reader = self._call = None
         self._state = _PROSE
         text = hold.text(self._text, end)
         wrappers = at_end and bool(hold.strays) and all(each in self._grammar.wrappers for each in hold.strays)
-        if hold.quotation is None and (self._native or not self._auto or (wrappers and not hold.noise)):
+        if lone and hold.quotation is None and (self._native or not self._auto or (wrappers and not hold.noise)):
             text = self._without_markers(text)
         self._say(text)
 

@@ -84,7 +84,8 @@ class RawTools:
         if self._numbers(conversation.model):
             conversation = number_calls(conversation, notes)
         tools = [tool for tool in asked.tools if isinstance(tool, ToolSpec)]
-        choice = "off" if self._choice == "auto" and not tools else self._choice  # D20
+        known = bool(asked.messages)  # a translation of an answer alone has no request
+        choice = "off" if self._choice == "auto" and known and not tools else self._choice  # D20
         if choice == "off" and not self._think_tags:
             return conversation, None
         settings = _Settings(

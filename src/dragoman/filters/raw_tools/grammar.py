@@ -94,7 +94,8 @@ class Grammar:
             self.roles.setdefault(closing, Role.THINKING_END)
         if tables:
             self.roles.setdefault("</think>", Role.THINKING_END)  # may stand before a call
-        self.start_chars = "".join({mark[0] for table in self.starts for mark in (*table.header_stop, *table.header_end)})
+        starts = (mark for table in self.starts for mark in (*table.header_stop, *table.header_end))
+        self.start_chars = "".join({mark[0] for mark in starts})
         self.prose = Markers(self.roles)
         self.specials = Markers(literal for literal in self.roles if not self.is_tag(literal))
         self.special_marker = re.compile(_any_of(filter(self.is_special, self.roles)) or "(?!)")

@@ -87,7 +87,7 @@ class Hold:
         self.ids, self.calls_before, self.completed_before = ids, calls, completed
 
     def text_after(self, text: str, carrier: Carrier) -> None:
-        """Take text after the calls of a quotation. White space directly after a call goes out only before other text."""
+        """Take text after the calls of a quotation. White space after a call goes out only before other text."""
         self.line += text
         self._blank += text
         if self._blank.strip() or self._talks:

@@ -106,6 +106,7 @@ class JsonBody:
         "_closes",
         "_drops",
         "_guard",
+        "_json",
         "_markers",
         "_self_closing",
         "_trusted",
@@ -125,6 +126,7 @@ class JsonBody:
         self._self_closing = self_closing  # the call ends where its JSON ends
         self._guard = Guard(JsonScanner(), ends)
         self._trusted: bool | None = None  # None: nothing but white space has come
+        self._json = False  # it began as JSON; other arguments are a text, which is no broken JSON
         self._blanks = Blanks()
 
     @property
@@ -135,7 +137,7 @@ class JsonBody:
     def valid(self) -> bool:
         if self._trusted and self.over:
             return self._guard.machine.whole
-        return self._trusted is not False
+        return self._trusted is not False or not self._json
 
     def read(self, text: str, at: int, out: list[Piece]) -> int:
         if self._trusted and self._guard.passes(text, at):
@@ -171,7 +173,7 @@ class JsonBody:
             marker = self._markers.match(text, at, final)
             if marker is not None:
                 return at, marker
-            self._trusted = text[at] in _STARTS
+            self._trusted = self._json = text[at] in _STARTS
         if self._trusted:
             at, known = self._follow(text, at, out, final)
             if known is not None:
