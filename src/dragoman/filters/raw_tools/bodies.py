@@ -7,6 +7,7 @@ from functools import cache
 from typing import TypeAlias
 
 from dragoman.errors import LocalMisuse
+from dragoman.filters.raw_tools.calls import CallsReader
 from dragoman.filters.raw_tools.elements import ElementsBody, ElementsMarks
 from dragoman.filters.raw_tools.gemma import gemma_calls
 from dragoman.filters.raw_tools.markup import MarkupBody, MarkupMarks
@@ -20,9 +21,15 @@ from dragoman.wire.markers import Markers
 MakeReader: TypeAlias = Callable[[Table, ShapeOf], Reader]
 
 
-def reader_of(table: Table, shapes: ShapeOf) -> Reader:
-    """Make the reader of one call, or of one section where the body names its calls itself."""
-    return _READERS[table.body](table, shapes)
+def reader_of(table: Table, shapes: ShapeOf, accepts: Callable[[str], bool] = bool) -> Reader:
+    """Make the reader of one call, or of one section where the body names its calls itself.
+
+    `accepts` says whether a name that the body gives may be a tool's.
+    """
+    reader = _READERS[table.body](table, shapes)
+    if isinstance(reader, CallsReader):
+        reader.accepts = accepts
+    return reader
 
 
 @cache

@@ -24,6 +24,7 @@ class CallsReader:
     def __init__(self, ends: Markers, closes: frozenset[str], first: Step, after: Step) -> None:
         self.over = False
         self.failed = self.junk = False
+        self.accepts: Callable[[str], bool] = bool  # whether a name that was read may be a tool's
         self._ends = ends  # all that end the calls
         self._closes = closes  # those that are part of them
         self._step = first
@@ -81,6 +82,10 @@ class CallsReader:
     def _unsaid(self) -> list[str]:
         """Return the text of a call that was cut off that has not gone out."""
         return []
+
+    def _refuses(self, name: str) -> bool:
+        """Whether the first call names what cannot be meant, so that all this is no call."""
+        return not self._calls and not self.accepts(name)
 
     def _name(self, name: str, id_: str, out: list[Piece]) -> None:
         self._named, self._mark = True, -1

@@ -86,6 +86,7 @@ class Engine:
         self._reader: Reader | None = None
         self._call: Call | None = None
         self._native = False
+        self._trails = False  # text came after a call and was left out
         self._calls = 0
         self.completed = 0  # calls that a client can carry out
         self.peak = 0  # the most characters ever held
@@ -109,6 +110,8 @@ class Engine:
         if self._state or self._held or carrier is not self._carrier:
             return None
         if carrier is Carrier.TEXT and (self._head or self._as is not None):
+            return None
+        if self._calls and not self._trailing_text:
             return None
         if self._headless is not None and (self._said.begins or self._said.line_ends):
             return None
@@ -486,7 +489,12 @@ class Engine:
         self._table, self._state = table, _BODY
         if self._hold is not None:
             self._hold.begin_body(at)
-        self._reader = reader_of(table, self._shape)
+        self._reader = reader_of(table, self._shape, self._accepts)
+
+    def _accepts(self, name: str) -> bool:
+        """Whether a name that a body gives may be a tool's."""
+        special = self._table is not None and self._table.special
+        return bool(name) and (special or not self._auto or self._tools.resolve(name) is not None)
 
     def _shape(self, tool: str, key: str) -> Shape:
         name = tool or (self._call.name if self._call is not None else "")
@@ -527,7 +535,8 @@ class Engine:
         over = hold is not None and len(text) - at > room
         pieces: list[Piece] = []
         moved = reader.read(text[: at + room] if over else text, at, pieces)
-        if (pieces and not self._take(pieces, at)) or reader.failed:
+        self._take(pieces, at)
+        if reader.failed:
             self._give_back(moved)
         elif reader.over:
             self._end_body(moved)
@@ -535,8 +544,8 @@ class Engine:
             self._over_limit(text, at, at, f"a call of which more than {HELD_LIMIT} characters had to wait")
         return moved
 
-    def _take(self, pieces: list[Piece], at: int) -> bool:
-        """Take what a reader has read; False if it names a tool that cannot be meant."""
+    def _take(self, pieces: list[Piece], at: int) -> None:
+        """Take what a reader has read."""
         for piece in pieces:
             call = self._call
             if type(piece) is str:
@@ -546,23 +555,16 @@ class Engine:
                     self._stream(call)
                 call.write(piece, self._out)
             elif isinstance(piece, NamedCall):
-                if not self._named(piece, at):
-                    return False
+                self._named(piece, at)
             elif isinstance(piece, EndOfCall):
                 self._end_call(True, piece.valid)
-        return True
 
-    def _named(self, named: NamedCall, at: int) -> bool:
-        table, hold = self._table, self._hold
+    def _named(self, named: NamedCall, at: int) -> None:
+        table = self._table
         assert table is not None
-        first = hold is not None and not hold.calls
-        if self._auto and not table.special and first and self._tools.resolve(named.name) is None:
-            return False
-        header = Header(self._tools.name(named.name), id=named.id)
-        if hold is None and self._buffered:
+        if self._hold is None and self._buffered:
             self._start_hold(at)
-        self._begin_call(table, header, in_section=True)
-        return True
+        self._begin_call(table, Header(self._tools.name(named.name), id=named.id), in_section=True)
 
     def _end_call(self, closed: bool, valid: bool) -> None:
         call, self._call = self._call, None
@@ -626,10 +628,10 @@ class Engine:
         assert reader is not None
         pieces: list[Piece] = []
         end = reader.finish(text, at, pieces)
-        taken = self._take(pieces, at)
+        self._take(pieces, at)
         hold = self._hold
         no_call = hold is not None and self._call is None and not hold.calls
-        if not taken or reader.failed or no_call:
+        if reader.failed or no_call:
             self._give_back(end, at_end=True)
         else:
             self._end_body(end)
@@ -824,7 +826,9 @@ class Engine:
             self._head, self._begun = False, True
         self._said.add(text)
         if self._calls and not self._trailing_text:
-            self._remark("trailing_text", "text after a call was left out")
+            if not self._trails and text.strip():
+                self._trails = True
+                self._remark("trailing_text", "text after a call was left out")
         else:
             self._out.append(Said(text, self._speaks, self._speaks is not self._carrier))
 

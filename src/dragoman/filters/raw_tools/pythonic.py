@@ -85,6 +85,8 @@ class LiteralCalls(CallsReader):
         found = self._header.match(text, at, at + LIMIT)
         if found is not None:
             self._tool = found["name"]
+            if self._refuses(self._tool):
+                return self._fail(at)
             self._held = ["{"]
             self._step = self._arguments
             return found.end()

@@ -122,8 +122,12 @@ class WrappedJson(CallsReader):
             return self._fail(at)
         if self._keys.is_name:
             self._tool, self._key = self._key, self._keys.arguments[0]
+            if self._refuses(self._tool):
+                return self._fail(at)
         elif self._key in self._keys.name and not self._tool:
             name, at = self._token(text, at)
+            if name is not None and self._refuses(name):
+                return self._fail(at)
             if name is not None:
                 self._tool, self._step = name, self._at_comma
                 self._say(out)
