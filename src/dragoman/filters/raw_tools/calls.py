@@ -51,20 +51,30 @@ class CallsReader:
 
     def read(self, text: str, at: int, out: list[Piece]) -> int:
         self._mark = -1
+        final = self._final
         while not (self.over or self.failed):
             step = self._step
-            moved = step(text, at, out)
+            moved = step(text, at, out) if self._mark < 0 else self._look(text, at, out)
             if moved == at and self._step == step:
                 break
             at = moved
+        self._final = final
         if self._mark < 0:
             return at
+        if len(text) - self._mark >= LIMIT:
+            self.over = True  # another call would have named its tool
         if not self.over:
-            if len(text) - self._mark > LIMIT:
-                return at
             self._forget()
             self._step = self._after
         return self._mark
+
+    def _look(self, text: str, at: int, out: list[Piece]) -> int:
+        """Take a step in what may be another call; it has to name its tool soon."""
+        begin = self._mark
+        final, self._final = self._final, self._final and len(text) - begin <= LIMIT
+        moved = begin + self._step(text[begin : begin + LIMIT], at - begin, out)
+        self._final = final
+        return moved
 
     def finish(self, text: str, at: int, out: list[Piece]) -> int:
         here = skip_blank(text, at)

@@ -354,13 +354,13 @@ class Engine:
         table = self._table
         assert table is not None
         start, literal = self._grammar.marks(table).section.find(text, at, False)
-        if start - at > LIMIT:
-            return self._over_limit(text, at, at + LIMIT, _LONG_SECTION)
         noise = text[at:start].strip()
         hold = self._hold
         if hold is not None and hold.quotation is not None and noise:
             self._leave()
             return at
+        if start - at > LIMIT:
+            return self._over_limit(text, at, at + LIMIT, _LONG_SECTION)
         if not literal:
             if not final:
                 return at
@@ -707,13 +707,15 @@ class Engine:
         start, literal = marks.after.find(text, at, final)
         line_end = text.find("\n", at, start)
         end = start if line_end < 0 else line_end
+        last = at + HELD_LIMIT - hold.size(at)
+        if quotation.kind != "block" and end > last:
+            self._give_back(max(at, last))
+            return max(at, last)
         piece = text[at:end]
         line_over = line_end >= 0 or bool(literal) or final
         if (line_over or quotation.kind == "block") and quotation.closed_by(hold.line + piece):
             self._give_back(end)
             return end
-        if hold.size(end) > HELD_LIMIT:
-            return self._over_limit(text, at, end, f"a quotation of more than {HELD_LIMIT} characters")
         if line_end >= 0 and quotation.kind == "inline":
             return self._unquoted(text, at, end)
         if line_end >= 0:
