@@ -48,6 +48,7 @@ JSON: dict[str, Render] = {
     "granite": render_json.render_granite,
     "granite_tag": render_json.render_granite_tag,
     "phi4": render_json.render_phi4,
+    "phi4_start": render_json.render_phi4,
     "jamba": render_json.render_jamba,
     "nemotron_deci": render_json.render_nemotron_deci,
     "cohere": render_json.render_cohere,
@@ -73,6 +74,8 @@ SPELLINGS: dict[str, tuple[str, Render]] = {
     **{table: (table, render) for table, render in RENDER.items()},
     **{title: each for title, each in _SPELLINGS.items() if each[0] in _SHIPPED},
 }
-AT_START = frozenset({"llama3_bare", "pythonic"})  # a call only where the answer begins
-BY_NAME_ONLY = frozenset({"pythonic"})  # `auto` does not look for it
+# `auto` does not look for these.
+BY_NAME_ONLY = frozenset(table.name for table in TABLES if table.by_name_only)
+# A call only where the answer begins.
+AT_START = frozenset({"pythonic", *(table.name for table in TABLES if table.at_start)})
 MISSING = sorted(_SHIPPED - set(_ALL))  # a table that ships without a renderer fails a test

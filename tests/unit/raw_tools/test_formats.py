@@ -41,7 +41,7 @@ def _samples() -> list[tuple[str, Sample]]:
 
 
 SAMPLES = _samples()
-_BY_NAME_ONLY = {"pythonic"}
+_BY_NAME_ONLY = {table.name for table in TABLES if table.by_name_only}
 every_sample = pytest.mark.parametrize(
     ("table", "sample"), SAMPLES, ids=[f"{table}-{number}" for number, (table, _) in enumerate(SAMPLES)]
 )
