@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from dragoman.filters.raw_tools import TABLES
-from tests.unit.raw_tools import render_json, render_markup
+from dragoman.wire.jsonio import Json
+from tests.unit.raw_tools import render, render_json, render_markup
 from tests.unit.raw_tools.render_json import Render
 from tests.unit.raw_tools.to_write import CallToWrite
 
@@ -65,6 +67,20 @@ _SPELLINGS: dict[str, tuple[str, Render]] = {
     "qwen_coder, Seed-OSS": ("qwen_coder", partial(render_markup.render_qwen_coder, section="seed:tool_call")),
     "glm, no line ends": ("glm", partial(render_markup.render_glm, line="")),
     "invoke, function_calls": ("invoke", partial(render_markup.render_invoke, section="function_calls")),
+}
+
+
+def _each(render: Callable[[str, Mapping[str, Json], Mapping[str, Json]], str]) -> Render:
+    """Write each call in a section of its own."""
+    return lambda calls: "\n".join(render(call.name, call.arguments, call.schema) for call in calls)
+
+
+# A section for each call; booleans and null of qwen_coder as Python writes them.
+_SPELLINGS |= {
+    "dsml, a section for each call": ("dsml", _each(render.render_dsml)),
+    "kimi_k3, a section for each call": ("kimi_k3", _each(render.render_kimi_k3)),
+    "qwen_coder, Python's words": ("qwen_coder", _each(render.render_qwen_coder)),
+    "minimax_m3, a section for each call": ("minimax_m3", _each(render.render_minimax_m3)),
 }
 _SHIPPED = {table.name for table in TABLES}
 
