@@ -66,6 +66,7 @@ JSON_FORMATS = {
     "granite": f"<|tool_call|>[{_OBJECT}",
     "granite_tag": f"<tool_call>[{_OBJECT}",
     "phi4": f"functools[{_OBJECT}",
+    "phi4_start": f"functools[{_OBJECT}",
     "jamba": f"<tool_calls>[{_OBJECT}",
     "nemotron_deci": f"<TOOLCALL>[{_OBJECT}",
     "cohere": '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "write", "parameters": {"content": "',

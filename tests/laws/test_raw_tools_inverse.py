@@ -124,11 +124,13 @@ def test_what_is_rendered_is_read_back(title: str, data: Any, before: str, after
 @given(data=st.data(), rng=st.randoms(use_true_random=False))
 def test_two_sections_with_text_between_them(title: str, data: Any, rng: random.Random) -> None:
     table, render = SPELLINGS[title]
+    if table in AT_START:
+        return
     written = data.draw(calls(hyphens=table not in PYTHON))
-    assume(can_be_written(table, written) and table not in AT_START)
+    assume(can_be_written(table, written))
     text = "First.\n" + render(written[:1]) + "\n\nThen.\n" + render(written[:1]) + "\nDone."
     twice = [written[0], written[0]]
-    for choice in ("auto", table):
+    for choice in (table,) if table in BY_NAME_ONLY else (table, "auto"):
         whole = outputs([text], choice, [written[0].tool])
         expected = [(call.name, canonical_value(call.arguments), True) for call in twice]
         assert calls_of(whole) == expected, (choice, text)

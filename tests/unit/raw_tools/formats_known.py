@@ -359,6 +359,54 @@ def _invoke_samples(tag: str, prefix: str) -> list[Sample]:
     ]
 
 
+_M3 = "]<]minimax[>["
+
+
+def _m3(*calls_: str) -> str:
+    return f"{_M3}<tool_call>\n{''.join(calls_)}{_M3}</tool_call>"
+
+
+def _m3_call(name: str, *elements: str) -> str:
+    return f'{_M3}<invoke name="{name}">{"".join(elements)}{_M3}{end("invoke")}\n'
+
+
+def _m3_element(tag: str, inner: str) -> str:
+    return f"{_M3}<{tag}>{inner}{_M3}{end(tag)}"
+
+
+_M3_LS = _m3_call("bash", _m3_element("command", "ls"))
+MINIMAX_M3 = [
+    Sample(_m3(_M3_LS), calls=(LS,)),
+    Sample("I look.\n" + _m3(_M3_LS, _m3_call("read_file", _m3_element("path", "a.txt"))), "I look.\n", (LS, READ)),
+    Sample(
+        _m3(_m3_call("write", _m3_element("path", "7"), _m3_element("mode", "7"), _m3_element("force", "true"))),
+        calls=(("write", '{"path": "7", "mode": 7, "force": true}'),),
+        tools=(WRITE,),
+    ),
+    Sample(
+        _m3(_m3_call("write", _m3_element("path", "a"), _m3_element("content", "one\n  <b>two</b>\n"))),
+        calls=(("write", '{"path": "a", "content": "one\\n  <b>two</b>\\n"}'),),
+        tools=(WRITE,),
+    ),
+    Sample(
+        _m3(
+            _m3_call(
+                "write",
+                _m3_element("path", "a"),
+                _m3_element("lines", _m3_element("item", "x") + _m3_element("item", "7")),
+            )
+        ),
+        calls=(("write", '{"path": "a", "lines": ["x", "7"]}'),),
+        tools=(WRITE,),
+    ),
+    Sample(_m3(_m3_call("now")), calls=(("now", "{}"),), tools=(NOW,)),
+    Sample(_m3(_M3_LS).replace(_M3 + "<", _M3 + " <"), calls=(LS,)),
+    Sample(
+        f"The prefix {_M3} stands before every tag, so {_M3}<invoke is a part of a call.",
+        f"The prefix {_M3} stands before every tag, so {_M3}<invoke is a part of a call.",
+    ),
+]
+
 FORMATS: dict[str, list[Sample]] = {
     "kimi_k2": KIMI_K2,
     "kimi_k3": KIMI_K3,
@@ -368,6 +416,7 @@ FORMATS: dict[str, list[Sample]] = {
     "deepseek_v3": DEEPSEEK_V3,
     "deepseek_v31": DEEPSEEK_V31,
     "dsml": DSML,
+    "minimax_m3": MINIMAX_M3,
     "invoke": _invoke_samples("minimax:tool_call", ""),
     "invoke_prefixed": _invoke_samples("antml:function_calls", "antml:"),
 }

@@ -105,7 +105,7 @@ before_calls = st.sampled_from(
         "Sure!\n\n",
         "It's `a < b`.\n\n",
         "日本語です。\n",
-        "The token <|tool_call|> is odd.\n",
+        "The token <|tool_use|> is odd.\n",
         "1. one\n2. two\n\n",
     ]
 )

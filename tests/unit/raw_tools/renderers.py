@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from dragoman.filters.raw_tools import TABLES
-from tests.unit.raw_tools import render_json, render_markup
+from dragoman.wire.jsonio import Json
+from tests.unit.raw_tools import render, render_json, render_markup
 from tests.unit.raw_tools.render_json import Render
 from tests.unit.raw_tools.to_write import CallToWrite
 
@@ -48,6 +50,7 @@ JSON: dict[str, Render] = {
     "granite": render_json.render_granite,
     "granite_tag": render_json.render_granite_tag,
     "phi4": render_json.render_phi4,
+    "phi4_start": render_json.render_phi4,
     "jamba": render_json.render_jamba,
     "nemotron_deci": render_json.render_nemotron_deci,
     "cohere": render_json.render_cohere,
@@ -65,6 +68,20 @@ _SPELLINGS: dict[str, tuple[str, Render]] = {
     "glm, no line ends": ("glm", partial(render_markup.render_glm, line="")),
     "invoke, function_calls": ("invoke", partial(render_markup.render_invoke, section="function_calls")),
 }
+
+
+def _each(render: Callable[[str, Mapping[str, Json], Mapping[str, Json]], str]) -> Render:
+    """Write each call in a section of its own."""
+    return lambda calls: "\n".join(render(call.name, call.arguments, call.schema) for call in calls)
+
+
+# A section for each call; booleans and null of qwen_coder as Python writes them.
+_SPELLINGS |= {
+    "dsml, a section for each call": ("dsml", _each(render.render_dsml)),
+    "kimi_k3, a section for each call": ("kimi_k3", _each(render.render_kimi_k3)),
+    "qwen_coder, Python's words": ("qwen_coder", _each(render.render_qwen_coder)),
+    "minimax_m3, a section for each call": ("minimax_m3", _each(render.render_minimax_m3)),
+}
 _SHIPPED = {table.name for table in TABLES}
 
 # Only what ships: a table that a user's file brings has no renderer here.
@@ -73,6 +90,8 @@ SPELLINGS: dict[str, tuple[str, Render]] = {
     **{table: (table, render) for table, render in RENDER.items()},
     **{title: each for title, each in _SPELLINGS.items() if each[0] in _SHIPPED},
 }
-AT_START = frozenset({"llama3_bare", "pythonic"})  # a call only where the answer begins
-BY_NAME_ONLY = frozenset({"pythonic"})  # `auto` does not look for it
+# `auto` does not look for these.
+BY_NAME_ONLY = frozenset(table.name for table in TABLES if table.by_name_only)
+# A call only where the answer begins.
+AT_START = frozenset({"pythonic", *(table.name for table in TABLES if table.at_start)})
 MISSING = sorted(_SHIPPED - set(_ALL))  # a table that ships without a renderer fails a test

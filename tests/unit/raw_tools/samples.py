@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from dragoman.filters.raw_tools import Engine, Ids, RawTools, Tools
 from dragoman.filters.raw_tools.call import Mode
@@ -142,8 +142,8 @@ def merged(told: Iterable[Output]) -> list[Output]:
     joined: list[Output] = []
     for output in told:
         last = joined[-1] if joined else None
-        if isinstance(output, Said) and isinstance(last, Said) and output.carrier is last.carrier:
-            joined[-1] = Said(last.text + output.text, last.carrier)
+        if isinstance(output, Said) and isinstance(last, Said) and structs.replace(output, text=last.text) == last:
+            joined[-1] = structs.replace(last, text=last.text + output.text)
         elif isinstance(output, Arguments) and isinstance(last, Arguments):
             joined[-1] = Arguments(last.text + output.text)
         else:
