@@ -97,7 +97,8 @@ def some_call(rng: random.Random, number: int = 0) -> CallToWrite:
         if rng.random() < 0.95:
             value[key] = "".join(rng.choices(_WORDS, k=rng.randint(0, 4)))
     for key in rng.sample(["n", "deep", "list"], rng.randint(0, 2)):
-        value[key] = rng.choice([rng.randint(-9, 10**18), None, True, [1, ["x"], {}], {"k": "<v>", "m": [-1.5e3]}])
+        others: list[Json] = [rng.randint(-9, 10**18), None, True, [1, ["x"], {}], {"k": "<v>", "m": [-1.5e3]}]
+        value[key] = rng.choice(others)
     name = spec.name if rng.random() < 0.9 else "unheard_of"
     return CallToWrite(name, value, dict(spec.schema) if isinstance(spec.schema, dict) else {}, index=number)
 

@@ -33,7 +33,7 @@ def _examples() -> list[tuple[str, str]]:
 def _written(answer: str) -> str:
     text = answer.replace("\\|", "|").replace("⏎", "\n").replace("⇥", "\t")
     for name, form in _short_forms().items():
-        text = re.sub(rf"\b{name}\b", lambda _, form=form: form, text)
+        text = form.join(re.split(rf"\b{name}\b", text))
     return text
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.filters.raw_tools import TABLES, RawTools
-from dragoman.filters.raw_tools.outputs import Said
+from dragoman.filters.raw_tools.outputs import Carrier, Said
 from dragoman.model.conversation import ToolSpec
 from dragoman.model.notes import Notes
 from tests.unit.raw_tools.renderers import RENDER, CallToWrite
@@ -16,7 +16,6 @@ from tests.unit.raw_tools.samples import (
     REASONING,
     TEXT,
     TOOLS,
-    Carrier,
     all_cuts,
     answered,
     conversation,
