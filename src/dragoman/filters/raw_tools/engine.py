@@ -9,7 +9,8 @@ read. What it leaves is seen again with the next text, so nothing is decided on 
     HEADER   from the opener of a call to its arguments.
     BODY     arguments, read by the table's reader, until it says that the call is over.
     AFTER    directly after a call or section: white space waits, and goes out only if text follows.
-    QUOTED   after calls that may be a quotation: only what follows tells whether they are text.
+    QUOTE    in a code block or quotation: only what follows tells whether that is closed.
+    QUOTED   after calls in a block quotation or the like: they are text if other text follows.
     SPACE    after a marker that is followed by white space which says nothing.
 
 Everything from a marker on that may turn out to be text is kept in one Hold: it is committed when it is certain to be a
@@ -19,7 +20,7 @@ decision depends on the text alone, not on how it was cut.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from dragoman.filters.raw_tools.bodies import reader_of
 from dragoman.filters.raw_tools.call import HELD_LIMIT, Call, Mode
@@ -28,7 +29,7 @@ from dragoman.filters.raw_tools.hold import Hold, stray
 from dragoman.filters.raw_tools.names import Header, Ids, Tools
 from dragoman.filters.raw_tools.outputs import Carrier, Output, Remark, Said
 from dragoman.filters.raw_tools.prose import MANY, Prose, Quotation, headless_of
-from dragoman.filters.raw_tools.readers import BLANK, LIMIT, EndOfCall, NamedCall, Piece, Reader, skip_blank
+from dragoman.filters.raw_tools.readers import LIMIT, EndOfCall, NamedCall, Piece, Reader, skip_blank
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.values import Shape
 from dragoman.model.events import Search
@@ -36,7 +37,8 @@ from dragoman.model.events import Search
 _WINDOW = LIMIT + 64  # a header and the longest marker after it
 _LEAST_RESIDUE = 4  # characters of a marker's beginning that are taken for one beside a native call
 _LONG_SECTION = f"more than {LIMIT} characters in a section, and no call"
-_PROSE, _STRAY, _SECTION, _HEADER, _BODY, _AFTER, _QUOTED, _SPACE = range(8)
+_LONGEST_QUOTE = 4096  # characters in which a quotation within a line has to be closed
+_PROSE, _STRAY, _SECTION, _HEADER, _BODY, _AFTER, _QUOTE, _QUOTED, _SPACE = range(9)
 
 
 class Engine:
@@ -86,6 +88,7 @@ class Engine:
         self._reader: Reader | None = None
         self._call: Call | None = None
         self._native = False
+        self._strict = False  # what follows counts only if there is no doubt about it
         self._trails = False  # text came after a call and was left out
         self._calls = 0
         self.completed = 0  # calls that a client can carry out
@@ -193,6 +196,9 @@ class Engine:
         while True:
             state, hold = self._state, self._hold
             moved = _STATES[state](self, text, at, final)
+            if self._text is not text:  # text of before is read again
+                text, at = self._text, moved
+                continue
             stays = self._state == state and self._hold is hold
             if stays and (moved == at or (moved == len(text) and not final)):
                 at = moved
@@ -207,7 +213,7 @@ class Engine:
     def _release(self) -> None:
         """Decide on what waits in prose; inside a call or section any carrier goes on."""
         tag = self._state == _HEADER and self._grammar.is_tag(self._opener)
-        if tag or self._state in (_PROSE, _STRAY, _AFTER, _QUOTED, _SPACE):
+        if tag or self._state in (_PROSE, _STRAY, _AFTER, _QUOTE, _QUOTED, _SPACE):
             self._run(self._held, True)
         if self._carrier is Carrier.TEXT:
             self._thinking, self._as = "", None
@@ -305,6 +311,8 @@ class Engine:
         if role in (Role.CALL, Role.SECTION):
             self._start_hold(at, quotation)
             self._enter(literal)
+            if quotation is not None and quotation.kind != "block":
+                self._state = _QUOTE
             return at
         if quotation is not None:
             self._say(literal)
@@ -421,7 +429,7 @@ class Engine:
     def _header(self, text: str, at: int, final: bool) -> int:
         view = text[at : at + _WINDOW]
         verdict: Opening | Cut | Verdict = Verdict.NO
-        for table in self._grammar.claims[self._opener] if self._opener else self._grammar.starts:
+        for table in self._tables_of_opener():
             verdict = self._grammar.open(view, self._opener, table)
             if isinstance(verdict, Opening) and not verdict.is_meant(self._auto, self._tools):
                 verdict = Verdict.NO
@@ -442,6 +450,12 @@ class Engine:
         end = at + len(self._opener)
         self._give_back(end)
         return end
+
+    def _tables_of_opener(self) -> Iterable[Table]:
+        """The tables that the opener may belong to; first that of the section we are in."""
+        tables = self._grammar.claims[self._opener] if self._opener else self._grammar.starts
+        section = self._tag_section
+        return tables if section not in tables else (section, *(table for table in tables if table is not section))
 
     def _cut_header(self, end: int) -> int:
         """Another marker stands in the middle of a header. A call may follow it."""
@@ -493,8 +507,10 @@ class Engine:
 
     def _accepts(self, name: str) -> bool:
         """Whether a name that a body gives may be a tool's."""
-        special = self._table is not None and self._table.special
-        return bool(name) and (special or not self._auto or self._tools.resolve(name) is not None)
+        table = self._table
+        assert table is not None
+        any_name = table.special or not (self._auto or (table.at_start and self._tools.names))
+        return bool(name) and (any_name or self._tools.resolve(name) is not None)
 
     def _shape(self, tool: str, key: str) -> Shape:
         name = tool or (self._call.name if self._call is not None else "")
@@ -578,7 +594,7 @@ class Engine:
             if not call.name and not call.infer(self._out):
                 self._nameless(hold)
                 return
-            if not closed and hold is not None and not call.arguments:
+            if not closed and hold is not None and (not call.arguments or hold.quotation is not None):
                 hold.fits, hold.strict = False, True
                 return
             if not closed and not (hold is not None and hold.strict):
@@ -642,7 +658,6 @@ class Engine:
         self._in_section = False
         if self._hold is not None and self._hold.quotation is not None:
             self._state = _QUOTED
-            self._hold.after_calls()
             return
         self._state = _AFTER
         for prose in self._prose_of.values():
@@ -699,43 +714,77 @@ class Engine:
 
     # --- quotations
 
-    def _quoted(self, text: str, at: int, final: bool) -> int:
-        """Look for what closes the quotation; further calls may come before it."""
-        hold, table = self._hold, self._table
-        assert hold is not None and hold.quotation is not None and table is not None
-        quotation, marks = hold.quotation, self._grammar.marks(table)
-        start, literal = marks.after.find(text, at, final)
-        line_end = text.find("\n", at, start)
-        end = start if line_end < 0 else line_end
-        last = at + HELD_LIMIT - hold.size(at)
-        if quotation.kind != "block" and end > last:
-            self._give_back(max(at, last))
-            return max(at, last)
-        piece = text[at:end]
-        line_over = line_end >= 0 or bool(literal) or final
-        if (line_over or quotation.kind == "block") and quotation.closed_by(hold.line + piece):
-            self._give_back(end)
-            return end
-        if line_end >= 0 and quotation.kind == "inline":
-            return self._unquoted(text, at, end)
+    def _quote(self, text: str, at: int, final: bool) -> int:
+        """A marker stands in a code block or a quotation. Look for what closes that, before anything is parsed."""
+        hold = self._hold
+        assert hold is not None and hold.quotation is not None
+        if hold.quotation.kind == "fence":
+            return self._fence(text, at, final)
+        end = min(len(text), at + _LONGEST_QUOTE - hold.size(at))
+        line_end = text.find("\n", at, end)
         if line_end >= 0:
-            hold.text_after(piece + "\n", self._speaks)
+            end = line_end
+        elif hold.size(end) < _LONGEST_QUOTE and not final:
+            return end
+        held = hold.text(text, end)
+        size = hold.quotation.closing(held, self._grammar.special_marker)
+        begin = self._read_again(text, end)
+        if size < 0:
+            self._said.forget_quotation()
+            return begin
+        self._say(held[:size])
+        return begin + size
+
+    def _fence(self, text: str, at: int, final: bool) -> int:
+        hold = self._hold
+        assert hold is not None and hold.quotation is not None
+        last = at + HELD_LIMIT - hold.size(at)
+        line_end = text.find("\n", at, last)
+        end = min(len(text), last) if line_end < 0 else line_end
+        hold.line += text[at:end]
+        if (line_end >= 0 or final) and hold.quotation.is_closing_line(hold.line):
+            self._give_back(end)
+        elif line_end >= 0:
             hold.line = ""
             return end + 1
-        if literal:
-            hold.text_after(piece, self._speaks)
-            if self._may_open(literal):
-                self._enter(literal)
-                return start
-            if literal not in marks.leftovers:
-                hold.text_after(literal, self._speaks)
-            return start + len(literal)
-        if final:
-            return self._unquoted(text, at, end)
-        keep = len(piece) - len(piece.rstrip(BLANK)) if quotation.kind == "inline" else 0
-        end -= keep if keep <= LIMIT else 0
-        hold.text_after(text[at:end], self._speaks)
+        elif end == last:
+            self._give_back(end)
+        elif final:
+            end = self._read_again(text, end)
+            self._said.forget_quotation()
+            self._strict = True
         return end
+
+    def _read_again(self, text: str, end: int) -> int:
+        """Read what is held as ordinary text; return where it begins in the text, which may have changed."""
+        hold = self._drop_hold()
+        assert hold is not None
+        self._state = _PROSE
+        if hold.at_once is not None:
+            return hold.at_once
+        self._text = hold.text(text, end) + text[end:]
+        return 0
+
+    def _quoted(self, text: str, at: int, final: bool) -> int:
+        """Calls in a block quotation have ended. They are text if other text follows; further calls may follow, too."""
+        hold, table = self._hold, self._table
+        assert hold is not None and table is not None
+        marks = self._grammar.marks(table)
+        here = skip_blank(text, at)
+        if here == len(text):
+            if final:
+                return self._unquoted(here)
+            return here if here - at > LIMIT else at
+        literal = marks.after.match(text, here, final)
+        if literal == "":
+            return at
+        if literal and self._may_open(literal):
+            self._enter(literal)
+            return here
+        if literal and literal in marks.leftovers:
+            return here + len(literal)
+        self._give_back(here)
+        return here
 
     def _may_open(self, literal: str) -> bool:
         """Whether a marker after quoted calls opens another: a special one, or a tag after tags."""
@@ -743,23 +792,16 @@ class Engine:
             return False
         return self._table is not None and self._grammar.is_tag(literal) is not self._table.special
 
-    def _unquoted(self, text: str, at: int, end: int) -> int:
-        """Nothing closed what was open before the calls, up to here."""
+    def _unquoted(self, end: int) -> int:
+        """Nothing follows the calls of a block quotation: they count if there is no doubt about them."""
         hold = self._hold
-        assert hold is not None and hold.quotation is not None
-        sure = hold.quotation.kind == "inline" and not hold.strict
-        if not hold.calls or not (sure or hold.fits):
-            self._give_back(end, at_end=end == len(text))
+        assert hold is not None
+        if not hold.counts:
+            self._give_back(end, at_end=True)
             return end
-        end = at + len(text[at:end].rstrip(BLANK))
-        hold.text_after(text[at:end], self._speaks)
         hold.quotation = None
-        line = hold.line
         self._commit()
         self._leave()
-        if line.strip():
-            self._state = _PROSE
-            self._said.add(line)
         return end
 
     # --- holding, and what goes out
@@ -771,6 +813,7 @@ class Engine:
 
     def _start_hold(self, at: int, quotation: Quotation | None = None) -> None:
         self._hold = Hold(self._out, at, quotation)
+        self._hold.strict = self._strict
         self._out = self._hold.out
 
     def _commit(self) -> None:
@@ -791,12 +834,15 @@ class Engine:
         assert hold is not None
         if hold.ids is not None:
             self._ids, self._calls, self.completed = hold.ids, hold.calls_before, hold.completed_before
-        lone = self._reader is None  # it was no call that went wrong
         self._reader = self._call = None
         self._state = _PROSE
         text = hold.text(self._text, end)
         wrappers = at_end and bool(hold.strays) and all(each in self._grammar.wrappers for each in hold.strays)
-        if lone and hold.quotation is None and (self._native or not self._auto or (wrappers and not hold.noise)):
+        if (
+            not hold.is_call
+            and hold.quotation is None
+            and (self._native or not self._auto or (wrappers and not hold.noise))
+        ):
             text = self._without_markers(text)
         self._say(text)
 
@@ -845,6 +891,7 @@ _STATES: tuple[Callable[[Engine, str, int, bool], int], ...] = (
     Engine._header,
     Engine._body,
     Engine._after,
+    Engine._quote,
     Engine._quoted,
     Engine._space,
 )

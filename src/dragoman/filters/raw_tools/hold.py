@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dragoman.filters.raw_tools.names import Ids
-from dragoman.filters.raw_tools.outputs import Carrier, Output, Remark, Said
+from dragoman.filters.raw_tools.outputs import Output, Remark
 from dragoman.filters.raw_tools.prose import Quotation
 
 
@@ -16,11 +16,9 @@ class Hold:
 
     __slots__ = (
         "_begin",
-        "_blank",
         "_body",
         "_raw",
         "_size",
-        "_talks",
         "calls",
         "calls_before",
         "completed_before",
@@ -50,9 +48,12 @@ class Hold:
         self._raw: list[str] = []  # of texts before this one
         self._size = 0
         self._begin = begin  # where it begins in the text that is read now
-        self._blank = ""
-        self._talks = False  # other text than white space came after the last call
-        self._body = 0
+        self._body = -1
+
+    @property
+    def is_call(self) -> bool:
+        """Whether the arguments of a call have begun."""
+        return self._body >= 0
 
     @property
     def counts(self) -> bool:
@@ -86,17 +87,10 @@ class Hold:
         """Keep what a call that may turn out to be text would change."""
         self.ids, self.calls_before, self.completed_before = ids, calls, completed
 
-    def text_after(self, text: str, carrier: Carrier) -> None:
-        """Take text after the calls of a quotation. White space after a call goes out only before other text."""
-        self.line += text
-        self._blank += text
-        if self._blank.strip() or self._talks:
-            self.out.append(Said(self._blank, carrier))
-            self._blank, self._talks = "", True
-
-    def after_calls(self) -> None:
-        """Calls have ended; what follows may close the quotation."""
-        self.line, self._talks = "", False
+    @property
+    def at_once(self) -> int | None:
+        """Where all that is held begins in the text that is read now; None if it began in a text before."""
+        return None if self._raw else self._begin
 
     def settled(self) -> list[Output]:
         """What goes out if it is a call: the outputs, and a remark for everything that does not."""

@@ -25,6 +25,7 @@ _BEFORE_A_QUOTE = " \t\r([{<=:,;|/>—–-+*_~@#&\"'“‘«"  # an apostrophe o
 _INDENTED = re.compile(r" {0,3}\t\s*| {4}\s*|[+]\s*|-(?:\s{2,})?")  # code, or a line of a diff, up to its first word
 _BLOCKQUOTE = re.compile(r" {0,3}>")
 _ROW = re.compile(r" {0,3}\|")
+_CLOSING_MARKS = {"`": "(?<!`)"}
 _HEAD, _TAIL = 80, 24
 MANY = 64  # pieces: each takes more than its text, and every open stream has some
 
@@ -32,22 +33,35 @@ MANY = 64  # pieces: each takes more than its text, and every open stream has so
 class Quotation(Struct, frozen=True):
     """Something that was opened before a marker, and what would close it after the marker.
 
-    A `fence` is closed by a line with its mark, `inline` by the mark in the same line, a `block` by any text after it.
+    A `fence` is closed by a line with its mark, `inline` by the mark in the same line, a `block` by any text after the
+    calls in it.
     """
 
     kind: Literal["fence", "inline", "block"]
     mark: str = ""
 
-    def closed_by(self, line: str) -> bool:
-        """Whether a whole line, or what is left of it after a call, closes this."""
-        if self.kind == "fence":
-            found = _CLOSING.fullmatch(line)
-            return found is not None and found[1].startswith(self.mark)
-        if self.kind == "block":
-            return bool(line.strip())
-        if self.mark[0] == "`":
-            return any(found[0] == self.mark for found in re.finditer("`+", line))
-        return re.search(r"(?<!\\)" + re.escape(self.mark), line) is not None
+    def is_closing_line(self, line: str) -> bool:
+        """Whether a line closes this code block."""
+        found = _CLOSING.fullmatch(line)
+        return found is not None and found[1].startswith(self.mark)
+
+    def closing(self, line: str, markers: re.Pattern[str]) -> int:
+        """Return where this quotation ends in what is left of its line, or -1.
+
+        Its mark stands directly after a marker, or after the last one: arguments may contain the mark, too.
+        """
+        mark = re.compile(_CLOSING_MARKS.get(self.mark[0], r"(?<!\\)") + re.escape(self.mark) + _after(self.mark))
+        last = 0
+        for marker in markers.finditer(line):
+            last = marker.end()
+            if found := mark.match(line, last):
+                return found.end()
+        found = mark.search(line, last)
+        return -1 if found is None else found.end()
+
+
+def _after(mark: str) -> str:
+    return "(?!`)" if mark[0] == "`" else ""
 
 
 class Prose:
@@ -140,6 +154,12 @@ class Prose:
             return True
         plain = _BLOCKQUOTE.match(self._head) is None and _ROW.match(self._head) is None
         return Quotation("block") if plain and before[-1:] in (":", "：") else False
+
+    def forget_quotation(self) -> None:
+        """What was open has turned out to be no quotation."""
+        self._fence = ""
+        self._open.clear()
+        self._head = self._head.lstrip(" |")
 
     def quotes_a_tag(self) -> None:
         """Note that a tag was taken for a quotation: so are the others of its paragraph."""
