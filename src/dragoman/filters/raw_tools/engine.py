@@ -20,81 +20,23 @@ decision depends on the text alone, not on how it was cut.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from dragoman.filters.raw_tools.bodies import reader_of
-from dragoman.filters.raw_tools.call import HELD_LIMIT, Call, Mode
-from dragoman.filters.raw_tools.grammar import Cut, Opening, Role, Verdict, grammar_of
-from dragoman.filters.raw_tools.hold import Hold, stray
-from dragoman.filters.raw_tools.names import Header, Ids, Tools
-from dragoman.filters.raw_tools.outputs import Carrier, Output, Remark, Said
-from dragoman.filters.raw_tools.prose import MANY, Prose, Quotation, headless_of
-from dragoman.filters.raw_tools.readers import LIMIT, EndOfCall, NamedCall, Piece, Reader, skip_blank
+from dragoman.filters.raw_tools.base import AFTER, BODY, HEADER, PROSE, QUOTE, QUOTED, SECTION, SPACE, STRAY
+from dragoman.filters.raw_tools.grammar import Role
+from dragoman.filters.raw_tools.hold import stray
+from dragoman.filters.raw_tools.outputs import Carrier, Output, Said
+from dragoman.filters.raw_tools.prose import MANY, Quotation
+from dragoman.filters.raw_tools.quotations import Quotations
+from dragoman.filters.raw_tools.readers import LIMIT, skip_blank
 from dragoman.filters.raw_tools.table import Table
-from dragoman.filters.raw_tools.values import Shape
 from dragoman.model.events import Search
 
-_WINDOW = LIMIT + 64  # a header and the longest marker after it
 _LEAST_RESIDUE = 4  # characters of a marker's beginning that are taken for one beside a native call
-_LONG_SECTION = f"more than {LIMIT} characters in a section, and no call"
-_LONGEST_QUOTE = 4096  # characters in which a quotation within a line has to be closed
-_PROSE, _STRAY, _SECTION, _HEADER, _BODY, _AFTER, _QUOTE, _QUOTED, _SPACE = range(9)
 
 
-class Engine:
-    """`choice` is `auto` or the name of a table. `auto` has rules for what counts (D20); a named table counts always."""
-
-    def __init__(
-        self,
-        choice: str = "auto",
-        tools: Tools | None = None,
-        ids: Ids | None = None,
-        *,
-        mode: Mode = "live",
-        muted: bool = False,
-        trailing_text: bool = True,
-        think_tags: bool = False,
-    ) -> None:
-        self._grammar = grammar_of(choice, think_tags)
-        self._auto = choice == "auto"
-        self._tools = tools or Tools()
-        self._ids = ids or Ids()
-        self._buffered = mode == "buffered"
-        self._muted = muted
-        self._trailing_text = trailing_text
-        named = self._tools.names if self._grammar.bodies else ()
-        self._headless = headless_of(named) if named else None
-        self._first = self._grammar.first_or_end if named else self._grammar.first
-        self._markers = self._grammar.prose
-        self._state = _PROSE
-        self._held = ""
-        self._out: list[Output] = []
-        self._carrier = Carrier.TEXT
-        self._prose_of = {carrier: Prose() for carrier in Carrier}
-        self._said = self._prose_of[Carrier.TEXT]
-        self._has_beginnings = bool(self._grammar.thinking or self._grammar.starts or self._grammar.wrappers)
-        self._head = self._has_beginnings  # nothing but white space has come in this block of text
-        self._begun = False  # text has come
-        self._thinking = ""  # what closes the reasoning that the text is in
-        self._wrapped = False  # a wrapper has said what the text is
-        self._as: Carrier | None = None  # what the text is, if not text
-        self._text = ""  # what is being read
-        self._skip_line_end = False
-        self._opener = ""
-        self._table: Table | None = None  # of the section or call we are in, or after
-        self._in_section = False
-        self._tag_section: Table | None = None  # whose tag opened a section that is not closed yet
-        self._hold: Hold | None = None
-        self._reader: Reader | None = None
-        self._call: Call | None = None
-        self._native = False
-        self._strict = False  # what follows counts only if there is no doubt about it
-        self._trails = False  # text came after a call and was left out
-        self._calls = 0
-        self.completed = 0  # calls that a client can carry out
-        self.peak = 0  # the most characters ever held
-
-    # --- the interface
+class Engine(Quotations):
+    """The interface, the loop, and the states PROSE, STRAY, AFTER and SPACE."""
 
     def passes(self, text: str, carrier: Carrier) -> bool:
         """Whether this text goes out as it came; if so it is taken. True for nearly all text."""
@@ -134,9 +76,9 @@ class Engine:
             self._said = self._prose_of[carrier]
         if self._held:
             text = self._held + text
-        elif self._state == _BODY and self._hold is None and not self._buffered:
+        elif self._state == BODY and self._hold is None and not self._buffered:
             at = self._read(text, 0)
-            if self._state == _BODY:
+            if self._state == BODY:
                 self._held = text[at:]
                 return self._drained()
             text = text[at:]
@@ -155,7 +97,7 @@ class Engine:
     @property
     def waits(self) -> bool:
         """Whether text is held that a native call would turn into residue."""
-        return bool(self._held) or self._state == _STRAY
+        return bool(self._held) or self._state == STRAY
 
     def close(self) -> list[Output]:
         """The answer is over."""
@@ -168,14 +110,12 @@ class Engine:
         if self._auto:
             self._native = True
             self._markers = self._grammar.specials
-            if self._hold is not None and self._state in (_STRAY, _SECTION):
+            if self._hold is not None and self._state in (STRAY, SECTION):
                 self._text = self._held
                 self._give_back(len(self._held))
                 self._text = self._held = ""
             elif (
-                self._state == _PROSE
-                and len(self._held) >= _LEAST_RESIDUE
-                and self._grammar.specials.begins(self._held)
+                self._state == PROSE and len(self._held) >= _LEAST_RESIDUE and self._grammar.specials.begins(self._held)
             ):
                 self._remark("residue", f"{self._held} beside a native call was removed")
                 self._held = ""
@@ -187,8 +127,6 @@ class Engine:
         else:
             out, self._out = self._out, []
         return out
-
-    # --- the loop
 
     def _run(self, text: str, final: bool) -> None:
         self._text = text
@@ -212,14 +150,13 @@ class Engine:
 
     def _release(self) -> None:
         """Decide on what waits in prose; inside a call or section any carrier goes on."""
-        tag = self._state == _HEADER and self._grammar.is_tag(self._opener)
-        if tag or self._state in (_PROSE, _STRAY, _AFTER, _QUOTE, _QUOTED, _SPACE):
+        tag = self._state == HEADER and self._grammar.is_tag(self._opener)
+        if tag or self._state in (PROSE, STRAY, AFTER, QUOTE, QUOTED, SPACE):
             self._run(self._held, True)
+        self._strict = False
         if self._carrier is Carrier.TEXT:
             self._thinking, self._as = "", None
             self._head = self._has_beginnings
-
-    # --- prose
 
     def _prose(self, text: str, at: int, final: bool) -> int:
         if self._head and self._carrier is Carrier.TEXT:
@@ -269,7 +206,7 @@ class Engine:
         self._head = False
         if literal is None and not self._begun and not self._calls and text[here] in self._grammar.start_chars:
             self._start_hold(at)
-            self._opener, self._state = "", _HEADER
+            self._opener, self._state = "", HEADER
             return here
         return None
 
@@ -284,7 +221,7 @@ class Engine:
 
     def _wrapper(self, at: int, literal: str) -> int:
         self._remark("wrapper", f"{literal} was removed: it says what is text and what is reasoning")
-        self._wrapped, self._state = True, _PROSE
+        self._wrapped, self._state = True, PROSE
         self._as = Carrier.REASONING if self._grammar.wrappers[literal] is Carrier.REASONING else None
         return at + len(literal)
 
@@ -293,7 +230,7 @@ class Engine:
         role = self._grammar.roles[literal]
         end = at + len(literal)
         if role is Role.THINKING_END and literal == self._thinking:
-            self._thinking, self._as, self._state = "", None, _SPACE
+            self._thinking, self._as, self._state = "", None, SPACE
             return end
         if role is Role.THINKING:
             self._say(literal)
@@ -312,7 +249,7 @@ class Engine:
             self._start_hold(at, quotation)
             self._enter(literal)
             if quotation is not None and quotation.kind != "block":
-                self._state = _QUOTE
+                self._state = QUOTE
             return at
         if quotation is not None:
             self._say(literal)
@@ -326,7 +263,7 @@ class Engine:
             return self._wrapper(at, literal)
         if role is Role.THINKING_END or (self._auto and not self._native):
             self._start_hold(at)
-            self._state = _STRAY
+            self._state = STRAY
             return at
         self._out.append(self._removed(literal))
         return at + len(literal)
@@ -348,325 +285,15 @@ class Engine:
             case Role.THINKING:
                 self._give_back(here)
                 return here
+            case _:
+                pass
         hold.strays.append(literal)
         return here + len(literal)
-
-    def _enter(self, literal: str) -> None:
-        """A section or call begins at the marker that stands next."""
-        self._table = self._grammar.claims[literal][0]
-        self._opener, self._state = literal, _HEADER if self._grammar.roles[literal] is Role.CALL else _SECTION
-
-    # --- sections and headers
-
-    def _section(self, text: str, at: int, final: bool) -> int:
-        table = self._table
-        assert table is not None
-        start, literal = self._grammar.marks(table).section.find(text, at, False)
-        noise = text[at:start].strip()
-        hold = self._hold
-        if hold is not None and hold.quotation is not None and noise:
-            self._leave()
-            return at
-        if start - at > LIMIT:
-            return self._over_limit(text, at, at + LIMIT, _LONG_SECTION)
-        if not literal:
-            if not final:
-                return at
-            self._in_section = False
-            if hold is not None and hold.calls:
-                self._leave()
-                return at
-            if hold is not None:
-                self._give_back(len(text), at_end=True)
-            elif noise:
-                self._state = _PROSE
-                self._say(text[at:start])
-            else:
-                self._state = _AFTER
-            return len(text)
-        return self._in_section_at(text, at, start, literal)
-
-    def _in_section_at(self, text: str, at: int, start: int, literal: str) -> int:
-        noise, end = text[at:start], start + len(literal)
-        body = self._grammar.bodies.get(literal)
-        hold = self._hold
-        if body is not None and self._tools.declares(noise):
-            if hold is None:
-                self._start_hold(at)
-            self._begin_body(body, end)
-            self._begin_call(body, self._tools.header(noise), in_section=True)
-            return end
-        if noise.strip():
-            if hold is not None:
-                hold.noise = True
-                if hold.size(start) > LIMIT:
-                    return self._over_limit(text, at, start, _LONG_SECTION)
-            else:
-                self._remark("noise", "text between the calls of a section was left out")
-        role = self._grammar.roles[literal]
-        if role is Role.CALL:
-            if hold is None:
-                self._start_hold(start)
-            self._opener, self._state, self._in_section = literal, _HEADER, True
-            return start
-        if role is Role.SECTION_END:
-            self._in_section = False
-            if hold is None or hold.calls:
-                self._leave()
-            elif hold.noise:
-                self._give_back(end)
-            else:
-                self._state = _STRAY
-            return end
-        if role is Role.SECTION:
-            self._in_section = True
-        elif hold is None:
-            self._out.append(stray(literal))
-        else:
-            hold.strays.append(literal)
-        return end
-
-    def _header(self, text: str, at: int, final: bool) -> int:
-        view = text[at : at + _WINDOW]
-        verdict: Opening | Cut | Verdict = Verdict.NO
-        for table in self._tables_of_opener():
-            verdict = self._grammar.open(view, self._opener, table)
-            if isinstance(verdict, Opening) and not verdict.is_meant(self._auto, self._tools):
-                verdict = Verdict.NO
-            if verdict is not Verdict.NO:
-                break
-        if verdict is Verdict.MORE and not final and len(view) < _WINDOW:
-            return at
-        if isinstance(verdict, Opening):
-            return self._open(verdict, text, at)
-        if isinstance(verdict, Cut):
-            return self._cut_header(at + verdict.size)
-        if verdict is Verdict.MORE and self._opener and not self._grammar.is_tag(self._opener):
-            if len(view) < _WINDOW:  # and it is final
-                return self._unfinished_header(len(text))
-            end = at + len(self._opener) + LIMIT
-            return self._over_limit(text, at, end, f"a header of more than {LIMIT} characters")
-        self._in_section = False
-        end = at + len(self._opener)
-        self._give_back(end)
-        return end
-
-    def _tables_of_opener(self) -> Iterable[Table]:
-        """The tables that the opener may belong to; first that of the section we are in."""
-        tables = self._grammar.claims[self._opener] if self._opener else self._grammar.starts
-        section = self._tag_section
-        return tables if section not in tables else (section, *(table for table in tables if table is not section))
-
-    def _cut_header(self, end: int) -> int:
-        """Another marker stands in the middle of a header. A call may follow it."""
-        if self._hold is not None:
-            self._hold.noise = True
-        self._state = _SECTION if self._in_section else _STRAY
-        return end
-
-    def _unfinished_header(self, end: int) -> int:
-        """The answer ends in the middle of a header."""
-        self._in_section = False
-        if self._auto:
-            self._give_back(end, at_end=True)
-        else:
-            self._drop_hold()
-            self._remark("unfinished", "a call was cut off within its header and left out")
-            self._leave()
-        return end
-
-    def _open(self, opening: Opening, text: str, at: int) -> int:
-        table, end = opening.table, at + opening.size
-        if table.numbered:
-            header = self._tools.header(opening.written)
-        else:
-            header = Header(self._tools.name(opening.written) if opening.written else "", id=opening.id)
-        if opening.bodiless and not header.name:
-            return self._cut_header(end)
-        if opening.in_section:
-            self._tag_section = table
-        in_section = self._in_section or opening.in_section or self._tag_section is table
-        self._begin_body(table, end)
-        if table.names_tool:
-            self._begin_call(table, header, in_section=in_section)
-        elif self._auto and table.at_start and self._hold is not None:
-            self._hold.strict = True
-        if opening.bodiless and self._call is not None:
-            self._call.write("{}", self._out)
-            self._end_call(True, True)
-            self._end_body(end)
-        return end
-
-    # --- calls
-
-    def _begin_body(self, table: Table, at: int) -> None:
-        self._table, self._state = table, _BODY
-        if self._hold is not None:
-            self._hold.begin_body(at)
-        self._reader = reader_of(table, self._shape, self._accepts)
-
-    def _accepts(self, name: str) -> bool:
-        """Whether a name that a body gives may be a tool's."""
-        table = self._table
-        assert table is not None
-        any_name = table.special or not (self._auto or (table.at_start and self._tools.names))
-        return bool(name) and (any_name or self._tools.resolve(name) is not None)
-
-    def _shape(self, tool: str, key: str) -> Shape:
-        name = tool or (self._call.name if self._call is not None else "")
-        return self._tools.shape(self._tools.resolve(name) or name, key)
-
-    def _begin_call(self, table: Table, header: Header, *, in_section: bool) -> None:
-        hold = self._hold
-        if hold is not None and self._auto and table.section_begin and not in_section:
-            hold.strict = True
-        self._call = Call(table, header, self._speaks, self._tools, muted=self._muted)
-        if hold is not None and (hold.strict or hold.quotation is not None):
-            if hold.ids is None:
-                hold.remember(self._ids, self._calls, self.completed)
-                self._ids = self._ids.copy()
-            return
-        if table.body == "json":  # others may turn out to be no call by what their body begins with
-            self._stream(self._call)
-
-    def _stream(self, call: Call) -> None:
-        """From here on the call goes out as it comes, unless it has to wait for its name or its end."""
-        hold = self._hold
-        if not call.name or self._buffered or (hold is not None and (hold.strict or hold.quotation is not None)):
-            return
-        self._commit()
-        if not self._muted:
-            call.start(self._ids, self._out)
-
-    def _body(self, text: str, at: int, final: bool) -> int:
-        moved = self._read(text, at)
-        if moved == at and final and self._state == _BODY:
-            return self._cut_body(text, at)
-        return moved
-
-    def _read(self, text: str, at: int) -> int:
-        reader, hold = self._reader, self._hold
-        assert reader is not None
-        room = HELD_LIMIT - hold.body_size(at) if hold is not None else len(text)
-        over = hold is not None and len(text) - at > room
-        pieces: list[Piece] = []
-        moved = reader.read(text[: at + room] if over else text, at, pieces)
-        self._take(pieces, at)
-        if reader.failed:
-            self._give_back(moved)
-        elif reader.over:
-            self._end_body(moved)
-        elif moved == at and over and self._hold is hold:
-            self._over_limit(text, at, at, f"a call of which more than {HELD_LIMIT} characters had to wait")
-        return moved
-
-    def _take(self, pieces: list[Piece], at: int) -> None:
-        """Take what a reader has read."""
-        for piece in pieces:
-            call = self._call
-            if type(piece) is str:
-                if call is None:
-                    continue
-                if not call.streams:
-                    self._stream(call)
-                call.write(piece, self._out)
-            elif isinstance(piece, NamedCall):
-                self._named(piece, at)
-            elif isinstance(piece, EndOfCall):
-                self._end_call(True, piece.valid)
-
-    def _named(self, named: NamedCall, at: int) -> None:
-        table = self._table
-        assert table is not None
-        if self._hold is None and self._buffered:
-            self._start_hold(at)
-        self._begin_call(table, Header(self._tools.name(named.name), id=named.id), in_section=True)
-
-    def _end_call(self, closed: bool, valid: bool) -> None:
-        call, self._call = self._call, None
-        if call is None:
-            return
-        hold = self._hold
-        if hold is not None:
-            hold.calls += 1
-            hold.fits = hold.fits and closed and valid and self._fits(call)
-        if not call.streams and not self._muted:
-            if not call.name and not call.infer(self._out):
-                self._nameless(hold)
-                return
-            if not closed and hold is not None and (not call.arguments or hold.quotation is not None):
-                hold.fits, hold.strict = False, True
-                return
-            if not closed and not (hold is not None and hold.strict):
-                self._remark("unfinished", f"a call of {call.name} was cut off and left out")
-                return
-            call.start(self._ids, self._out)
-        self._calls += 1
-        if self._tools.names and self._tools.resolve(call.name) is None:
-            self._remark("undeclared", f"the request declares no tool named {call.name}")
-        self.completed += call.end(closed, valid, self._out)
-
-    def _nameless(self, hold: Hold | None) -> None:
-        if self._auto and hold is not None:  # it is text
-            hold.fits, hold.strict = False, True
-        else:
-            self._remark("nameless", "a call without a name fits no declared tool and was left out")
-
-    def _fits(self, call: Call) -> bool:
-        if call.streams:
-            return True
-        name = call.name or self._tools.infer(call.arguments) or ""
-        known = self._tools.resolve(name)
-        return (known is not None or not self._tools.names) and self._tools.fits(known or name, call.arguments or "{}")
-
-    def _end_body(self, end: int) -> None:
-        """The reader has read to the end of the call, or of all calls."""
-        reader, self._reader = self._reader, None
-        if self._call is not None and reader is not None:
-            self._end_call(reader.closed, reader.valid)
-        if reader is not None and reader.junk:
-            self._remark("noise", "text between the parameters of a call was left out")
-        hold = self._hold
-        if hold is not None and hold.quotation is None:
-            if hold.strict and not hold.counts:
-                self._in_section = False
-                self._give_back(end)
-                return
-            self._commit()
-        if self._in_section:
-            self._state = _SECTION
-        else:
-            self._leave()
-
-    def _cut_body(self, text: str, at: int) -> int:
-        """The answer ends within a body."""
-        reader = self._reader
-        assert reader is not None
-        pieces: list[Piece] = []
-        end = reader.finish(text, at, pieces)
-        self._take(pieces, at)
-        hold = self._hold
-        no_call = hold is not None and self._call is None and not hold.calls
-        if reader.failed or no_call:
-            self._give_back(end, at_end=True)
-        else:
-            self._end_body(end)
-        return end
-
-    def _leave(self) -> None:
-        """A section, or a call on its own, is over."""
-        self._in_section = False
-        if self._hold is not None and self._hold.quotation is not None:
-            self._state = _QUOTED
-            return
-        self._state = _AFTER
-        for prose in self._prose_of.values():
-            prose.fresh()
 
     def _after(self, text: str, at: int, final: bool) -> int:
         here = skip_blank(text, at)
         if here - at > LIMIT:
-            self._state = _PROSE
+            self._state = PROSE
             return at
         if here == len(text):
             return here if final else at
@@ -681,7 +308,7 @@ class Engine:
         if literal is None or literal not in self._markers.markers:
             if final and any(each.startswith(text[here:]) for each in marks.leftovers):
                 return len(text)  # half of an end that was cut off
-            self._tag_section, self._state = None, _PROSE
+            self._tag_section, self._state = None, PROSE
             return at
         match self._grammar.roles[literal]:
             case Role.CALL | Role.SECTION:
@@ -689,17 +316,19 @@ class Engine:
                 self._enter(literal)
                 return here
             case Role.WRAPPER:
-                self._state = _PROSE
+                self._state = PROSE
                 return self._wrapper(here, literal)
             case Role.THINKING:
-                self._state = _PROSE
+                self._state = PROSE
                 return at
+            case _:
+                pass
         self._out.append(self._removed(literal))
         return here + len(literal)
 
     def _leftover(self, at: int, literal: str, table: Table) -> int:
         if literal == self._thinking:
-            self._thinking, self._as, self._state = "", None, _SPACE
+            self._thinking, self._as, self._state = "", None, SPACE
         elif literal in self._grammar.marks(table).remarkable:
             self._out.append(stray(literal))
         if literal in table.section_end:
@@ -709,179 +338,8 @@ class Engine:
     def _space(self, text: str, at: int, final: bool) -> int:
         here = skip_blank(text, at)
         if here < len(text):
-            self._state = _PROSE
+            self._state = PROSE
         return here
-
-    # --- quotations
-
-    def _quote(self, text: str, at: int, final: bool) -> int:
-        """A marker stands in a code block or a quotation. Look for what closes that, before anything is parsed."""
-        hold = self._hold
-        assert hold is not None and hold.quotation is not None
-        if hold.quotation.kind == "fence":
-            return self._fence(text, at, final)
-        end = min(len(text), at + _LONGEST_QUOTE - hold.size(at))
-        line_end = text.find("\n", at, end)
-        if line_end >= 0:
-            end = line_end
-        elif hold.size(end) < _LONGEST_QUOTE and not final:
-            return end
-        held = hold.text(text, end)
-        size = hold.quotation.closing(held, self._grammar.special_marker)
-        begin = self._read_again(text, end)
-        if size < 0:
-            self._said.forget_quotation()
-            return begin
-        self._say(held[:size])
-        return begin + size
-
-    def _fence(self, text: str, at: int, final: bool) -> int:
-        hold = self._hold
-        assert hold is not None and hold.quotation is not None
-        last = at + HELD_LIMIT - hold.size(at)
-        line_end = text.find("\n", at, last)
-        end = min(len(text), last) if line_end < 0 else line_end
-        hold.line += text[at:end]
-        if (line_end >= 0 or final) and hold.quotation.is_closing_line(hold.line):
-            self._give_back(end)
-        elif line_end >= 0:
-            hold.line = ""
-            return end + 1
-        elif end == last:
-            self._give_back(end)
-        elif final:
-            end = self._read_again(text, end)
-            self._said.forget_quotation()
-            self._strict = True
-        return end
-
-    def _read_again(self, text: str, end: int) -> int:
-        """Read what is held as ordinary text; return where it begins in the text, which may have changed."""
-        hold = self._drop_hold()
-        assert hold is not None
-        self._state = _PROSE
-        if hold.at_once is not None:
-            return hold.at_once
-        self._text = hold.text(text, end) + text[end:]
-        return 0
-
-    def _quoted(self, text: str, at: int, final: bool) -> int:
-        """Calls in a block quotation have ended. They are text if other text follows; further calls may follow, too."""
-        hold, table = self._hold, self._table
-        assert hold is not None and table is not None
-        marks = self._grammar.marks(table)
-        here = skip_blank(text, at)
-        if here == len(text):
-            if final:
-                return self._unquoted(here)
-            return here if here - at > LIMIT else at
-        literal = marks.after.match(text, here, final)
-        if literal == "":
-            return at
-        if literal and self._may_open(literal):
-            self._enter(literal)
-            return here
-        if literal and literal in marks.leftovers:
-            return here + len(literal)
-        self._give_back(here)
-        return here
-
-    def _may_open(self, literal: str) -> bool:
-        """Whether a marker after quoted calls opens another: a special one, or a tag after tags."""
-        if self._grammar.roles.get(literal) not in (Role.CALL, Role.SECTION):
-            return False
-        return self._table is not None and self._grammar.is_tag(literal) is not self._table.special
-
-    def _unquoted(self, end: int) -> int:
-        """Nothing follows the calls of a block quotation: they count if there is no doubt about them."""
-        hold = self._hold
-        assert hold is not None
-        if not hold.counts:
-            self._give_back(end, at_end=True)
-            return end
-        hold.quotation = None
-        self._commit()
-        self._leave()
-        return end
-
-    # --- holding, and what goes out
-
-    @property
-    def _speaks(self) -> Carrier:
-        """What text is now: that of its carrier, or reasoning that was written into the text."""
-        return self._as if self._as is not None and self._carrier is Carrier.TEXT else self._carrier
-
-    def _start_hold(self, at: int, quotation: Quotation | None = None) -> None:
-        self._hold = Hold(self._out, at, quotation)
-        self._hold.strict = self._strict
-        self._out = self._hold.out
-
-    def _commit(self) -> None:
-        """What is held is a call."""
-        hold = self._drop_hold()
-        if hold is not None:
-            self._out += hold.settled()
-
-    def _drop_hold(self) -> Hold | None:
-        hold, self._hold = self._hold, None
-        if hold is not None:
-            self._out = hold.outer
-        return hold
-
-    def _give_back(self, end: int, *, at_end: bool = False) -> None:
-        """What is held, up to a place in the text, is text."""
-        hold = self._drop_hold()
-        assert hold is not None
-        if hold.ids is not None:
-            self._ids, self._calls, self.completed = hold.ids, hold.calls_before, hold.completed_before
-        self._reader = self._call = None
-        self._state = _PROSE
-        text = hold.text(self._text, end)
-        wrappers = at_end and bool(hold.strays) and all(each in self._grammar.wrappers for each in hold.strays)
-        if (
-            not hold.is_call
-            and hold.quotation is None
-            and (self._native or not self._auto or (wrappers and not hold.noise))
-        ):
-            text = self._without_markers(text)
-        self._say(text)
-
-    def _without_markers(self, text: str) -> str:
-        pieces = self._grammar.special_marker.split(text)
-        self._out += [self._removed(literal) for literal in self._grammar.special_marker.findall(text)]
-        return "".join(pieces)
-
-    def _removed(self, literal: str) -> Remark:
-        if self._native:
-            return Remark("residue", f"{literal} beside a native call was removed")
-        return stray(literal)
-
-    def _over_limit(self, text: str, at: int, end: int, what: str) -> int:
-        end = min(len(text), end)
-        self._in_section = False
-        if self._hold is not None:
-            self._give_back(end)
-        else:
-            self._state = _PROSE
-            self._say(text[at:end])
-        self._remark("over_limit", f"{what}: it is text")
-        return end
-
-    def _say(self, text: str) -> None:
-        if not text:
-            return
-        if self._carrier is Carrier.TEXT:
-            self._head, self._begun = False, True
-        self._said.add(text)
-        if self._calls and not self._trailing_text:
-            if not self._trails and text.strip():
-                self._trails = True
-                self._remark("trailing_text", "text after a call was left out")
-        else:
-            self._out.append(Said(text, self._speaks, self._speaks is not self._carrier))
-
-    def _remark(self, rule: str, detail: str) -> None:
-        self._out.append(Remark(rule, detail))
 
 
 _STATES: tuple[Callable[[Engine, str, int, bool], int], ...] = (

@@ -73,6 +73,7 @@ class Prose:
         "_last",
         "_open",
         "_paragraph_quotes",
+        "_plain",
         "_run",
         "_size",
         "_tail",
@@ -123,10 +124,10 @@ class Prose:
         self.settle()
         if self._fence:
             return None if self._closes() else Quotation("fence", self._fence)
+        if self._plain or not self._size:
+            return None
         if mark := self._quote():
             return Quotation("inline", mark)
-        if not self._size:
-            return None
         if _ROW.match(self._head):
             return Quotation("inline", "|")
         if (_BLOCKQUOTE.match(self._head) and self._tail.rstrip()[-1:] not in ENDS) or (
@@ -158,8 +159,7 @@ class Prose:
     def forget_quotation(self) -> None:
         """What was open has turned out to be no quotation."""
         self._fence = ""
-        self._open.clear()
-        self._head = self._head.lstrip(" |")
+        self._plain = True
 
     def quotes_a_tag(self) -> None:
         """Note that a tag was taken for a quotation: so are the others of its paragraph."""
@@ -174,6 +174,7 @@ class Prose:
     def _line(self, text: str) -> None:
         self._head = self._tail = self._last = ""
         self._size = self._ticks = self._run = 0
+        self._plain = False  # what looks like a quotation is none
         self._open: list[str] = []  # marks that close what is open in this line, the innermost last
         self._grow(text)
 

@@ -1,0 +1,170 @@
+"""What the states of the engine share: its settings, where it is in the text, what it holds, and how things go out."""
+
+from __future__ import annotations
+
+from dragoman.filters.raw_tools.call import Call, Mode
+from dragoman.filters.raw_tools.grammar import Role, grammar_of
+from dragoman.filters.raw_tools.hold import Hold, stray
+from dragoman.filters.raw_tools.names import Ids, Tools
+from dragoman.filters.raw_tools.outputs import Carrier, Output, Remark, Said
+from dragoman.filters.raw_tools.prose import Prose, Quotation, headless_of
+from dragoman.filters.raw_tools.readers import Reader
+from dragoman.filters.raw_tools.table import Table
+
+PROSE, STRAY, SECTION, HEADER, BODY, AFTER, QUOTE, QUOTED, SPACE = range(9)  # the states: see engine.py
+
+
+class EngineBase:
+    """`choice` is `auto` or the name of a table. In `auto` there are rules for what counts (D20)."""
+
+    def __init__(
+        self,
+        choice: str = "auto",
+        tools: Tools | None = None,
+        ids: Ids | None = None,
+        *,
+        mode: Mode = "live",
+        muted: bool = False,
+        trailing_text: bool = True,
+        think_tags: bool = False,
+    ) -> None:
+        self._grammar = grammar_of(choice, think_tags)
+        self._auto = choice == "auto"
+        self._tools = tools or Tools()
+        self._ids = ids or Ids()
+        self._buffered = mode == "buffered"
+        self._muted = muted
+        self._trailing_text = trailing_text
+        named = self._tools.names if self._grammar.bodies else ()
+        self._headless = headless_of(named) if named else None
+        self._first = self._grammar.first_or_end if named else self._grammar.first
+        self._markers = self._grammar.prose
+        self._state = PROSE
+        self._held = ""
+        self._out: list[Output] = []
+        self._carrier = Carrier.TEXT
+        self._prose_of = {carrier: Prose() for carrier in Carrier}
+        self._said = self._prose_of[Carrier.TEXT]
+        self._has_beginnings = bool(self._grammar.thinking or self._grammar.starts or self._grammar.wrappers)
+        self._head = self._has_beginnings  # nothing but white space has come in this block of text
+        self._begun = False  # text has come
+        self._thinking = ""  # what closes the reasoning that the text is in
+        self._wrapped = False  # a wrapper has said what the text is
+        self._as: Carrier | None = None  # what the text is, if not text
+        self._text = ""  # what is being read
+        self._skip_line_end = False
+        self._opener = ""
+        self._table: Table | None = None  # of the section or call we are in, or after
+        self._in_section = False
+        self._tag_section: Table | None = None  # whose tag opened a section that is not closed yet
+        self._hold: Hold | None = None
+        self._reader: Reader | None = None
+        self._call: Call | None = None
+        self._native = False
+        self._strict = False  # what follows counts only if there is no doubt about it
+        self._trails = False  # text came after a call and was left out
+        self._calls = 0
+        self.completed = 0  # calls that a client can carry out
+        self.peak = 0  # the most characters ever held
+
+    @property
+    def _speaks(self) -> Carrier:
+        """What text is now: that of its carrier, or reasoning that was written into the text."""
+        return self._as if self._as is not None and self._carrier is Carrier.TEXT else self._carrier
+
+    def _start_hold(self, at: int, quotation: Quotation | None = None) -> None:
+        self._hold = Hold(self._out, at, quotation)
+        self._hold.strict = self._strict
+        self._out = self._hold.out
+
+    def _commit(self) -> None:
+        """What is held is a call."""
+        hold = self._drop_hold()
+        if hold is not None:
+            self._out += hold.settled()
+
+    def _drop_hold(self) -> Hold | None:
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            self._out = hold.outer
+        return hold
+
+    def _give_back(self, end: int, *, at_end: bool = False) -> None:
+        """What is held, up to a place in the text, is text."""
+        hold = self._drop_hold()
+        assert hold is not None
+        if hold.ids is not None:
+            self._ids, self._calls, self.completed = hold.ids, hold.calls_before, hold.completed_before
+        self._reader = self._call = None
+        self._state = PROSE
+        text = hold.text(self._text, end)
+        wrappers = at_end and bool(hold.strays) and all(each in self._grammar.wrappers for each in hold.strays)
+        if (
+            not hold.is_call
+            and hold.quotation is None
+            and (self._native or not self._auto or (wrappers and not hold.noise))
+        ):
+            text = self._without_markers(text)
+        self._say(text)
+
+    def _without_markers(self, text: str) -> str:
+        pieces = self._grammar.special_marker.split(text)
+        self._out += [self._removed(literal) for literal in self._grammar.special_marker.findall(text)]
+        return "".join(pieces)
+
+    def _removed(self, literal: str) -> Remark:
+        if self._native:
+            return Remark("residue", f"{literal} beside a native call was removed")
+        return stray(literal)
+
+    def _over_limit(self, text: str, at: int, end: int, what: str) -> int:
+        end = min(len(text), end)
+        self._in_section = False
+        if self._hold is not None:
+            self._give_back(end)
+        else:
+            self._state = PROSE
+            self._say(text[at:end])
+        self._remark("over_limit", f"{what}: it is text")
+        return end
+
+    def _read_again(self, text: str, end: int) -> int:
+        """Read what is held as ordinary text; return where it begins in the text, which may have changed."""
+        hold = self._drop_hold()
+        assert hold is not None
+        self._state = PROSE
+        if hold.at_once is not None:
+            return hold.at_once
+        self._text = hold.text(text, end) + text[end:]
+        return 0
+
+    def _say(self, text: str) -> None:
+        if not text:
+            return
+        if self._carrier is Carrier.TEXT:
+            self._head, self._begun = False, True
+        self._said.add(text)
+        if self._calls and not self._trailing_text:
+            if not self._trails and text.strip():
+                self._trails = True
+                self._remark("trailing_text", "text after a call was left out")
+        else:
+            self._out.append(Said(text, self._speaks, self._speaks is not self._carrier))
+
+    def _remark(self, rule: str, detail: str) -> None:
+        self._out.append(Remark(rule, detail))
+
+    def _leave(self) -> None:
+        """A section, or a call on its own, is over."""
+        self._in_section = False
+        if self._hold is not None and self._hold.quotation is not None:
+            self._state = QUOTED
+            return
+        self._state = AFTER
+        for prose in self._prose_of.values():
+            prose.fresh()
+
+    def _enter(self, literal: str) -> None:
+        """A section or call begins at the marker that stands next."""
+        self._table = self._grammar.claims[literal][0]
+        self._opener, self._state = literal, HEADER if self._grammar.roles[literal] is Role.CALL else SECTION

@@ -1,0 +1,317 @@
+"""The states of sections and calls: from the marker that begins one to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dragoman.filters.raw_tools.base import AFTER, BODY, HEADER, PROSE, SECTION, STRAY, EngineBase
+from dragoman.filters.raw_tools.bodies import reader_of
+from dragoman.filters.raw_tools.call import HELD_LIMIT, Call
+from dragoman.filters.raw_tools.grammar import Cut, Opening, Role, Verdict
+from dragoman.filters.raw_tools.hold import Hold, stray
+from dragoman.filters.raw_tools.names import Header
+from dragoman.filters.raw_tools.readers import LIMIT, EndOfCall, NamedCall, Piece
+from dragoman.filters.raw_tools.table import Table
+from dragoman.filters.raw_tools.values import Shape
+
+_WINDOW = LIMIT + 64  # a header and the longest marker after it
+_LONG_SECTION = f"more than {LIMIT} characters in a section, and no call"
+
+
+class Sections(EngineBase):
+    """SECTION, HEADER and BODY."""
+
+    def _section(self, text: str, at: int, final: bool) -> int:
+        table = self._table
+        assert table is not None
+        start, literal = self._grammar.marks(table).section.find(text, at, False)
+        noise = text[at:start].strip()
+        hold = self._hold
+        if hold is not None and hold.quotation is not None and noise:
+            self._leave()
+            return at
+        if start - at > LIMIT:
+            return self._over_limit(text, at, at + LIMIT, _LONG_SECTION)
+        if not literal:
+            if not final:
+                return at
+            self._in_section = False
+            if hold is not None and hold.calls:
+                self._leave()
+                return at
+            if hold is not None:
+                self._give_back(len(text), at_end=True)
+            elif noise:
+                self._state = PROSE
+                self._say(text[at:start])
+            else:
+                self._state = AFTER
+            return len(text)
+        return self._in_section_at(text, at, start, literal)
+
+    def _in_section_at(self, text: str, at: int, start: int, literal: str) -> int:
+        noise, end = text[at:start], start + len(literal)
+        body = self._grammar.bodies.get(literal)
+        hold = self._hold
+        if body is not None and self._tools.declares(noise):
+            if hold is None:
+                self._start_hold(at)
+            self._begin_body(body, end)
+            self._begin_call(body, self._tools.header(noise), in_section=True)
+            return end
+        if noise.strip():
+            if hold is not None:
+                hold.noise = True
+                if hold.size(start) > LIMIT:
+                    return self._over_limit(text, at, start, _LONG_SECTION)
+            else:
+                self._remark("noise", "text between the calls of a section was left out")
+        role = self._grammar.roles[literal]
+        if role is Role.CALL:
+            if hold is None:
+                self._start_hold(start)
+            self._opener, self._state, self._in_section = literal, HEADER, True
+            return start
+        if role is Role.SECTION_END:
+            self._in_section = False
+            if hold is None or hold.calls:
+                self._leave()
+            elif hold.noise:
+                self._give_back(end)
+            else:
+                self._state = STRAY
+            return end
+        if role is Role.SECTION:
+            self._in_section = True
+        elif hold is None:
+            self._out.append(stray(literal))
+        else:
+            hold.strays.append(literal)
+        return end
+
+    def _header(self, text: str, at: int, final: bool) -> int:
+        view = text[at : at + _WINDOW]
+        verdict: Opening | Cut | Verdict = Verdict.NO
+        for table in self._tables_of_opener():
+            verdict = self._grammar.open(view, self._opener, table)
+            if isinstance(verdict, Opening) and not verdict.is_meant(self._auto, self._tools):
+                verdict = Verdict.NO
+            if verdict is not Verdict.NO:
+                break
+        if verdict is Verdict.MORE and not final and len(view) < _WINDOW:
+            return at
+        if isinstance(verdict, Opening):
+            return self._open(verdict, text, at)
+        if isinstance(verdict, Cut):
+            return self._cut_header(at + verdict.size)
+        if verdict is Verdict.MORE and self._opener and not self._grammar.is_tag(self._opener):
+            if len(view) < _WINDOW:  # and it is final
+                return self._unfinished_header(len(text))
+            end = at + len(self._opener) + LIMIT
+            return self._over_limit(text, at, end, f"a header of more than {LIMIT} characters")
+        self._in_section = False
+        end = at + len(self._opener)
+        self._give_back(end)
+        return end
+
+    def _tables_of_opener(self) -> Iterable[Table]:
+        """The tables that the opener may belong to; first that of the section we are in."""
+        tables = self._grammar.claims[self._opener] if self._opener else self._grammar.starts
+        section = self._tag_section
+        if section is None or section not in tables:
+            return tables
+        return (section, *(table for table in tables if table is not section))
+
+    def _cut_header(self, end: int) -> int:
+        """Another marker stands in the middle of a header. A call may follow it."""
+        if self._hold is not None:
+            self._hold.noise = True
+        self._state = SECTION if self._in_section else STRAY
+        return end
+
+    def _unfinished_header(self, end: int) -> int:
+        """The answer ends in the middle of a header."""
+        self._in_section = False
+        if self._auto:
+            self._give_back(end, at_end=True)
+        else:
+            self._drop_hold()
+            self._remark("unfinished", "a call was cut off within its header and left out")
+            self._leave()
+        return end
+
+    def _open(self, opening: Opening, text: str, at: int) -> int:
+        table, end = opening.table, at + opening.size
+        if table.numbered:
+            header = self._tools.header(opening.written)
+        else:
+            header = Header(self._tools.name(opening.written) if opening.written else "", id=opening.id)
+        if opening.bodiless and not header.name:
+            return self._cut_header(end)
+        if opening.in_section:
+            self._tag_section = table
+        in_section = self._in_section or opening.in_section or self._tag_section is table
+        self._begin_body(table, end)
+        if table.names_tool:
+            self._begin_call(table, header, in_section=in_section)
+        elif self._auto and table.at_start and self._hold is not None:
+            self._hold.strict = True
+        if opening.bodiless and self._call is not None:
+            self._call.write("{}", self._out)
+            self._end_call(True, True)
+            self._end_body(end)
+        return end
+
+    def _begin_body(self, table: Table, at: int) -> None:
+        self._table, self._state = table, BODY
+        if self._hold is not None:
+            self._hold.begin_body(at)
+        self._reader = reader_of(table, self._shape, self._accepts)
+
+    def _accepts(self, name: str) -> bool:
+        """Whether a name that a body gives may be a tool's."""
+        table = self._table
+        assert table is not None
+        any_name = table.special or not (self._auto or (table.at_start and self._tools.names))
+        return bool(name) and (any_name or self._tools.resolve(name) is not None)
+
+    def _shape(self, tool: str, key: str) -> Shape:
+        name = tool or (self._call.name if self._call is not None else "")
+        return self._tools.shape(self._tools.resolve(name) or name, key)
+
+    def _begin_call(self, table: Table, header: Header, *, in_section: bool) -> None:
+        hold = self._hold
+        if hold is not None and self._auto and table.section_begin and not in_section:
+            hold.strict = True
+        self._call = Call(table, header, self._speaks, self._tools, muted=self._muted)
+        if hold is not None and (hold.strict or hold.quotation is not None):
+            if hold.ids is None:
+                hold.remember(self._ids, self._calls, self.completed)
+                self._ids = self._ids.copy()
+            return
+        if table.body == "json":  # others may turn out to be no call by what their body begins with
+            self._stream(self._call)
+
+    def _stream(self, call: Call) -> None:
+        """From here on the call goes out as it comes, unless it has to wait for its name or its end."""
+        hold = self._hold
+        if not call.name or self._buffered or (hold is not None and (hold.strict or hold.quotation is not None)):
+            return
+        self._commit()
+        if not self._muted:
+            call.start(self._ids, self._out)
+
+    def _body(self, text: str, at: int, final: bool) -> int:
+        moved = self._read(text, at)
+        if moved == at and final and self._state == BODY:
+            return self._cut_body(text, at)
+        return moved
+
+    def _read(self, text: str, at: int) -> int:
+        reader, hold = self._reader, self._hold
+        assert reader is not None
+        room = HELD_LIMIT - hold.body_size(at) if hold is not None else len(text)
+        over = hold is not None and len(text) - at > room
+        pieces: list[Piece] = []
+        moved = reader.read(text[: at + room] if over else text, at, pieces)
+        self._take(pieces, at)
+        if reader.failed:
+            self._give_back(moved)
+        elif reader.over:
+            self._end_body(moved)
+        elif moved == at and over and self._hold is hold:
+            self._over_limit(text, at, at, f"a call of which more than {HELD_LIMIT} characters had to wait")
+        return moved
+
+    def _take(self, pieces: list[Piece], at: int) -> None:
+        """Take what a reader has read."""
+        for piece in pieces:
+            call = self._call
+            if type(piece) is str:
+                if call is None:
+                    continue
+                if not call.streams:
+                    self._stream(call)
+                call.write(piece, self._out)
+            elif isinstance(piece, NamedCall):
+                self._named(piece, at)
+            elif isinstance(piece, EndOfCall):
+                self._end_call(True, piece.valid)
+
+    def _named(self, named: NamedCall, at: int) -> None:
+        table = self._table
+        assert table is not None
+        if self._hold is None and self._buffered:
+            self._start_hold(at)
+        self._begin_call(table, Header(self._tools.name(named.name), id=named.id), in_section=True)
+
+    def _end_call(self, closed: bool, valid: bool) -> None:
+        call, self._call = self._call, None
+        if call is None:
+            return
+        hold = self._hold
+        if hold is not None:
+            hold.calls += 1
+            hold.fits = hold.fits and closed and valid and self._fits(call)
+        if not call.streams and not self._muted:
+            if not call.name and not call.infer(self._out):
+                self._nameless(hold)
+                return
+            if not closed and hold is not None and (not call.arguments or hold.quotation is not None):
+                hold.fits, hold.strict = False, True
+                return
+            if not closed and not (hold is not None and hold.strict):
+                self._remark("unfinished", f"a call of {call.name} was cut off and left out")
+                return
+            call.start(self._ids, self._out)
+        self._calls += 1
+        if self._tools.names and self._tools.resolve(call.name) is None:
+            self._remark("undeclared", f"the request declares no tool named {call.name}")
+        self.completed += call.end(closed, valid, self._out)
+
+    def _nameless(self, hold: Hold | None) -> None:
+        if self._auto and hold is not None:  # it is text
+            hold.fits, hold.strict = False, True
+        else:
+            self._remark("nameless", "a call without a name fits no declared tool and was left out")
+
+    def _fits(self, call: Call) -> bool:
+        if call.streams:
+            return True
+        name = call.name or self._tools.infer(call.arguments) or ""
+        known = self._tools.resolve(name)
+        return (known is not None or not self._tools.names) and self._tools.fits(known or name, call.arguments or "{}")
+
+    def _end_body(self, end: int) -> None:
+        """The reader has read to the end of the call, or of all calls."""
+        reader, self._reader = self._reader, None
+        if self._call is not None and reader is not None:
+            self._end_call(reader.closed, reader.valid)
+        if reader is not None and reader.junk:
+            self._remark("noise", "text between the parameters of a call was left out")
+        hold = self._hold
+        if hold is not None and hold.quotation is None:
+            if hold.strict and not hold.counts:
+                self._in_section = False
+                self._give_back(end)
+                return
+            self._commit()
+        if self._in_section:
+            self._state = SECTION
+        else:
+            self._leave()
+
+    def _cut_body(self, text: str, at: int) -> int:
+        """The answer ends within a body."""
+        reader = self._reader
+        assert reader is not None
+        pieces: list[Piece] = []
+        end = reader.finish(text, at, pieces)
+        self._take(pieces, at)
+        hold = self._hold
+        no_call = hold is not None and self._call is None and not hold.calls
+        if reader.failed or no_call:
+            self._give_back(end, at_end=True)
+        else:
+            self._end_body(end)
+        return end
