@@ -40,6 +40,11 @@ class Quotation(Struct, frozen=True):
     kind: Literal["fence", "inline", "block"]
     mark: str = ""
 
+    @property
+    def scope_end(self) -> str:
+        """Where a quotation within a line must have been closed: inline code may go on in the next line."""
+        return "\n\n" if self.mark[0] == "`" else "\n"
+
     def is_closing_line(self, line: str) -> bool:
         """Whether a line closes this code block."""
         found = _CLOSING.fullmatch(line)

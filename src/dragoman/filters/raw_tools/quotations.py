@@ -20,11 +20,11 @@ class Quotations(Sections):
         if hold.quotation.kind == "fence":
             return self._fence(text, at, final)
         end = min(len(text), at + _LONGEST_QUOTE - hold.size(at))
-        line_end = text.find("\n", at, end)
-        if line_end >= 0:
-            end = line_end
+        scope_end = text.find(hold.quotation.scope_end, at, end)
+        if scope_end >= 0:
+            end = scope_end
         elif hold.size(end) < _LONGEST_QUOTE and not final:
-            return end
+            return end - text.endswith("\n", at, end)
         held = hold.text(text, end)
         size = hold.quotation.closing(held, self._grammar.special_marker)
         begin = self._read_again(text, end)

@@ -81,6 +81,10 @@ class Sections(EngineBase):
             else:
                 self._state = STRAY
             return end
+        if role is Role.SECTION and hold is not None and hold.noise:  # text about sections, and then one
+            self._in_section = False
+            self._give_back(start)
+            return start
         if role is Role.SECTION:
             self._in_section = True
         elif hold is None:
