@@ -25,6 +25,10 @@ class Markers:
         self._prefixes = frozenset(marker[:size] for marker in ordered for size in range(1, len(marker)))
         self._longest = max(map(len, ordered), default=0)
 
+    def are_absent(self, text: str, at: int) -> bool:
+        """Whether no marker begins in the text from a position on, judged by their first characters alone."""
+        return self._first.search(text, at) is None
+
     def find(self, text: str, at: int, final: bool) -> tuple[int, str]:
         """Return where the first marker begins, and the marker.
 

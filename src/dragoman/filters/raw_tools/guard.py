@@ -55,6 +55,10 @@ class Guard:
         self._looked = 0  # how far it has looked
         self._written: list[str] = []  # what it wrote
 
+    def is_clear(self, text: str, at: int) -> bool:
+        """Whether no marker begins in the text from `at`, and none is in doubt: the machine may read it by itself."""
+        return self._ahead is None and self._ends.are_absent(text, at)
+
     def passes(self, text: str, at: int) -> bool:
         """Whether all of the text from `at` goes out unchanged. The short way for most of a long string."""
         return self._ahead is None and self.machine.inside(text) and self._ends.find(text, at, False) == (len(text), "")

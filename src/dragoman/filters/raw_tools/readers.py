@@ -140,9 +140,21 @@ class JsonBody:
         return self._trusted is not False or not self._json
 
     def read(self, text: str, at: int, out: list[Piece]) -> int:
-        if self._trusted and self._guard.passes(text, at):
+        if not self._trusted:
+            return self._read(text, at, out, False)
+        if self._guard.passes(text, at):
             self._blanks.write(text[at:], True, out)
             return len(text)
+        if not self.closed and self._guard.is_clear(text, at):
+            machine = self._guard.machine
+            end = machine.read(text, at, len(text), [])
+            self._blanks.write(text[at:end], machine.quoted, out)
+            if end == len(text) and not machine.complete:
+                return end
+            self.over = machine.complete and self._self_closing
+            if self.over:
+                return end
+            at = end
         return self._read(text, at, out, False)
 
     def finish(self, text: str, at: int, out: list[Piece]) -> int:
