@@ -19,6 +19,7 @@ from dragoman.model.conversation import Conversation, Message, Thinking
 from dragoman.model.events import BlockEnded, BlockKeys, BlockStarted, Event, Events, ReasoningDelta, TextDelta
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
+from dragoman.wire.markers import Markers
 
 HISTORY_TAGS = ("<kiro_thinking>", "</kiro_thinking>")
 DEFAULT_LENGTH = 16_000  # tokens of thinking where none are named
@@ -110,6 +111,7 @@ def _tags(asked: Thinking) -> str:
 # --- the way back
 
 _OPEN, _CLOSE = "<thinking>", "</thinking>"
+_CLOSING = Markers((_CLOSE,))
 _QUOTES = "`\"'"
 # A closing tag and what follows it, as far as it is there: a blank line decides, so does anything else.
 _ENDING = re.compile(re.escape(_CLOSE) + r"(?P<space>[ \t]*(?:\n[ \t]*(?P<blank>\n)?)?)")
@@ -199,9 +201,9 @@ class _Split:
                 return
             else:
                 position = found.start() + len(_CLOSE)
-        keep = _overlap(held[position:])
-        yield from self._thought(block, held[: len(held) - keep])
-        block.held = held[len(held) - keep :]
+        end, _ = _CLOSING.find(held, position, False)
+        yield from self._thought(block, held[:end])
+        block.held = held[end:]
 
     def _quoted(self, block: _Open, at: int) -> bool:
         before = block.held[at - 1] if at else block.before
@@ -237,9 +239,3 @@ class _Split:
         """The end came at once: nothing, or a tag with nothing after it."""
         if block.held.strip() != _OPEN:
             yield from self._plain(block, block.held)
-
-
-def _overlap(text: str) -> int:
-    """How much of the text's end could be a closing tag's beginning."""
-    sizes = range(min(len(_CLOSE) - 1, len(text)), 0, -1)
-    return next((size for size in sizes if _CLOSE.startswith(text[-size:])), 0)
