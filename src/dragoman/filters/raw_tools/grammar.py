@@ -19,6 +19,7 @@ from dragoman.model.events import Search
 from dragoman.wire.markers import Markers
 
 THINK_TAGS = (("<think>", "</think>"), ("<thinking>", "</thinking>"), ("◁think▷", "◁/think▷"))
+_MOST_TAGS = 6  # that stand before a header: more are no call, and reading them again and again takes time
 _WORDS = re.compile(r"[^\s:]\s+[^\s:]")  # a Kimi header is one word; blanks around its colon do not count
 
 
@@ -177,7 +178,7 @@ class Grammar:
         marks = self.marks(table).tag
         at = len(opener)
         in_section = opener in table.section_begin
-        while True:
+        for _ in range(_MOST_TAGS):
             here = skip_blank(text, at)
             literal = marks.match(text, here, False)
             if literal == "":
@@ -186,6 +187,7 @@ class Grammar:
                 return (at, in_section) if opener in table.call_begin else Verdict.NO
             at, opener = here + len(literal), literal
             in_section = in_section or literal in table.section_begin
+        return Verdict.NO
 
 
 def _named(written: str, table: Table) -> tuple[str | None, str]:
