@@ -142,7 +142,7 @@ class EngineBase:
         if not text:
             return
         if self._carrier is Carrier.TEXT:
-            self._head, self._begun = False, True
+            self._head, self._begun = False, self._begun or self._as is None
         self._said.add(text)
         if self._calls and not self._trailing_text:
             if not self._trails and text.strip():

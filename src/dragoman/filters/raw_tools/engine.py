@@ -219,6 +219,11 @@ class Engine(Quotations):
         self._remark("think.tags", f"thinking written as {literal} in the text became reasoning")
         return at + len(literal)
 
+    def _end_thinking(self) -> None:
+        """After reasoning the answer begins."""
+        self._thinking, self._as, self._state = "", None, SPACE
+        self._head = self._has_beginnings
+
     def _wrapper(self, at: int, literal: str) -> int:
         self._remark("wrapper", f"{literal} was removed: it says what is text and what is reasoning")
         self._wrapped, self._state = True, PROSE
@@ -230,7 +235,7 @@ class Engine(Quotations):
         role = self._grammar.roles[literal]
         end = at + len(literal)
         if role is Role.THINKING_END and literal == self._thinking:
-            self._thinking, self._as, self._state = "", None, SPACE
+            self._end_thinking()
             return end
         if role is Role.THINKING:
             self._say(literal)
@@ -328,7 +333,7 @@ class Engine(Quotations):
 
     def _leftover(self, at: int, literal: str, table: Table) -> int:
         if literal == self._thinking:
-            self._thinking, self._as, self._state = "", None, SPACE
+            self._end_thinking()
         elif literal in self._grammar.marks(table).remarkable:
             self._out.append(stray(literal))
         if literal in table.section_end:
