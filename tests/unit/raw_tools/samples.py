@@ -127,9 +127,12 @@ def outputs(
     muted: bool = False,
     trailing_text: bool = True,
     native: str = "",
+    think_tags: bool = False,
 ) -> list[Output]:
     """What the engine says, neighbouring pieces of one kind joined. `native`: the id of a native call that came first."""
-    engine = Engine(choice, Tools(tools), Ids(), mode=mode, muted=muted, trailing_text=trailing_text)
+    engine = Engine(
+        choice, Tools(tools), Ids(), mode=mode, muted=muted, trailing_text=trailing_text, think_tags=think_tags
+    )
     if native:
         engine.native(native)
     told: list[Output] = []

@@ -46,6 +46,7 @@ def test_the_answer_never_depends_on_the_cut(table: str, seed: int) -> None:
             native=rng.choice(["", "", "", "call_1"]),
             muted=rng.random() < 0.1,
             trailing_text=rng.random() < 0.9,
+            think_tags=rng.random() < 0.3,
         )
 
 
