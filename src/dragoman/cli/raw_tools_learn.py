@@ -17,7 +17,7 @@ from msgspec import Struct
 from dragoman.cli.chat_template import Template, TemplateError, read_template, render
 from dragoman.cli.files import complain, read
 from dragoman.cli.terminal import Paint, one_line
-from dragoman.errors import LocalMisuse
+from dragoman.cli.translate import named_value
 from dragoman.filters.raw_tools.learning import CannotLearn
 from dragoman.filters.raw_tools.learning import learn as learn_table
 from dragoman.filters.raw_tools.learning.probes import VARIANTS, ProbeCall, Variant, generated
@@ -25,8 +25,6 @@ from dragoman.filters.raw_tools.learning.shots import check_jobs, checked_text, 
 from dragoman.filters.raw_tools.learning.verify import Verdict, shipped_equal, verify
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.table_file import TableFileError, keep, parse, write
-from dragoman.wire import jsonio
-from dragoman.wire.jsonio import Json
 
 _CHECKS = 60
 _NOT_ALL_READ = 3
@@ -45,7 +43,7 @@ class Learnt(Struct, frozen=True):
 def learn(arguments: Namespace) -> int:
     """Run the command."""
     try:
-        template = read_template(arguments.template, read(arguments.template), dict(map(_variable, arguments.set)))
+        template = read_template(arguments.template, read(arguments.template), dict(map(named_value, arguments.set)))
         found = learn_from(template, arguments.name or _name_of(arguments.template))
     except (TemplateError, CannotLearn, TableFileError) as error:
         return complain(error, 1)
@@ -97,16 +95,6 @@ def _verified(template: Template, table: Table, variant: Variant) -> Learnt:
     verdict = verify(keep((table,), f"learnt:{table.name}"), probes)
     sample = next((text for calls, text in probes if calls[0].arguments), "")
     return Learnt(table, verdict, shipped_equal(table, probes), sample)
-
-
-def _variable(text: str) -> tuple[str, Json]:
-    name, found, value = text.partition("=")
-    if not found:
-        raise LocalMisuse(f"--set {text}: expected NAME=VALUE")
-    try:
-        return name, jsonio.decode(value)
-    except jsonio.JsonError:
-        return name, value
 
 
 def _name_of(template: str) -> str:

@@ -41,7 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     try:
-        options = dict(map(_option, arguments.set))
+        options = dict(map(named_value, arguments.set))
         if arguments.raw_tools is not None:
             options["raw_tools"] = arguments.raw_tools
         notes, problem = (_stream if arguments.what == "stream" else _whole)(arguments, options)
@@ -56,7 +56,8 @@ def run(arguments: Namespace) -> int:
     return 3 if arguments.strict and any(note.action == "dropped" for note in notes) else 0
 
 
-def _option(text: str) -> tuple[str, Any]:
+def named_value(text: str) -> tuple[str, Any]:
+    """Read `NAME=VALUE`; the value is JSON, or else a string."""
     name, found, value = text.partition("=")
     if not found:
         raise LocalMisuse(f"--set {text}: expected NAME=VALUE")

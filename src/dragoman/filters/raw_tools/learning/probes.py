@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from dragoman.filters.raw_tools.schemas import type_of
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
@@ -122,25 +123,7 @@ def _schema(value: Json) -> dict[str, Json]:
         return {"type": "object", "properties": {key: _schema(each) for key, each in value.items()}}
     if isinstance(value, list) and value:
         return {"type": "array", "items": _schema(value[0])}
-    return {"type": _kind(value)}
-
-
-def _kind(value: Json) -> str:
-    match value:
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-        case None:
-            return "null"
-        case _:
-            return "object"
+    return {"type": type_of(value)}
 
 
 # --- calls to verify a table with
