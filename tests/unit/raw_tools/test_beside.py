@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import pytest
 from msgspec import structs
 
-from dragoman.filters.raw_tools import RawTools
+from dragoman.filters.raw_tools import Engine, RawTools, Tools
+from dragoman.filters.raw_tools.call import HELD_LIMIT
+from dragoman.filters.raw_tools.outputs import Remark
 from dragoman.model.blocks import Text, ToolCall
 from dragoman.model.conversation import Stop, ToolChoice, Why
 from dragoman.model.events import (
@@ -23,12 +25,14 @@ from dragoman.model.events import (
 )
 from tests.unit.raw_tools.renderers import BY_NAME_ONLY, RENDER, CallToWrite
 from tests.unit.raw_tools.samples import (
+    AB,
     CB,
     CE,
     REASONING,
     SB,
     SE,
     TEXT,
+    TOOLS,
     Call,
     Said_,
     Told,
@@ -183,6 +187,28 @@ def test_with_tool_choice_none_no_call_of_any_format_comes_out(table: str) -> No
             assert told.rules == {"raw_tools.suppressed"}, (choice, cut)
 
 
+def test_with_tool_choice_none_a_call_that_has_to_wait_is_read_too() -> None:
+    """Without its section, or in a quotation that nothing closes, a call is held until it is whole."""
+    asked = structs.replace(conversation(), tool_choice=ToolChoice("none"))
+    for before, text in (("I look.\n", call("functions.bash:0", LS)), ("```\n", ONE), ("> ", ONE)):
+        for cut in all_cuts(before + text):
+            told = answered(stream([(TEXT, piece) for piece in cut]), None, asked)
+            assert (told.calls, told.text(), told.rules) == ([], before, {"raw_tools.suppressed"}), cut
+    for text in (call("functions.bash:0", "{}"), "```\n" + section(call("functions.bash:0", "{}"))):
+        for cut in all_cuts(text):
+            told = answered(stream([(TEXT, piece) for piece in cut]), None, asked)
+            assert (told.text(), told.rules) == (text, frozenset()), cut
+
+
+def test_with_tool_choice_none_long_arguments_are_not_kept() -> None:
+    engine = Engine("auto", Tools(TOOLS), muted=True)
+    engine.feed(f'{SB}{CB}functions.bash:0{AB}{{"command":"')
+    for _ in range(100):
+        assert engine.feed("x" * HELD_LIMIT) == []
+    assert engine.peak < 100
+    assert [type(each) for each in engine.feed(f'"}}{CE}{SE}')] == [Remark]
+
+
 @pytest.mark.parametrize("text", [ONE, TAG], ids=["special", "tag"])
 def test_with_tool_choice_none_the_text_around_a_call_stays(text: str) -> None:
     asked = structs.replace(conversation(), tool_choice=ToolChoice("none"))
@@ -304,3 +330,15 @@ def test_a_wrapper_in_the_middle_of_a_text_is_text(text: str) -> None:
     for cut in all_cuts(text):
         told = answered(stream([(TEXT, piece) for piece in cut]))
         assert (told.text(), told.rules) == (text, frozenset()), cut
+
+
+# --- what a cut may bring
+
+
+@pytest.mark.parametrize("text", [f"<think>plan</think>{ONE}", "<think>plan</think>hello", ONE])
+def test_an_empty_delta_does_not_open_the_text_before_what_comes_first(text: str) -> None:
+    """Many services begin with an empty text. Blocks come in the order in which they are written."""
+    whole = answered(stream([(TEXT, text)]), RawTools(think_tags=True))
+    told = answered(stream([(TEXT, ""), (TEXT, ""), (TEXT, text)]), RawTools(think_tags=True))
+    assert told == whole
+    assert (TEXT, "") not in told.said
