@@ -157,7 +157,7 @@ def test_residue_in_the_frame_of_the_native_call() -> None:
         (Stopped(Stop(Why.TOOL)), FINISHED),
     ]  # fmt: skip
     told = answered(frames)
-    assert (told.calls, told.text(), told.rules) == ([NATIVE], "Done.", {"raw_tools.residue"})
+    assert (told.calls, told.text(), told.rules) == ([NATIVE], "Done.", frozenset({"raw_tools.residue"}))
 
 
 def test_residue_of_another_choice_is_text() -> None:
@@ -193,7 +193,7 @@ def test_with_tool_choice_none_a_call_that_has_to_wait_is_read_too() -> None:
     for before, text in (("I look.\n", call("functions.bash:0", LS)), ("```\n", ONE), ("> ", ONE)):
         for cut in all_cuts(before + text):
             told = answered(stream([(TEXT, piece) for piece in cut]), None, asked)
-            assert (told.calls, told.text(), told.rules) == ([], before, {"raw_tools.suppressed"}), cut
+            assert (told.calls, told.text(), told.rules) == ([], before, frozenset({"raw_tools.suppressed"})), cut
     for text in (call("functions.bash:0", "{}"), "```\n" + section(call("functions.bash:0", "{}"))):
         for cut in all_cuts(text):
             told = answered(stream([(TEXT, piece) for piece in cut]), None, asked)
