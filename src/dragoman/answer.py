@@ -185,9 +185,11 @@ class Answer:
     def __init__(self, plan: Plan, world: World = REAL_WORLD, mask: Mask | None = None) -> None:
         upstream, client = plan.upstream, plan.client
         self._mask = mask
-        keys, self._keeps_frames = BlockKeys(), plan.same_wire and not plan.settings.repair
+        keys, self._keeps_frames = BlockKeys(), plan.keeps_frames
         decoder = upstream.codec.decoder(plan.sent, world, keys)
-        self._reader = Reader(upstream.binding.frames(), decoder, keeps_unread=self._keeps_frames)
+        self._reader = Reader(
+            upstream.binding.frames(), decoder, keeps_unread=plan.same_wire and not plan.settings.repair
+        )
         self._moulds = self._reader.moulds
         self._ways = WaysBack(plan, keys)
         self._encoder = client.codec.encoder(plan.asked, world)

@@ -134,6 +134,15 @@ class Plan(Struct, frozen=True):
     def same_wire(self) -> bool:
         return _same_wire(self.client, self.upstream)
 
+    @property
+    def keeps_frames(self) -> bool:
+        """Whether frames in which nothing changes go out as they came.
+
+        Not if a filter may hold back a block that an earlier frame has announced: the announcement would be wrong.
+        """
+        announces = self.settings.reads_answers and self.upstream.codec.capabilities(self.sent.model).announces
+        return self.same_wire and not self.settings.repair and not announces
+
     def call(self) -> Call:
         return self.upstream.codec.render_request(self.sent)
 

@@ -231,6 +231,17 @@ def test_l19_gemini_signed_calls_with_think_tags_have_numbers_of_their_own() -> 
     grammar_holds_everywhere(made, [*frames, end])
 
 
+@pytest.mark.parametrize(
+    "text", ["<think>a</think>b", "<think>a</think>", HERMES, f"<think>a</think>{HERMES}", "plain"]
+)
+def test_an_item_that_was_announced_but_held_back_leaves_no_gap(text: str) -> None:
+    """Before, a Responses client got the message's `output_item.added`, and then another item at the same index."""
+    events = (Started("i", "m"), BlockStarted(0, Text("")), TextDelta(0, text), BlockEnded(0))
+    data = spoken("responses", (*events, Stopped(Stop(Why.END)), FINISHED))
+    made = planned("responses", "responses", "gpt-5", False, Settings(raw_tools="hermes", think_tags=True))
+    grammar_holds_everywhere(made, [data])
+
+
 def test_l19_kiro_thinking_and_raw_calls_have_numbers_of_their_own() -> None:
     """Before, `content_block_start` had the indices 0 1 2 2."""
     text = f"<thinking>a</thinking>\n\nb {HERMES}"

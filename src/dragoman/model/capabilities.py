@@ -59,6 +59,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     answer_media: bool = True  # an answer may hold the media that a question may
     interleaves: bool = True  # several blocks may be open at once
     calls_end: bool = True  # in a stream each call has an end of its own; without one, it lasts until the answer stops
+    announces: bool = False  # a frame of its own may announce a block before the one that begins it
     loose_calls: bool = False  # services number and repeat calls of a stream in ways that clients read wrongly
     whole_calls: bool = False  # in a stream a call comes whole, its arguments an object
     choices: bool = False  # n > 1

@@ -139,7 +139,7 @@ def test_a_tricky_case_is_told_right_in_chunks(case: Case) -> None:
     for pieces in list(carrier_cuts(case.said))[::7]:
         heard = Heard(transformed(as_chunks(pieces, FINISH[case.finish]), tools))
         assert heard.calls == told_calls(case.calls)
-        assert heard.texts.get("content", "") == case.text
+        assert heard.texts.get("content", "") == (case.text if case.auto_text is None else case.auto_text)
         assert heard.texts.get("reasoning_content", "") == case.reasoning
         assert heard.finish == [FINISH[case.why]]
         assert heard.roles == ["assistant"]
@@ -347,8 +347,22 @@ def test_what_kinds_of_events_there_are() -> None:
             DONE,
         )
     ]
-    assert kinds == [[EventPassthrough], [EventContent, EventToolCall], [EventFinish], [EventUsage], [EventPassthrough]]
+    assert kinds == [[EventContent], [EventContent, EventToolCall], [EventFinish], [EventUsage], [EventPassthrough]]
     assert parser.flush() == []
+
+
+@pytest.mark.parametrize("field", ["content", "reasoning", "reasoning_content"])
+def test_l31_a_chunk_of_plain_text_gives_its_text_and_its_bytes(field: str) -> None:
+    """001: `EventContent` with the text in `content`; the transformer writes `raw`, the chunk as it came."""
+    parser = ToolCallParser(TOOLS)
+    [event] = parser.process(chunk({field: "plain text"}))
+    assert (event.type, event.content, event.fields) == (EventContent, "plain text", (field,))
+    assert event.raw
+    assert json.loads(event.raw.removeprefix(b"data: ")) == json.loads(chunk({field: "plain text"}))
+    [finish] = parser.process(chunk({field: "more"}, "stop"))
+    assert (finish.type, finish.content, finish.finish_reason) == (EventFinish, "more", "stop")
+    [other] = parser.process(chunk({"role": "assistant"}))
+    assert (other.type, other.content) == (EventPassthrough, "")
 
 
 def test_invalid_json_is_logged_and_passed_on(caplog: pytest.LogCaptureFixture) -> None:

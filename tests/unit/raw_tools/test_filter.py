@@ -10,11 +10,12 @@ from msgspec import structs
 
 from dragoman.errors import Fault
 from dragoman.filters.raw_tools import RawTools
+from dragoman.filters.raw_tools.grammar import grammar_of
 from dragoman.model import grammar
 from dragoman.model.assemble import fold, unfold
 from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, ToolResult
 from dragoman.model.capabilities import Alphabet
-from dragoman.model.conversation import Choice, Conversation, Message, Reply, Stop, ToolChoice, Why
+from dragoman.model.conversation import Choice, Conversation, Message, Reply, Stop, Why
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
@@ -37,12 +38,13 @@ from tests.unit.raw_tools.documents import broken
 from tests.unit.raw_tools.samples import (
     AB,
     CB,
+    CE,
     REASONING,
     SB,
     SE,
     TEXT,
-    TOOLS,
     Call,
+    all_cuts,
     answered,
     blocks,
     call,
@@ -56,6 +58,7 @@ from tests.unit.raw_tools.samples import (
 LS = '{"command":"ls"}'
 ONE = section(call("functions.bash:0", LS))
 BASH = Call("functions.bash:0", "bash", LS)
+WITHOUT_REQUEST = Conversation("m", ())  # the translation of an answer alone
 
 
 def back_of(filter_: RawTools | None = None, asked: Conversation | None = None, notes: Notes | None = None) -> Back:
@@ -82,11 +85,12 @@ def test_an_answer_without_calls_keeps_every_frame_as_the_same_object() -> None:
 
 @given(events())
 def test_other_answers_come_back_unchanged(told: tuple[Event, ...]) -> None:
-    assume(not any("<" in event.text for event in told if isinstance(event, TextDelta | ReasoningDelta)))
-    asked = conversation(tools=())
-    back = back_of(None, asked)
+    may_begin = grammar_of("auto").first
+    texts = [event.text for event in told if isinstance(event, TextDelta | ReasoningDelta)]
+    assume(not any(may_begin(text) or text[:1].isspace() or text[:1] in "{[" for text in texts))
+    back = back_of(None, WITHOUT_REQUEST)
     assert [event for each in told for event in back.feed((each,))] == list(told)
-    assert back_of(None, asked).feed(told) is told
+    assert back_of(None, WITHOUT_REQUEST).feed(told) is told
 
 
 @given(events(), st.integers(0, 2**32))
@@ -261,11 +265,11 @@ def _with_native(text: str) -> list[Events]:
     ]
 
 
-def test_a_native_call_is_kept_and_stray_markers_go() -> None:  # case 39
+def test_a_native_call_is_kept_and_residue_of_markers_goes() -> None:  # case 39
     told = answered(_with_native(f"done{SE}"))
     assert told.calls == [Call("functions.bash:0", "bash", "{}")]
     assert told.text() == "done"
-    assert "raw_tools.stray_marker" in told.rules
+    assert told.rules == {"raw_tools.residue"}
 
 
 def test_a_recovered_call_beside_a_native_one_has_an_id_of_its_own() -> None:
@@ -277,14 +281,6 @@ def test_tags_do_not_count_if_a_whole_reply_holds_a_native_call_anywhere() -> No
     tag = '<tool_call>{"name": "bash", "arguments": {}}</tool_call>'
     reply = Reply("r", "m", (Choice((Text(tag), ToolCall("c", "bash", "{}")), Stop(Why.TOOL)),))
     assert fold(back_of().feed(unfold(reply))) == reply
-
-
-def test_with_tool_choice_none_calls_are_left_out_and_markers_too() -> None:
-    asked = structs.replace(conversation(), tool_choice=ToolChoice("none"))
-    for text in (ONE, '<tool_call>{"name": "bash", "arguments": {}}</tool_call>'):
-        told = answered(stream([(TEXT, f"a\n{text} b")]), None, asked)
-        assert (told.calls, told.text(), told.why) == ([], "a\n b", Why.END)
-        assert "raw_tools.suppressed" in told.rules
 
 
 def test_trailing_text_can_be_left_out() -> None:
@@ -415,27 +411,53 @@ def test_equal_answers_get_equal_ids() -> None:
     assert len(set(ids[0])) == 2
 
 
-def test_every_change_has_its_note() -> None:
-    for text, rule in {
-        ONE: "raw_tools.recovered",
-        section(call("3", '{"path":"x"}')): "raw_tools.name_inferred",
-        section(call("3", '{"zz":"x"}')): "raw_tools.nameless",
-        f"a{SE}": "raw_tools.stray_marker",
-        f"{SB}noise{call('functions.bash:0', LS)}{SE}": "raw_tools.noise",
-        f"{SB}no call{SE}": "raw_tools.stray_marker",
-        f"{SB}{CB}functions.ba": "raw_tools.unfinished",
-        f"{SB}{CB}{'x' * 2000}": "raw_tools.over_limit",
-        section(call("bash", LS)): "raw_tools.id_minted",
-    }.items():
-        assert rule in answered(stream([(TEXT, text)])).rules, text
-    assert answered(stream([(TEXT, "plain a < b")])).rules == frozenset()
+@pytest.mark.parametrize(
+    ("choice", "text", "rules"),
+    [
+        ("auto", ONE, {"recovered"}),
+        ("auto", section(call("3", '{"path":"x"}')), {"recovered", "name_inferred"}),
+        ("auto", section(call("3", '{"zz":"x"}')), set()),
+        ("kimi", section(call("3", '{"zz":"x"}')), {"nameless"}),
+        ("auto", f"a{SE}", set()),
+        ("kimi", f"a{SE}", {"stray_marker"}),
+        ("auto", f"{CE}{ONE}{CE}", {"recovered", "stray_marker"}),
+        ("auto", f"{SB}noise{call('functions.bash:0', LS)}{SE}", {"recovered", "noise"}),
+        ("auto", f"{SB}no call{SE}", set()),
+        ("kimi", f"{SB}no call{SE}", {"stray_marker"}),
+        ("auto", f"{SB}{CB}functions.ba", set()),
+        ("kimi", f"{SB}{CB}functions.ba", {"unfinished"}),
+        ("auto", f"{SB}{CB}functions.bash:0{AB}{LS[:5]}", {"recovered", "cut_off"}),
+        ("auto", f"{SB}{CB}{'x' * 2000}", {"over_limit"}),
+        ("auto", section(call("bash", LS)), {"recovered", "id_minted"}),
+        ("auto", section(call("functions.unheard_of:0", LS)), {"recovered", "undeclared"}),
+        ("auto", section(call("functions.bash:0", '{"command":"ls}')), {"recovered", "broken_arguments"}),
+        ("auto", section(call("functions.bash:0", "ls -la")), {"recovered"}),
+        ("harmony", "<|channel|>final<|message|>Hi.", {"wrapper"}),
+        ("auto", "<|channel|>final<|message|>Hi.", {"wrapper"}),
+        ("auto", "plain a < b", set()),
+    ],
+)
+def test_every_change_has_its_note_and_no_note_is_without_a_change(choice: str, text: str, rules: set[str]) -> None:
+    found = {answered(stream([(TEXT, piece) for piece in cut]), RawTools(choice)).rules for cut in all_cuts(text)}
+    assert found == {frozenset(f"raw_tools.{rule}" for rule in rules)}
 
 
-def test_tools_declared_elsewhere_do_not_matter() -> None:
+def test_a_request_without_tools_is_parsed_by_a_named_table_alone() -> None:
+    """L26, L31: where the request is known and declares no tools `auto` parses nothing; `functions.` is removed."""
     asked = structs.replace(conversation(), tools=())
-    told = answered(stream([(TEXT, section(call("functions.task:45", "{}")))]), None, asked)
-    assert [each.name for each in told.calls] == ["functions.task"]
-    assert [each.name for each in answered(stream([(TEXT, section(call("functions.task:45", "{}")))])).calls] == [
-        "task"
-    ]
-    assert TOOLS[2].name == "task"
+    task = section(call("functions.task:45", "{}"))
+    assert RawTools().forward(asked, Notes()) == (asked, None)
+    assert [each.name for each in answered(stream([(TEXT, task)]), RawTools("kimi"), asked).calls] == ["task"]
+    assert [each.name for each in answered(stream([(TEXT, task)])).calls] == ["task"]
+
+
+def test_an_answer_without_its_request_is_parsed() -> None:
+    task = section(call("functions.task:45", "{}"))
+    assert [each.name for each in answered(stream([(TEXT, task)]), None, WITHOUT_REQUEST).calls] == ["task"]
+
+
+def test_thinking_in_tags_is_read_though_a_request_without_tools_is_not_parsed() -> None:
+    asked = structs.replace(conversation(), tools=())
+    told = answered(stream([(TEXT, f"<think>plan</think>{ONE}")]), RawTools(think_tags=True), asked)
+    assert told.said == ((REASONING, "plan"), (TEXT, ONE))
+    assert told.rules == {"think.tags"}

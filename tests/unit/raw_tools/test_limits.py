@@ -8,6 +8,7 @@ import pytest
 
 from dragoman.filters.raw_tools import Engine, Tools
 from dragoman.filters.raw_tools.call import HELD_LIMIT
+from dragoman.filters.raw_tools.guard import AHEAD_LIMIT
 from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Remark, Said
 from dragoman.filters.raw_tools.readers import LIMIT
 from tests.unit.raw_tools.samples import AB, CB, CE, SB, SE, TEXT, TOOLS, call, outputs, section
@@ -52,25 +53,27 @@ def test_a_header_that_never_ends_is_text() -> None:
             assert [call.name for call in calls] == [] or not text
         else:
             assert not calls
-            assert text == header + "{}"
+            assert text == f"{SB}{CB}{header}{AB}{{}}{CE}"
             assert any(isinstance(output, Remark) and output.rule == "over_limit" for output in told)
 
 
 def test_a_section_without_calls_gives_its_text_back() -> None:
     prose = "This is prose. " * 200
-    told = outputs([SB + prose])
-    assert "".join(output.text for output in told if isinstance(output, Said)) == prose
+    for choice, shown in (("auto", SB + prose), ("kimi", prose)):
+        told = outputs([SB + prose], choice)
+        assert "".join(output.text for output in told if isinstance(output, Said)) == shown
 
 
 @pytest.mark.parametrize("size", [HELD_LIMIT - 100, HELD_LIMIT + 100, 3 * HELD_LIMIT])
 def test_a_call_that_waits_for_its_name_may_wait_for_a_megabyte(size: int) -> None:
     arguments = '{"path":"' + "x" * size + '"}'
-    told = outputs([section(call("3", arguments)) + "end"])
+    document = section(call("3", arguments)) + "end"
+    told = outputs([document])
     if size < HELD_LIMIT:
         assert [output.text for output in told if isinstance(output, Arguments)] == [arguments]
     else:
         assert not any(isinstance(output, CallStarted) for output in told)
-        assert "".join(output.text for output in told if isinstance(output, Said)) == "3" + arguments + "end"
+        assert "".join(output.text for output in told if isinstance(output, Said)) == document
         assert any(isinstance(output, Remark) and output.rule == "over_limit" for output in told)
 
 
@@ -86,21 +89,61 @@ def test_buffered_holds_a_megabyte_and_no_more() -> None:
         assert any(isinstance(output, CallStarted) for output in told) is delivered
 
 
-def test_memory_stays_flat_over_eight_megabytes_of_arguments() -> None:
-    engine = Engine("auto", Tools(TOOLS))
-    engine.feed(f'{SB}{CB}functions.bash:0{AB}{{"command":"')
-    pieces = ['text with \\"quotes\\" and <|tool_call_end|> and \\n', '", "b": [1, {"c": null}], "d": "']
-    for piece in pieces * 50:
+def _grown(engine: Engine, pieces: list[str]) -> int:
+    """How much memory eight megabytes of these pieces leave behind."""
+    for piece in pieces * 4000:
         engine.feed(piece)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    for _ in range(8 * 1024 * 1024 // 80):
+    for _ in range(8 * 1024 * 1024 // sum(map(len, pieces))):
         for piece in pieces:
             engine.feed(piece)
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    assert grown < 20_000
+    return grown
+
+
+def test_memory_stays_flat_over_eight_megabytes_of_arguments() -> None:
+    engine = Engine("auto", Tools(TOOLS))
+    engine.feed(f'{SB}{CB}functions.bash:0{AB}{{"command":"')
+    assert (
+        _grown(engine, ['text with \\"quotes\\" and <|tool_call> and \\n', '", "b": [1, {"c": null}], "d": "']) < 20_000
+    )
     assert engine.peak < 100
+
+
+def test_an_end_marker_in_a_string_waits_for_a_bounded_look_ahead() -> None:
+    """L31: if the arguments go on well for AHEAD_LIMIT characters after the marker, it is part of the string."""
+    engine = Engine("auto", Tools(TOOLS))
+    engine.feed(f'{SB}{CB}functions.bash:0{AB}{{"command":"')
+    pieces = ['text with \\"quotes\\" and <|tool_call_end|> and \\n', '", "b": [1, {"c": null}], "d": "']
+    longest = max(map(len, pieces))
+    assert _grown(engine, pieces) < 4 * AHEAD_LIMIT
+    assert AHEAD_LIMIT == 64 * 1024
+    assert AHEAD_LIMIT - longest <= engine.peak <= AHEAD_LIMIT + longest
+    assert engine.feed(f'"}}{CE}{SE}')[-1] == CallEnded(complete=True)
+
+
+@pytest.mark.parametrize("size", [4, 100, AHEAD_LIMIT // 2, AHEAD_LIMIT - len(CE + SE) - 1])
+def test_an_unterminated_string_ends_at_the_end_marker(size: int) -> None:
+    """L31: it does not swallow the end markers, and what follows them is text."""
+    said = (" and so on." * (size // 11 + 1))[:size]
+    begin = f'{SB}{CB}functions.bash:0{AB}{{"command":"ls'
+    for pieces in ([f"{begin}{CE}{SE}{said}"], [*begin, *CE, *SE, said[:3], said[3:]]):
+        told = outputs(pieces)
+        assert "".join(output.text for output in told if isinstance(output, Arguments)) == '{"command":"ls'
+        assert [output.complete for output in told if isinstance(output, CallEnded)] == [False]
+        assert "".join(output.text for output in told if isinstance(output, Said)) == said
+        assert [output.rule for output in told if isinstance(output, Remark)] == ["broken_arguments"]
+
+
+def test_a_string_that_goes_on_for_the_whole_look_ahead_is_believed() -> None:
+    """The other side of the bound: the same end marker is part of the string, and the text after it too."""
+    begin, said = f'{SB}{CB}functions.bash:0{AB}{{"command":"ls', "x" * (AHEAD_LIMIT - len(CE + SE))
+    for pieces in ([f"{begin}{CE}{SE}{said}"], [*begin, *CE, *SE, said[:3], said[3:]]):
+        told = outputs(pieces)
+        assert [output.text for output in told if isinstance(output, Arguments)] == [f'{{"command":"ls{CE}{SE}{said}']
+        assert [output.rule for output in told if isinstance(output, Remark)] == ["cut_off"]
 
 
 def test_deep_nesting_costs_no_stack() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from dragoman.filters.raw_tools import Engine, Tools
 from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Remark, Said
+from dragoman.filters.raw_tools.readers import LIMIT
 from tests.unit.raw_tools.samples import AB, CB, CE, SB, SE, TEXT, TOOLS, all_cuts, call, end, outputs, section
 
 KIMI = section(call("functions.bash:0", '{"command": "ls"}'))
@@ -15,13 +16,22 @@ HERMES = '<tool_call>\n{"name": "bash", "arguments": {"command": "ls"}}\n</tool_
 QWEN = f"<tool_call>\n<function=bash>\n<parameter=command>\nls\n{end('parameter')}\n{end('function')}\n</tool_call>"
 GLM = "<tool_call>bash\n<arg_key>command</arg_key>\n<arg_value>ls</arg_value>\n</tool_call>"
 INVOKE = f'<function_calls>\n<invoke name="bash">\n<parameter name="command">ls{end("parameter")}\n{end("invoke")}\n</function_calls>'
-K3 = '<|open|>tools<|sep|><|open|>call tool="bash" index="0"<|sep|><|close|>call<|sep|><|close|>tools<|sep|>'
-DEEPSEEK = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>bash<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+K3 = (
+    '<|open|>tools<|sep|><|open|>call tool="bash" index="0"<|sep|>'
+    '<|open|>argument key="command" type="string"<|sep|>ls<|close|>argument<|sep|>'
+    "<|close|>call<|sep|><|close|>tools<|sep|>"
+)
+DEEPSEEK = (
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>bash<｜tool▁sep｜>"
+    '{"command": "ls"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
+)
 ALL = {"kimi": KIMI, "hermes": HERMES, "qwen": QWEN, "glm": GLM, "invoke": INVOKE, "k3": K3, "deepseek": DEEPSEEK}
 TAGS = {name: text for name, text in ALL.items() if name in ("hermes", "qwen", "glm", "invoke")}
+SPECIALS = {name: text for name, text in ALL.items() if name not in TAGS}
 
 every_format = pytest.mark.parametrize("example", ALL.values(), ids=ALL)
 every_tag = pytest.mark.parametrize("example", TAGS.values(), ids=TAGS)
+every_special = pytest.mark.parametrize("example", SPECIALS.values(), ids=SPECIALS)
 
 
 def stays(document: str) -> None:
@@ -30,9 +40,13 @@ def stays(document: str) -> None:
         assert outputs(cut) == [Said(document, TEXT)], cut
 
 
-def becomes_a_call(document: str) -> None:
+def becomes_a_call(document: str, shown: str | None = None) -> None:
+    """One call, however it is cut; `shown` is the text that is left."""
     for cut in all_cuts(document):
-        assert sum(isinstance(output, CallStarted) for output in outputs(cut)) == 1, cut
+        told = outputs(cut)
+        assert sum(isinstance(output, CallStarted) for output in told) == 1, cut
+        if shown is not None:
+            assert "".join(output.text for output in told if isinstance(output, Said)) == shown, cut
 
 
 @every_format
@@ -44,12 +58,37 @@ def becomes_a_call(document: str) -> None:
         ("~~~\n", "\n~~~\n"),
         ("- so:\n  ```text\n  ", "\n  ```\n"),
         ("````\n```\n", "\n```\n````\nfine"),
-        ("```\nnever closed\n", ""),
+        ("```\n", " and\nmore\n```"),
     ],
-    ids=["fence", "language", "tildes", "in a list", "nested", "open"],
+    ids=["fence", "language", "tildes", "in a list", "nested", "text before the end"],
 )
 def test_in_a_code_block(example: str, around: tuple[str, str]) -> None:
     stays(around[0] + example + around[1])
+
+
+@every_special
+@pytest.mark.parametrize("opening", ["```\n", "Look:\n~~~text\nls\n", "````\n```\n```\n"])
+def test_in_a_code_block_that_is_never_closed_a_special_token_counts(example: str, opening: str) -> None:
+    """L24: models open a code block and then call a tool."""
+    becomes_a_call(opening + example, opening)
+
+
+@every_special
+def test_but_only_a_call_of_a_declared_tool_with_all_it_requires(example: str) -> None:
+    stays("```\n" + example.replace("bash", "get_weather"))
+    stays("```\n" + example.replace("command", "other"))
+    stays("```\n" + example[: example.index("ls") + 1])
+
+
+@pytest.mark.parametrize("example", [KIMI, DEEPSEEK], ids=["kimi", "deepseek"])
+def test_and_only_if_its_arguments_parse(example: str) -> None:
+    stays("```\n" + example.replace('"ls"}', '"ls}'))
+    stays("```\n" + example.replace('"ls"}', "[1, 2}"))
+
+
+@every_tag
+def test_in_a_code_block_that_is_never_closed_a_tag_is_text(example: str) -> None:
+    stays("```\nnever closed\n" + example)
 
 
 @every_format
@@ -62,9 +101,17 @@ def test_in_inline_code_and_in_quotes(example: str) -> None:
 @every_tag
 def test_a_tag_in_the_middle_of_a_sentence(example: str) -> None:
     stays(f"The format is {example} and it repeats.")
-    stays(f"The format is: {example}")
+    stays(f"The format is {example}")
+    stays(f"The format is: {example} and it repeats.")
+    stays(f"The format is: {example}\n\nThat is all.")
     stays(f"> {example}")
     stays(f"| {example} |")
+
+
+@every_tag
+def test_a_tag_after_a_colon_is_a_call_if_nothing_follows_it(example: str) -> None:
+    becomes_a_call(f"I run it now: {example}", "I run it now: ")
+    becomes_a_call(f"I run it now: {example}\n", "I run it now: ")
 
 
 @every_tag
@@ -92,24 +139,50 @@ def test_a_placeholder_is_no_call() -> None:
     stays("<function=>")
 
 
-SPECIALS = {name: text for name, text in ALL.items() if name not in TAGS}
-every_special = pytest.mark.parametrize("example", SPECIALS.values(), ids=SPECIALS)
+LINE_QUOTES = ["    ", "\t", "-    ", "+ ", "+", "> ", ">", "> It says "]
+
+
+@every_special
+@pytest.mark.parametrize("before", LINE_QUOTES)
+def test_a_special_token_that_its_line_quotes_is_text_if_more_follows(example: str, before: str) -> None:
+    """A block quotation, indented code and a line of a diff have no end mark: other text after them closes them."""
+    stays(f"{before}{example}\nand more.")
+    stays(f"So:\n\n{before}{example}\n\nand more.")
+    stays(f"{before}{example} and more.")
+
+
+@every_special
+@pytest.mark.parametrize("before", LINE_QUOTES)
+def test_a_special_token_that_its_line_quotes_is_a_call_if_nothing_follows(example: str, before: str) -> None:
+    """L24: nothing closes what seemed to be a quotation."""
+    becomes_a_call(before + example, before)
+    becomes_a_call(f"So:\n\n{before}{example}\n \n", f"So:\n\n{before}")
+    stays(before + example.replace("bash", "get_weather"))
+    stays(before + example.replace("command", "other"))
 
 
 @every_special
 @pytest.mark.parametrize(
-    "before",
-    ["    ", "\t", "-    ", "+ ", "+", " - ", "> ", ">", "> It says ", "| k | ", "| ", 's = "abc ', 'x("I look.'],
+    ("before", "after"),
+    [("| k | ", " |"), ("| ", " | x |"), ('s = "abc ', '"'), ('x("I look.', '")'), ("the `", "` key"), ("“", "”")],
 )
-def test_a_special_token_that_its_line_quotes(example: str, before: str) -> None:
-    stays(f"{before}{example}")
-    stays(f"So:\n\n{before}{example}\nand more.")
+def test_a_special_token_in_an_open_quotation_is_a_call_unless_the_line_closes_it(
+    example: str, before: str, after: str
+) -> None:
+    """L24: an odd quotation mark, as in `a 24" screen`, is none."""
+    stays(f"{before}{example}{after}")
+    stays(f"So:\n\n{before}{example} is it{after}\nand more.")
+    becomes_a_call(before + example, before)
+    becomes_a_call(f"{before}{example}\nand {after}", f"{before}\nand {after}")
 
 
 @every_special
 def test_every_line_of_a_section_in_a_blockquote_or_a_diff(example: str) -> None:
+    lines = example.replace("><", ">\n<").split("\n")
     for prefix in ("> ", "+", "    "):
-        stays("".join(f"{prefix}{line}\n" for line in example.replace("><", ">\n<").split("\n")))
+        stays("".join(f"{prefix}{line}\n" for line in lines) + "And so on.\n")
+    for prefix in ("> ", "+"):
+        stays("".join(f"{prefix}{line}\n" for line in lines))
 
 
 def test_a_header_without_its_marker_in_an_indented_line() -> None:
@@ -122,6 +195,10 @@ def test_a_header_without_its_marker_in_an_indented_line() -> None:
     [
         " ",
         "   ",
+        " - ",
+        "* ",
+        "1. ",
+        'a 24" screen ',
         "I will look. ",
         "I will look ",
         "\n ",
@@ -144,34 +221,34 @@ def test_the_line_does_not_matter_directly_after_a_call() -> None:
         assert sum(isinstance(output, CallStarted) for output in outputs(cut)) == 2
 
 
-# --- prose about the markers loses nothing but the markers
+# --- prose about the markers loses nothing
+
+LONE = [
+    (f"The token {SB} starts a section and {CB} starts a call.", "The token  starts a section and  starts a call."),
+    (f"Then {CB} starts a call and {CE} ends it.", "Then  starts a call and  ends it."),
+    (f"First {SB} the calls {SE} and done.", "First  the calls  and done."),
+    (f"{SB} one {SB} two", " one  two"),
+    (f"{SB} one {CE} two {SE}", " one  two "),
+    (f"{SB}{SE}", ""),
+    (f"a{CE}b{AB}c<|im_end|>", "abc"),
+    ("<｜tool▁call▁begin｜> then a name, then <｜tool▁sep｜>.", " then a name, then ."),
+]
 
 
-@pytest.mark.parametrize(
-    ("document", "text", "strays"),
-    [
-        (
-            f"The token {SB} starts a section and {CB} starts a call.",
-            "The token  starts a section and  starts a call.",
-            2,
-        ),
-        (f"Then {CB} starts a call and {CE} ends it.", "Then  starts a call and  ends it.", 2),
-        (f"First {SB} the calls {SE} and done.", "First  the calls  and done.", 2),
-        (f"{SB} one {SB} two", " one  two", 1),
-        (f"{SB} one {CE} two {SE}", " one  two ", 3),
-        ("<｜tool▁call▁begin｜> then a name, then <｜tool▁sep｜>.", " then a name, then .", 2),
-    ],
-)
-@pytest.mark.parametrize("choice", ["auto", "kimi", "deepseek"])
-def test_what_is_no_call_is_text_again(document: str, text: str, strays: int, choice: str) -> None:
-    if choice != "auto" and (choice == "deepseek") != ("｜" in document):
-        return
-    whole = outputs([document], choice)
+@pytest.mark.parametrize(("document", "text"), LONE)
+def test_a_marker_without_a_call_is_text(document: str, text: str) -> None:
+    """Issue 16: what is no call, and no residue beside a native call, comes back byte for byte."""
+    stays(document)
+
+
+@pytest.mark.parametrize(("document", "text"), LONE)
+def test_with_a_named_table_a_marker_without_a_call_is_removed(document: str, text: str) -> None:
+    choice = "deepseek" if "｜" in document else "kimi"
+    markers = document.count("<")
     for cut in all_cuts(document):
         told = outputs(cut, choice)
-        assert told == whole, cut
-        assert "".join(output.text for output in told if isinstance(output, Said)) == text
-        assert [output.rule for output in told if isinstance(output, Remark)] == ["stray_marker"] * strays
+        assert "".join(output.text for output in told if isinstance(output, Said)) == text, cut
+        assert [output.rule for output in told if isinstance(output, Remark)] == ["stray_marker"] * markers, cut
 
 
 def test_a_call_after_prose_about_the_markers_is_still_one() -> None:
@@ -181,9 +258,13 @@ def test_a_call_after_prose_about_the_markers_is_still_one() -> None:
 
 
 def test_what_waits_for_a_sections_first_call_is_bounded() -> None:
-    told = outputs([f"{SB}{'word ' * 100}" * 50])
-    assert "".join(output.text for output in told if isinstance(output, Said)) == "word " * 5000
-    assert any(isinstance(output, Remark) and output.rule == "over_limit" for output in told)
+    document = f"{SB}{'word ' * 100}" * 50
+    for choice, shown in (("auto", document), ("kimi", "word " * 5000)):
+        engine = Engine(choice, Tools(TOOLS))
+        told = [output for char in document for output in engine.feed(char)] + engine.close()
+        assert "".join(output.text for output in told if isinstance(output, Said)) == shown
+        assert any(isinstance(output, Remark) and output.rule == "over_limit" for output in told)
+        assert engine.peak <= LIMIT + 64  # and the longest marker
 
 
 PARSER_DIFF = f'''\
@@ -265,4 +346,9 @@ def test_a_long_line_or_text_is_remembered_in_bounded_space() -> None:
     for _ in range(20_000):
         assert engine.feed("a word and ") == [Said("a word and ", TEXT)]
     assert len(engine._said.pieces) < 1000
-    assert outputs(["x" * 200_000, "`", KIMI])[-1] == Said("x" * 200_000 + "`" + KIMI, TEXT)
+    long = "x" * 200_000 + "`"
+    assert outputs([long[:-1], "`", KIMI, "`"]) == [Said(f"{long}{KIMI}`", TEXT)]
+    assert outputs([long[:-1], "`", KIMI])[:2] == [
+        Said(long, TEXT),
+        CallStarted("functions.bash:0", "bash", "kimi_k2", TEXT),
+    ]

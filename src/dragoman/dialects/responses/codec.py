@@ -48,6 +48,7 @@ class ResponsesCodec(Struct, frozen=True):
     def capabilities(self, model: str) -> Capabilities:
         return Capabilities(
             ids=Alphabet(r"\x21-\x7e", 64),
+            announces=True,
             results_in_call_order=reads_results_by_order(model),
             text_tools=True,
             tool_fields={"format": "format"},

@@ -16,13 +16,14 @@ Mode: TypeAlias = Literal["live", "buffered"]
 class Call:
     """A call that is being read. `waits`: nothing of it goes out before its end."""
 
-    __slots__ = ("_header", "_muted", "_pieces", "_tools", "carrier", "name", "streams", "table")
+    __slots__ = ("_header", "_muted", "_pieces", "_tools", "carrier", "drops", "name", "streams", "table")
 
     def __init__(self, table: Table, header: Header, carrier: Carrier, tools: Tools, *, muted: bool) -> None:
         self.table = table
         self.name = header.name
         self.carrier = carrier
         self.streams = False  # what is read goes out at once
+        self.drops = False  # nothing of it goes out: it is certainly a call, and tool_choice is none
         self._header = header
         self._tools = tools
         self._muted = muted
@@ -47,7 +48,7 @@ class Call:
     def write(self, piece: str, out: list[Output]) -> None:
         if self.streams:
             out.append(Arguments(piece))
-        elif not self._muted:
+        elif not self.drops:
             self._pieces.append(piece)
 
     def infer(self, out: list[Output]) -> bool:

@@ -249,6 +249,8 @@ class _Back:
                     self._waiting = lane, event
                 else:
                     self._end_lane(lane, event, out)
+            case TextDelta(key) | ReasoningDelta(key) if key in self._lanes and self._lanes[key].key is None:
+                self._pending = pending  # an empty delta says nothing: the block may still turn out to be a call
             case Sealed(key) | Cited(key) | TextDelta(key) | ReasoningDelta(key) if key in self._lanes:
                 lane = self._lanes[key]
                 self._open(lane, out)

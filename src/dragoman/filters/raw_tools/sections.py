@@ -202,7 +202,9 @@ class Sections(EngineBase):
         if not call.name or self._buffered or (hold is not None and (hold.strict or hold.quotation is not None)):
             return
         self._commit()
-        if not self._muted:
+        if self._muted:
+            call.drops = True
+        else:
             call.start(self._ids, self._out)
 
     def _body(self, text: str, at: int, final: bool) -> int:

@@ -1,0 +1,344 @@
+"""Calls and markers beside something else: a native call, `tool_choice: none`, thinking tags, wrappers of channels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from msgspec import structs
+
+from dragoman.filters.raw_tools import Engine, RawTools, Tools
+from dragoman.filters.raw_tools.call import HELD_LIMIT
+from dragoman.filters.raw_tools.outputs import Remark
+from dragoman.model.blocks import Text, ToolCall
+from dragoman.model.conversation import Stop, ToolChoice, Why
+from dragoman.model.events import (
+    FINISHED,
+    ArgumentsDelta,
+    BlockEnded,
+    BlockStarted,
+    Event,
+    Events,
+    Started,
+    Stopped,
+    TextDelta,
+)
+from tests.unit.raw_tools.renderers import BY_NAME_ONLY, RENDER, CallToWrite
+from tests.unit.raw_tools.samples import (
+    AB,
+    CB,
+    CE,
+    REASONING,
+    SB,
+    SE,
+    TEXT,
+    TOOLS,
+    Call,
+    Said_,
+    Told,
+    all_cuts,
+    answered,
+    call,
+    carrier_cuts,
+    conversation,
+    section,
+    stream,
+)
+
+LS = '{"command":"ls"}'
+ONE = section(call("functions.bash:0", LS))
+BASH = Call("functions.bash:0", "bash", LS)
+NATIVE = Call("call_1", "bash", "{}")
+TAG = '<tool_call>\n{"name": "bash", "arguments": {"command": "ls"}}\n</tool_call>'
+MARKERS = [
+    SB, SE, CB, CE, "<｜tool▁calls▁begin｜>", "<｜tool▁call▁end｜>", "<｜DSML｜function_calls>", "<|close|>tools<|sep|>",
+]  # fmt: skip
+
+
+def example(table: str) -> str:
+    return RENDER[table]([CallToWrite("bash", {"command": "ls"}, {})])
+
+
+# --- residue beside a native call (L30)
+
+
+def _native(key: int) -> Iterator[Events]:
+    yield (BlockStarted(key, ToolCall("call_1", "bash")),)
+    yield (ArgumentsDelta(key, "{}"),)
+    yield (BlockEnded(key),)
+
+
+def _text(key: int, pieces: list[str]) -> Iterator[Events]:
+    yield (BlockStarted(key, Text("")),)
+    yield from ((TextDelta(key, piece),) for piece in pieces)
+    yield (BlockEnded(key),)
+
+
+def _around(before: list[str], after: list[str] | None = None) -> Iterator[Events]:
+    """Text, a native call in frames of its own, and more text."""
+    yield (Started("r", "m"),)
+    if before:
+        yield from _text(0, before)
+    yield from _native(1)
+    if after is not None:
+        yield from _text(2, after)
+    yield (Stopped(Stop(Why.TOOL)),)
+    yield (FINISHED,)
+
+
+def _before_and_after(text: str) -> Iterator[Told]:
+    """The text before a native call, and after it, under every cut."""
+    for cut in all_cuts(text):
+        yield answered(_around(cut))
+        yield answered(_around([], cut))
+
+
+@pytest.mark.parametrize("marker", MARKERS)
+def test_a_marker_beside_a_native_call_is_removed(marker: str) -> None:
+    for told in _before_and_after(f"Done. {marker}"):
+        assert (told.calls, told.text().rstrip()) == ([NATIVE], "Done.")
+        assert told.rules == {"raw_tools.residue"}
+
+
+@pytest.mark.parametrize("marker", MARKERS)
+def test_a_text_that_is_nothing_but_residue_is_no_text(marker: str) -> None:
+    for told in _before_and_after(marker):
+        assert (told.calls, told.text()) == ([NATIVE], "")
+        assert told.rules == {"raw_tools.residue"}
+
+
+@pytest.mark.parametrize("marker", [SB, CB, "<｜tool▁calls▁begin｜>", "<|open|>tools<|sep|>"])
+def test_half_a_marker_before_a_native_call_is_removed(marker: str) -> None:
+    for size in range(4, len(marker)):
+        for cut in all_cuts(f"Done.{marker[:size]}"):
+            told = answered(_around(cut))
+            assert (told.calls, told.text()) == ([NATIVE], "Done."), cut
+            assert told.rules == {"raw_tools.residue"}
+
+
+@pytest.mark.parametrize("text", ["a <", "a <|", "if a <|b", "a < b", "[", "`<|tool_calls`"])
+def test_what_is_too_short_to_be_half_a_marker_stays(text: str) -> None:
+    for told in _before_and_after(text):
+        assert (told.calls, told.text(), told.rules) == ([NATIVE], text, frozenset())
+
+
+@pytest.mark.parametrize("marker", MARKERS)
+def test_without_a_native_call_the_same_marker_is_text(marker: str) -> None:
+    for cut in all_cuts(f"Done. {marker}"):
+        told = answered(stream([(TEXT, piece) for piece in cut]))
+        assert (told.text(), told.rules) == (f"Done. {marker}", frozenset())
+
+
+@pytest.mark.parametrize("marker", MARKERS)
+def test_a_quoted_marker_beside_a_native_call_stays(marker: str) -> None:
+    for text in (f"```\n{marker}\n```\n", f"The marker `{marker}` it is."):
+        for told in _before_and_after(text):
+            assert (told.calls, told.text(), told.rules) == ([NATIVE], text, frozenset())
+
+
+def test_tags_beside_a_native_call_are_text() -> None:
+    for text in (TAG, "Use <tool_call> and </tool_call>.", "<function_calls>"):
+        for cut in all_cuts(text):
+            told = answered(_around([], cut))
+            assert (told.calls, told.text(), told.rules) == ([NATIVE], text, frozenset())
+
+
+def test_a_whole_section_beside_a_native_call_is_a_call() -> None:
+    for cut in all_cuts(ONE):
+        assert answered(_around(cut)).calls == [BASH, NATIVE]
+        assert answered(_around([], cut)).calls == [NATIVE, BASH]
+
+
+def test_residue_in_the_frame_of_the_native_call() -> None:
+    frames: list[Events] = [
+        (Started("r", "m"),),
+        (BlockStarted(0, Text("")), TextDelta(0, f"Done.{SB}"), BlockEnded(0), BlockStarted(1, ToolCall("call_1", "bash"))),
+        (ArgumentsDelta(1, "{}"), BlockEnded(1)),
+        (Stopped(Stop(Why.TOOL)), FINISHED),
+    ]  # fmt: skip
+    told = answered(frames)
+    assert (told.calls, told.text(), told.rules) == ([NATIVE], "Done.", frozenset({"raw_tools.residue"}))
+
+
+def test_residue_of_another_choice_is_text() -> None:
+    frames: list[Events] = [
+        (Started("r", "m"),),
+        (BlockStarted(0, Text(""), 0), TextDelta(0, f"Done.{SB}")),
+        (BlockStarted(1, ToolCall("call_1", "bash"), 1), ArgumentsDelta(1, "{}"), BlockEnded(1)),
+        (BlockEnded(0),),
+        (Stopped(Stop(Why.END), 0), Stopped(Stop(Why.TOOL), 1), FINISHED),
+    ]
+    told = answered(frames)
+    assert (told.text(), told.rules) == (f"Done.{SB}", frozenset())
+
+
+# --- tool_choice: none
+
+
+@pytest.mark.parametrize("table", RENDER)
+def test_with_tool_choice_none_no_call_of_any_format_comes_out(table: str) -> None:
+    """Neither the call nor its markers; the text around it stays."""
+    asked = structs.replace(conversation(), tool_choice=ToolChoice("none"))
+    choices = [table] if table in BY_NAME_ONLY else ["auto", table]
+    for choice in choices:
+        for cut in all_cuts(example(table)):
+            told = answered(stream([(TEXT, piece) for piece in cut]), RawTools(choice), asked)
+            assert (told.calls, told.text().strip(), told.why) == ([], "", Why.END), (choice, cut)
+            assert told.rules == {"raw_tools.suppressed"}, (choice, cut)
+
+
+def test_with_tool_choice_none_a_call_that_has_to_wait_is_read_too() -> None:
+    """Without its section, or in a quotation that nothing closes, a call is held until it is whole."""
+    asked = structs.replace(conversation(), tool_choice=ToolChoice("none"))
+    for before, text in (("I look.\n", call("functions.bash:0", LS)), ("```\n", ONE), ("> ", ONE)):
+        for cut in all_cuts(before + text):
+            told = answered(stream([(TEXT, piece) for piece in cut]), None, asked)
+            assert (told.calls, told.text(), told.rules) == ([], before, frozenset({"raw_tools.suppressed"})), cut
+    for text in (call("functions.bash:0", "{}"), "```\n" + section(call("functions.bash:0", "{}"))):
+        for cut in all_cuts(text):
+            told = answered(stream([(TEXT, piece) for piece in cut]), None, asked)
+            assert (told.text(), told.rules) == (text, frozenset()), cut
+
+
+def test_with_tool_choice_none_long_arguments_are_not_kept() -> None:
+    engine = Engine("auto", Tools(TOOLS), muted=True)
+    engine.feed(f'{SB}{CB}functions.bash:0{AB}{{"command":"')
+    for _ in range(100):
+        assert engine.feed("x" * HELD_LIMIT) == []
+    assert engine.peak < 100
+    assert [type(each) for each in engine.feed(f'"}}{CE}{SE}')] == [Remark]
+
+
+@pytest.mark.parametrize("text", [ONE, TAG], ids=["special", "tag"])
+def test_with_tool_choice_none_the_text_around_a_call_stays(text: str) -> None:
+    asked = structs.replace(conversation(), tool_choice=ToolChoice("none"))
+    for cut in all_cuts(f"a\n{text} b"):
+        told = answered(stream([(TEXT, piece) for piece in cut]), None, asked)
+        assert (told.calls, told.text(), told.why) == ([], "a\n b", Why.END)
+        assert told.rules == {"raw_tools.suppressed"}
+
+
+# --- thinking tags and raw tools together
+
+
+THINKING: list[tuple[str, str, str, list[Call], str]] = [
+    ("no call", "<think>plan</think>answer", "plan", [], "answer"),
+    ("call after it", f"<think>plan</think>{ONE}", "plan", [BASH], ""),
+    ("call and text after it", f"<think>\nplan</think>\n\nI look.{ONE}", "plan", [BASH], "I look."),
+    ("call in it", f"<think>plan{ONE}</think>done", "plan", [BASH], "done"),
+    ("call in the middle of it", f"<think>plan{ONE} more</think>done", "plan more", [BASH], "done"),
+    ("tag in it", f"<think>plan\n{TAG}\n</think>done", "plan\n", [Call("", "bash", LS)], "done"),
+    ("never closed", f"<think>plan{ONE}", "plan", [BASH], ""),
+    ("never closed, no call", "<think>plan </thin", "plan </thin", [], ""),
+    ("quoted in it", f"<think>I write `{ONE}` now</think>done", f"I write `{ONE}` now", [], "done"),
+    ("not at the beginning", "I use <think> here", "", [], "I use <think> here"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("choice", ["auto", "kimi"])
+@pytest.mark.parametrize(
+    ("text", "reasoning", "calls", "rest"), [row[1:] for row in THINKING], ids=[row[0] for row in THINKING]
+)
+def test_thinking_in_tags_beside_calls(choice: str, text: str, reasoning: str, calls: list[Call], rest: str) -> None:
+    if choice == "kimi" and (TAG in text or "`" in text):
+        pytest.skip("a named table reads its own format alone, in quotations too")
+    for cut in all_cuts(text):
+        told = answered(stream([(TEXT, piece) for piece in cut]), RawTools(choice, think_tags=True))
+        found = [structs.replace(each, id="", arguments=each.arguments.replace(" ", "")) for each in told.calls]
+        assert found == [structs.replace(each, id="") for each in calls], cut
+        assert (told.text(REASONING), told.text()) == (reasoning, rest), cut
+        assert ("think.tags" in told.rules) is text.startswith("<think>"), cut
+        assert told.why is (Why.TOOL if calls else Why.END)
+
+
+@pytest.mark.parametrize("space", ["", "\n", "\n\n"])
+def test_reasoning_that_closes_late_closes_before_the_call(space: str) -> None:
+    """Without an opening tag: a template wrote it. The end of thinking goes, whatever carries it."""
+    for carrier in (TEXT, REASONING):
+        for pieces in carrier_cuts([(carrier, f"plan</think>{space}{ONE}")]):
+            told = answered(stream(pieces), RawTools())
+            assert (told.calls, told.text(carrier)) == ([BASH], "plan"), pieces
+
+
+def test_reasoning_that_closes_late_in_another_carrier() -> None:
+    said: list[Said_] = [(REASONING, f"plan{SB}{call('functions.bash:0', LS)}"), (TEXT, f"{SE}</think>\n\nDone.")]
+    for pieces in carrier_cuts(said):
+        told = answered(stream(pieces), RawTools())
+        assert (told.calls, told.text(REASONING), told.text().strip()) == ([BASH], "plan", "Done."), pieces
+
+
+def test_an_end_of_thinking_without_a_call_is_text() -> None:
+    for cut in all_cuts("The tag </think> ends it."):
+        told = answered(stream([(TEXT, piece) for piece in cut]), RawTools())
+        assert (told.text(), told.rules) == ("The tag </think> ends it.", frozenset())
+
+
+def test_each_text_block_may_begin_with_thinking() -> None:
+    frames: list[Event] = [Started("r", "m")]
+    for key, text in enumerate(("<think>one</think>a", "<think>two</think>b")):
+        frames += [BlockStarted(key, Text("")), *(TextDelta(key, char) for char in text), BlockEnded(key)]
+    told = answered([(event,) for event in (*frames, Stopped(Stop(Why.END)), FINISHED)], RawTools(think_tags=True))
+    assert told.said == ((REASONING, "one"), (TEXT, "a"), (REASONING, "two"), (TEXT, "b"))
+    assert told.rules == {"think.tags"}
+
+
+def test_off_with_thinking_tags_reads_no_calls() -> None:
+    for cut in all_cuts(f"<think>plan</think>{ONE}"):
+        told = answered(stream([(TEXT, piece) for piece in cut]), RawTools("off", think_tags=True))
+        assert told.said == ((REASONING, "plan"), (TEXT, ONE))
+
+
+# --- channels and wrappers
+
+
+HARMONY = (
+    "<|channel|>analysis<|message|>I plan.<|end|><|start|>assistant<|channel|>commentary to=functions.bash "
+    f"<|constrain|>json<|message|>{LS}<|call|>"
+)
+
+
+@pytest.mark.parametrize("choice", ["auto", "harmony"])
+@pytest.mark.parametrize(
+    ("text", "reasoning", "shown", "calls"),
+    [
+        ("<|channel|>analysis<|message|>I plan.<|end|><|start|>assistant<|channel|>final<|message|>Hi.", "I plan.", "Hi.", 0),
+        ("<|channel|>final<|message|>Hi.<|return|>", "", "Hi.", 0),
+        (HARMONY, "I plan.", "", 1),
+    ],
+)  # fmt: skip
+def test_channels_say_what_is_reasoning_and_what_is_text(
+    choice: str, text: str, reasoning: str, shown: str, calls: int
+) -> None:
+    for cut in all_cuts(text):
+        told = answered(stream([(TEXT, piece) for piece in cut]), RawTools(choice))
+        assert (told.text(REASONING), told.text()) == (reasoning, shown), cut
+        assert [each.name for each in told.calls] == ["bash"] * calls, cut
+        assert "raw_tools.wrapper" in told.rules, cut
+
+
+@pytest.mark.parametrize("choice", ["auto", "kimi_k3"])
+def test_l29_wrappers_of_kimi_k3_are_removed(choice: str) -> None:
+    response = "<|open|>response<|sep|>Hi.<|close|>response<|sep|>"
+    for cut in all_cuts(response):
+        told = answered(stream([(TEXT, piece) for piece in cut]), RawTools(choice))
+        assert (told.text(), told.text(REASONING)) == ("Hi.", ""), cut
+        assert told.rules == {"raw_tools.wrapper"}, cut
+
+
+@pytest.mark.parametrize("text", ["The marker <|open|>response<|sep|> opens it.", "`<|channel|>final<|message|>`"])
+def test_a_wrapper_in_the_middle_of_a_text_is_text(text: str) -> None:
+    for cut in all_cuts(text):
+        told = answered(stream([(TEXT, piece) for piece in cut]))
+        assert (told.text(), told.rules) == (text, frozenset()), cut
+
+
+# --- what a cut may bring
+
+
+@pytest.mark.parametrize("text", [f"<think>plan</think>{ONE}", "<think>plan</think>hello", ONE])
+def test_an_empty_delta_does_not_open_the_text_before_what_comes_first(text: str) -> None:
+    """Many services begin with an empty text. Blocks come in the order in which they are written."""
+    whole = answered(stream([(TEXT, text)]), RawTools(think_tags=True))
+    told = answered(stream([(TEXT, ""), (TEXT, ""), (TEXT, text)]), RawTools(think_tags=True))
+    assert told == whole
+    assert (TEXT, "") not in told.said
