@@ -73,6 +73,7 @@ class Engine:
         self._has_beginnings = bool(self._grammar.thinking or self._grammar.starts or self._grammar.wrappers)
         self._head = self._has_beginnings  # nothing but white space has come in this block of text
         self._begun = False  # text has come
+        self._shows_thinking = False  # a tag that opens reasoning stands in the text
         self._thinking = ""  # what closes the reasoning that the text is in
         self._wrapped = False  # a wrapper has said what the text is
         self._as: Carrier | None = None  # what the text is, if not text
@@ -258,7 +259,7 @@ class Engine:
         literal = self._markers.match(text, here, final)
         if literal == "":
             return at
-        if literal and self._grammar.roles[literal] in (Role.THINKING, Role.WRAPPER):
+        if literal and (literal in self._grammar.thinking or literal in self._grammar.wrappers):
             return self._begins_with(here, literal)
         self._head = False
         if literal is None and not self._begun and not self._calls and text[here] in self._grammar.start_chars:
@@ -272,6 +273,7 @@ class Engine:
             return self._wrapper(at, literal)
         self._head = False
         self._thinking, self._as = self._grammar.thinking[literal], Carrier.REASONING
+        self._wrapped = self._wrapped or literal in self._grammar.wrapping
         self._skip_line_end = True
         self._remark("think.tags", f"thinking written as {literal} in the text became reasoning")
         return at + len(literal)
@@ -288,9 +290,13 @@ class Engine:
         end = at + len(literal)
         if role is Role.THINKING_END and literal == self._thinking:
             self._thinking, self._as, self._state = "", None, _SPACE
+            self._said.fresh()
             return end
-        if role is Role.THINKING:
+        if role is Role.THINKING or (role is Role.THINKING_END and self._shows_thinking):
+            self._shows_thinking = role is Role.THINKING
             self._say(literal)
+            if role is Role.THINKING_END:
+                self._said.fresh()
             return end
         quotation: Quotation | None = None
         if self._auto:
@@ -421,7 +427,8 @@ class Engine:
     def _header(self, text: str, at: int, final: bool) -> int:
         view = text[at : at + _WINDOW]
         verdict: Opening | Cut | Verdict = Verdict.NO
-        for table in self._grammar.claims[self._opener] if self._opener else self._grammar.starts:
+        claims = self._grammar.claims[self._opener] if self._opener else self._grammar.starts
+        for table in sorted(claims, key=lambda table: table is not self._tag_section):
             verdict = self._grammar.open(view, self._opener, table)
             if isinstance(verdict, Opening) and not verdict.is_meant(self._auto, self._tools):
                 verdict = Verdict.NO
@@ -493,8 +500,9 @@ class Engine:
 
     def _accepts(self, name: str) -> bool:
         """Whether a name that a body gives may be a tool's."""
-        special = self._table is not None and self._table.special
-        return bool(name) and (special or not self._auto or self._tools.resolve(name) is not None)
+        table = self._table
+        doubtful = table is not None and not table.special and (self._auto or (table.unmarked and self._tools.names))
+        return bool(name) and (not doubtful or self._tools.resolve(name) is not None)
 
     def _shape(self, tool: str, key: str) -> Shape:
         name = tool or (self._call.name if self._call is not None else "")

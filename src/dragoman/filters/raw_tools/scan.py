@@ -77,6 +77,10 @@ class JsonScanner:
         """Whether all of the text is part of the string we are in. The short way for most of a long argument."""
         return self.quoted and not self._escaped and '"' not in text and "\\" not in text
 
+    def within(self, text: str) -> str | None:
+        """Return the text if all of it is part of the string we are in, else None. The state does not change."""
+        return text if self.quoted and not self._escaped and '"' not in text and "\\" not in text else None
+
     @property
     def whole(self) -> bool:
         """Whether the value could end here. A number has no end of its own: it is `whole` before it is `complete`."""

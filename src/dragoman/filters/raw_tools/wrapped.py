@@ -38,6 +38,7 @@ class WrappedJson(CallsReader):
         self._size = 0
         self._whole = False  # the arguments have to be whole before they go out
         self._held_id: list[str] = []
+        self._nested = False  # within an object that has the name and the arguments
         self._tail = ""  # of broken arguments: brackets, of which the last may be the wrapper's
 
     def read(self, text: str, at: int, out: list[Piece]) -> int:
@@ -124,6 +125,9 @@ class WrappedJson(CallsReader):
             self._tool, self._key = self._key, self._keys.arguments[0]
             if self._refuses(self._tool):
                 return self._fail(at)
+        elif self._key in self._keys.name and not self._tool and text[at] == "{" and not self._nested:
+            self._nested, self._step = True, self._at_key
+            return at + 1
         elif self._key in self._keys.name and not self._tool:
             name, at = self._token(text, at)
             if name is not None and self._refuses(name):
@@ -217,6 +221,9 @@ class WrappedJson(CallsReader):
             self._given = self._settled = True
             self._held = ["{}"]
         self._say(out)
+        if self._nested:
+            self._nested, self._step = False, self._at_comma
+            return at + 1
         self._end(out)
         self._step = self._between
         return at + 1
