@@ -25,7 +25,6 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "llama4_pythonic": _LLAMA4,
     "mimo": _QWEN_CODER,
     "minimax_m2": ("invoke",),
-    "mistral": ("mistral", "json_start"),
     "openai": ("harmony",),
     "phi4_mini_json": ("phi4", "granite"),
     "poolside_v1": ("glm",),

@@ -62,6 +62,7 @@ class LiteralMachine:
     __slots__ = (
         "_comma",
         "_expects",
+        "_keyed",
         "_parameters",
         "_place",
         "_quote",
@@ -78,6 +79,7 @@ class LiteralMachine:
     def __init__(self, style: Style, parameters: Callable[[], tuple[str, ...]] = tuple) -> None:
         self._parameters = parameters  # the names that arguments without a key belong to, by their places
         self._place = 0  # how many of these came
+        self._keyed = False  # an argument with a key came; those after it have one, too
         self.quoted = False
         self.complete = False
         self.broken = False
@@ -97,7 +99,7 @@ class LiteralMachine:
     def copy(self) -> LiteralMachine:
         """Return a machine in the same state."""
         twin = LiteralMachine(self._style, self._parameters)
-        twin._place = self._place
+        twin._place, twin._keyed = self._place, self._keyed
         twin.quoted, twin.complete, twin.broken, twin.begun = self.quoted, self.complete, self.broken, self.begun
         twin.rest, twin._expects, twin._comma = self.rest, self._expects, self._comma
         twin._quote, twin._raw, twin._stack = self._quote, self._raw, [*self._stack]
@@ -184,7 +186,7 @@ class LiteralMachine:
     def _positional(self, out: list[str]) -> bool:
         """Write the key of an argument that has none; False if it belongs to no parameter."""
         names = self._parameters()
-        if self._place >= len(names):
+        if self._keyed or self._place >= len(names):
             return False
         self._separate(out)
         out.append(f"{_quoted(names[self._place])}:")
@@ -217,6 +219,7 @@ class LiteralMachine:
                 is_key = False
                 if not self._positional(out):
                     return self._break(at)
+        self._keyed = self._keyed or self._at_argument
         self._separate(out)
         out.append(_quoted(found[0].rstrip()) if is_key else literal(found[0].rstrip()))
         self._expects = _COLON if is_key else _NEXT
