@@ -295,7 +295,7 @@ class Engine:
         if role is Role.THINKING or (role is Role.THINKING_END and self._shows_thinking):
             self._shows_thinking = role is Role.THINKING
             self._say(literal)
-            if role is Role.THINKING_END:
+            if role is Role.THINKING_END and self._said.quotation() is None:
                 self._said.fresh()
             return end
         quotation: Quotation | None = None

@@ -83,4 +83,5 @@ class Table(Struct, frozen=True, kw_only=True):
     def ends(self) -> tuple[str, ...]:
         """All that ends a call: its end, the end of its section, and the beginning of what can follow."""
         wrappers = (literal for literal, _ in self.wrappers)
-        return (*self.call_end, *self.section_end, *self.section_begin, *self.call_begin, *self.stray, *wrappers)
+        openers = (*self.section_begin, *(() if self.opener_is_body else self.call_begin))
+        return (*self.call_end, *self.section_end, *openers, *self.stray, *wrappers)
