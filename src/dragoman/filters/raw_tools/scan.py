@@ -78,8 +78,19 @@ class JsonScanner:
         return self.quoted and not self._escaped and '"' not in text and "\\" not in text
 
     def within(self, text: str) -> str | None:
-        """Return the text if all of it is part of the string we are in, else None. The state does not change."""
-        return text if self.quoted and not self._escaped and '"' not in text and "\\" not in text else None
+        """Take the text if all of it is part of the string we are in, and return it; None: use `read`."""
+        if not self.quoted or not text:
+            return None
+        if not self._escaped and '"' not in text and "\\" not in text:
+            return text
+        end = _STRING(text, 1 if self._escaped else 0).end()  # type: ignore[union-attr]  # it matches the empty text, too
+        if end == len(text):
+            self._escaped = False
+            return text
+        if end == len(text) - 1 and text[end] == "\\":
+            self._escaped = True
+            return text
+        return None
 
     @property
     def whole(self) -> bool:
