@@ -81,6 +81,14 @@ def render_granite(calls: Sequence[CallToWrite]) -> str:
     return f"<|tool_call|>{_array(calls)}"
 
 
+def render_lfm2_json(calls: Sequence[CallToWrite]) -> str:
+    return f"<|tool_call_start|>{_array(calls)}<|tool_call_end|>"
+
+
+def render_json_start(calls: Sequence[CallToWrite]) -> str:
+    return _array(calls)
+
+
 def render_granite_tag(calls: Sequence[CallToWrite]) -> str:
     return f"<tool_call>{_array(calls)}"
 

@@ -113,6 +113,13 @@ def render_hy_v3(calls: Sequence[CallToWrite]) -> str:
     )
 
 
+def render_longcat_tags(calls: Sequence[CallToWrite]) -> str:
+    written = render_glm(calls)
+    for tag in ("tool_call", "arg_key", "arg_value"):
+        written = written.replace(f"<{tag}>", f"<longcat_{tag}>").replace(f"</{tag}>", f"</longcat_{tag}>")
+    return written
+
+
 # --- Kimi K3
 
 

@@ -25,6 +25,7 @@ MARKUP: dict[str, Render] = {
     "step3": render_markup.render_step3,
     "hy_v3": render_markup.render_hy_v3,
     "minicpm5": render_markup.render_minicpm5,
+    "longcat_tags": render_markup.render_longcat_tags,
 }
 PYTHON: dict[str, Render] = {
     "llama4_pythonic": render_json.render_llama4_pythonic,
@@ -56,6 +57,9 @@ JSON: dict[str, Render] = {
     "cohere": render_json.render_cohere,
     "apertus": render_json.render_apertus,
     "longcat": render_json.render_longcat,
+    "llama3_text": render_json.render_llama3_bare,
+    "lfm2_json": render_json.render_lfm2_json,
+    "json_start": render_json.render_json_start,
 }
 _ALL: dict[str, Render] = {**MARKUP, **PYTHON, **GEMMA, **JSON}
 _SPELLINGS: dict[str, tuple[str, Render]] = {

@@ -7,6 +7,7 @@ import pytest
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools.aliases import ALIASES
 from dragoman.filters.raw_tools.tables import NAMES, TABLES, tables_of
+from tests.unit.raw_tools import formats_more
 from tests.unit.raw_tools.formats import FORMATS
 
 # Names in vLLM's, SGLang's and Dynamo's registries. Not read: granite-20b-fc, internlm, xlam, gigachat3, inkling and
@@ -41,7 +42,8 @@ def test_every_alias_stands_for_tables_that_exist() -> None:
 def test_some_aliases() -> None:
     assert [table.name for table in tables_of("openai")] == ["harmony"]
     assert [table.name for table in tables_of("mistral")] == ["mistral_array", "mistral_object", "mistral"]
-    assert [table.name for table in tables_of("llama3")] == ["llama3_json", "llama3_bare"]
+    assert [table.name for table in tables_of("llama3")] == ["llama3_json", "llama3_bare", "llama3_text"]
+    assert [table.name for table in tables_of("nemotron_deci")] == ["nemotron_deci", "json_start"]
     assert tables_of("hunyuan_a13b") == tables_of("jamba")
     with pytest.raises(LocalMisuse, match="gpt_os"):
         tables_of("gpt_os")
@@ -50,7 +52,7 @@ def test_some_aliases() -> None:
 def test_auto_leaves_out_what_only_a_name_chooses() -> None:
     names = [table.name for table in tables_of("auto")]
     assert "pythonic" not in names and "phi4" not in names
-    assert {table.name for table in TABLES} - set(names) == {"pythonic", "phi4"}
+    assert {table.name for table in TABLES} - set(names) == {"pythonic", "phi4", "llama3_text", "json_start"}
 
 
 def test_tables_that_share_an_opener_are_tried_in_the_right_order() -> None:
@@ -87,5 +89,5 @@ def test_headers_match_every_beginning_of_themselves() -> None:
 def test_every_new_table_has_at_least_five_samples() -> None:
     old = {"kimi_k2", "kimi_k3", "hermes", "qwen_coder", "glm", "deepseek_v3", "deepseek_v31", "dsml", "invoke"}
     new = {table.name for table in TABLES} - old - {"invoke_prefixed", "minimax_m3"}
-    assert set(FORMATS) == new
-    assert all(len(samples) >= 5 for samples in FORMATS.values())
+    assert {*FORMATS, *formats_more.FORMATS} >= new
+    assert all(len(FORMATS.get(name, [])) + len(formats_more.FORMATS.get(name, [])) >= 5 for name in new)

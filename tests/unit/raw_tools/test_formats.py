@@ -9,14 +9,15 @@ import pytest
 
 from dragoman.filters.raw_tools import TABLES
 from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Output, Said
-from tests.unit.raw_tools import formats, formats_known
+from tests.unit.raw_tools import formats, formats_known, formats_more
 from tests.unit.raw_tools.formats_known import Sample
 from tests.unit.raw_tools.samples import REASONING, TEXT, all_cuts, outputs
 
 
 def _samples() -> list[tuple[str, Sample]]:
     known = [(table, sample) for table, samples in formats_known.FORMATS.items() for sample in samples]
-    others = [(table, _as_sample(sample)) for table, samples in formats.FORMATS.items() for sample in samples]
+    more = [*formats.FORMATS.items(), *formats_more.FORMATS.items()]
+    others = [(table, _as_sample(sample)) for table, samples in more for sample in samples]
     return [*known, *others]
 
 

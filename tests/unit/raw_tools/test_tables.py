@@ -12,7 +12,7 @@ from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools import ALIASES, NAMES, TABLES, Engine, RawTools, Tools
 from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Output, Said
 from dragoman.model.conversation import ToolSpec
-from tests.unit.raw_tools import formats
+from tests.unit.raw_tools import formats, formats_more
 from tests.unit.raw_tools.samples import all_cuts, end, outputs
 
 WRITE = ToolSpec(
@@ -176,8 +176,9 @@ def calls_of(whole: list[Output]) -> list[tuple[str, object, bool]]:
 
 
 def test_every_table_is_tried_here_or_elsewhere() -> None:
-    """Kimi K2 has test_cases.py, the tables of formats.py have test_formats.py."""
-    assert {form.table for form in FORMATS} | {"kimi_k2", *formats.FORMATS} == {table.name for table in TABLES}
+    """Kimi K2 has test_cases.py, the tables of formats.py and formats_more.py have test_formats.py."""
+    elsewhere = {"kimi_k2", *formats.FORMATS, *formats_more.FORMATS}
+    assert {form.table for form in FORMATS} | elsewhere == {table.name for table in TABLES}
 
 
 @all_formats

@@ -18,6 +18,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "glm45": ("glm",),
     "glm47": ("glm",),
     "gpt_oss": ("harmony",),
+    "granite": ("granite", "json_start"),  # the opener may be missing where the calls begin the answer
     "granite4": ("hermes",),
     "hunyuan_a13b": ("jamba",),
     "llama4_json": ("llama3_json",),
@@ -49,9 +50,10 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "deepseek_v3_1": ("deepseek_v31",),
     "deepseek_v3_2": _DSML,
     "gemma-4": ("gemma4",),
+    "nemotron_deci": ("nemotron_deci", "json_start"),
     "nemotron_nano": _QWEN_CODER,
     "nemotron_v3": _QWEN_CODER,
     # names of models
-    "minimax": ("invoke",),
+    "minimax": ("invoke", "jamba"),  # M1 writes JSON between the tags of jamba
     "qwen": ("hermes", "qwen_coder"),
 }

@@ -48,6 +48,7 @@ class EngineBase:
         self._has_beginnings = bool(self._grammar.thinking or self._grammar.starts or self._grammar.wrappers)
         self._head = self._has_beginnings  # nothing but white space has come in this block of text
         self._begun = False  # text has come
+        self._shows_thinking = False  # a tag that opens reasoning stands in the text
         self._thinking = ""  # what closes the reasoning that the text is in
         self._wrapped = False  # a wrapper has said what the text is
         self._as: Carrier | None = None  # what the text is, if not text

@@ -48,7 +48,7 @@ def _wrapped(table: Table, shapes: ShapeOf) -> Reader:
 
 
 def _pythonic(table: Table, shapes: ShapeOf) -> Reader:
-    return LiteralCalls(_markers(table.ends()), _closes(table))
+    return LiteralCalls(_markers(table.ends()), _closes(table), shapes=shapes)
 
 
 def _gemma(table: Table, shapes: ShapeOf) -> Reader:

@@ -201,7 +201,7 @@ class Engine(Quotations):
         literal = self._markers.match(text, here, final)
         if literal == "":
             return at
-        if literal and self._grammar.roles[literal] in (Role.THINKING, Role.WRAPPER):
+        if literal and (literal in self._grammar.thinking or literal in self._grammar.wrappers):
             return self._begins_with(here, literal)
         self._head = False
         if literal is None and not self._begun and not self._calls and text[here] in self._grammar.start_chars:
@@ -215,6 +215,7 @@ class Engine(Quotations):
             return self._wrapper(at, literal)
         self._head = False
         self._thinking, self._as = self._grammar.thinking[literal], Carrier.REASONING
+        self._wrapped = self._wrapped or literal in self._grammar.wrapping
         self._skip_line_end = True
         self._remark("think.tags", f"thinking written as {literal} in the text became reasoning")
         return at + len(literal)
@@ -223,6 +224,7 @@ class Engine(Quotations):
         """After reasoning the answer begins."""
         self._thinking, self._as, self._state = "", None, SPACE
         self._head = self._has_beginnings
+        self._said.fresh()
 
     def _wrapper(self, at: int, literal: str) -> int:
         self._remark("wrapper", f"{literal} was removed: it says what is text and what is reasoning")
@@ -237,8 +239,11 @@ class Engine(Quotations):
         if role is Role.THINKING_END and literal == self._thinking:
             self._end_thinking()
             return end
-        if role is Role.THINKING:
+        if role is Role.THINKING or (role is Role.THINKING_END and self._shows_thinking):
+            self._shows_thinking = role is Role.THINKING
             self._say(literal)
+            if role is Role.THINKING_END and self._said.quotation() is None:
+                self._said.fresh()
             return end
         quotation: Quotation | None = None
         if self._auto:

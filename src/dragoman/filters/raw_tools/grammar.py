@@ -89,12 +89,14 @@ class Grammar:
         for table in tables:
             self._learn(table)
         pairs = [pair for table in tables for pair in table.reasoning] + [*(THINK_TAGS if think_tags else ())]
+        self.wrapping = frozenset(pair[0] for table in tables if table.wrappers for pair in table.reasoning)
         for opening, closing in pairs:
             self.thinking[opening] = closing
             self.roles.setdefault(opening, Role.THINKING)
             self.roles.setdefault(closing, Role.THINKING_END)
         if tables:
             self.roles.setdefault("</think>", Role.THINKING_END)  # may stand before a call
+            self.roles.setdefault("<think>", Role.THINKING)  # text, if think tags are not asked for
         starts = (mark for table in self.starts for mark in (*table.header_stop, *table.header_end))
         self.start_chars = "".join({mark[0] for mark in starts})
         self.prose = Markers(self.roles)
@@ -158,6 +160,7 @@ class Grammar:
             if isinstance(found, Verdict):
                 return found
             at, in_section = found
+        at = 0 if table.opener_is_body else at
         end, mark = self.marks(table).header.find(text, at, False)
         written = text[at:end]
         if _WORDS.search(written) if table.header is None else not table.header.fullmatch(written):

@@ -31,8 +31,11 @@ class Machine(Protocol):
         """Read text[at:stop]. Return `stop`, or less where the value is complete or broken."""
         ...
 
-    def inside(self, text: str) -> bool:
-        """Whether all of the text is part of the string that the machine is in, and needs no change."""
+    def within(self, text: str) -> str | None:
+        """Take the text if all of it is part of the string that the machine is in, and return it as JSON.
+
+        None: nothing was taken, `read` has to.
+        """
         ...
 
     def copy(self) -> Self: ...
@@ -60,8 +63,14 @@ class Guard:
         return self._ahead is None and self._ends.are_absent(text, at)
 
     def passes(self, text: str, at: int) -> bool:
-        """Whether all of the text from `at` goes out unchanged. The short way for most of a long string."""
-        return self._ahead is None and self.machine.inside(text) and self._ends.find(text, at, False) == (len(text), "")
+        """Take all of the text from `at` if it goes out unchanged. The short way for most of a long string."""
+        if self._ahead is not None or self._ends.find(text, at, False) != (len(text), ""):
+            return False
+        return self.machine.within(text[at:] if at else text) is not None
+
+    def within(self, text: str) -> str | None:
+        """Let the machine take a text without markers as part of a string; None: `read` has to."""
+        return self.machine.within(text) if self._ahead is None else None
 
     def read(self, text: str, at: int, out: list[str], final: bool) -> int:
         """Return how far the text certainly belongs to the value. With `final` no more text comes."""

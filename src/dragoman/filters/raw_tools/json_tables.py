@@ -21,6 +21,7 @@ def _prefixed(literal: str, rest: str) -> str:
 
 _MISTRAL_CALL = ("[TOOL_CALLS]",)
 _MISTRAL_THINKS = (("[THINK]", "[/THINK]"),)
+_MISTRAL_TRAILING = ("[/TOOL_CALLS]", "</s>")
 
 # Mistral 7B v0.3, Nemo, Large 2407 and others before tokenizer v11
 MISTRAL_ARRAY = Table(
@@ -31,7 +32,7 @@ MISTRAL_ARRAY = Table(
     call_begin=_MISTRAL_CALL,
     header_stop=("[",),
     header=_NOTHING,
-    trailing=("</s>",),
+    trailing=_MISTRAL_TRAILING,
     reasoning=_MISTRAL_THINKS,
 )
 # the same models, when they forget the brackets around a single call
@@ -43,7 +44,7 @@ MISTRAL_OBJECT = Table(
     call_begin=_MISTRAL_CALL,
     header_stop=("{",),
     header=_NOTHING,
-    trailing=("</s>",),
+    trailing=_MISTRAL_TRAILING,
     separators=",;",
     reasoning=_MISTRAL_THINKS,
 )
@@ -57,7 +58,7 @@ MISTRAL = Table(
     header_end=("[ARGS]",),
     header_stop=("{",),
     header=re.compile(r"\s*(?P<name>[\w.:/-]*)\s*" + _prefixed("[CALL_ID]", r"(?P<id>[\w-]*)\s*")),
-    trailing=("</s>",),
+    trailing=_MISTRAL_TRAILING,
     reasoning=_MISTRAL_THINKS,
     self_closing=True,
 )
@@ -104,7 +105,7 @@ LLAMA3_JSON = Table(
     header=_NOTHING,
     call_end=("<|eom_id|>", "<|eot_id|>"),
     keys=Keys(arguments=("parameters", "arguments")),
-    separators=";",
+    separators=";,",
 )
 # the same without the token: only as the beginning of an answer
 LLAMA3_BARE = Table(
@@ -112,12 +113,30 @@ LLAMA3_BARE = Table(
     family="llama3_json",
     special=False,
     body="wrapped",
-    header_stop=("{",),
+    header_stop=("{", "["),
     header=_NOTHING,
     call_end=LLAMA3_JSON.call_end,
     keys=LLAMA3_JSON.keys,
     separators=LLAMA3_JSON.separators,
     at_start=True,
+)
+
+# the same within a text: only if it is named
+LLAMA3_TEXT = Table(
+    name="llama3_text",
+    family="llama3_json",
+    special=False,
+    body="wrapped",
+    call_begin=tuple(
+        f'{{{gap}"{key}"' for gap in ("", " ", "\n", "\n  ", "\n    ") for key in ("name", "type", "function")
+    ),
+    header_stop=("{",),
+    header=_NOTHING,
+    call_end=LLAMA3_JSON.call_end,
+    keys=LLAMA3_JSON.keys,
+    separators=LLAMA3_JSON.separators,
+    opener_is_body=True,
+    by_name_only=True,
 )
 
 # --- arrays of calls
@@ -129,7 +148,7 @@ GRANITE = Table(
     special=True,
     body="array",
     call_begin=("<|tool_call|>",),
-    header_stop=("[",),
+    header_stop=("[", "{"),
     header=_NOTHING,
     call_end=("<|/tool_call|>",),
 )
@@ -140,7 +159,7 @@ GRANITE_TAG = Table(
     special=False,
     body="array",
     call_begin=("<tool_call>",),
-    header_stop=("[",),
+    header_stop=("[", "{"),
     header=_NOTHING,
     call_end=("</tool_call>",),
 )
@@ -164,16 +183,17 @@ PHI4_START = Table(
     header=_NOTHING,
     at_start=True,
 )
-# Jamba 1.5 and 1.6, Hunyuan A13B
+# Jamba 1.5 and 1.6, Hunyuan A13B; MiniMax M1 writes objects, one a line
 JAMBA = Table(
     name="jamba",
     family="jamba",
     special=False,
     body="array",
     call_begin=("<tool_calls>",),
-    header_stop=("[",),
+    header_stop=("[", "{"),
     header=_NOTHING,
     call_end=("</tool_calls>",),
+    separators=",",
 )
 # Llama-Nemotron Super and Ultra
 NEMOTRON_DECI = Table(
@@ -216,6 +236,7 @@ APERTUS = Table(
     header_stop=("[", "{"),
     header=_NOTHING,
     call_end=("<|tools_suffix|>",),
+    reasoning=(("<|inner_prefix|>", "<|inner_suffix|>"),),
     keys=Keys(is_name=True),
 )
 
@@ -230,4 +251,31 @@ LONGCAT = Table(
     header=_NOTHING,
     call_end=("</longcat_tool_call>",),
     trailing=("</longcat_think>", "</longcat_s>"),
+    reasoning=(("<longcat_think>", "</longcat_think>"),),
+    separators=",",
+)
+# LFM2, where its system prompt asks for JSON
+LFM2_JSON = Table(
+    name="lfm2_json",
+    family="lfm2",
+    special=True,
+    body="array",
+    call_begin=("<|tool_call_start|>",),
+    header_stop=("{",),
+    header=re.compile(r"\s*\[?\s*(?P<name>)"),
+    call_end=("<|tool_call_end|>",),
+    trailing=("<|im_end|>",),
+    separators=",",
+)
+# An answer that begins with the calls, where the opening marker is missing. Aliases add it to other tables.
+JSON_START = Table(
+    name="json_start",
+    family="json_start",
+    special=False,
+    body="array",
+    header_stop=("[", "{"),
+    header=_NOTHING,
+    separators=",;",
+    at_start=True,
+    by_name_only=True,
 )

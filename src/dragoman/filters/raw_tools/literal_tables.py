@@ -9,6 +9,8 @@ from dragoman.filters.raw_tools.table import Table
 
 _NOTHING = re.compile(r"\s*(?P<name>)")  # the header of a format that names the tool inside its body
 
+_BEGINS = ("[", "_", *string.ascii_letters)  # the list of calls, or the first call without it
+
 # Llama 4
 LLAMA4_PYTHONIC = Table(
     name="llama4_pythonic",
@@ -16,7 +18,7 @@ LLAMA4_PYTHONIC = Table(
     special=True,
     body="pythonic",
     call_begin=("<|python_start|>",),
-    header_stop=("[",),
+    header_stop=_BEGINS,
     header=_NOTHING,
     call_end=("<|python_end|>",),
     trailing=("<|eom|>", "<|eot|>"),
@@ -28,7 +30,7 @@ LFM2 = Table(
     special=True,
     body="pythonic",
     call_begin=("<|tool_call_start|>",),
-    header_stop=("[",),
+    header_stop=_BEGINS,
     header=_NOTHING,
     call_end=("<|tool_call_end|>",),
     trailing=("<|im_end|>",),
@@ -40,7 +42,7 @@ OLMO3 = Table(
     special=False,
     body="pythonic",
     call_begin=("<function_calls>",),
-    header_stop=("[", "_", *string.ascii_letters),
+    header_stop=_BEGINS,
     header=_NOTHING,
     call_end=("</function_calls>",),
 )

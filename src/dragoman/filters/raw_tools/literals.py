@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 
 from msgspec import Struct
 
+from dragoman.filters.raw_tools.values import escaped
 from dragoman.wire import jsonio
 
 WORD_LIMIT = 1024  # characters of a number, a word or a key
@@ -26,6 +28,11 @@ _SIMPLE |= {char: char for char in "\\\"'/"}
 _WORDS = {"true": "true", "false": "false", "none": "null", "null": "null"}
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")  # as JSON writes it
 _KEY, _COLON, _VALUE, _NEXT = range(4)  # what may come next
+# Parts of strings that mean the same in JSON, as far as their characters are printable. The short way.
+_SAME = {quote: re.compile(rf"[^{quote}\"\\]*+(?:\\[\"\\nrt][^{quote}\"\\]*+)*+").match for quote in ("'", '"')}
+_JOINT = re.compile(r"(?P<blanks>\s*)(?P<prefix>[rRbBfFuU]{0,2})(?P<quote>[\"']?)")  # between two strings that are one
+_VALUE_STARTS = "[({-+.0123456789"  # begin a value, and no key
+_AFTER_WORD = re.compile(r"\s*(?P<next>.?)", re.DOTALL)
 
 
 class Style(Struct, frozen=True):
@@ -55,6 +62,9 @@ class LiteralMachine:
     __slots__ = (
         "_comma",
         "_expects",
+        "_keyed",
+        "_parameters",
+        "_place",
         "_quote",
         "_raw",
         "_stack",
@@ -66,7 +76,10 @@ class LiteralMachine:
         "rest",
     )
 
-    def __init__(self, style: Style) -> None:
+    def __init__(self, style: Style, parameters: Callable[[], tuple[str, ...]] = tuple) -> None:
+        self._parameters = parameters  # the names that arguments without a key belong to, by their places
+        self._place = 0  # how many of these came
+        self._keyed = False  # an argument with a key came; those after it have one, too
         self.quoted = False
         self.complete = False
         self.broken = False
@@ -85,22 +98,32 @@ class LiteralMachine:
 
     def copy(self) -> LiteralMachine:
         """Return a machine in the same state."""
-        twin = LiteralMachine(self._style)
+        twin = LiteralMachine(self._style, self._parameters)
+        twin._place, twin._keyed = self._place, self._keyed
         twin.quoted, twin.complete, twin.broken, twin.begun = self.quoted, self.complete, self.broken, self.begun
         twin.rest, twin._expects, twin._comma = self.rest, self._expects, self._comma
         twin._quote, twin._raw, twin._stack = self._quote, self._raw, [*self._stack]
         return twin
 
-    def inside(self, text: str) -> bool:
-        """Whether the text goes out unchanged: nothing in it could end the string or needs an escape."""
-        return (
-            self.quoted
-            and not self.rest
-            and text.isprintable()
-            and '"' not in text
-            and "\\" not in text
-            and self._quote[0] not in text
-        )
+    def within(self, text: str) -> str | None:
+        """Take the text if all of it is part of the string we are in, and return it as JSON; None: use `read`."""
+        quote, rest = self._quote, self.rest
+        if not quote or (rest and rest != "\\"):
+            return None
+        if quote in _SAME and not self._raw and text.isprintable():
+            text = rest + text
+            same = _SAME[quote](text)
+            end = len(text) if same is None else same.end()
+            if end == len(text):
+                self.rest = ""
+                return text
+            if end == len(text) - 1 and text[end] == "\\":
+                self.rest = "\\"
+                return text[:-1]
+            return None
+        if rest or quote[0] in text or ("\\" in text and quote != self._style.mark):
+            return None
+        return escaped(text)
 
     def read(self, text: str, at: int, stop: int, out: list[str]) -> int:
         """Read text[at:stop]. Where the value breaks, `rest` is all that was not written."""
@@ -126,6 +149,8 @@ class LiteralMachine:
         blanks = _BLANKS.match(text, at)
         if blanks is not None:
             return blanks.end()
+        if text[at] in _VALUE_STARTS and self._at_argument and not self._positional(out):
+            return self._break(at)
         if self._expects in (_KEY, _VALUE):
             moved = self._opening(text, at, out)
             if moved is None:
@@ -144,7 +169,7 @@ class LiteralMachine:
         prefix = _PREFIX.match(text, at)
         if prefix is None or text[prefix.end()] not in self._style.quotes or (mark and prefix[0]):
             return None
-        if self._expects == _KEY and self._style is PYTHON and len(self._stack) == 1:
+        if self._at_argument and not self._positional(out):
             return self._break(at)
         quote, begin = text[prefix.end()], prefix.end()
         first = text[begin : begin + 3]
@@ -152,6 +177,22 @@ class LiteralMachine:
             return at  # it may become three
         self._raw = "r" in prefix[0].lower()
         return self._open(quote * 3 if first == quote * 3 else quote, begin + (3 if first == quote * 3 else 1), out)
+
+    @property
+    def _at_argument(self) -> bool:
+        """Whether an argument of a Python call begins, with its key or without."""
+        return self._expects == _KEY and self._style is PYTHON and len(self._stack) == 1
+
+    def _positional(self, out: list[str]) -> bool:
+        """Write the key of an argument that has none; False if it belongs to no parameter."""
+        names = self._parameters()
+        if self._keyed or self._place >= len(names):
+            return False
+        self._separate(out)
+        out.append(f"{_quoted(names[self._place])}:")
+        self._place += 1
+        self._expects, self.begun = _VALUE, True
+        return True
 
     def _open(self, quote: str, at: int, out: list[str]) -> int:
         self._separate(out)
@@ -170,6 +211,15 @@ class LiteralMachine:
             return self._break(at)
         if found.end() == len(text):
             return at
+        if self._at_argument and found[0].lower() in _WORDS:
+            after = _AFTER_WORD.match(text, found.end(), found.end() + WORD_LIMIT)
+            if after is None or (not after["next"] and after.end() == len(text)):
+                return at
+            if after["next"] != "=":
+                is_key = False
+                if not self._positional(out):
+                    return self._break(at)
+        self._keyed = self._keyed or self._at_argument
         self._separate(out)
         out.append(_quoted(found[0].rstrip()) if is_key else literal(found[0].rstrip()))
         self._expects = _COLON if is_key else _NEXT
@@ -228,6 +278,8 @@ class LiteralMachine:
             return self._escape(text, at, out)
         if text.startswith(self._quote, at):
             at += len(self._quote)
+            if self._style is PYTHON and (joined := self._joined(text, at)) is not None:
+                return joined
             self.quoted, self._quote, self._raw = False, "", False
             out.append('"')
             self._expects = _COLON if self._expects == _KEY else _NEXT
@@ -236,6 +288,22 @@ class LiteralMachine:
             return at
         out.append(_quoted(text[at])[1:-1])
         return at + 1
+
+    def _joined(self, text: str, at: int) -> int | None:
+        """After a string: Python joins strings that follow each other. None: it has ended."""
+        joint = _JOINT.match(text, at, at + WORD_LIMIT)
+        if joint is None or (not joint["quote"] and joint.end() < min(len(text), at + WORD_LIMIT)):
+            return None
+        begin = joint.end()
+        if joint.end() == at + WORD_LIMIT:
+            return None
+        quote = joint["quote"]
+        first = text[begin - 1 : begin + 2] if quote else ""
+        if not quote or (first in (quote, quote * 2) and begin - 1 + len(first) == len(text)):
+            return at - len(self._quote)  # more has to come
+        triple = first == quote * 3
+        self._quote, self._raw = quote * 3 if triple else quote, "r" in joint["prefix"].lower()
+        return begin + (2 if triple else 0)
 
     def _escape(self, text: str, at: int, out: list[str]) -> int:
         if _HALF_ESCAPE.match(text, at) or at + 1 == len(text):

@@ -19,6 +19,7 @@ from dragoman.wire.markers import Markers
 
 HELD_LIMIT = 1024 * 1024  # characters of one value; a longer one can only go out as a string (D22)
 _LINE_ENDS = ("\n", "\r\n")
+_CDATA, _CDATA_END = "<![CDATA[", "]]>"
 
 
 class MarkupMarks(Struct, frozen=True):
@@ -31,6 +32,7 @@ class MarkupMarks(Struct, frozen=True):
     after: Markers  # `ends`, and these
     stops: Markers  # all that ends a value
     trimmed: Markers  # the same, and each of them after a line end
+    cdata: Markers  # what ends a value that began as a CDATA section
 
     @classmethod
     def of(cls, markup: Markup, ends: tuple[str, ...], closes: tuple[str, ...], outer: tuple[str, ...]) -> MarkupMarks:
@@ -44,6 +46,7 @@ class MarkupMarks(Struct, frozen=True):
             Markers((*ends, *markup.json_tags)),
             Markers(stops),
             Markers((*stops, *(line_end + stop for line_end in _LINE_ENDS for stop in stops))),
+            Markers(f"{_CDATA_END}{gap}{end}" for end in markup.value_ends for gap in ("", *_LINE_ENDS)),
         )
 
 
@@ -90,6 +93,8 @@ class MarkupBody:
         return not self._broken
 
     def finish(self, text: str, at: int, out: list[Piece]) -> int:
+        if self._step == self._between and self._any and not self._scanner.begun:
+            out.append("}")  # all parameters that came are whole, so that the arguments can be read
         return len(text)
 
     def read(self, text: str, at: int, out: list[Piece]) -> int:
@@ -184,7 +189,7 @@ class MarkupBody:
         self._shape = shape = self._shapes("", self._key)
         self._size = 0
         self._stops = self._marks.stops
-        self._step = self._fresh if self._markup.trims else self._value
+        self._step = self._fresh if self._markup.trims or self._markup.cdata else self._value
         if shape.wrapper and not self._any:
             self._held, self._wrapper = [], ""
             return
@@ -200,10 +205,21 @@ class MarkupBody:
     def _fresh(self, text: str, at: int, out: list[Piece]) -> int:
         """Cut the line end after an opening tag; only then one before the end tag belongs to the markup, too."""
         self._step = self._value
+        if self._markup.cdata:
+            return self._maybe_cdata(text, at)
         if text.startswith(_LINE_ENDS, at):
             self._stops = self._marks.trimmed
             return at + (1 if text[at] == "\n" else 2)
         if text[at] == "\r" and at + 1 == len(text):
+            self._step = self._fresh
+        return at
+
+    def _maybe_cdata(self, text: str, at: int) -> int:
+        begin = text[at : at + len(_CDATA)]
+        if begin == _CDATA:
+            self._stops = self._marks.cdata
+            return at + len(_CDATA)
+        if _CDATA.startswith(begin):
             self._step = self._fresh
         return at
 
@@ -214,7 +230,7 @@ class MarkupBody:
             self._put(text[at:end], out)
         if literal:
             self._finish(out)
-            mark = literal.lstrip("\r\n")
+            mark = literal.removeprefix(_CDATA_END).lstrip("\r\n")
             end += len(literal) if mark in self._value_ends else len(literal) - len(mark)
         return end
 

@@ -7,17 +7,22 @@ import re
 from dragoman.filters.raw_tools.calls import CallsReader
 from dragoman.filters.raw_tools.literals import PYTHON, LiteralMachine, Style
 from dragoman.filters.raw_tools.readers import LIMIT, Piece, skip_blank
+from dragoman.filters.raw_tools.values import UNKNOWN, Shape, ShapeOf
 from dragoman.wire.markers import Markers
 
 _HEADER = re.compile(r"(?P<name>[^\W\d][\w.-]*)\s*\(")
 _HALF_HEADER = re.compile(r"[^\W\d][\w.-]*\s*\Z")
 
 
+def _no_shape(tool: str, parameter: str) -> Shape:
+    return UNKNOWN
+
+
 class LiteralCalls(CallsReader):
     """Calls one after another, with or without commas and square brackets around them.
 
-    A call is named when its first argument has a key, or it has no argument. Arguments without a key are not read:
-    nothing says which parameters they mean.
+    A call is named when its first argument has a key, or it has no argument. An argument without a key belongs to the
+    parameter that stands at the same place in the tool's schema; without a schema it is not read.
     """
 
     def __init__(
@@ -27,7 +32,9 @@ class LiteralCalls(CallsReader):
         style: Style = PYTHON,
         header: re.Pattern[str] = _HEADER,
         half_header: re.Pattern[str] = _HALF_HEADER,
+        shapes: ShapeOf = _no_shape,
     ) -> None:
+        self._shapes = shapes
         self._style = style
         self._header = header  # from the call's beginning to the bracket before its arguments
         self._half_header = half_header  # text that may become one
@@ -37,14 +44,20 @@ class LiteralCalls(CallsReader):
     def _forget(self) -> None:
         super()._forget()
         self._tool = ""
-        self._guard = self._guarded(LiteralMachine(self._style))
+        self._guard = self._guarded(LiteralMachine(self._style, self._parameters))
         self._held: list[str] = []  # arguments while the call may be none
+        self._flows = False  # the arguments go out as they come
 
     def read(self, text: str, at: int, out: list[Piece]) -> int:
-        if self._named and self._step == self._arguments and self._guard.passes(text, at):
-            out.append(text[at:])
-            return len(text)
+        if self._flows and self._ends.find(text, at, False) == (len(text), ""):
+            piece = self._guard.within(text[at:] if at else text)
+            if piece is not None:
+                out.append(piece)
+                return len(text)
         return super().read(text, at, out)
+
+    def _parameters(self) -> tuple[str, ...]:
+        return self._shapes(self._tool, "").parameters
 
     def _unsaid(self) -> list[str]:
         machine = self._guard.machine
@@ -105,6 +118,7 @@ class LiteralCalls(CallsReader):
             if machine.begun or machine.complete:
                 self._name(self._tool, "", out)
                 out.extend(self._held)
+        self._flows = self._named and not (machine.complete or machine.broken or self._guard.marker)
         if machine.complete:
             self._settled = True
             self._end(out)

@@ -77,6 +77,21 @@ class JsonScanner:
         """Whether all of the text is part of the string we are in. The short way for most of a long argument."""
         return self.quoted and not self._escaped and '"' not in text and "\\" not in text
 
+    def within(self, text: str) -> str | None:
+        """Take the text if all of it is part of the string we are in, and return it; None: use `read`."""
+        if not self.quoted or not text:
+            return None
+        if not self._escaped and '"' not in text and "\\" not in text:
+            return text
+        end = _STRING(text, 1 if self._escaped else 0).end()  # type: ignore[union-attr]  # it matches the empty text, too
+        if end == len(text):
+            self._escaped = False
+            return text
+        if end == len(text) - 1 and text[end] == "\\":
+            self._escaped = True
+            return text
+        return None
+
     @property
     def whole(self) -> bool:
         """Whether the value could end here. A number has no end of its own: it is `whole` before it is `complete`."""

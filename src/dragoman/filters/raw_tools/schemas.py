@@ -232,6 +232,10 @@ class Document:
         """Return the names of all declared properties."""
         return frozenset().union(*self._properties(self.root))
 
+    def ordered_names(self) -> tuple[str, ...]:
+        """Return the names of the arguments' properties in the order in which the schema declares them."""
+        return tuple(dict.fromkeys(key for properties in self._properties(self.root) for key in properties))
+
     def required(self) -> frozenset[str]:
         """Return the names of the properties that must be there."""
         parts: list[Json] = [self.root]

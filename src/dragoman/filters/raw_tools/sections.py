@@ -175,9 +175,8 @@ class Sections(EngineBase):
     def _accepts(self, name: str) -> bool:
         """Whether a name that a body gives may be a tool's."""
         table = self._table
-        assert table is not None
-        any_name = table.special or not (self._auto or (table.at_start and self._tools.names))
-        return bool(name) and (any_name or self._tools.resolve(name) is not None)
+        doubtful = table is not None and not table.special and (self._auto or (table.unmarked and self._tools.names))
+        return bool(name) and (not doubtful or self._tools.resolve(name) is not None)
 
     def _shape(self, tool: str, key: str) -> Shape:
         name = tool or (self._call.name if self._call is not None else "")

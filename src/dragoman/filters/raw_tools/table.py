@@ -23,6 +23,7 @@ class Markup(Struct, frozen=True):
     value_stops: tuple[str, ...] = ()  # these do not, but where the end tag is missing they end the value, too
     trims: bool = False  # a line end after the opening tag, and then one before the end tag, belong to the markup
     json_tags: tuple[str, ...] = ("```json", "```")  # may stand around arguments that are one JSON object
+    cdata: bool = False  # a value may stand between `<![CDATA[` and `]]>`
     unescapes: bool = False  # attributes, which are the tool's name and the parameters' names, hold XML entities
 
     def attribute(self, written: str) -> str:
@@ -33,7 +34,7 @@ class Markup(Struct, frozen=True):
 class Keys(Struct, frozen=True):
     """The members of a JSON object that is a call."""
 
-    name: tuple[str, ...] = ("name",)
+    name: tuple[str, ...] = ("name", "function")  # or an object under one of these has the name and the arguments
     arguments: tuple[str, ...] = ("arguments", "parameters")
     id: tuple[str, ...] = ("id",)
     is_name: bool = False  # the object has one member; its key is the tool's name, its value the arguments
@@ -65,8 +66,14 @@ class Table(Struct, frozen=True, kw_only=True):
     separators: str = ""  # of bodies `wrapped` and `array`: characters that may stand between two calls
     self_closing: bool = False  # a JSON call ends where its JSON ends; it needs no end marker
     at_start: bool = False  # a call has no opening marker, but may begin the answer (header_stop says how)
+    opener_is_body: bool = False  # what `call_begin` says is the beginning of the body, not a marker before it
     by_name_only: bool = False  # `auto` does not look for it
     numbered: bool = False  # headers and ids are Kimi's: `functions.NAME:N`
+
+    @property
+    def unmarked(self) -> bool:
+        """Whether no marker stands before a call, so that only the tool's name tells that it is one."""
+        return self.at_start or self.opener_is_body
 
     @property
     def names_tool(self) -> bool:
@@ -76,4 +83,5 @@ class Table(Struct, frozen=True, kw_only=True):
     def ends(self) -> tuple[str, ...]:
         """All that ends a call: its end, the end of its section, and the beginning of what can follow."""
         wrappers = (literal for literal, _ in self.wrappers)
-        return (*self.call_end, *self.section_end, *self.section_begin, *self.call_begin, *self.stray, *wrappers)
+        openers = (*self.section_begin, *(() if self.opener_is_body else self.call_begin))
+        return (*self.call_end, *self.section_end, *openers, *self.stray, *wrappers)

@@ -19,8 +19,11 @@ from dragoman.filters.raw_tools.json_tables import (
     GRANITE_TAG,
     HARMONY,
     JAMBA,
+    JSON_START,
+    LFM2_JSON,
     LLAMA3_BARE,
     LLAMA3_JSON,
+    LLAMA3_TEXT,
     LONGCAT,
     MISTRAL,
     MISTRAL_ARRAY,
@@ -32,7 +35,7 @@ from dragoman.filters.raw_tools.json_tables import (
 from dragoman.filters.raw_tools.literal_tables import FUNCTIONGEMMA, GEMMA4, LFM2, LLAMA4_PYTHONIC, OLMO3, PYTHONIC
 from dragoman.filters.raw_tools.table import Markup, Table
 from dragoman.filters.raw_tools.table_file import is_file_choice, tables_in
-from dragoman.filters.raw_tools.tag_tables import HY_V3, MINICPM5, STEP3
+from dragoman.filters.raw_tools.tag_tables import HY_V3, LONGCAT_TAGS, MINICPM5, STEP3
 
 _NAME = r"[^\s<>{}\"']*"
 _ATTRIBUTE = rf"""\s*["']?(?P<name>{_NAME})["']?\s*"""
@@ -187,10 +190,11 @@ HERMES = Table(
     special=False,
     body="wrapped",
     call_begin=("<tool_call>",),
-    header_stop=("{",),
+    header_stop=("{", "["),
     header=re.compile(r"\s*(?P<name>)"),
     call_end=("</tool_call>",),
     trailing=("</think>",),
+    separators=",",
 )
 QWEN_CODER = Table(
     name="qwen_coder",
@@ -218,12 +222,13 @@ GLM = Table(
     special=False,
     body="markup",
     call_begin=("<tool_call>",),
-    header_stop=("<arg_key>", "</tool_call>"),
-    header=re.compile(rf"\s*(?P<name>{_NAME})\s*"),
+    header_stop=("<arg_key>", "</tool_call>", "{"),
+    # Models write line ends as a backslash and an n, too.
+    header=re.compile(r"\s*(?P<name>[^\s<>{}\"'\\]*)(?:\s|\\n?)*"),
     call_end=("</tool_call>",),
     trailing=("</think>",),
     markup=Markup(
-        opens=re.compile(r"<arg_key>\s*(?P<key>[^<]*?)\s*</arg_key>\s*<arg_value>"),
+        opens=re.compile(r"<arg_key>\s*(?P<key>[^<]*?)\s*</arg_key>(?:\s|\\n)*<arg_value>"),
         open_end="<arg_value>",
         value_ends=("</arg_value>",),
         value_stops=("<arg_key>",),
@@ -282,6 +287,7 @@ MINIMAX_M3 = Table(
     header=re.compile(_ATTRIBUTE),
     call_end=_m3("</invoke>"),
     trailing=("</think>",),
+    reasoning=(("<mm:think>", "</mm:think>"),),
     tag_prefix=_M3,
 )
 
@@ -308,7 +314,9 @@ TABLES: tuple[Table, ...] = (
     HARMONY,
     LLAMA3_JSON,
     LLAMA3_BARE,
+    LLAMA3_TEXT,
     LLAMA4_PYTHONIC,
+    LFM2_JSON,
     LFM2,
     PYTHONIC,
     GEMMA4,
@@ -321,6 +329,8 @@ TABLES: tuple[Table, ...] = (
     COHERE,
     APERTUS,
     LONGCAT,
+    LONGCAT_TAGS,
+    JSON_START,
     STEP3,
     MINICPM5,
 )

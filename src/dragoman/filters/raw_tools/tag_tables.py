@@ -42,6 +42,7 @@ HY_V3 = Table(
     section_end=("</tool_calls>",),
     call_begin=("<tool_call>",),
     header_end=("<tool_sep>",),
+    header_stop=("<arg_key>", "</tool_call>"),
     header=re.compile(rf"\s*(?P<name>{_NAME})\s*"),
     call_end=("</tool_call>",),
     trailing=("</think>",),
@@ -50,6 +51,24 @@ HY_V3 = Table(
         open_end="<arg_value>",
         value_ends=("</arg_value>",),
         value_stops=("<arg_key>",),
+    ),
+)
+# LongCat-Flash from 2601 on: GLM with tags of its own
+LONGCAT_TAGS = Table(
+    name="longcat_tags",
+    family="longcat",
+    special=False,
+    body="markup",
+    call_begin=("<longcat_tool_call>",),
+    header_stop=("<longcat_arg_key>", "</longcat_tool_call>"),
+    header=re.compile(rf"\s*(?P<name>{_NAME})\s*"),
+    call_end=("</longcat_tool_call>",),
+    trailing=("</longcat_think>", "</longcat_s>"),
+    markup=Markup(
+        opens=re.compile(r"<longcat_arg_key>\s*(?P<key>[^<]*?)\s*</longcat_arg_key>\s*<longcat_arg_value>"),
+        open_end="<longcat_arg_value>",
+        value_ends=("</longcat_arg_value>",),
+        value_stops=("<longcat_arg_key>",),
     ),
 )
 # MiniCPM5
@@ -68,5 +87,6 @@ MINICPM5 = Table(
         open_end=">",
         value_ends=("</param>",),
         value_stops=("<param name=",),
+        cdata=True,
     ),
 )

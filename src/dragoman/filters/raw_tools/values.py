@@ -72,6 +72,11 @@ class Shape:
         return kind in self._kinds
 
     @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of all parameters of the tool, in the order in which its schema declares them."""
+        return self._document.ordered_names() if self._document is not None else ()
+
+    @property
     def is_scalar(self) -> bool:
         """Whether the schema says that the value is neither an object nor an array."""
         return bool(self._kinds) and not self._kinds & {"object", "array"}

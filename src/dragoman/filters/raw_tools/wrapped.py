@@ -38,11 +38,12 @@ class WrappedJson(CallsReader):
         self._size = 0
         self._whole = False  # the arguments have to be whole before they go out
         self._held_id: list[str] = []
+        self._flows = False  # the arguments go out as they come
+        self._nested = False  # within an object that has the name and the arguments
         self._tail = ""  # of broken arguments: brackets, of which the last may be the wrapper's
 
     def read(self, text: str, at: int, out: list[Piece]) -> int:
-        streams = self._named and not self._whole and self._step == self._arguments
-        if streams and self._guard.passes(text, at):
+        if self._flows and self._guard.passes(text, at):
             out.append(text[at:])
             return len(text)
         return super().read(text, at, out)
@@ -124,6 +125,9 @@ class WrappedJson(CallsReader):
             self._tool, self._key = self._key, self._keys.arguments[0]
             if self._refuses(self._tool):
                 return self._fail(at)
+        elif self._key in self._keys.name and not self._tool and text[at] == "{" and not self._nested:
+            self._nested, self._step = True, self._at_key
+            return at + 1
         elif self._key in self._keys.name and not self._tool:
             name, at = self._token(text, at)
             if name is not None and self._refuses(name):
@@ -183,6 +187,8 @@ class WrappedJson(CallsReader):
             if self._whole:
                 self._held, self._whole = [_unwrapped("".join(self._held))], False
         self._say(out)
+        ended = machine.complete or machine.broken or self._guard.marker
+        self._flows = self._named and not self._whole and not ended
         if self._guard.marker:
             return self._cut(end, self._guard.marker, out)
         return self._fail(end) if machine.broken else end
@@ -217,6 +223,9 @@ class WrappedJson(CallsReader):
             self._given = self._settled = True
             self._held = ["{}"]
         self._say(out)
+        if self._nested:
+            self._nested, self._step = False, self._at_comma
+            return at + 1
         self._end(out)
         self._step = self._between
         return at + 1
