@@ -44,7 +44,7 @@ def _json(table: Table, shapes: ShapeOf) -> Reader:
 
 
 def _wrapped(table: Table, shapes: ShapeOf) -> Reader:
-    return WrappedJson(_markers(table.ends()), _closes(table), table.keys, table.separators)
+    return WrappedJson(_markers(table.ends()), _closes(table), table.keys, table.separators, bare=table.at_start)
 
 
 def _pythonic(table: Table, shapes: ShapeOf) -> Reader:

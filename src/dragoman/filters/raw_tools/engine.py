@@ -40,7 +40,7 @@ _PROSE, _STRAY, _SECTION, _HEADER, _BODY, _AFTER, _QUOTED, _SPACE = range(8)
 
 
 class Engine:
-    """`choice` is `auto` or the name of a table. `auto` has rules for what counts (D20); a named table counts always."""
+    """`choice` is `auto` or the name of a table. `auto` has rules (D20); a named table always counts."""
 
     def __init__(
         self,
@@ -165,9 +165,9 @@ class Engine:
         if self._auto:
             self._native = True
             self._markers = self._grammar.specials
-            if self._hold is not None and self._state in (_STRAY, _SECTION):
-                self._text = self._held
-                self._give_back(len(self._held))
+            if self._hold is not None and not self._hold.calls and self._state in (_STRAY, _SECTION, _HEADER, _BODY):
+                self._reader, self._in_section, self._text = None, False, self._held
+                self._give_back(len(self._held), at_end=True)
                 self._text = self._held = ""
             elif (
                 self._state == _PROSE
@@ -207,7 +207,8 @@ class Engine:
     def _release(self) -> None:
         """Decide on what waits in prose; inside a call or section any carrier goes on."""
         tag = self._state == _HEADER and self._grammar.is_tag(self._opener)
-        if tag or self._state in (_PROSE, _STRAY, _AFTER, _QUOTED, _SPACE):
+        residue = self._native and self._hold is not None  # half a call: the native one is the call
+        if tag or residue or self._state in (_PROSE, _STRAY, _AFTER, _QUOTED, _SPACE):
             self._run(self._held, True)
         if self._carrier is Carrier.TEXT:
             self._thinking, self._as = "", None
@@ -228,7 +229,7 @@ class Engine:
         if self._headless is not None and (literal or not final):
             begin = self._headless.start(text, at, start, self._said)
         if not literal:
-            self._say(text[at:begin])
+            self._say_last(text, at) if final and self._native else self._say(text[at:begin])
             return begin
         if literal in self._grammar.bodies and begin < start:
             table, header = self._grammar.bodies[literal], text[begin:start]
@@ -243,6 +244,16 @@ class Engine:
                 at = begin
         self._say(text[at:start])
         return self._marker(start, literal)
+
+    def _say_last(self, text: str, at: int) -> None:
+        """The last text of a block beside a native call: half a marker at its end is residue."""
+        start, _ = self._grammar.specials.find(text, at, False)
+        self._say(text[at:start])
+        residue = text[start:]
+        if len(residue) < _LEAST_RESIDUE or self._said.quotation() is not None:
+            self._say(residue)
+        else:
+            self._out.append(self._removed(residue))
 
     def _beginning(self, text: str, at: int, final: bool) -> int | None:
         """The answer has not begun. White space waits: it may turn out to stand before reasoning or a call."""
@@ -316,7 +327,7 @@ class Engine:
         role = self._grammar.roles[literal]
         if role is Role.WRAPPER and (not self._auto or self._wrapped):
             return self._wrapper(at, literal)
-        if role is Role.THINKING_END or (self._auto and not self._native):
+        if role is Role.THINKING_END or self._auto:
             self._start_hold(at)
             self._state = _STRAY
             return at
@@ -473,6 +484,8 @@ class Engine:
             self._tag_section = table
         in_section = self._in_section or opening.in_section or self._tag_section is table
         self._begin_body(table, end)
+        if opening.empty and self._auto and self._hold is not None:
+            self._hold.strict = True
         if table.names_tool:
             self._begin_call(table, header, in_section=in_section)
         elif self._auto and table.at_start and self._hold is not None:
@@ -603,7 +616,7 @@ class Engine:
         known = self._tools.resolve(name)
         return (known is not None or not self._tools.names) and self._tools.fits(known or name, call.arguments or "{}")
 
-    def _end_body(self, end: int) -> None:
+    def _end_body(self, end: int, *, at_end: bool = False) -> None:
         """The reader has read to the end of the call, or of all calls."""
         reader, self._reader = self._reader, None
         if self._call is not None and reader is not None:
@@ -614,7 +627,7 @@ class Engine:
         if hold is not None and hold.quotation is None:
             if hold.strict and not hold.counts:
                 self._in_section = False
-                self._give_back(end)
+                self._give_back(end, at_end=at_end)
                 return
             self._commit()
         if self._in_section:
@@ -634,7 +647,7 @@ class Engine:
         if reader.failed or no_call:
             self._give_back(end, at_end=True)
         else:
-            self._end_body(end)
+            self._end_body(end, at_end=True)
         return end
 
     def _leave(self) -> None:
@@ -666,6 +679,9 @@ class Engine:
         if literal is None or literal not in self._markers.markers:
             if final and any(each.startswith(text[here:]) for each in marks.leftovers):
                 return len(text)  # half of an end that was cut off
+            if final and len(text) - here >= _LEAST_RESIDUE and self._grammar.specials.begins(text[here:]):
+                self._out.append(self._removed(text[here:]))
+                return len(text)
             self._tag_section, self._state = None, _PROSE
             return at
         match self._grammar.roles[literal]:
@@ -797,13 +813,15 @@ class Engine:
         text = hold.text(self._text, end)
         wrappers = at_end and bool(hold.strays) and all(each in self._grammar.wrappers for each in hold.strays)
         if lone and hold.quotation is None and (self._native or not self._auto or (wrappers and not hold.noise)):
-            text = self._without_markers(text)
+            text = self._without_markers(text, self._native and at_end)
         self._say(text)
 
-    def _without_markers(self, text: str) -> str:
-        pieces = self._grammar.special_marker.split(text)
-        self._out += [self._removed(literal) for literal in self._grammar.special_marker.findall(text)]
-        return "".join(pieces)
+    def _without_markers(self, text: str, before_native: bool) -> str:
+        """Remove markers; at the end of a text beside a native call also `</think>` and the white space they leave."""
+        pattern = self._grammar.residue if before_native else self._grammar.special_marker
+        self._out += [self._removed(literal) for literal in pattern.findall(text)]
+        text = pattern.sub("", text)
+        return "" if before_native and not text.strip() else text
 
     def _removed(self, literal: str) -> Remark:
         if self._native:
