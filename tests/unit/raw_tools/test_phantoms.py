@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from dragoman.filters.raw_tools.outputs import Said
+from dragoman.filters.raw_tools.outputs import Carrier, Said
 from dragoman.model.conversation import ToolSpec
-from tests.unit.raw_tools.samples import Carrier, outputs, random_cut, tool
+from tests.unit.raw_tools.samples import outputs, random_cut, tool
 from tests.unit.raw_tools.through import CLIENTS, cut, replied, sse, streamed, whole
 
 _NAMES = ("bash", "read", "search", "now", "f", "get_weather", "print")

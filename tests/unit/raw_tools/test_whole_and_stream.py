@@ -8,6 +8,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dragoman.wire.jsonio import Json
 from tests.unit.raw_tools.renderers import RENDER, CallToWrite
 from tests.unit.raw_tools.through import CLIENTS, Delta, Seen, asked, cut, native, replied, sse, streamed, whole
 
@@ -54,9 +55,9 @@ def document(rng: random.Random) -> str:
 def _call(rng: random.Random) -> str:
     name = rng.choice(("bash", "read", "now", "other"))
     key = _KEYS.get(name, "x")
-    schema = {"type": "object", "properties": {key: {"type": "string"}}}
-    arguments = {} if name == "now" else {key: rng.choice(_VALUES)}
-    return RENDER[rng.choice(list(RENDER))]((CallToWrite(name, dict(arguments), dict(schema)),))
+    schema: dict[str, Json] = {"type": "object", "properties": {key: {"type": "string"}}}
+    arguments: dict[str, Json] = {} if name == "now" else {key: rng.choice(_VALUES)}
+    return RENDER[rng.choice(list(RENDER))]((CallToWrite(name, arguments, schema),))
 
 
 def answer(rng: random.Random) -> list[Delta]:

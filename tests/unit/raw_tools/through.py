@@ -53,8 +53,7 @@ def asked(client: str, tools: Sequence[dict[str, Any]] = TOOLS, **more: Any) -> 
     if client == "openai":
         return dragoman.translate_request(body, source="openai", target="openai")
     made = dragoman.translate_request(body, source="openai", target=client)
-    own = json.loads(made.raw) if hasattr(made, "raw") else made.body
-    return dragoman.translate_request(own, source=client, target="openai", model="m")
+    return dragoman.translate_request(made.body, source=client, target="openai", model="m")
 
 
 def chunk(delta: Delta, finish: str | None = None, choice: int = 0) -> bytes:
@@ -134,6 +133,8 @@ def _anthropic(out: bytes, rules: set[str]) -> Seen:
                 found.finish = event["delta"]["stop_reason"]
             case "error":
                 found.finish = "error"
+            case _:
+                pass
     for made in order:
         last = found.blocks[-1] if found.blocks else ("",)
         if made[0] == last[0] != "call":
@@ -176,4 +177,6 @@ def replied(client: str, body: dict[str, Any], request: Translated | None = None
             case "tool_use":
                 found.blocks.append(("call", block["name"], json.dumps(block["input"])))
                 found.ids.append(block["id"])
+            case _:
+                pass
     return found
