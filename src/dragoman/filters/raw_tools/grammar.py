@@ -137,7 +137,7 @@ class Grammar:
                 self.roles.setdefault(literal, Role.SECTION_END)
             values = table.markup.value_ends if table.markup is not None else ()
             for literal in (*table.header_end, *values):
-                if literal[0] in "<[]" and len(literal) > 1:  # hosted services leave these behind, too
+                if literal[0] == "<" and len(literal) > 1:  # hosted services leave these behind, too
                     self.roles.setdefault(literal, Role.STRAY)
             if table.header is None:
                 self.roles.update(dict.fromkeys(table.header_end, Role.HEADER_END))
