@@ -243,7 +243,7 @@ class ToolCallParser:
         number = index if isinstance(index, int) else 0
         voice = self._voice(number)
         delta = choice["delta"] if isinstance(choice.get("delta"), dict) else {}
-        natives, changed, outputs = _natives(voice, delta.get("tool_calls"))
+        natives, changed, outputs = _natives(voice, delta.get("tool_calls"), self._tools)
         rest = rest_of(delta) | ({"tool_calls": natives} if natives else {})
         events = self._made(voice, number, outputs)
         for carrier, fields, text in texts_of(delta):
@@ -377,7 +377,7 @@ def _metadata(chunk: JsonObject) -> StreamMetadata:
     )
 
 
-def _natives(voice: _Voice, calls: Any) -> tuple[list[Any], bool, list[Output]]:
+def _natives(voice: _Voice, calls: Any, tools: Tools) -> tuple[list[Any], bool, list[Output]]:
     """The upstream's own calls under indices that are free, whether that changed any, and what they let go out."""
     told: list[Any] = []
     outputs: list[Output] = []
@@ -391,6 +391,11 @@ def _natives(voice: _Voice, calls: Any) -> tuple[list[Any], bool, list[Output]]:
             voice.calls += 1
             outputs += voice.engine.native(str(call.get("id") or ""))
         told.append({**call, "index": voice.natives[index]})
+        function = call.get("function")
+        written = function.get("name") if isinstance(function, dict) else None
+        if isinstance(written, str) and (name := tools.native(written)):
+            _log.warning("the native call of %s is one of %s", written, name)
+            told[-1]["function"] = {**function, "name": name}
     return told, bool(outputs) or (told != calls and bool(told)), outputs
 
 

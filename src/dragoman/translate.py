@@ -124,6 +124,7 @@ class Plan(Struct, frozen=True):
     makers: tuple[MakeBack, ...]
     settings: Settings
     passes: bool = False  # an answer may pass frame by frame; those that tell what only we asked for are left out
+    finds_calls: bool = False  # an answer may hold raw tool calls, so a whole one is read even where it may pass
 
     @property
     def verbatim(self) -> bool:
@@ -176,7 +177,7 @@ def plan(
     notes = Notes(refuse=settings.losses == "refuse")
     sent = asked if model in (None, asked.model) else structs.replace(asked, model=model).knowing(asked)
     makers: list[MakeBack] = []
-    altered, noted = False, 0
+    altered, noted, finds_calls = False, 0, False
     for each in _filters(client, upstream, sent.model, settings):
         changed, maker = each.forward(sent, notes)
         if changed is not sent:
@@ -188,10 +189,11 @@ def plan(
             altered, noted = altered or not getattr(each, "only_asks", False), len(notes)
         if maker is not None:
             makers.append(maker)
+            finds_calls = finds_calls or isinstance(each, filters.RawTools)
     if said and not (sent.messages or sent.system):
         raise Unrepresentable(_NO_QUESTION, at="messages")
     passes = not altered and not settings.reads_answers and _same_wire(client, upstream)
-    return Plan(client, upstream, asked, sent, tuple(notes), tuple(makers), settings, passes)
+    return Plan(client, upstream, asked, sent, tuple(notes), tuple(makers), settings, passes, finds_calls)
 
 
 def _same_wire(client: Dialect, upstream: Dialect) -> bool:

@@ -97,6 +97,8 @@ def _try(arguments: Namespace) -> int:
         print("\n".join(_lines(found, Paint(sys.stdout))))
         calls = sum(each.kind == "call" for each in found)
         print(f"{calls} call{'' if calls == 1 else 's'}", file=sys.stderr)
+        if not calls and arguments.table == "auto" and arguments.tools is None:
+            print("auto reads tags only for declared tools: declare them with --tools FILE", file=sys.stderr)
     return 0
 
 

@@ -192,7 +192,7 @@ class Whole:
     def _told(self, reply: Reply, made: Plan, body: bytes, named: Callable[[str], None]) -> None:
         """Write the answer. Raises UpstreamViolation, UpstreamFault."""
         streams_only = made.upstream.codec.capabilities(made.sent.model).streams_only
-        if made.verbatim and (streams_only or not is_event_stream(body)):
+        if made.verbatim and (streams_only or not is_event_stream(body)) and not _holds_calls(made, body):
             named(self._tap(made, body))
             kind = [field for field in reply.headers if field[0] == "content-type"]
             self.response = HttpResponse(200, (kind[0] if kind else _JSON,), body)
@@ -202,6 +202,7 @@ class Whole:
         except RecursionError:
             raise BadFrame("the answer is nested too deeply") from None
         raw = made.client.codec.render_reply(told, made.asked, REAL_WORLD)
+        self._record.verbatim = False
         named(told.id)
         self._record.notes += notes
         self._record.usage = told.usage
@@ -224,3 +225,14 @@ class Whole:
         self._record.usage = told.usage
         self._record.stop = told.choices[0].stop if told.choices else None
         return told.id
+
+
+def _holds_calls(made: Plan, body: bytes) -> bool:
+    """Whether raw tool calls, or what is left of some, are in an answer that may pass as it came otherwise."""
+    if not made.finds_calls:
+        return False
+    try:
+        notes = reply_whole(made, body)[1]
+    except (RecursionError, UpstreamViolation, UpstreamFault):
+        return False  # those who read along say what is wrong
+    return any(note.rule.startswith("raw_tools.") for note in notes)

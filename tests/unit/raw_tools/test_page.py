@@ -67,5 +67,5 @@ def test_every_format_has_its_place() -> None:
 
 
 def test_every_note_has_its_row() -> None:
-    rules = {rule if "." in rule else f"raw_tools.{rule}" for rule in (*_ACTIONS, "recovered", "ids")}
+    rules = {rule if "." in rule else f"raw_tools.{rule}" for rule in (*_ACTIONS, "recovered", "ids", "native_name")}
     assert set(re.findall(r"^\| `([\w.]+)` \|", _section("Notes"), re.MULTILINE)) == rules

@@ -105,13 +105,15 @@ class EngineBase:
             and hold.quotation is None
             and (self._native or not self._auto or (wrappers and not hold.noise))
         ):
-            text = self._without_markers(text)
+            text = self._without_markers(text, self._native and at_end)
         self._say(text)
 
-    def _without_markers(self, text: str) -> str:
-        pieces = self._grammar.special_marker.split(text)
-        self._out += [self._removed(literal) for literal in self._grammar.special_marker.findall(text)]
-        return "".join(pieces)
+    def _without_markers(self, text: str, before_native: bool) -> str:
+        """Remove markers; at the end of a text beside a native call also `</think>` and the white space they leave."""
+        pattern = self._grammar.residue if before_native else self._grammar.special_marker
+        self._out += [self._removed(literal) for literal in pattern.findall(text)]
+        text = pattern.sub("", text)
+        return "" if before_native and not text.strip() else text
 
     def _removed(self, literal: str) -> Remark:
         if self._native:

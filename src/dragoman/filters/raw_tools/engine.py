@@ -110,9 +110,9 @@ class Engine(Quotations):
         if self._auto:
             self._native = True
             self._markers = self._grammar.specials
-            if self._hold is not None and self._state in (STRAY, SECTION):
-                self._text = self._held
-                self._give_back(len(self._held))
+            if self._hold is not None and not self._hold.calls and self._state in (STRAY, SECTION, HEADER, BODY):
+                self._reader, self._in_section, self._text = None, False, self._held
+                self._give_back(len(self._held), at_end=True)
                 self._text = self._held = ""
             elif (
                 self._state == PROSE and len(self._held) >= _LEAST_RESIDUE and self._grammar.specials.begins(self._held)
@@ -151,7 +151,8 @@ class Engine(Quotations):
     def _release(self) -> None:
         """Decide on what waits in prose; inside a call or section any carrier goes on."""
         tag = self._state == HEADER and self._grammar.is_tag(self._opener)
-        if tag or self._state in (PROSE, STRAY, AFTER, QUOTE, QUOTED, SPACE):
+        residue = self._native and self._hold is not None  # half a call: the native one is the call
+        if tag or residue or self._state in (PROSE, STRAY, AFTER, QUOTE, QUOTED, SPACE):
             self._run(self._held, True)
         self._strict = False
         if self._carrier is Carrier.TEXT:
@@ -171,7 +172,7 @@ class Engine(Quotations):
         if self._headless is not None and (literal or not final):
             begin = self._headless.start(text, at, start, self._said)
         if not literal:
-            self._say(text[at:begin])
+            self._say_last(text, at) if final and self._native else self._say(text[at:begin])
             return begin
         if literal in self._grammar.bodies and begin < start:
             table, header = self._grammar.bodies[literal], text[begin:start]
@@ -186,6 +187,16 @@ class Engine(Quotations):
                 at = begin
         self._say(text[at:start])
         return self._marker(start, literal)
+
+    def _say_last(self, text: str, at: int) -> None:
+        """The last text of a block beside a native call: half a marker at its end is residue."""
+        start, _ = self._grammar.specials.find(text, at, False)
+        self._say(text[at:start])
+        residue = text[start:]
+        if len(residue) < _LEAST_RESIDUE or self._said.quotation() is not None:
+            self._say(residue)
+        else:
+            self._out.append(self._removed(residue))
 
     def _beginning(self, text: str, at: int, final: bool) -> int | None:
         """The answer has not begun. White space waits: it may turn out to stand before reasoning or a call."""
@@ -271,7 +282,7 @@ class Engine(Quotations):
         role = self._grammar.roles[literal]
         if role is Role.WRAPPER and (not self._auto or self._wrapped):
             return self._wrapper(at, literal)
-        if role is Role.THINKING_END or (self._auto and not self._native):
+        if role is Role.THINKING_END or self._auto:
             self._start_hold(at)
             self._state = STRAY
             return at
@@ -318,6 +329,9 @@ class Engine(Quotations):
         if literal is None or literal not in self._markers.markers:
             if final and any(each.startswith(text[here:]) for each in marks.leftovers):
                 return len(text)  # half of an end that was cut off
+            if final and len(text) - here >= _LEAST_RESIDUE and self._grammar.specials.begins(text[here:]):
+                self._out.append(self._removed(text[here:]))
+                return len(text)
             self._tag_section, self._state = None, PROSE
             return at
         match self._grammar.roles[literal]:

@@ -243,6 +243,10 @@ class _Back:
                 self._text(self._lanes[key], text, out)
             case BlockStarted(key, Text() | Reasoning()):
                 self._lanes[key] = self._pending = _Lane(event, self._voice(event.choice).engine)
+            case BlockStarted(_, ToolCall() as call) if name := self._settings.tools.native(call.name):
+                where = f"choices[{event.choice}]"
+                self._notes.renamed("raw_tools.native_name", where, f"the native call of {call.name} is one of {name}")
+                out.append(structs.replace(event, block=structs.replace(call, name=name)))
             case BlockEnded(key) if key in self._lanes:
                 lane = self._lanes.pop(key)
                 if lane.engine.waits:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import cache
 
@@ -45,6 +45,7 @@ class Opening(Struct, frozen=True):
     id: str = ""
     in_section: bool = False  # the marker of its section stood before it
     bodiless: bool = False  # the call's end stood where its arguments should begin
+    empty: bool = False  # a tag that holds nothing but a name
 
     def is_meant(self, auto: bool, tools: Tools) -> bool:
         """Whether a tag's call names a tool, and in `auto` a declared one. Some bodies name their tools later."""
@@ -82,6 +83,7 @@ class Grammar:
         self._tables = tables
         self.roles: dict[str, Role] = {}
         self.claims: dict[str, list[Table]] = {}  # which tables an opener may belong to, in their order
+        self.sections: set[str] = set()
         self.bodies: dict[str, Table] = {}  # whose arguments begin after a marker that stands alone
         self.wrappers: dict[str, Carrier] = {}
         self.thinking: dict[str, str] = {}  # what opens reasoning: what closes it
@@ -101,7 +103,10 @@ class Grammar:
         self.start_chars = "".join({mark[0] for mark in starts})
         self.prose = Markers(self.roles)
         self.specials = Markers(literal for literal in self.roles if not self.is_tag(literal))
-        self.special_marker = re.compile(_any_of(filter(self.is_special, self.roles)) or "(?!)")
+        special = _any_of(filter(self.is_special, self.roles), self._rest_of_header) or "(?!)"
+        self.special_marker = re.compile(special)
+        closers = (literal for literal, role in self.roles.items() if role is Role.THINKING_END)
+        self.residue = re.compile("|".join((special, *map(re.escape, closers))))
         near = _search_pattern(self.roles)
         self.first: Search = re.compile(near).search
         self.first_or_end: Search = re.compile(f"{near}|[{re.escape(ENDS)}\n]").search
@@ -116,7 +121,13 @@ class Grammar:
             return False
         return not self.is_tag(literal)
 
+    def _rest_of_header(self, literal: str) -> str:
+        """A pattern for what belongs to a marker that begins a call in markup: `<invoke` and ` name="…">`."""
+        ends = [end for table in self.claims.get(literal, ()) if table.markup is not None for end in table.header_end]
+        return f"(?:[^<>\n]{{0,200}}(?:{_any_of(ends)}))?" if ends and literal not in self.sections else ""
+
     def _learn(self, table: Table) -> None:
+        self.sections.update(table.section_begin)
         for literal in (*table.section_begin, *table.call_begin):
             self.claims.setdefault(literal, []).append(table)
             self.roles[literal] = Role.SECTION if table.special and literal in table.section_begin else Role.CALL
@@ -127,6 +138,10 @@ class Grammar:
                 self.roles.setdefault(literal, Role.STRAY)
             for literal in table.section_end:
                 self.roles.setdefault(literal, Role.SECTION_END)
+            values = table.markup.value_ends if table.markup is not None else ()
+            for literal in (*table.header_end, *values):
+                if literal[0] == "<" and len(literal) > 1:  # hosted services leave these behind, too
+                    self.roles.setdefault(literal, Role.STRAY)
             if table.header is None:
                 self.roles.update(dict.fromkeys(table.header_end, Role.HEADER_END))
                 self.bodies.update(dict.fromkeys(table.header_end, table))
@@ -174,7 +189,8 @@ class Grammar:
             return Verdict.NO
         size = end + (len(mark) if mark not in table.header_stop else 0)
         bodiless = mark in table.call_end and mark not in table.header_stop
-        return Opening(table, name, size, id_, in_section, bodiless)
+        empty = not table.special and mark in table.header_stop and mark in table.call_end
+        return Opening(table, name, size, id_, in_section, bodiless, empty)
 
     def _tag(self, text: str, opener: str, table: Table) -> tuple[int, bool] | Verdict:
         """Go past what may stand between a tag and its header: the same tag again, or a section's call tag."""
@@ -209,8 +225,9 @@ def _named(written: str, table: Table) -> tuple[str | None, str]:
     return f"{name}:{index}" if index else name, groups.get("id") or ""
 
 
-def _any_of(literals: Iterable[str]) -> str:
-    return "|".join(map(re.escape, sorted(literals, key=lambda literal: (-len(literal), literal))))
+def _any_of(literals: Iterable[str], rest: Callable[[str], str] = lambda _: "") -> str:
+    ordered = sorted(literals, key=lambda literal: (-len(literal), literal))
+    return "|".join(re.escape(literal) + rest(literal) for literal in ordered)
 
 
 def _search_pattern(literals: Iterable[str]) -> str:

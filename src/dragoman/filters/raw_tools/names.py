@@ -56,6 +56,15 @@ class Tools:
                 return name
         return None
 
+    def native(self, written: str) -> str | None:
+        """The declared name in the name of a native call with tokens or `functions.` left in it; None if it has none.
+
+        Servers of gpt-oss give names like `read<|channel|>commentary`.
+        """
+        if not self._schemas or written in self._schemas:
+            return None
+        return self.resolve(written.partition("<|")[0].strip())
+
     def header(self, written: str) -> Header:
         """Read a Kimi header: `[functions.]NAME[:COUNT]`, or only a count, or only an id, or nothing."""
         name, _, index = "".join(written.split()).rpartition(":")

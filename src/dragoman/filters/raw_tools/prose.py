@@ -19,12 +19,15 @@ _BLANK = " \t\r\n"
 _FENCE = re.compile(r"[ \t>]*(?:[-*+]|\d+[.)])?[ \t]*(`{3,}|~{3,})([^\n]*)")
 _CLOSING = re.compile(r"[ \t>]*(`{3,}|~{3,})[ \t\r]*")
 _LAST_WORD = re.compile(r"[^\s<]+\s{0,2}\Z")
-_MARKS = re.compile(r"`+|[\"'“”‘’«»‹›「」『』]")
 _PAIRS = {"“": "”", "‘": "’", "«": "»", "‹": "›", "「": "」", "『": "』"}
+# German, Swedish and East Asian ones. A mark that closes what is open does not open anything.
+_PAIRS |= {"„": "“", "‚": "‘", "»": "«", "›": "‹", "”": "”", "【": "】", "《": "》", "〈": "〉", "〝": "〞", "＂": "＂"}
+_MARKS = re.compile(f"`+|[\"'{''.join(sorted({*_PAIRS, *_PAIRS.values()}))}]")
+_CODE_TAG = re.compile(r"<(pre|code|samp|kbd)\b[^<>]*>[ \t]*\Z")
 _BEFORE_A_QUOTE = " \t\r([{<=:,;|/>—–-+*_~@#&\"'“‘«"  # an apostrophe or an inch stands after something else
 _INDENTED = re.compile(r" {0,3}\t\s*| {4}\s*|[+]\s*|-(?:\s{2,})?")  # code, or a line of a diff, up to its first word
 _BLOCKQUOTE = re.compile(r" {0,3}>")
-_ROW = re.compile(r" {0,3}\|")
+_ROW = re.compile(r" {0,3}\||[^|`]*[^|`\s] \| ")
 _CLOSING_MARKS = {"`": "(?<!`)"}
 _HEAD, _TAIL = 80, 24
 MANY = 64  # pieces: each takes more than its text, and every open stream has some
@@ -47,6 +50,8 @@ class Quotation(Struct, frozen=True):
 
     def is_closing_line(self, line: str) -> bool:
         """Whether a line closes this code block."""
+        if self.mark[0] == "<":
+            return self.mark in line
         found = _CLOSING.fullmatch(line)
         return found is not None and found[1].startswith(self.mark)
 
@@ -133,6 +138,8 @@ class Prose:
             return None
         if mark := self._quote():
             return Quotation("inline", mark)
+        if tag := _CODE_TAG.search(self._tail):
+            return Quotation("inline", f"</{tag[1]}>")
         if _ROW.match(self._head):
             return Quotation("inline", "|")
         if (_BLOCKQUOTE.match(self._head) and self._tail.rstrip()[-1:] not in ENDS) or (
@@ -154,6 +161,8 @@ class Prose:
         if not self._head.strip():
             return self._size < 4 and "\t" not in self._head
         before = self._tail.rstrip(" \t")
+        if re.search(r"\d:\Z", before):  # a line of a log or of grep
+            return False
         if before[-1:] and (before[-1] in SENTENCE_ENDS or (before[-1] in ENDS and before == self._tail)):
             return _BLOCKQUOTE.match(self._head) is None and _ROW.match(self._head) is None
         if before.endswith("</think>"):
@@ -236,12 +245,17 @@ class Prose:
             if self._closes():
                 self._fence = ""
             return
+        if tag := _CODE_TAG.search(self._tail):
+            self._fence = f"</{tag[1]}>"
+            return
         found = _FENCE.match(self._head)
         if found is not None and (found[1][0] == "~" or self._ticks == len(found[1])):
             self._fence = found[1]
 
     def _closes(self) -> bool:
         """Whether this line, as far as it is there, is the one that closes the code block."""
+        if self._fence[0] == "<":
+            return self._fence in self._head or self._fence in self._tail
         found = _CLOSING.fullmatch(self._head)
         return found is not None and self._size <= _HEAD and found[1].startswith(self._fence)
 

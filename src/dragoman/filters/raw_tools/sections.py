@@ -156,6 +156,8 @@ class Sections(EngineBase):
             self._tag_section = table
         in_section = self._in_section or opening.in_section or self._tag_section is table
         self._begin_body(table, end)
+        if opening.empty and self._auto and self._hold is not None:
+            self._hold.strict = True
         if table.names_tool:
             self._begin_call(table, header, in_section=in_section)
         elif self._auto and table.at_start and self._hold is not None:
@@ -287,7 +289,7 @@ class Sections(EngineBase):
         known = self._tools.resolve(name)
         return (known is not None or not self._tools.names) and self._tools.fits(known or name, call.arguments or "{}")
 
-    def _end_body(self, end: int) -> None:
+    def _end_body(self, end: int, *, at_end: bool = False) -> None:
         """The reader has read to the end of the call, or of all calls."""
         reader, self._reader = self._reader, None
         if self._call is not None and reader is not None:
@@ -298,7 +300,7 @@ class Sections(EngineBase):
         if hold is not None and hold.quotation is None:
             if hold.strict and not hold.counts:
                 self._in_section = False
-                self._give_back(end)
+                self._give_back(end, at_end=at_end)
                 return
             self._commit()
         if self._in_section:
@@ -318,5 +320,5 @@ class Sections(EngineBase):
         if reader.failed or no_call:
             self._give_back(end, at_end=True)
         else:
-            self._end_body(end)
+            self._end_body(end, at_end=True)
         return end

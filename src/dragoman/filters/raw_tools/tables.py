@@ -75,13 +75,16 @@ def _shown(tags: Iterable[str]) -> tuple[tuple[str, Literal["text", "reasoning"]
     return tuple((tag, "text") for tag in tags)
 
 
+_RUN_TOGETHER = ("toolsmessage", "toolstools", "toolstoolsmessage", "calltools", "calltoolsmessage", "callmessage")
+
 KIMI_K3 = Table(
     name="kimi_k3",
     family="kimi",
     special=True,
     body="markup",
     section_begin=_spelt("open", "tools"),
-    section_end=_spelt("close", "tools"),
+    # Of run-together ends the tokens between them are lost.
+    section_end=(*_spelt("close", "tools"), *(f"<|close|>{tags}<|sep|>" for tags in _RUN_TOGETHER)),
     # The long ones: hosted services lose tokens between the section and its first call.
     call_begin=(
         "<|open|>call ",
@@ -103,7 +106,7 @@ KIMI_K3 = Table(
             r'<\|open\|>\s*argument\b[^<]*?\bkey="(?P<key>[^"]*)"(?:[^<]*?\btype="(?P<kind>[^"]*)")?[^<]*<\|sep\|>'
         ),
         open_end="<|sep|>",
-        value_ends=_spelt("close", "argument"),
+        value_ends=(*_spelt("close", "argument"), "argument<|sep|>"),  # the last without its <|close|>
         value_stops=("<|open|>argument key=", "<|open|> argument key="),
         json_tags=(*_spelt("open", "json"), '<|open|>json type="object"<|sep|>', *_spelt("close", "json")),
         unescapes=True,
@@ -149,8 +152,8 @@ DEEPSEEK_V31 = Table(
 
 # --- DeepSeek V3.2 (function_calls), V4 (tool_calls), V4.1 (calls)
 
-# Hosted services double the bars, write them in ASCII, and put a blank before the name.
-_BARS = ("｜", "｜｜", "|", "||")
+# Hosted services double the bars, write them as other characters, and put a blank before the name.
+_BARS = ("｜", "｜｜", "|", "||", "‖")
 _DSML_SECTIONS = ("function_calls", "tool_calls", "calls")
 
 
@@ -173,7 +176,7 @@ DSML = Table(
     trailing=("</think>",),
     markup=Markup(
         opens=re.compile(
-            r"""<[｜|]{1,2}DSML[｜|]{1,2}\s*parameter\b[^<>]*?\bname=["']?(?P<key>[^"'<>]*)["']?"""
+            r"""<[｜|‖]{1,2}DSML[｜|‖]{1,2}\s*parameter\b[^<>]*?\bname=["']?(?P<key>[^"'<>]*)["']?"""
             r"""(?:[^<>]*?\bstring=["']?(?P<kind>[^"'<>\s]*))?[^<>]*>"""
         ),
         open_end=">",

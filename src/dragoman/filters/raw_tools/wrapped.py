@@ -20,11 +20,15 @@ _STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 class WrappedJson(CallsReader):
     """`{"name": …, "arguments": {…}}`, one or many; the arguments are passed on byte for byte.
 
-    A call is named as soon as its name is known and its arguments begin well.
+    A call is named as soon as its name is known and its arguments begin well. `bare`: no marker says that this is a
+    call, so an object with other members, or without arguments, is none: a tool's definition has a name, too.
     """
 
-    def __init__(self, ends: Markers, closes: frozenset[str], keys: Keys, separators: str = "") -> None:
+    def __init__(
+        self, ends: Markers, closes: frozenset[str], keys: Keys, separators: str = "", *, bare: bool = False
+    ) -> None:
         self._keys = keys
+        self._bare = bare
         self._separators = separators
         self._in_list = False
         super().__init__(ends, closes, self._open, self._between)
@@ -144,6 +148,10 @@ class WrappedJson(CallsReader):
             self._step = self._arguments
         elif self._key in self._keys.id and not self._id:
             self._step = self._at_id
+        elif self._bare and self._key not in ("type", "id"):
+            if not self._named:
+                return self._fail(at)
+            self._broke = True
         return at
 
     def _member(self, text: str, at: int, out: list[Piece]) -> int:
@@ -218,6 +226,8 @@ class WrappedJson(CallsReader):
     def _close(self, at: int, out: list[Piece]) -> int:
         """The object ends at the position."""
         if not self._tool or (self._given and not self._settled):
+            return self._fail(at)
+        if not self._given and self._bare:
             return self._fail(at)
         if not self._given:
             self._given = self._settled = True

@@ -1,0 +1,131 @@
+"""Raw tool calls through a whole gateway: an openai service that leaks them, clients of every dialect, table files."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dragoman
+from dragoman.gateway.config import load
+from dragoman.gateway.observe import Journal
+from dragoman.gateway.redaction import Redactor
+from dragoman.gateway.serve import running_gateway
+from dragoman.simulator import parse, running_simulator
+from tests.gateway.house import KEY, QUICK, House, chat, house, messages, upstream
+from tests.unit.raw_tools.test_leaks import RECOVERED
+from tests.unit.raw_tools.through import asked, seen, tool
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+KIMI = RECOVERED["text before and after"][0][0]["content"]
+PATHS = {
+    "anthropic": ("/v1/messages", "/v1/messages"),
+    "openai": ("/v1/chat/completions", "/v1/chat/completions"),
+    "responses": ("/v1/responses", "/v1/responses"),
+    "gemini": ("/v1beta/models/m:streamGenerateContent?alt=sse", "/v1beta/models/m:generateContent"),
+    "bedrock": ("/model/m/converse-stream", "/model/m/converse"),
+}
+FLAGS = {"server.port": 0, "server.drain": 2}
+TABLE = """
+[[tables]]
+name = "mine"
+special = false
+body = "wrapped"
+call_begin = ["<{tag}>"]
+call_end = ["</{tag}>"]
+header_stop = ["{{"]
+header = '\\s*(?P<name>)'
+"""
+
+
+@contextmanager
+def loaded(config: Path, state: Path) -> Iterator[House]:
+    """A gateway with a configuration file, as it is started from the command line."""
+    log = io.StringIO()
+    journal = Journal(Redactor(), stream=log, form="json", level="debug")
+    made = load(config, {"HOME": "/nowhere"}, flags=FLAGS)
+    with running_gateway(made, state=state, journal=journal, patience=QUICK, key=KEY) as running:
+        yield House(running, log, state)
+
+
+def turns(*texts: str) -> str:
+    return "".join(f"[[turn]]\ntext = {json.dumps(text, ensure_ascii=False)}\nchunk = 5\n" for text in texts)
+
+
+def body_of(client: str, stream: bool) -> dict[str, Any]:
+    body = asked("openai").body if client == "openai" else _own(client)
+    return {**body, "stream": stream} if client in ("anthropic", "openai", "responses") else body
+
+
+def _own(client: str) -> dict[str, Any]:
+    question = chat(tools=[tool("bash", "command")])
+    return dragoman.translate_request(question, source="openai", target=client).body
+
+
+@pytest.mark.parametrize("client", PATHS)
+def test_every_client_gets_the_call(client: str, tmp_path: Path) -> None:
+    script = parse(turns(KIMI, KIMI))
+    with (
+        running_simulator("openai", script=script) as simulator,
+        house(upstream("one", "openai", simulator.url), tmp_path) as home,
+    ):
+        status, _, out = home.ask(PATHS[client][0], body_of(client, True))
+        told = seen(client, out, set())
+        assert (status, told.calls, told.finish) == (200, [("bash", {"command": "ls"})], "tool_use")
+        assert told.said() == "I look.\n\nDone."
+        status, _, out = home.ask(PATHS[client][1], body_of(client, False))
+        assert (status, b"<|tool_call" in out, b'"ls' in out or b'\\"ls' in out) == (200, False, True)
+        assert any(line["notes"] for line in home.lines(2)[1:]), "the log says what was changed"
+
+
+def test_a_whole_answer_without_a_call_passes_as_it_came(tmp_path: Path) -> None:
+    """The same dialect on both sides: only an answer that holds a call is written anew."""
+    with (
+        running_simulator("openai", script=parse(turns("Plain <|tool_call_begin|> text."))) as simulator,
+        house(upstream("one", "openai", simulator.url), tmp_path) as home,
+    ):
+        _, _, out = home.ask("/v1/chat/completions", body_of("openai", False))
+        assert json.loads(out)["choices"][0]["message"]["content"] == "Plain <|tool_call_begin|> text."
+        assert home.lines()[0]["verbatim"] is True
+        assert home.lines()[0]["notes"] == 0
+
+
+def test_a_request_without_tools_is_not_parsed(tmp_path: Path) -> None:
+    with (
+        running_simulator("openai", script=parse(turns(KIMI))) as simulator,
+        house(upstream("one", "openai", simulator.url), tmp_path) as home,
+    ):
+        _, _, out = home.ask("/v1/chat/completions", chat())
+        assert json.loads(out)["choices"][0]["message"]["content"] == KIMI
+
+
+def test_a_reload_reads_the_table_file_again(tmp_path: Path) -> None:
+    """The file changes; the gateway uses the new table after a reload, and the old one until then."""
+    file = tmp_path / "mine.toml"
+    file.write_text(TABLE.format(tag="act"))
+    call = '{"name": "bash", "arguments": {"command": "ls"}}'
+    script = parse(turns(*[f"<act>{call}</act>", f"<do>{call}</do>", f"<do>{call}</do>"]))
+    tools = [{"name": "bash", "input_schema": {"type": "object"}}]
+
+    def kinds(out: bytes) -> list[str]:
+        return [block["type"] for block in json.loads(out)["content"]]
+
+    config = tmp_path / "dragoman.toml"
+    with running_simulator("openai", script=script) as simulator:
+        text = upstream("one", "openai", simulator.url, '[upstreams.one.translation]\nraw_tools = "file:mine.toml"')
+        config.write_text(f"allow_literal_secrets = true\n{text}")
+        with loaded(config, tmp_path) as home:
+            assert kinds(home.ask("/v1/messages", messages(tools=tools))[2]) == ["tool_use"]
+            file.write_text(TABLE.format(tag="do"))
+            assert kinds(home.ask("/v1/messages", messages(tools=tools))[2]) == ["text"]
+            assert home.running.loop is not None
+            reload = home.running.gateway.reload(load(config, {"HOME": "/nowhere"}, flags=FLAGS))
+            asyncio.run_coroutine_threadsafe(reload, home.running.loop).result(5)
+            assert kinds(home.ask("/v1/messages", messages(tools=tools))[2]) == ["tool_use"]

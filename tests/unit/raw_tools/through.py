@@ -1,0 +1,182 @@
+"""An answer of an openai upstream through the library, and what a client of each dialect sees of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+import dragoman
+from dragoman.api import Translated
+
+CLIENTS = ("anthropic", "responses", "openai", "gemini", "bedrock")
+_STRING = {"type": "string"}
+
+
+def tool(name: str, *keys: str) -> dict[str, Any]:
+    schema = {"type": "object", "properties": dict.fromkeys(keys, _STRING), "required": [*keys]}
+    return {"type": "function", "function": {"name": name, "parameters": schema}}
+
+
+TOOLS = [tool("bash", "command"), tool("read", "path"), tool("now")]
+
+Delta = dict[str, Any]
+
+
+class Seen(Struct):
+    """What a client sees: its blocks in order, the reason to stop, and the rules of the notes."""
+
+    blocks: list[tuple[str, ...]]  # ("text", TEXT), ("reasoning", TEXT), ("call", NAME, ARGUMENTS)
+    finish: str
+    rules: set[str]
+    ids: list[str]
+
+    @property
+    def calls(self) -> list[tuple[str, Any]]:
+        return [(block[1], json.loads(block[2])) for block in self.blocks if block[0] == "call"]
+
+    @property
+    def kinds(self) -> list[str]:
+        return [block[0] for block in self.blocks]
+
+    def said(self, kind: str = "text") -> str:
+        return "".join(block[1] for block in self.blocks if block[0] == kind)
+
+
+def asked(client: str, tools: Sequence[dict[str, Any]] = TOOLS, **more: Any) -> Translated:
+    """A request of a client, as it is known when the answer comes."""
+    body = {"model": "m", "messages": [{"role": "user", "content": "go"}], **more}
+    if tools:
+        body["tools"] = [*tools]
+    if client == "openai":
+        return dragoman.translate_request(body, source="openai", target="openai")
+    made = dragoman.translate_request(body, source="openai", target=client)
+    return dragoman.translate_request(made.body, source=client, target="openai", model="m")
+
+
+def chunk(delta: Delta, finish: str | None = None, choice: int = 0) -> bytes:
+    body = {
+        "id": "c",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "m",
+        "choices": [{"index": choice, "delta": delta, "finish_reason": finish}],
+    }
+    return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+
+def sse(deltas: Iterable[Delta], finish: str | None = "stop", *, done: bool = True) -> bytes:
+    frames = [chunk({"role": "assistant"}), *map(chunk, deltas)]
+    if finish is not None:
+        frames.append(chunk({}, finish))
+    return b"".join([*frames, b"data: [DONE]\n\n" if done else b""])
+
+
+def cut(deltas: Iterable[Delta], size: int) -> list[Delta]:
+    """The same deltas with each text in pieces; a native call stays whole."""
+    pieces: list[Delta] = []
+    for delta in deltas:
+        for field, value in delta.items():
+            if isinstance(value, str):
+                pieces += [{field: value[at : at + size]} for at in range(0, len(value), size)]
+            else:
+                pieces.append({field: value})
+    return pieces
+
+
+def native(name: str = "bash", arguments: str = '{"command": "ls"}', id_: str = "call_1", index: int = 0) -> Delta:
+    call = {"index": index, "id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"tool_calls": [call]}
+
+
+def streamed(client: str, data: bytes, request: Translated | None = None, **options: Any) -> Seen:
+    """What a client sees of a stream."""
+    translator = dragoman.stream_translator(source="openai", target=client, request=request or asked(client), **options)
+    out = translator.feed(data) + translator.close()
+    return seen(client, out, {note.rule for note in translator.notes})
+
+
+def seen(client: str, out: bytes, rules: set[str]) -> Seen:
+    """Read a stream of a client as an anthropic client would be told it."""
+    if client != "anthropic":
+        back = dragoman.stream_translator(source=client, target="anthropic", raw_tools="off")
+        out = back.feed(out) + back.close()
+        assert back.error is None, back.error
+    return _anthropic(out, rules)
+
+
+def _anthropic(out: bytes, rules: set[str]) -> Seen:
+    found = Seen([], "", rules, [])
+    open_: dict[int, list[str]] = {}
+    order: list[list[str]] = []
+    for line in out.decode().split("\n"):
+        if not line.startswith("data: "):
+            continue
+        event = json.loads(line[6:])
+        match event["type"]:
+            case "content_block_start":
+                block = event["content_block"]
+                if block["type"] == "tool_use":
+                    made = ["call", block["name"], ""]
+                    found.ids.append(block["id"])
+                else:
+                    made = ["text" if block["type"] == "text" else "reasoning", block.get("text", "")]
+                open_[event["index"]] = made
+                order.append(made)
+            case "content_block_delta":
+                delta = event["delta"]
+                told = delta.get("text") or delta.get("thinking") or delta.get("partial_json") or ""
+                open_[event["index"]][-1] += told
+            case "message_delta":
+                found.finish = event["delta"]["stop_reason"]
+            case "error":
+                found.finish = "error"
+            case _:
+                pass
+    for made in order:
+        last = found.blocks[-1] if found.blocks else ("",)
+        if made[0] == last[0] != "call":
+            found.blocks[-1] = (made[0], last[1] + made[1])
+        elif made[0] == "call" or made[1]:
+            found.blocks.append(tuple([*made[:2], made[2] or "{}"] if made[0] == "call" else made))
+    return found
+
+
+def whole(deltas: Iterable[Delta], finish: str = "stop") -> dict[str, Any]:
+    """The same answer as a whole reply."""
+    message: dict[str, Any] = {"role": "assistant", "content": None}
+    calls: list[Any] = []
+    for delta in deltas:
+        for field, value in delta.items():
+            if field == "tool_calls":
+                calls += [{name: part for name, part in call.items() if name != "index"} for call in value]
+            else:
+                message[field] = (message.get(field) or "") + value
+    if calls:
+        message["tool_calls"] = calls
+    choice = {"index": 0, "message": message, "finish_reason": finish}
+    return {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+
+
+def replied(client: str, body: dict[str, Any], request: Translated | None = None, **options: Any) -> Seen:
+    """What a client sees of a whole reply."""
+    made = dragoman.translate_reply(body, source="openai", target=client, request=request or asked(client), **options)
+    rules = {note.rule for note in made.notes}
+    told = made.body
+    if client != "anthropic":
+        told = dragoman.translate_reply(told, source=client, target="anthropic", raw_tools="off").body
+    found = Seen([], str(told["stop_reason"]), rules, [])
+    for block in told["content"]:
+        match block["type"]:
+            case "text":
+                found.blocks.append(("text", block["text"]))
+            case "thinking":
+                found.blocks.append(("reasoning", block["thinking"]))
+            case "tool_use":
+                found.blocks.append(("call", block["name"], json.dumps(block["input"])))
+                found.ids.append(block["id"])
+            case _:
+                pass
+    return found
