@@ -580,7 +580,7 @@ class Engine:
             if not call.name and not call.infer(self._out):
                 self._nameless(hold)
                 return
-            if not closed and hold is not None and not call.arguments:
+            if not closed and hold is not None and (hold.quotation is not None or not call.arguments):
                 hold.fits, hold.strict = False, True
                 return
             if not closed and not (hold is not None and hold.strict):
