@@ -86,6 +86,15 @@ def test_and_only_if_its_arguments_parse(example: str) -> None:
     stays("```\n" + example.replace('"ls"}', "[1, 2}"))
 
 
+@every_format
+@pytest.mark.parametrize(
+    ("before", "after"), [("| V4 | `", "…` |\nmore text."), ("> ", "…\n\nmore text."), ("```\n", "…\n```\n")]
+)
+def test_a_quoted_call_that_is_never_closed_is_text(example: str, before: str, after: str) -> None:
+    """Documentation shows the beginning of a call. Nothing of what follows it is lost."""
+    stays(before + example[: example.index("ls") + 2] + after)
+
+
 @every_tag
 def test_in_a_code_block_that_is_never_closed_a_tag_is_text(example: str) -> None:
     stays("```\nnever closed\n" + example)
