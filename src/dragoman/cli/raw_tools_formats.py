@@ -26,7 +26,10 @@ MODELS = {
     "llama3_bare": "Llama 3.1 and later, without its token",
     "llama4_pythonic": "Llama 4",
     "olmo3": "Olmo 3",
+    "llama3_text": "Llama 3.1 and later, without its token, within a text",
+    "json_start": "models that forget the marker before their JSON",
     "lfm2": "LFM2",
+    "lfm2_json": "LFM2, asked for JSON",
     "pythonic": "models that write a list of Python calls without markers",
     "gemma4": "Gemma 4",
     "functiongemma": "FunctionGemma",
@@ -40,6 +43,7 @@ MODELS = {
     "cohere": "Command A, Command R7B",
     "apertus": "Apertus",
     "longcat": "LongCat-Flash",
+    "longcat_tags": "LongCat-Flash from 2601 on",
     "dots": "dots.llm",
     "step3": "Step 3",
     "hy_v3": "Hunyuan V3",
@@ -77,7 +81,7 @@ def looks(table: Table) -> str:
         header = _first(table.header_end)
     else:
         header = _name(table) + _first(table.header_end)
-    begin = _first(table.section_begin) + _first(table.call_begin)
+    begin = _first(table.section_begin) + ("" if table.opener_is_body else _first(table.call_begin))
     end = _first(table.call_end) + _first(table.section_end)
     return f"{begin}{header}{_body(table)}{end}".replace("\n", "⏎")
 
