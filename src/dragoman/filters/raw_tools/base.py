@@ -123,12 +123,14 @@ class EngineBase:
     def _over_limit(self, text: str, at: int, end: int, what: str) -> int:
         end = min(len(text), end)
         self._in_section = False
+        changes = not self._auto or (self._hold is not None and self._hold.is_call)
         if self._hold is not None:
             self._give_back(end)
         else:
             self._state = PROSE
             self._say(text[at:end])
-        self._remark("over_limit", f"{what}: it is text")
+        if changes:
+            self._remark("over_limit", f"{what}: it is text")
         return end
 
     def _read_again(self, text: str, end: int) -> int:

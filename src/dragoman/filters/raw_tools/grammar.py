@@ -112,6 +112,11 @@ class Grammar:
         self.first_or_end: Search = re.compile(f"{near}|[{re.escape(ENDS)}\n]").search
         self._marks: dict[str, _Marks] = {}
 
+    def next_marker(self, text: str, at: int) -> tuple[int, bool]:
+        """Return where the next special marker stands, and whether it is one that ends something."""
+        start, literal = self.specials.find(text, at, True)
+        return start, bool(literal) and self.roles[literal] in (Role.STRAY, Role.SECTION_END, Role.HEADER_END)
+
     def is_tag(self, literal: str) -> bool:
         return literal in self.claims and not self.claims[literal][0].special
 

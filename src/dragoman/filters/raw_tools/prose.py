@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Literal
 
@@ -28,7 +28,6 @@ _BEFORE_A_QUOTE = " \t\r([{<=:,;|/>—–-+*_~@#&\"'“‘«"  # an apostrophe o
 _INDENTED = re.compile(r" {0,3}\t\s*| {4}\s*|[+]\s*|-(?:\s{2,})?")  # code, or a line of a diff, up to its first word
 _BLOCKQUOTE = re.compile(r" {0,3}>")
 _ROW = re.compile(r" {0,3}\||[^|`]*[^|`\s] \| ")
-_CLOSING_MARKS = {"`": "(?<!`)"}
 _HEAD, _TAIL = 80, 24
 MANY = 64  # pieces: each takes more than its text, and every open stream has some
 
@@ -55,23 +54,25 @@ class Quotation(Struct, frozen=True):
         found = _CLOSING.fullmatch(line)
         return found is not None and found[1].startswith(self.mark)
 
-    def closing(self, line: str, markers: re.Pattern[str]) -> int:
+    def closing(self, line: str, next_marker: Callable[[str, int], tuple[int, bool]]) -> int:
         """Return where this quotation ends in what is left of its line, or -1.
 
-        Its mark stands directly after a marker, or after the last one: arguments may contain the mark, too.
+        Arguments may contain the mark, too: then the next marker ends a call. A straight quotation mark, which is
+        frequent in arguments, has to stand after what can be the end of a call. `next_marker` gives the place of the
+        next marker from a position on, and whether it ends something.
         """
-        mark = re.compile(_CLOSING_MARKS.get(self.mark[0], r"(?<!\\)") + re.escape(self.mark) + _after(self.mark))
-        last = 0
-        for marker in markers.finditer(line):
-            last = marker.end()
-            if found := mark.match(line, last):
+        mark = re.escape(self.mark)
+        if self.mark[0] == "`":
+            mark = f"(?<!`){mark}(?!`)"
+        elif self.mark in "\"'":
+            mark = rf"(?<=[\]}})>]){mark}"
+        start, ends = -1, False
+        for found in re.finditer(mark, line):
+            if found.end() > start:
+                start, ends = next_marker(line, found.end())
+            if not ends:
                 return found.end()
-        found = mark.search(line, last)
-        return -1 if found is None else found.end()
-
-
-def _after(mark: str) -> str:
-    return "(?!`)" if mark[0] == "`" else ""
+        return -1
 
 
 class Prose:
