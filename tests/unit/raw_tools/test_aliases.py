@@ -42,7 +42,12 @@ def test_every_alias_stands_for_tables_that_exist() -> None:
 def test_some_aliases() -> None:
     assert [table.name for table in tables_of("openai")] == ["harmony"]
     assert [table.name for table in tables_of("mistral")] == ["mistral_array", "mistral_object", "mistral"]
-    assert [table.name for table in tables_of("llama3")] == ["llama3_json", "llama3_bare", "llama3_text"]
+    assert [table.name for table in tables_of("llama3")] == [
+        "llama3_json",
+        "llama3_bare",
+        "llama3_text",
+        "json_start",
+    ]
     assert [table.name for table in tables_of("nemotron_deci")] == ["nemotron_deci", "json_start"]
     assert tables_of("hunyuan_a13b") == tables_of("jamba")
     with pytest.raises(LocalMisuse, match="gpt_os"):

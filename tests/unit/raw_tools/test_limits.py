@@ -54,7 +54,7 @@ def test_a_header_that_never_ends_is_text() -> None:
         else:
             assert not calls
             assert text == f"{SB}{CB}{header}{AB}{{}}{CE}"
-            assert any(isinstance(output, Remark) and output.rule == "over_limit" for output in told)
+            assert not any(isinstance(output, Remark) for output in told)  # nothing changed
 
 
 def test_a_section_without_calls_gives_its_text_back() -> None:

@@ -182,7 +182,8 @@ def test_a_special_token_in_an_open_quotation_is_a_call_unless_the_line_closes_i
     stays(f"{before}{example}{after}")
     stays(f"So:\n\n{before}{example} is it{after}\nand more.")
     becomes_a_call(before + example, before)
-    becomes_a_call(f"{before}{example}\nand {after}", f"{before}\nand {after}")
+    gap = "\n\n" if "`" in before else "\n"  # inline code may go on in the next line
+    becomes_a_call(f"{before}{example}{gap}and {after}", f"{before}{gap}and {after}")
 
 
 @every_special
@@ -267,12 +268,13 @@ def test_a_call_after_prose_about_the_markers_is_still_one() -> None:
 
 
 def test_what_waits_for_a_sections_first_call_is_bounded() -> None:
-    document = f"{SB}{'word ' * 100}" * 50
-    for choice, shown in (("auto", document), ("kimi", "word " * 5000)):
+    document = f"{SB}{'word ' * 300}" * 10
+    for choice, shown in (("auto", document), ("kimi", "word " * 3000)):
         engine = Engine(choice, Tools(TOOLS))
         told = [output for char in document for output in engine.feed(char)] + engine.close()
         assert "".join(output.text for output in told if isinstance(output, Said)) == shown
-        assert any(isinstance(output, Remark) and output.rule == "over_limit" for output in told)
+        noted = any(isinstance(output, Remark) and output.rule == "over_limit" for output in told)
+        assert noted is (choice == "kimi")  # in `auto` nothing changed
         assert engine.peak <= LIMIT + 64  # and the longest marker
 
 

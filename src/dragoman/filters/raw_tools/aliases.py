@@ -21,7 +21,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "granite": ("granite", "json_start"),  # the opener may be missing where the calls begin the answer
     "granite4": ("hermes",),
     "hunyuan_a13b": ("jamba",),
-    "llama4_json": ("llama3_json",),
+    "llama3_json": ("llama3_json", "json_start"),  # by name a list of calls counts, too
+    "llama4_json": ("llama3_json", "json_start"),
     "llama4_pythonic": _LLAMA4,
     "mimo": _QWEN_CODER,
     "minimax_m2": ("invoke",),
@@ -41,8 +42,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "deepseekv41": _DSML,
     "gpt-oss": ("harmony",),
     "hunyuan": ("jamba", "hy_v3"),
-    "llama3": ("llama3_json",),
-    "llama4": (*_LLAMA4, "llama3_json"),
+    "llama3": ("llama3_json", "json_start"),
+    "llama4": (*_LLAMA4, "llama3_json", "json_start"),
     "minimax-m2": ("invoke",),
     "qwen25": ("hermes",),
     # Dynamo

@@ -100,11 +100,8 @@ class EngineBase:
         self._state = PROSE
         text = hold.text(self._text, end)
         wrappers = at_end and bool(hold.strays) and all(each in self._grammar.wrappers for each in hold.strays)
-        if (
-            not hold.is_call
-            and hold.quotation is None
-            and (self._native or not self._auto or (wrappers and not hold.noise))
-        ):
+        lone = not hold.is_call and (not self._auto or (wrappers and not hold.noise))
+        if hold.quotation is None and (self._native or lone):
             text = self._without_markers(text, self._native and at_end)
         self._say(text)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import cache
 
@@ -112,10 +112,12 @@ class Grammar:
         self.first_or_end: Search = re.compile(f"{near}|[{re.escape(ENDS)}\n]").search
         self._marks: dict[str, _Marks] = {}
 
-    def next_marker(self, text: str, at: int) -> tuple[int, bool]:
-        """Return where the next special marker stands, and whether it is one that ends something."""
-        start, literal = self.specials.find(text, at, True)
-        return start, bool(literal) and self.roles[literal] in (Role.STRAY, Role.SECTION_END, Role.HEADER_END)
+    def markers_in(self, text: str) -> Iterator[tuple[int, bool]]:
+        """Yield where special markers stand, and whether they are such that end something."""
+        start, literal = self.specials.find(text, 0, True)
+        while literal:
+            yield start, self.roles[literal] in (Role.STRAY, Role.SECTION_END, Role.HEADER_END)
+            start, literal = self.specials.find(text, start + len(literal), True)
 
     def is_tag(self, literal: str) -> bool:
         return literal in self.claims and not self.claims[literal][0].special

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Literal
 
@@ -28,6 +28,7 @@ _BEFORE_A_QUOTE = " \t\r([{<=:,;|/>—–-+*_~@#&\"'“‘«"  # an apostrophe o
 _INDENTED = re.compile(r" {0,3}\t\s*| {4}\s*|[+]\s*|-(?:\s{2,})?")  # code, or a line of a diff, up to its first word
 _BLOCKQUOTE = re.compile(r" {0,3}>")
 _ROW = re.compile(r" {0,3}\||[^|`]*[^|`\s] \| ")
+_CLOSING_MARKS = {"|": r"(?<=[\s\]})>])\|(?=\s|\Z)"}  # bars are part of many markers, too
 _HEAD, _TAIL = 80, 24
 MANY = 64  # pieces: each takes more than its text, and every open stream has some
 
@@ -54,25 +55,25 @@ class Quotation(Struct, frozen=True):
         found = _CLOSING.fullmatch(line)
         return found is not None and found[1].startswith(self.mark)
 
-    def closing(self, line: str, next_marker: Callable[[str, int], tuple[int, bool]]) -> int:
+    def closing(self, line: str, markers: Iterable[tuple[int, bool]]) -> int:
         """Return where this quotation ends in what is left of its line, or -1.
 
         Arguments may contain the mark, too: then the next marker ends a call. A straight quotation mark, which is
-        frequent in arguments, has to stand after what can be the end of a call. `next_marker` gives the place of the
-        next marker from a position on, and whether it ends something.
+        frequent in arguments, has to stand after the end of a call, or after what can be one. `markers` are the places
+        of the markers in the line, and whether they end something.
         """
-        mark = re.escape(self.mark)
-        if self.mark[0] == "`":
-            mark = f"(?<!`){mark}(?!`)"
-        elif self.mark in "\"'":
-            mark = rf"(?<=[\]}})>]){mark}"
-        start, ends = -1, False
-        for found in re.finditer(mark, line):
-            if found.end() > start:
-                start, ends = next_marker(line, found.end())
-            if not ends:
+        before, place, ends, rest = False, 0, False, iter((*markers, (len(line) + 1, False)))
+        for found in re.finditer(_CLOSING_MARKS.get(self.mark) or _closing_mark(self.mark), line):
+            while place < found.end():
+                before, (place, ends) = ends, next(rest)
+            sure = self.mark not in "\"'" or before or line[found.start() - 1] in "]})>"
+            if not ends and sure:
                 return found.end()
         return -1
+
+
+def _closing_mark(mark: str) -> str:
+    return f"(?<!`){mark}(?!`)" if mark[0] == "`" else re.escape(mark)
 
 
 class Prose:

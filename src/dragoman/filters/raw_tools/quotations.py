@@ -26,7 +26,7 @@ class Quotations(Sections):
         elif hold.size(end) < _LONGEST_QUOTE and not final:
             return end - text.endswith("\n", at, end)
         held = hold.text(text, end)
-        size = hold.quotation.closing(held, self._grammar.next_marker)
+        size = hold.quotation.closing(held, self._grammar.markers_in(held))
         begin = self._read_again(text, end)
         if size < 0:
             self._said.forget_quotation()
