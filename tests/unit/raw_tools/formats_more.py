@@ -224,7 +224,7 @@ FORMATS: dict[str, list[Sample]] = {
         ),
     ],
     "llama3_bare": [
-        _one(f"[{_LLAMA}]", _OSLO),
+        _text(f"[{_LLAMA}]"),  # a list of calls needs its name: `llama3_json` has the table json_start for it
         _one(f'{_LLAMA}, {{"name": "now", "parameters": {{}}}}', _OSLO, _NOW),
         _one('{"type": "function", "function": {"name": "now", "parameters": {}}}', _NOW),
         _text('{"name": "Bob", "parameters": {}}'),
@@ -237,6 +237,7 @@ FORMATS: dict[str, list[Sample]] = {
         _text('Broken: {"name": "forecast", "parameters"}.', by_name=True),
     ],
     "json_start": [
+        _one(f"[{_LLAMA}]", _OSLO, by_name=True),
         _one(f"[{_CALL}, {_CALL_NOW}]", _OSLO, _NOW, by_name=True),
         _one(_CALL, _OSLO, by_name=True),
         _text('[{"name": "Bob"}, 1]', by_name=True),
