@@ -95,9 +95,9 @@ def render_qwen_coder(calls: Sequence[CallToWrite], section: str = "tool_call") 
 # --- GLM and its relative
 
 
-def _pairs(call: CallToWrite, line: str = "\n") -> str:
+def _pairs(call: CallToWrite, line: str = "\n", prefix: str = "") -> str:
     return "".join(
-        f"<arg_key>{key}</arg_key>{line}<arg_value>{as_text(value)}</arg_value>{line}"
+        f"<{prefix}arg_key>{key}</{prefix}arg_key>{line}<{prefix}arg_value>{as_text(value)}</{prefix}arg_value>{line}"
         for key, value in call.arguments.items()
     )
 
@@ -114,10 +114,8 @@ def render_hy_v3(calls: Sequence[CallToWrite]) -> str:
 
 
 def render_longcat_tags(calls: Sequence[CallToWrite]) -> str:
-    written = render_glm(calls)
-    for tag in ("tool_call", "arg_key", "arg_value"):
-        written = written.replace(f"<{tag}>", f"<longcat_{tag}>").replace(f"</{tag}>", f"</longcat_{tag}>")
-    return written
+    pairs = [(call.name, _pairs(call, prefix="longcat_")) for call in calls]
+    return "\n".join(f"<longcat_tool_call>{name}\n{inner}</longcat_tool_call>" for name, inner in pairs)
 
 
 # --- Kimi K3

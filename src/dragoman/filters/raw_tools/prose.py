@@ -22,7 +22,7 @@ _LAST_WORD = re.compile(r"[^\s<]+\s{0,2}\Z")
 _PAIRS = {"“": "”", "‘": "’", "«": "»", "‹": "›", "「": "」", "『": "』"}
 # German, Swedish and East Asian ones. A mark that closes what is open does not open anything.
 _PAIRS |= {"„": "“", "‚": "‘", "»": "«", "›": "‹", "”": "”", "【": "】", "《": "》", "〈": "〉", "〝": "〞", "＂": "＂"}
-_MARKS = re.compile(f"`+|[\"'{''.join(sorted({*_PAIRS, *_PAIRS.values()}))}]")
+_MARKS = re.compile("`+|[\"'" + "".join(sorted({*_PAIRS, *_PAIRS.values()})) + "]")
 _CODE_TAG = re.compile(r"<(pre|code|samp|kbd)\b[^<>]*>[ \t]*\Z")
 _BEFORE_A_QUOTE = " \t\r([{<=:,;|/>—–-+*_~@#&\"'“‘«"  # an apostrophe or an inch stands after something else
 _INDENTED = re.compile(r" {0,3}\t\s*| {4}\s*|[+]\s*|-(?:\s{2,})?")  # code, or a line of a diff, up to its first word

@@ -10,8 +10,8 @@ from dragoman.filters.raw_tools.readers import LIMIT, Piece, skip_blank
 from dragoman.filters.raw_tools.values import UNKNOWN, Shape, ShapeOf
 from dragoman.wire.markers import Markers
 
-_HEADER = re.compile(r"(?P<name>[^\W\d][\w.-]*)\s*\(")
-_HALF_HEADER = re.compile(r"[^\W\d][\w.-]*\s*\Z")
+_HEADER = re.compile(r"(?<![\w.-])(?P<name>[^\W\d][\w.-]*+)\s*+\(")
+_HALF_HEADER = re.compile(r"(?<![\w.-])[^\W\d][\w.-]*+\s*+\Z")
 
 
 def _no_shape(tool: str, parameter: str) -> Shape:

@@ -18,7 +18,7 @@ NAME = r"""[^\s<>{}\[\]"']*"""
 HEADER = re.compile(rf"""\s*["']?(?P<name>{NAME})["']?\s*""")
 INSIDE = re.compile(r"\s*(?P<name>)")  # the header of a body that names its calls itself
 _QUOTES = "\"'"
-_FENCE = re.compile(r"\s*(```\w*)\s*\Z")
+_FENCE = re.compile(r"(?<!\s)\s*+(```\w*+)\s*+\Z")
 
 
 class Value(Struct, frozen=True):

@@ -15,7 +15,7 @@ from dragoman.filters.raw_tools.learning.probes import FIRST, SECOND, TYPES, Pro
 from dragoman.filters.raw_tools.table import Markup
 
 _QUOTES = "\"'"
-_ATTRIBUTE = re.compile(r"""([\w:-]+)=["']([^"']*)["']""")
+_ATTRIBUTE = re.compile(r"""(?<![\w:-])([\w:-]++)=["']([^"']*+)["']""")
 _GEMMA_CALL = "call:"  # the word before each name
 _SPACE = re.compile(r"(?:\\\s)+")  # as re.escape writes it
 _PYTHON_NAME = re.compile(r"=\s*[\"']\Z")

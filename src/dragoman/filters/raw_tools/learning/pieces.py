@@ -13,7 +13,7 @@ _PIECE = re.compile(r"<[^<>]*>|<[^<>]*\Z|\[/?[A-Z_]+\]|\s+|[^<\[\s]+|.", re.DOTA
 _END_OF_TURN = re.compile(
     r"<[|｜]?(?:eo[mst]\w*|im_end|end|endoftext|end[_▁]of[_▁]\w+)[|｜]?>|</s>|\[EO[ST]\]", re.IGNORECASE
 )
-_TOKEN = re.compile(r"<[^<>]*[|｜][^<>]*>|\[/?[A-Z_]+\]")
+_TOKEN = re.compile(r"<(?=[^<>|｜]*+[|｜])[^<>]*+>|\[/?[A-Z_]++\]")
 
 
 def pieces(text: str) -> list[str]:
