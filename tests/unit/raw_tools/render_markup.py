@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
 from dragoman.wire.jsonio import Json
@@ -26,11 +26,15 @@ def _own_lines(text: str) -> str:
 # --- tags with attributes: the relatives of <invoke>
 
 
-def _invokes(calls: Sequence[CallToWrite], invoke: str, parameter: str) -> str:
+def _invokes(
+    calls: Sequence[CallToWrite], invoke: str, parameter: str, write: Callable[[str], str] | None = None
+) -> str:
+    """`write`: how a value is written, where its first line end would belong to the markup."""
+    as_written = write or _own_lines
     return "\n".join(
         f'<{invoke} name="{call.name}">\n'
         + "".join(
-            f'<{parameter} name="{key}">{_own_lines(as_text(value))}{end(parameter)}\n'
+            f'<{parameter} name="{key}">{as_written(as_text(value))}{end(parameter)}\n'
             for key, value in call.arguments.items()
         )
         + end(invoke)
@@ -55,12 +59,12 @@ def render_dots(calls: Sequence[CallToWrite]) -> str:
 
 
 def render_minicpm5(calls: Sequence[CallToWrite]) -> str:
-    return _invokes(calls, "function", "param")
+    return _invokes(calls, "function", "param", str)
 
 
 def render_step3(calls: Sequence[CallToWrite]) -> str:
     inner = "".join(
-        f"<｜tool_call_begin｜>function<｜tool_sep｜>{_invokes([call], 'steptml:invoke', 'steptml:parameter')}<｜tool_call_end｜>"
+        f"<｜tool_call_begin｜>function<｜tool_sep｜>{_invokes([call], 'steptml:invoke', 'steptml:parameter', str)}<｜tool_call_end｜>"
         for call in calls
     )
     return f"<｜tool_calls_begin｜>{inner}<｜tool_calls_end｜>"
