@@ -7,6 +7,7 @@ from dragoman.filters.raw_tools.grammar import Role
 from dragoman.filters.raw_tools.readers import LIMIT, skip_blank
 from dragoman.filters.raw_tools.sections import Sections
 
+_LONGEST_LINE = 256  # characters of a line that are kept
 _LONGEST_QUOTE = 4096  # characters in which a quotation within a line has to be closed
 
 
@@ -40,7 +41,7 @@ class Quotations(Sections):
         last = at + HELD_LIMIT - hold.size(at)
         line_end = text.find("\n", at, last)
         end = min(len(text), last) if line_end < 0 else line_end
-        hold.line += text[at:end]
+        hold.line = _end_of_line(hold.line + text[at:end], hold.quotation.mark)
         if (line_end >= 0 or final) and hold.quotation.is_closing_line(hold.line):
             self._give_back(end)
         elif line_end >= 0:
@@ -92,3 +93,10 @@ class Quotations(Sections):
         self._commit()
         self._leave()
         return end
+
+
+def _end_of_line(line: str, mark: str) -> str:
+    """Keep as much of a long line as tells whether it closes a code block."""
+    if len(line) <= _LONGEST_LINE:
+        return line
+    return mark if mark[0] == "<" and mark in line else "…" + line[-len(mark) :]
