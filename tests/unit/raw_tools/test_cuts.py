@@ -99,3 +99,18 @@ def test_nor_a_change_of_carrier_in_mid_section(table: str, seed: int) -> None:
         for _ in range(4):
             pieces = [(carrier, piece) for carrier, half in halves for piece in random_cut(half, rng)]
             assert outputs(pieces) == whole, pieces
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "<|tool_call>call:t{,<|tool_call_section_begin|><|tool_call>call:k{n:",
+        "<|tool_call>call:k{<\n<|tool_call_se",
+        f"<|tool_call>call:t{{,{'x' * 300}<|tool_calls_section_begin|>",
+        "<|python_start|>[f(1 2<|tool_calls_section_begin|> and so on",
+    ],
+)
+def test_nor_where_a_call_turns_out_to_be_none(document: str) -> None:
+    for choice in ("auto", "gemma4", "llama4_pythonic"):
+        for native in ("", "call_1"):
+            _same_under_every_cut(document, random.Random(1), choice=choice, native=native)

@@ -71,6 +71,7 @@ class LiteralMachine:
         "_style",
         "begun",
         "broken",
+        "broken_size",
         "complete",
         "quoted",
         "rest",
@@ -83,6 +84,7 @@ class LiteralMachine:
         self.quoted = False
         self.complete = False
         self.broken = False
+        self.broken_size = 0  # characters since the place where the value broke
         self.begun = False  # a key and what stands between it and its value have come
         self.rest = ""  # read, but not yet written
         self._style = style
@@ -137,6 +139,7 @@ class LiteralMachine:
                 break
             at = moved
         self.rest = "" if self.complete else text[at:]
+        self.broken_size = len(self.rest)
         if self.broken and self._comma:
             self.rest = "," + self.rest
         elif _OPENING.fullmatch(self.rest):

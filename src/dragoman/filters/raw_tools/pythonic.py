@@ -10,6 +10,7 @@ from dragoman.filters.raw_tools.readers import LIMIT, Piece, skip_blank
 from dragoman.filters.raw_tools.values import UNKNOWN, Shape, ShapeOf
 from dragoman.wire.markers import Markers
 
+_LOST = 256  # characters after the place where text turned out to be no call that are read as part of it
 _HEADER = re.compile(r"(?<![\w.-])(?P<name>[^\W\d][\w.-]*+)\s*+\(")
 _HALF_HEADER = re.compile(r"(?<![\w.-])[^\W\d][\w.-]*+\s*+\Z")
 
@@ -47,6 +48,7 @@ class LiteralCalls(CallsReader):
         self._guard = self._guarded(LiteralMachine(self._style, self._parameters))
         self._held: list[str] = []  # arguments while the call may be none
         self._flows = False  # the arguments go out as they come
+        self._lost = 0  # characters that still go with what is no call
 
     def read(self, text: str, at: int, out: list[Piece]) -> int:
         if self._flows and self._ends.find(text, at, False) == (len(text), ""):
@@ -129,9 +131,24 @@ class LiteralCalls(CallsReader):
             return self._cut(end, self._guard.marker, out)
         if machine.broken:
             if not self._named:
-                return self._fail(end)
+                return self._lose(end)
             self._broke, self._step = True, self._broken
             out.extend(self._unsaid())
+        return end
+
+    def _lose(self, end: int) -> int:
+        """What follows is no call. Some of the text after the break goes with it, always as much, however it is cut."""
+        machine = self._guard.machine
+        read = machine.broken_size if isinstance(machine, LiteralMachine) else 0
+        self._lost, self._step = _LOST - read, self._skip
+        return self._fail(end + self._lost) if self._lost <= 0 else end
+
+    def _skip(self, text: str, at: int, out: list[Piece]) -> int:
+        start, marker = self._ends.find(text, at, self._final)
+        end = min(start, at + self._lost)
+        self._lost -= end - at
+        if not self._lost or marker or (self._final and end == len(text)):
+            return self._fail(end)
         return end
 
     def _broken(self, text: str, at: int, out: list[Piece]) -> int:
