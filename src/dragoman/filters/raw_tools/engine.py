@@ -32,6 +32,7 @@ from dragoman.filters.raw_tools.readers import LIMIT, skip_blank
 from dragoman.filters.raw_tools.table import Table
 from dragoman.model.events import Search
 
+_LONG_TEXT = 4096  # characters of one text that are not kept to be read later
 _LEAST_RESIDUE = 4  # characters of a marker's beginning that are taken for one beside a native call
 
 
@@ -65,7 +66,7 @@ class Engine(Quotations):
     def heard(self, text: str) -> None:
         said = self._said
         said.pieces.append(text)
-        if len(said.pieces) > MANY or len(text) > LIMIT:
+        if len(said.pieces) > MANY or len(text) > _LONG_TEXT:
             said.settle()
 
     def feed(self, text: str, carrier: Carrier = Carrier.TEXT) -> list[Output]:

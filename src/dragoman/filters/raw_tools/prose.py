@@ -126,10 +126,11 @@ class Prose:
         """Read the pieces."""
         first, *more = "".join(self.pieces).split("\n")
         self.pieces.clear()
-        self._grow(first)
-        for line in more:
+        self._grow(first, not more)
+        last = len(more)
+        for number, line in enumerate(more, 1):
             self._end_line()
-            self._line(line)
+            self._line(line, number == last)
 
     def quotation(self) -> Quotation | None:
         """Return what is open around a special token that comes next, if anything."""
@@ -187,19 +188,22 @@ class Prose:
         self._end_run()
         return self._open[-1] if self._open else ""
 
-    def _line(self, text: str) -> None:
+    def _line(self, text: str, is_last: bool = True) -> None:
         self._head = self._tail = self._last = ""
         self._size = self._ticks = self._run = 0
         self._plain = False  # what looks like a quotation is none
         self._open: list[str] = []  # marks that close what is open in this line, the innermost last
-        self._grow(text)
+        self._grow(text, is_last)
 
-    def _grow(self, text: str) -> None:
+    def _grow(self, text: str, is_last: bool) -> None:
+        """Take more of a line. Of lines that have ended only a code block's opening matters."""
         if not text:
             return
         if len(self._head) < _HEAD:
             self._head += text[: _HEAD - len(self._head)]
-        if not self._fence:
+        if not is_last:
+            self._ticks += text.count("`")
+        elif not self._fence:
             self._read_marks(text)
         self._tail = (self._tail + text[-_TAIL:])[-_TAIL:]
         self._size += len(text)
