@@ -1,14 +1,9 @@
-"""Make tool schemas and arguments that are valid for them, and check arguments against a schema.
-
-`python -m tests.unit.raw_tools.schemas [CALLS]` prints, for each markup format, the share of generated calls whose
-arguments are read back valid, and the same as they were written.
-"""
+"""Generated tool schemas, arguments that are valid for them, and a validator of the words that the generator uses."""
 
 from __future__ import annotations
 
 import json
 import random
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -259,15 +254,3 @@ def figure(table: str, calls: int, seed: int = 16) -> tuple[float, float]:
         valid += is_valid(found, schema, schema)
         equal += found == arguments
     return valid / calls, equal / calls
-
-
-def main() -> None:
-    calls = int(sys.argv[1]) if sys.argv[1:] else 5000
-    print(f"{'format':12} {'valid':>8} {'equal':>8}   of {calls} calls")
-    for table in MARKUP:
-        valid, equal = figure(table, calls)
-        print(f"{table:12} {valid:8.2%} {equal:8.2%}")
-
-
-if __name__ == "__main__":
-    main()

@@ -14,7 +14,7 @@ Mode: TypeAlias = Literal["live", "buffered"]
 
 
 class Call:
-    """A call that is being read. `waits`: nothing of it goes out before its end."""
+    """A call that is being read. Before it has started its arguments are kept; after that they go out at once."""
 
     __slots__ = ("_header", "_muted", "_pieces", "_tools", "carrier", "drops", "name", "streams", "table")
 
