@@ -288,7 +288,7 @@ class Gateway:
         exchange.id = f"req_{self._ids}{next(self._count):08x}"
         record = Record(exchange.id, method, path)
         self._live.add(exchange)
-        exchange.share = share = self.load.enter()
+        exchange.account = account = self.load.enter()
         try:
             matched = await self._admitted(exchange)
             if matched is None:
@@ -308,7 +308,7 @@ class Gateway:
                 raise
         finally:
             self._live.discard(exchange)
-            share.leave()
+            account.leave()
             record.end()
             self._desk.meters.request(record)
             self._journal.request(record)
@@ -355,8 +355,8 @@ class Gateway:
         request = exchange.request
         if body is not request.body:
             request = exchange.request = structs.replace(request, body=body)
-        if exchange.share is not None:  # what came together with the head was not counted
-            exchange.share.add(len(body) - exchange.share.held)
+        if exchange.account is not None:  # what came together with the head was not counted
+            exchange.account.add(len(body) - exchange.account.asked)
         check_text(body, self.load.limits)
         if not admitted:
             self._door.keeper.check(request)

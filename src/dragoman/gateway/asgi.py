@@ -78,8 +78,8 @@ class AsgiExchange(Exchange):
             piece = message.get("body", b"")
             size += len(piece)
             if size <= limit:
-                if self.share is not None:
-                    self.share.take(len(piece))
+                if self.account is not None:
+                    self.account.reserve(len(piece))
                 pieces.append(piece)
             else:
                 pieces.clear()

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from msgspec import structs
 
 from dragoman.errors import TooLarge
-from dragoman.gateway.limits import Share
+from dragoman.gateway.limits import Account
 from dragoman.wire.http import Headers, HttpRequest
 
 BODY_SECONDS = 120.0
@@ -46,6 +46,7 @@ class Exchange(ABC):
     __slots__ = (
         "_source",
         "_task",
+        "account",
         "began",
         "begun",
         "cut_off",
@@ -57,7 +58,6 @@ class Exchange(ABC):
         "like",
         "paused",
         "request",
-        "share",
         "target",
         "version",
         "wrote",
@@ -66,7 +66,7 @@ class Exchange(ABC):
     def __init__(self, request: HttpRequest, *, target: str, version: str, began: float) -> None:
         self.id = ""
         self.request = request
-        self.share: Share | None = None  # what is held for it is counted here
+        self.account: Account | None = None  # what is held for it is counted here
         self.target, self.version = target, version  # as they stood in the request line
         self.headers: Headers = ()  # of every response to it, beside its id
         self.like: object = None  # the same for all that have this one's head, but for the length of the body
@@ -111,8 +111,8 @@ class Exchange(ABC):
 
     def forget_body(self) -> None:
         """Nobody will read the body again."""
-        if self.share is not None:
-            self.share.add(-len(self.request.body))
+        if self.account is not None:
+            self.account.add(-len(self.request.body))
         self.request = structs.replace(self.request, body=b"")
 
     def feed_from(self, source: Source | None) -> None:

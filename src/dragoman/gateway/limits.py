@@ -162,56 +162,86 @@ def _too_many_values(limits: RequestLimits) -> TooLarge:
 
 
 class Load:
-    """What all requests of this process hold. Whoever would go past a limit is told to come back."""
+    """What all requests of this process hold, in two totals that cannot take room from each other.
+
+    `asked` are the bytes of requests: bodies, decoded trees, rendered bodies. `kept` are the bytes of answers: whole
+    bodies, and what is kept of a stream for its final event or for the response store. Each total is limited by
+    `server.limits.in_flight`.
+    """
 
     def __init__(self, limits: RequestLimits) -> None:
         self.limits = limits
         self.requests = 0
-        self.bytes = 0
-        self.peak = self.most = 0  # the most bytes, and requests, since somebody looked
+        self.asked = self.kept = 0
+        self.peak = self.most = 0  # the most bytes, and requests, since they were last read
 
-    def enter(self) -> Share:
-        """One more request, and its part in all this; whoever enters must leave."""
+    @property
+    def bytes(self) -> int:
+        return self.asked + self.kept
+
+    def enter(self) -> Account:
+        """Count one more request, and open its account. The caller must call `leave`."""
         self.requests += 1
         if self.requests > self.most:  # noqa: PLR1730  a call more for every request
             self.most = self.requests
-        return Share(self)
+        return Account(self)
 
     def check(self) -> None:
-        """Whether one more request fits, now that it is counted. Raises Overloaded."""
+        """Check whether one more request fits, now that it is counted. Raises Overloaded."""
         most = self.limits.streams
         if self.requests > most:
             raise Overloaded(f"{most} requests are running, the limit here ({_SETTING}.streams)")
 
 
-class Share:
-    """The bytes that are held for one request."""
+class Account:
+    """The memory of one request: what is held of the question (`asked`) and of the answer (`kept`)."""
 
-    __slots__ = ("_load", "held")
+    __slots__ = ("_load", "asked", "kept")
 
     def __init__(self, load: Load) -> None:
-        self.held = 0
+        self.asked = self.kept = 0
         self._load = load
 
-    def take(self, size: int) -> None:
-        """Hold so many bytes more. Raises Overloaded."""
-        load = self._load
-        most = load.limits.in_flight
-        if load.bytes + size > most:
-            raise Overloaded(f"{most} bytes of requests and answers are held, the limit here ({_SETTING}.in_flight)")
+    def reserve(self, size: int) -> None:
+        """Take room for bytes of the request that are still to come. Raises Overloaded, and then takes none."""
+        most = self._load.limits.in_flight
+        if self._load.asked + size > most:
+            raise Overloaded(f"{most} bytes of requests are held, the limit here ({_SETTING}.in_flight)")
         self.add(size)
 
     def add(self, size: int) -> None:
-        """Count bytes that are held already, or with a minus, no longer."""
-        load = self._load
-        self.held += size
-        load.bytes += size
-        if load.bytes > load.peak:  # noqa: PLR1730  as above
-            load.peak = load.bytes
+        """Count bytes that a request which was let in makes in addition, or with a minus, holds no more.
+
+        They are not refused, because other limits bound them: the values of a tree, the length of a rendered body.
+        Until they are gone no other request is let in.
+        """
+        self.asked += size
+        self._load.asked += size
+        self._measure()
+
+    def keep(self, size: int) -> None:
+        """Count bytes that are kept of the answer. Raises Overloaded, and then counts none."""
+        load, most = self._load, self._load.limits.in_flight
+        if load.kept + size > most:
+            raise Overloaded(f"{most} bytes of answers are held, the limit here ({_SETTING}.in_flight)")
+        self.kept += size
+        load.kept += size
+        self._measure()
+
+    def free(self, size: int) -> None:
+        """Count bytes of the answer that are kept no more."""
+        self.kept -= size
+        self._load.kept -= size
 
     def leave(self) -> None:
         """Give everything back."""
         load = self._load
         load.requests -= 1
-        load.bytes -= self.held
-        self.held = 0
+        load.asked -= self.asked
+        load.kept -= self.kept
+        self.asked = self.kept = 0
+
+    def _measure(self) -> None:
+        load = self._load
+        if (held := load.asked + load.kept) > load.peak:
+            load.peak = held

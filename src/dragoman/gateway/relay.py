@@ -23,7 +23,7 @@ from dragoman.gateway import listing
 from dragoman.gateway.attempts import Attempts, Desk, Question
 from dragoman.gateway.backend import Fleet, Refused
 from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.limits import Share, check_conversation, check_tree
+from dragoman.gateway.limits import Account, check_conversation, check_tree
 from dragoman.gateway.observe import Record
 from dragoman.gateway.router import Matched
 from dragoman.gateway.stored import StoredAnswer
@@ -82,7 +82,7 @@ class Relay:
         return self._stream(attempts).run() if self._call.stream else self._whole(attempts)
 
     async def _whole(self, attempts: Attempts) -> None:
-        whole = Whole(self._record, self._exchange.share)
+        whole = Whole(self._record, self._exchange.account)
         await attempts.through(whole)
         if whole.response is not None:
             self._send(whole.response)
@@ -159,20 +159,20 @@ class Whole:
     seen = False
     left = math.inf
 
-    def __init__(self, record: Record, share: Share | None = None) -> None:
+    def __init__(self, record: Record, account: Account | None = None) -> None:
         self.response: HttpResponse | None = None
-        self._record, self._share = record, share
+        self._record, self._account = record, account
         self._size = 0
 
     def drop(self) -> None:
         self.response = None
-        if self._share is not None:
-            self._share.add(-self._size)
+        if self._account is not None:
+            self._account.free(self._size)
         self._size = 0
 
     def _count(self, size: int) -> None:
-        if self._share is not None:
-            self._share.take(size)
+        if self._account is not None:
+            self._account.keep(size)
         self._size += size
 
     async def take(

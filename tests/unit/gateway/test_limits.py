@@ -159,13 +159,13 @@ def test_what_is_held_is_limited_and_always_given_back() -> None:
     load = Load(RequestLimits(in_flight=1024 * 1024, streams=2))
     one, two = load.enter(), load.enter()
     load.check()
-    one.take(1_000_000)
+    one.reserve(1_000_000)
     with pytest.raises(Overloaded, match=r"1048576 bytes.*server\.limits\.in_flight") as full:
-        two.take(100_000)
+        two.reserve(100_000)
     assert (full.value.fault.kind, full.value.fault.status, full.value.fault.retry_after) == ("overloaded", 503, 1.0)
-    two.take(40_000)
+    two.reserve(40_000)
     one.leave()
-    two.take(900_000)
+    two.reserve(900_000)
     two.add(-900_000)
     three, four = load.enter(), load.enter()
     with pytest.raises(Overloaded, match=r"2 requests are running.*server\.limits\.streams"):

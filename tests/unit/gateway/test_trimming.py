@@ -19,12 +19,12 @@ def test_a_burst_that_is_over_is_trimmed_once(load: Load) -> None:
     done: list[int] = []
     trimmer = Trimmer(load, lambda: done.append(1))
     shares = [load.enter() for _ in range(10)]
-    for share in shares:
-        share.take(MIB)
+    for account in shares:
+        account.reserve(MIB)
     trimmer.look(100.0)
     assert not done  # it is not over
-    for share in shares:
-        share.leave()
+    for account in shares:
+        account.leave()
     trimmer.look(100.25)
     trimmer.look(100.5)
     assert len(done) == 1
@@ -34,9 +34,9 @@ def test_small_requests_are_never_worth_it(load: Load) -> None:
     done: list[int] = []
     trimmer = Trimmer(load, lambda: done.append(1))
     for second in range(100):
-        share = load.enter()
-        share.add(MIB)
-        share.leave()
+        account = load.enter()
+        account.add(MIB)
+        account.leave()
         trimmer.look(float(second))
     assert not done
 
@@ -47,8 +47,8 @@ def test_very_many_small_requests_at_once_are_a_burst(load: Load) -> None:
     shares = [load.enter() for _ in range(1000)]
     trimmer.look(100.0)
     assert not done
-    for share in shares:
-        share.leave()
+    for account in shares:
+        account.leave()
     trimmer.look(100.25)
     trimmer.look(110.0)
     assert len(done) == 1
@@ -58,16 +58,16 @@ def test_bursts_one_after_the_other_are_trimmed_seconds_apart(load: Load) -> Non
     done: list[int] = []
     trimmer = Trimmer(load, lambda: done.append(1))
     for quarter in range(80):  # 20 s
-        share = load.enter()
-        share.take(8 * MIB)
-        share.leave()
+        account = load.enter()
+        account.reserve(8 * MIB)
+        account.leave()
         trimmer.look(100 + quarter / 4)
     assert len(done) == 4
 
 
 def test_the_real_one_does_no_harm(load: Load) -> None:
-    share = load.enter()
-    share.take(8 * MIB)
-    share.leave()
+    account = load.enter()
+    account.reserve(8 * MIB)
+    account.leave()
     Trimmer(load).look(100.0)
     assert load.peak == 0

@@ -85,9 +85,9 @@ class HttpExchange(Exchange):
         if self.finished:
             return
         self._size += len(piece)
-        if self.share is not None:
+        if self.account is not None:
             try:
-                self.share.take(len(piece))
+                self.account.reserve(len(piece))
             except Overloaded as error:
                 self._pieces.clear()
                 self.spoil(error.fault)
