@@ -96,6 +96,10 @@ load: $(INSTALLED) ## 256 streams of mixed dialects for two minutes, each answer
 soak: $(INSTALLED) ## ten minutes of load with clients that leave and dawdle; SOAK="--seconds 7200"
 	$(BIN)/python -m tests.load --soak $(SOAK)
 
+.PHONY: attack
+attack: $(INSTALLED) ## hostile shapes against a real gateway, and a table of what a well-behaved client experienced; ATTACK="--short"
+	$(BIN)/python -m tests.attack $(ATTACK)
+
 bench: $(INSTALLED) ## Dragoman and the peers that are installed, side by side; BENCH="--only A,B --rounds 3"
 	$(BIN)/python -m bench $(BENCH)
 

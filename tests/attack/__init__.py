@@ -1,0 +1,1 @@
+"""Hostile shapes against a real gateway process, and what a well-behaved client experiences meanwhile."""

@@ -1,0 +1,159 @@
+"""`make attack`: each hostile shape against a gateway of its own, and what a well-behaved client experienced meanwhile.
+
+The client asks short questions one after another, from the address of the attackers and on new and kept connections in
+turn. What must hold: every question of the client is answered, and rightly; the gateway's memory stays under its
+bound; no answer reaches the wrong request; afterwards files and tasks are back at their level. Times are shown, and
+not judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from dragoman.simulator import running_simulator
+from tests.attack.shapes import ATTACKS, MIB, Attack, Target
+from tests.attack.visitor import Seen, Visitor
+from tests.gateway.house import KEY
+from tests.load.gateway import ROOT, Gateway, Measured, serving
+
+KINDS = ("echo", "poison", "arguments", "calls", "choices", "text", "deltas")
+MEMORY = 1024 * MIB  # four times the 256 MiB of `server.limits.in_flight`
+MODELS = {"kiro": "claude-sonnet-4.5", "gemini": "gemini-2.5-pro"}  # what simulators answer for, by dialect
+# The limit of open files under which the gateway runs: a common default, and less for smaller floods.
+_FILES, _FEW_FILES = 1024, 256
+_LIMITED = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({0}, {0}))"
+_LEAST = 20  # questions of the client that are answered while the attack lasts
+_MOST_SECONDS = 60.0  # that it may take
+_SETTLED = 20.0  # seconds in which files and tasks go away
+_FORBIDDEN = ("hidden requests that were served", "ended without an error")
+
+
+@dataclass
+class Outcome:
+    name: str
+    seen: Seen
+    target: Target
+    peak: int
+    start: Measured
+    end: Measured
+
+    def troubles(self) -> list[str]:
+        found = self.seen.troubles()
+        if self.seen.right < _LEAST:
+            found.append(f"only {self.seen.right} answers while the attack lasted")
+        found += [f"{count} {kind}" for kind in _FORBIDDEN if (count := self.target.got[kind])]
+        if self.target.left > 0:
+            found.append(f"{self.target.left} parts of the attack had no answer within {_MOST_SECONDS:g} s")
+        if self.peak > MEMORY:
+            found.append(f"memory rose to {self.peak / MIB:.0f} MiB")
+        if self.end.files > self.start.files:
+            found.append(f"{self.end.files - self.start.files} files are left open")
+        if self.end.tasks > self.start.tasks:
+            found.append(f"{self.end.tasks - self.start.tasks} tasks are left over")
+        return found
+
+
+def configuration(port: int, simulators: Mapping[str, str]) -> str:
+    text = f'allow_literal_secrets = true\n[server]\nkey = "{KEY}"\nport = 0\n'
+    for name in ("good", "bad"):
+        text += f'[upstreams.{name}]\ndialect = "openai"\nbase_url = "http://127.0.0.1:{port}"\nkey = "upstream-secret-{name}"\n'
+        text += 'limits.concurrency = 1024\ntranslation.raw_tools = "auto"\ntranslation.think_tags = true\n'
+    for dialect, model in MODELS.items():
+        text += f'[upstreams.{dialect}]\ndialect = "{dialect}"\nbase_url = "{simulators[dialect]}"\nkey = "upstream-secret"\n'
+        text += f'[[routes]]\nmatch = "to-{dialect}"\nupstream = "{dialect}"\nmodel = "{model}"\n'
+    for kind in KINDS:
+        upstream = "good" if kind == "echo" else "bad"
+        text += f'[[routes]]\nmatch = "to-{kind}"\nupstream = "{upstream}"\nmodel = "{kind}"\n'
+    return text
+
+
+@contextmanager
+def upstream() -> Iterator[int]:
+    command = [sys.executable, "-m", "tests.attack.upstream"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+async def attacked(gateway: Gateway, attack: Attack, target: Target, seconds: float) -> Seen:
+    """Attack for so many seconds, and until all was tried once and the client was answered `_LEAST` times.
+
+    That has `_MOST_SECONDS`.
+    """
+    visitor, loop = Visitor(gateway.port), asyncio.get_running_loop()
+    attacking = asyncio.ensure_future(attack(target))
+    began = loop.time()
+    while loop.time() < began + seconds or (
+        (visitor.seen.right < _LEAST or target.left > 0) and loop.time() < began + _MOST_SECONDS
+    ):
+        await visitor.ask()
+    attacking.cancel()
+    await asyncio.wait([attacking])
+    return visitor.seen
+
+
+def run(attack: Attack, seconds: float, *, short: bool) -> Outcome:
+    first = _LIMITED.format(_FEW_FILES if short else _FILES)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        port = stack.enter_context(upstream())
+        simulators = {name: stack.enter_context(running_simulator(name)).url for name in MODELS}
+        gateway = stack.enter_context(serving(folder, configuration(port, simulators), first))
+        ports = {port, *(int(url.rpartition(":")[2]) for url in simulators.values())}
+        start = gateway.at_rest(ports, 0, 0, 1.0)
+        gateway.forget_peak()
+        target = Target(gateway.port, 0.1 if short else 1.0)
+        seen = asyncio.run(attacked(gateway, attack, target, seconds))
+        end = gateway.at_rest(ports, start.files, start.tasks, _SETTLED)
+        return Outcome(attack.__name__.replace("_", " "), seen, target, gateway.peak(), start, end)
+
+
+def line(outcome: Outcome) -> str:
+    seen = outcome.seen
+    counts = f"{seen.right:7}{len(seen.refused):9}{len(seen.lost):6}{len(seen.wrong):7}"
+    times = "".join(f"{seconds * 1000:9.1f}" for seconds in (seen.percentile(0.5), seen.percentile(0.99)))
+    got = ", ".join(f"{count} {kind}" for kind, count in outcome.target.got.most_common(4) if count)
+    return f"{outcome.name:22}{counts}{times}{outcome.peak / MIB:9.0f}  {got}"
+
+
+def main() -> int:
+    names = [attack.__name__ for attack in ATTACKS]
+    parser = argparse.ArgumentParser(prog="python -m tests.attack", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"which: {', '.join(names)}; without one, all")
+    parser.add_argument("--seconds", type=float, help="seconds that each attack lasts (15; 2 in the short form)")
+    parser.add_argument("--short", action="store_true", help="a tenth of the size, for CI")
+    asked = parser.parse_args()
+    if unknown := set(asked.names) - set(names):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    print(f"open files: {_FEW_FILES if asked.short else _FILES} for the gateway, {hard} for the attackers")
+    print(
+        f"{'attack':22}{'right':>7}{'refused':>9}{'lost':>6}{'wrong':>7}{'p50 ms':>9}{'p99 ms':>9}{'MiB':>9}  the attackers got"
+    )
+    failed = False
+    for attack in ATTACKS:
+        if asked.names and attack.__name__ not in asked.names:
+            continue
+        outcome = run(attack, asked.seconds or (2.0 if asked.short else 15.0), short=asked.short)
+        print(line(outcome), flush=True)
+        for trouble in outcome.troubles():
+            failed = True
+            print(f"  FAILED: {trouble}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
