@@ -232,6 +232,8 @@ def test_s3_a_loop_that_stood_still_reads_before_it_judges_silence(run: Run) -> 
         pumping = asyncio.ensure_future(reply.pump(got.append))
         while not got:
             await asyncio.sleep(0)
+        while reply.fresh:  # until a sweep has seen the first byte
+            await asyncio.sleep(0.001)
         near, far = socket.socketpair()
 
         def stand_still() -> None:  # in a read callback: uvloop's timers come next, before the next read
