@@ -2,19 +2,25 @@
 
 One exchange at a time, each with its own parser, so that nothing of one answer can leak into the next. The honest ends:
 a body is over when the parser says so, or, if the head announced no length, when the peer ends the stream in order.
+
+Turns: the reader of a body translates it inside the read callback. So at most `TURN_BYTES` of one connection are given
+on in one turn of the event loop. The rest of a read is kept, nothing more is read, and the next turn goes on with it.
+An end of the connection that comes meanwhile takes effect after the kept bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from dragoman.errors import BadFrame, DragomanError, Reset, Truncated
-from dragoman.upstream.reply import Stale
+from dragoman.upstream.reply import TURN_BYTES, Stale
 from dragoman.wire.http import parse_headers
 
 if TYPE_CHECKING:
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
 
 HEAD_BYTES = 64 * 1024  # of heads, 1xx included; and of anything else that brings no body, such as trailers
 HEAD_FIELDS = 128
+UNCOUNTED = 512  # a read of so few bytes is not counted: libuv makes 32 reads in one turn, which is TURN_BYTES again
 STALE_SECONDS = 1.0  # that a kept connection is closed shows within a round trip; later, the request may have run
 
 
@@ -34,14 +41,19 @@ class Connection(asyncio.Protocol):
         "_fields",
         "_informal",
         "_keep",
+        "_kept",
         "_lane",
+        "_last",
+        "_left",
         "_parser",
         "_paused",
+        "_reading",
         "_refusal",
         "_reply",
         "_reused",
         "_sent_at",
         "_transport",
+        "_turning",
         "idle_since",
         "on_body",
     )
@@ -61,7 +73,12 @@ class Connection(asyncio.Protocol):
         self._keep = False
         self._refusal: BadFrame | None = None
         self._reused = False
-        self._paused = False
+        self._paused = False  # by the reader of the body
+        self._reading = True
+        self._kept = b""  # bytes that were read and wait for the next turn
+        self._left = TURN_BYTES  # that may be given on in this turn
+        self._turning = False  # `_next_turn` will be called
+        self._last: Callable[[], None] | None = None  # how the connection ended, if bytes were kept then
         self._sent_at = 0.0
 
     # For the reply and the pool
@@ -92,17 +109,19 @@ class Connection(asyncio.Protocol):
         return self.idle_since > since or self._lane.quiet(self._transport.get_extra_info("socket").fileno())
 
     def pause(self) -> None:
-        if not self._paused and self._transport is not None:
-            self._paused = True
-            self._transport.pause_reading()
+        self._paused = True
+        self._read_on()
 
     def resume(self) -> None:
-        if self._paused and self._transport is not None:
+        if self._paused:
             self._paused = False
-            self._transport.resume_reading()
+            self._read_on()
+            if self._kept or self._last is not None:
+                self._schedule()
 
     def abort(self) -> None:
-        self._reply = None
+        self._reply = self._last = None
+        self._kept = b""
         if self._transport is not None:
             self._transport.abort()
 
@@ -113,6 +132,50 @@ class Connection(asyncio.Protocol):
         self._lane.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
+        size = len(data)
+        if self._kept or size > self._left:
+            self._kept += data
+            if not self._turning and not self._paused:
+                self._next_turn()
+            self._read_on()
+            return
+        if size > UNCOUNTED:
+            self._left -= size
+            self._schedule()
+        self._give(data)
+
+    def _next_turn(self) -> None:
+        """Give on what was kept, as much as one turn may have; after the last of it, the end, or the next read."""
+        self._turning = False
+        self._left = TURN_BYTES
+        if self._paused:
+            return
+        if self._kept:
+            piece, self._kept = self._kept[:TURN_BYTES], self._kept[TURN_BYTES:]
+            self._left -= len(piece)
+            self._schedule()
+            self._give(piece)
+        elif self._last is not None:
+            last, self._last = self._last, None
+            last()
+        self._read_on()
+
+    def _schedule(self) -> None:
+        if not self._turning:
+            self._turning = True
+            self._lane.loop.call_soon(self._next_turn)
+
+    def _read_on(self) -> None:
+        """Read from the socket exactly while the reader wants more and nothing is kept."""
+        wanted, transport = not self._paused and not self._kept, self._transport
+        if wanted != self._reading and transport is not None and not transport.is_closing():
+            self._reading = wanted
+            if wanted:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+
+    def _give(self, data: bytes) -> None:
         reply, parser = self._reply, self._parser
         if reply is None or parser is None:
             self.abort()  # bytes that nobody asked for
@@ -137,18 +200,32 @@ class Connection(asyncio.Protocol):
                 self._gone(BadFrame(f"{self._lane.name} sent more than {HEAD_BYTES} bytes of head or trailers"))
 
     def eof_received(self) -> None:
+        self._end_with(partial(self._ended, self._reply is not None and self._closed_in_order()))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lane.forget(self)
+        self._transport = None
+        self._end_with(partial(self._lost, exc))
+
+    def _end_with(self, last: Callable[[], None]) -> None:
+        """The connection ended: now, or after the bytes that came before the end."""
+        if not self._kept:
+            last()
+        elif self._last is None:
+            self._last = last
+
+    def _ended(self, in_order: bool) -> None:
         reply = self._reply
-        if reply is not None and _ends_with_the_connection(reply) and self._closed_in_order():
+        if reply is not None and in_order and _ends_with_the_connection(reply):
             self._reply = None
             reply.finish()
         self._gone(self._cut())
         self.abort()  # a mere close would first wait until all is written, perhaps to a peer that does not read
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._lane.forget(self)
+    def _lost(self, exc: Exception | None) -> None:
         # Without a reason it is an end that `eof_received` was not told: uvloop does so when TCP ends and TLS has not.
         self._gone(Reset(f"{self._lane.name} broke the connection: {exc}") if exc else self._cut())
-        self._transport = self._parser = None
+        self._parser = None
 
     # For the parser
 
@@ -195,7 +272,7 @@ class Connection(asyncio.Protocol):
         """The answer is whole, or cannot be read on: hand out what came of it, then say how it ended."""
         chunks, end = self._chunks, self._end
         body = b"".join(chunks[:end])
-        keep = self._keep and fault is None and len(chunks) == end
+        keep = self._keep and fault is None and len(chunks) == end and not self._kept
         chunks.clear()
         if body:
             reply.take(body)

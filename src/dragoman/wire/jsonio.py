@@ -9,6 +9,7 @@ a typed decoder skips or keeps as `Raw`, which are never looked at.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
@@ -104,7 +105,7 @@ def decode(data: bytes | str) -> Json:
     try:
         return _plain_decode(data)
     except TROUBLE as error:
-        return _decode_again(_plain_decode, data, error)
+        return _decode_surrogates(data, error)
 
 
 def typed(kind: type[T]) -> Callable[[bytes | str], T]:
@@ -115,7 +116,10 @@ def typed(kind: type[T]) -> Callable[[bytes | str], T]:
         try:
             return strict(data)
         except TROUBLE as error:
-            return _decode_again(strict, data, error)
+            try:
+                return msgspec.convert(_decode_surrogates(data, error), kind)
+            except (JsonError, msgspec.MsgspecError):  # it is wrong, or has a part that is kept as `Raw`
+                return _decode_again(strict, data, error)
 
     return read
 
@@ -333,16 +337,56 @@ _ESCAPE = re.compile(
     re.DOTALL,
 )
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_ESCAPED_SURROGATE = re.compile("\\\\[\ud800-\udfff]")
 _OBEYED = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069]")  # JSON may hold them plainly, but only in strings
 _NONCHARACTERS = "".join(map(chr, range(0xFDD0, 0xFDF0)))
 
 
-def _decode_again(decoder: Callable[[bytes | str], T], data: bytes | str, error: Exception) -> T:
-    """Decode with lone surrogates masked by text that msgspec accepts, then unmask; or explain what is wrong."""
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError("Number out of range")
+    return number
+
+
+def _no_constant(name: str) -> Json:
+    raise ValueError("JSON is malformed: invalid character")  # NaN, Infinity
+
+
+_WITH_SURROGATES = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
+
+
+def _text_of(data: bytes | str) -> str:
     try:
-        text = data if isinstance(data, str) else str(data, "utf-8")
+        return data if isinstance(data, str) else str(data, "utf-8")
     except UnicodeDecodeError as bad:
         raise JsonError("invalid UTF-8", bad.start) from None
+
+
+def _decode_surrogates(data: bytes | str, error: Exception) -> Json:
+    """Decode what msgspec refused, by Python's decoder, which takes lone surrogates; or explain what is wrong.
+
+    No Python code runs for each of them, since a request may have millions.
+    """
+    text = _text_of(data)
+    if isinstance(error, RecursionError) or not ("\\ud" in text or "\\uD" in text or _SURROGATE.search(text)):
+        raise _refusal(error, len(data)) from None
+    try:
+        return _WITH_SURROGATES.decode(text)  # type: ignore[no-any-return]
+    except (RecursionError, ValueError) as trouble:
+        refused: Exception = trouble
+    plain = text.replace("\\ud", "\\u0").replace("\\uD", "\\u0")
+    try:  # the same text without surrogates, for the words in which msgspec refuses it
+        _plain_decode(plain if _ESCAPED_SURROGATE.search(plain) else plain.encode("utf-8", "replace"))
+    except TROUBLE as second:
+        refused = second
+    refusal = _refusal(refused)
+    raise JsonError(refusal.message, at=refusal.at) from None  # its position is one in another text
+
+
+def _decode_again(decoder: Callable[[bytes | str], T], data: bytes | str, error: Exception) -> T:
+    """Decode with lone surrogates masked by text that msgspec accepts, then unmask; or explain what is wrong."""
+    text = _text_of(data)
     if not isinstance(error, RecursionError) and (mark := _unused(text)):
         masked, found = _mask(text, mark)
         if found:
