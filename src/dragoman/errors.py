@@ -43,6 +43,9 @@ Kind: TypeAlias = Literal[
 ]
 
 
+LONGEST_WAIT = 24 * 3600.0  # seconds that a client may be told to wait
+
+
 class Fault(Struct, frozen=True):
     """What went wrong, ready to be told in any dialect. `at` is a path into the payload."""
 
@@ -55,6 +58,13 @@ class Fault(Struct, frozen=True):
     violation: bool = False  # the upstream broke its own dialect
     final: bool = False  # the answer came to its end: to ask again is to buy it again
     details: str = ""  # an error's further fields as JSON text, which clients of its family act on
+
+    def __post_init__(self) -> None:
+        """Bound the wait, which an upstream may have named: not below zero, at most a day. NaN is no time."""
+        wait = self.retry_after
+        if wait is not None and not 0.0 <= wait <= LONGEST_WAIT:
+            is_number = wait < 0.0 or wait > LONGEST_WAIT
+            structs.force_setattr(self, "retry_after", min(max(wait, 0.0), LONGEST_WAIT) if is_number else None)
 
 
 class DragomanError(Exception):

@@ -24,6 +24,7 @@ import dragoman.dialects as registry
 from dragoman._version import __version__
 from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import ClientFault, DragomanError, Fault
+from dragoman.gateway.addresses import Known
 from dragoman.gateway.asgi import AsgiExchange, Receive, Scope, Send, refuse_websocket
 from dragoman.gateway.attempts import Desk
 from dragoman.gateway.auth import Gatekeeper
@@ -39,7 +40,7 @@ from dragoman.gateway.limits import Load, check_text
 from dragoman.gateway.meters import Meters, Moment
 from dragoman.gateway.observe import Journal, Level, Record
 from dragoman.gateway.places import places
-from dragoman.gateway.policy import Budget, Patience
+from dragoman.gateway.policy import Patience
 from dragoman.gateway.private import gateway_key
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.refusing import BUG, ENDING, refusal_of
@@ -94,11 +95,11 @@ class Gateway:
         self.url = ""  # where clients reach it, once somebody listens for it
         self.generation = 1  # of the configuration
         self.reload_refused = ""  # why the last one was not put in force
-        self.redactor = Redactor(self._secrets)
+        self.redactor = Redactor(self._secrets, self._addresses)
         self._journal = journal or Journal(self.redactor, form=config.log.format, level=config.log.level)
         self._journal.redactor = self.redactor
         ring = Ring((state or ours.state) / "refusals", enabled=config.explain)
-        self._desk = Desk(self._journal, Meters(), ring, Budget(), patience or Patience())
+        self._desk = Desk(self._journal, Meters(), ring, patience or Patience())
         self.breaker = Breaker(words=self.redactor.text)
         self._cooldowns = CooldownFile(state or ours.state, self.breaker)
         self.load = Load(config.server.limits)
@@ -244,6 +245,10 @@ class Gateway:
         for backend in self._fleet.backends if self._fleet else ():
             yield from backend.secrets()
 
+    def _addresses(self) -> Iterable[Known]:
+        """Where the upstreams are, which no client is told."""
+        return (known for backend in (self._fleet.backends if self._fleet else ()) for known in backend.addresses())
+
     # --- ASGI
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -329,7 +334,11 @@ class Gateway:
                 self._refuse(exchange, record, error.dialect, error.error.fault)
             case DragomanError():
                 record.outcome = "refused" if isinstance(error, ClientFault) else "failed"
-                self._refuse(exchange, record, self._router.named(record.dialect), error.fault)
+                fault = error.fault
+                if not isinstance(error, ClientFault):
+                    record.error = record.error or fault.message  # with addresses, which the client is not told
+                    fault = self.redactor.upstream_fault(fault)
+                self._refuse(exchange, record, self._router.named(record.dialect), fault)
             case Exception():  # the last line: no client is left without an answer
                 record.outcome, record.error = "bug", f"{type(error).__name__}: {error}"
                 self._journal.bug(exchange.id, error)

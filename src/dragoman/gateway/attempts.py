@@ -34,7 +34,7 @@ from dragoman.gateway.memory import Memory, owner_of
 from dragoman.gateway.meters import Meters
 from dragoman.gateway.observe import Journal, Record
 from dragoman.gateway.outlet import Pulse
-from dragoman.gateway.policy import Budget, Patience, next_step, not_held, to_tell
+from dragoman.gateway.policy import Patience, next_step, not_held, to_tell
 from dragoman.model.conversation import Conversation
 from dragoman.model.notes import Note
 from dragoman.translate import Plan
@@ -56,7 +56,6 @@ class Desk(Struct, frozen=True):
     journal: Journal
     meters: Meters
     ring: Ring
-    budget: Budget
     patience: Patience
     memory: Memory = field(default_factory=Memory)
     holders: Holders = field(default_factory=Holders)
@@ -134,7 +133,6 @@ class Attempts:
     async def through(self, delivery: Delivery) -> None:
         """Ask the targets in turn. Raises what the first of them said if none has answered."""
         told: DragomanError | None = None
-        self._desk.budget.request(time.monotonic())
         targets = self._fleet.config.resolve(self.asked.model)
         for target in targets:
             backend = self._fleet.backend(target.upstream.name)
@@ -175,6 +173,7 @@ class Attempts:
         self._bound = self._made.sent.is_bound
         self._check_holder(backend, self._made.sent)
         credentials = self._credentials(backend, model)
+        backend.budget.request(time.monotonic())
         told: DragomanError | None = None
         while True:
             try:
@@ -189,7 +188,7 @@ class Attempts:
                     if next_step(error) == "key" and len(credentials) > 1:
                         del credentials[0]
                         continue
-                wait = None if delivery.seen else self._wait(error, last=last)
+                wait = None if delivery.seen else self._wait(backend, error, last=last)
                 if wait is None or wait >= delivery.left:
                     raise told from None
                 await asyncio.sleep(wait)
@@ -203,19 +202,19 @@ class Attempts:
         made_with = {holder.credential for holder in holders if holder.upstream == backend.name}
         return sorted(credentials, key=lambda each: each.name not in made_with) if made_with else credentials
 
-    def _wait(self, error: DragomanError, *, last: bool) -> float | None:
+    def _wait(self, backend: Backend, error: DragomanError, *, last: bool) -> float | None:
         """How long before the same is asked again; None if it is not."""
-        step, desk = next_step(error), self._desk
+        step, patience = next_step(error), self._desk.patience
         if error.fault.violation and (not last or self._violations >= _MOST_VIOLATIONS):
             return None  # an upstream that broke its dialect may do so every time
         resting = isinstance(error, Resting)
         # There is no other credential. One who asked for a pause is waited for, if there is nobody else either.
         if (error.hinted and last) if isinstance(error, Resting) else error.fault.kind == "rate_limit":
             step = "again"
-        if step != "again" or self._tries >= desk.patience.retries:
+        if step != "again" or self._tries >= patience.retries:
             return None
-        wait = desk.patience.wait(error, self._tries)
-        if wait is None or not (resting or desk.budget.allows(time.monotonic())):
+        wait = patience.wait(error, self._tries)
+        if wait is None or not (resting or backend.budget.allows(time.monotonic())):
             return None
         self._tries += 1
         return wait

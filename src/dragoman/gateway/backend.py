@@ -16,10 +16,11 @@ from msgspec import structs
 
 from dragoman._version import __version__
 from dragoman.errors import ConnectFailed, DragomanError, Fault, TooLarge, UpstreamFault
+from dragoman.gateway.addresses import Known
 from dragoman.gateway.breaker import Breaker, Ticket
 from dragoman.gateway.config import Config
 from dragoman.gateway.familiar import Familiar
-from dragoman.gateway.policy import Redirected, with_reset
+from dragoman.gateway.policy import Budget, Redirected, with_reset
 from dragoman.gateway.routes import fits
 from dragoman.gateway.signing import credentials_of
 from dragoman.gateway.upstreams import Limits, Upstream
@@ -73,6 +74,7 @@ class Backend:
         self.upstream = upstream
         self.name, self.dialect = upstream.name, upstream.dialect
         self.gate = Gate(upstream.name, upstream.limits)
+        self.budget = Budget()  # of retries: those of another upstream are not counted here
         self.familiar = Familiar()
         self.failures = 0  # in a row
         self.last_error = ""
@@ -85,6 +87,7 @@ class Backend:
         self._tls = Tls(ca_file=str(upstream.ca_file)) if upstream.ca_file else None
         self._credentials = credentials_of(upstream, base_url, self._fetch)
         self._turn = itertools.count()
+        self._fetched_from: set[str] = set()  # base URLs of sign-in services
 
     def credentials(self, session: str, model: str) -> list[Credential]:
         """All of them, in the order to try: a session keeps its own, and those that rest come last."""
@@ -186,6 +189,13 @@ class Backend:
             "credentials": [each.describe() for each in self._credentials],
         }
 
+    def addresses(self) -> Iterator[Known]:
+        """Where it, its proxy and its sign-in services are, with the words that a client is told instead."""
+        yield self.base_url, f"the upstream {self.name}"
+        if self.upstream.proxy:
+            yield self.upstream.proxy.reveal(), f"the proxy of {self.name}"
+        yield from ((url, f"the sign-in service of {self.name}") for url in self._fetched_from)
+
     def secrets(self) -> Iterator[str]:
         """What its credentials hold now, for those who must keep it out of logs."""
         return (secret.reveal() for each in self._credentials for secret in each.secrets())
@@ -212,6 +222,7 @@ class Backend:
 
     async def _fetch(self, base_url: str, request: HttpRequest) -> HttpResponse:
         """For credentials that ask a sign-in service, which may be behind the same proxy."""
+        self._fetched_from.add(base_url)
         proxy = self.upstream.proxy.reveal() if self.upstream.proxy else None
         timeouts = Timeouts(head=_REFRESH_SECONDS, idle=_REFRESH_SECONDS, total=_REFRESH_SECONDS)
         reply = await self._client.open(base_url, request, timeouts=timeouts, tls=self._tls, proxy=proxy)

@@ -64,14 +64,28 @@ _COOLS: dict[Kind, _Rule] = {
     "quota": _Rule(whole=True, usual=300.0),
     "auth": _Rule(whole=True, usual=15.0),
 }
+# A short wait mends these, so that one who has nobody else to ask may wait; the others are refused at once.
+_MENDED_BY_WAITING: frozenset[str] = frozenset({"rate_limit", "overloaded"})
+# What the client is refused with while the upstream is not asked, if that is not `overloaded`: an error that its SDK
+# takes for passing would be waited for there.
+_LASTING: dict[str, tuple[Kind, int]] = {
+    "auth": ("auth", 401),
+    "permission": ("permission", 403),
+    "quota": ("quota", 429),
+}
 _OF_THE_REQUEST: frozenset[Kind] = frozenset({"invalid", "context_full", "too_large", "not_found"})
 
 
 class Resting(ConnectFailed):
-    """The upstream is left alone for now: it was not asked. `hinted`: it asked for this itself."""
+    """The upstream was not asked, because of how it answered before. `cause` is the kind of that fault.
 
-    def __init__(self, message: str, ready: float, *, hinted: bool) -> None:
-        super().__init__(message, fault=Fault("overloaded", message, 503, retry_after=ready))
+    `hinted`: it asked for a pause, which a request without another target may wait for.
+    """
+
+    def __init__(self, message: str, ready: float, *, hinted: bool, cause: str = "overloaded") -> None:
+        kind, status = _LASTING.get(cause, ("overloaded", 503))
+        wait = None if kind in ("auth", "permission") else ready
+        super().__init__(message, fault=Fault(kind, message, status, retry_after=wait))
         self.ready = ready
         self.hinted = hinted
 
@@ -204,7 +218,8 @@ class Breaker:
             return Ticket(self, scope, now, ())
         longest = max(rests, key=lambda rest: rest.ready(now))
         if ready := longest.ready(now):
-            raise Resting(self._sentence(longest, ready), ready, hinted=longest.cooling)
+            hinted = longest.cooling and longest.kind in _MENDED_BY_WAITING
+            raise Resting(self._sentence(longest, ready), ready, hinted=hinted, cause=longest.kind)
         for rest in rests:
             rest.probing = True
         return Ticket(self, scope, now, rests)
@@ -284,7 +299,7 @@ class Breaker:
                 rest.probe_at = now + rest.wait
 
     def _resting(self, scope: Scope, fault: Fault, now: float) -> Rest:
-        why = self._words(" ".join(fault.message.split())[:_LONGEST_WHY])
+        why = self._words(" ".join(fault.message.split()))[:_LONGEST_WHY]  # cut last: half a secret has no shape
         rest = self._rests.get(scope)
         if rest is None:
             if len(self._rests) >= MOST_SCOPES:
@@ -350,7 +365,7 @@ class Breaker:
         clock = time.strftime("%H:%M:%S", time.localtime(self._wall() + ready))
         scope = rest.scope
         whose = f" ({scope.credential}{f', {scope.family}' if scope.family else ''})"
-        verb = "asked for a pause" if rest.cooling and rest.kind in ("rate_limit", "overloaded") else "is left alone"
+        verb = "asked for a pause" if rest.cooling and rest.kind in _MENDED_BY_WAITING else "is not asked"
         return f"the upstream {scope.upstream}{whose} {verb} until {clock}, because of {rest.kind}: {rest.why}"
 
     # --- across restarts

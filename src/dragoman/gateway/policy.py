@@ -94,7 +94,7 @@ def to_tell(before: DragomanError | None, error: DragomanError) -> DragomanError
 
 
 class Budget:
-    """Keeps retries a small part of the traffic, so that they never add to the trouble that they answer."""
+    """Limits retries of one upstream to a share of its requests, so that they do not add to its load."""
 
     def __init__(self, share: float = 0.2, always: int = 3, window: float = 10.0) -> None:
         self._share, self._always, self._window = share, always, window

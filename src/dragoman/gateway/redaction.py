@@ -9,6 +9,7 @@ from urllib.parse import unquote
 from msgspec import structs
 
 from dragoman.errors import Fault
+from dragoman.gateway.addresses import Known, without_addresses
 from dragoman.upstream.spellings import MASK, masked
 from dragoman.wire.http import Headers
 from dragoman.wire.jsonio import Json
@@ -23,10 +24,15 @@ _SECRET_MARKS = ("sk-", "dgm_", "AKIA", "ASIA", "eyJ", "aoa", "aor", "ksk_")  # 
 
 
 class Redactor:
-    """Masks secrets. `secrets` is asked each time: a secret is found when it is first needed, and may be renewed."""
+    """Masks secrets. `secrets` is asked each time: a secret is found when it is first needed, and may be renewed.
 
-    def __init__(self, secrets: Callable[[], Iterable[str]] = tuple) -> None:
-        self._secrets = secrets
+    `addresses` are those of upstreams, with the words that a client is told instead.
+    """
+
+    def __init__(
+        self, secrets: Callable[[], Iterable[str]] = tuple, addresses: Callable[[], Iterable[Known]] = tuple
+    ) -> None:
+        self._secrets, self._addresses = secrets, addresses
 
     def text(self, text: str) -> str:
         text = masked(text, dict.fromkeys(self._secrets()))  # one key may serve many upstreams
@@ -49,6 +55,15 @@ class Redactor:
         """What an upstream said of a request, which it may have quoted; the same one if there is nothing to mask."""
         message, code, details = self.text(fault.message), self.text(fault.code), self.text(fault.details)
         if (message, code, details) == (fault.message, fault.code, fault.details):
+            return fault
+        return structs.replace(fault, message=message, code=code, details=details)
+
+    def upstream_fault(self, fault: Fault) -> Fault:
+        """A fault of an upstream or of the way to it, as a client may be told it: without secrets and addresses."""
+        known = tuple(self._addresses())
+        texts = (fault.message, fault.code, fault.details)
+        message, code, details = (self.text(without_addresses(text, known, fault.kind)) for text in texts)
+        if (message, code, details) == texts:
             return fault
         return structs.replace(fault, message=message, code=code, details=details)
 

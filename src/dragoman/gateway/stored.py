@@ -169,7 +169,9 @@ class StoredAnswer:
 
     def _error(self, fault: Fault) -> bytes:
         assert self._client.stored is not None
-        return self._client.binding.frame(self._client.stored.render_cut(self._desk.journal.redactor.fault(fault)))
+        return self._client.binding.frame(
+            self._client.stored.render_cut(self._desk.journal.redactor.upstream_fault(fault))
+        )
 
     def _send(self, body: bytes) -> None:
         self._record.status = 200

@@ -109,7 +109,7 @@ class Stream:
     ) -> Fault | None:
         outlet = self._outlet
         self._named, self._is_job = named, made.asked.is_job
-        mask = self._journal.redactor.fault
+        mask = self._journal.redactor.upstream_fault
         self._answer = Passing(made, mask=mask) if _passes(made) else Answer(made, mask=mask)
         self._made = made
         del made  # the attempts let go of it when the answer has begun
@@ -138,7 +138,7 @@ class Stream:
         last, stored = answer.close(broken), self._client.stored
         if answer.fault is None or not self._is_job or stored is None:
             return last
-        return self._client.binding.frame(stored.render_cut(self._journal.redactor.fault(answer.fault)))
+        return self._client.binding.frame(stored.render_cut(self._journal.redactor.upstream_fault(answer.fault)))
 
     def _hear(self, chunk: bytes) -> None:
         """The read callback."""
@@ -156,7 +156,7 @@ class Stream:
         """Look at the first bytes: no stream begins as a JSON object does."""
         begin = chunk.lstrip()[:1]
         if begin == b"{" and self._made is not None:
-            self._answer = WholeAnswer(self._made, mask=self._journal.redactor.fault)
+            self._answer = WholeAnswer(self._made, mask=self._journal.redactor.upstream_fault)
         if begin:
             self._made = None
 
@@ -199,7 +199,7 @@ class Stream:
     def _end_with(self, fault: Fault) -> None:
         """End a stream that the client sees with its dialect's error, unless it has its end."""
         outlet, answer = self._outlet, self._answer
-        fault = self._journal.redactor.fault(fault)
+        fault = self._journal.redactor.upstream_fault(fault)
         if answer is None:
             told = self._client.codec.encoder(self._attempts.asked, REAL_WORLD).feed((Failed(fault),))
             outlet.end(b"".join([self._client.binding.frame(payload) for payload in told]))

@@ -30,7 +30,8 @@ from dragoman.wire.jsonio import Json
 
 EARLY = 600.0  # seconds before its end that a token is renewed
 _TIMEOUT = 15.0  # seconds for one call of a sign-in service
-_PAUSE = 5.0  # seconds before a service in trouble is asked again
+_PAUSE = 5.0  # seconds before a service in trouble is asked again, doubled by each failure in a row
+_LONGEST_PAUSE = 120.0
 _SETTLED = 30.0  # seconds in which a refusal is taken to be of the token before this one
 _OWED = 30.0  # seconds before a write that failed is tried again
 _UNLISTED = 300.0  # seconds before profiles that could not be listed are asked for again
@@ -46,6 +47,7 @@ class _Failure(Struct, frozen=True):
     token: Token
     until: float
     fault: CredentialFault
+    pause: float = 0.0  # before the service is asked again
 
 
 class KiroCredential:
@@ -241,7 +243,7 @@ class KiroCredential:
         try:
             return await self._call(refresh(self._fetch, self._endpoints(token), token, self._now())), token
         except CredentialFault as fault:
-            self._failure = _Failure(token, float("inf") if fault.lasting else self._now() + _PAUSE, fault)
+            self._failure = self._failed(token, fault, failure)
             if not fault.lasting:
                 raise
         # The IDE and kiro-cli do not take our lock: the refresh token may be dead because one of them used it.
@@ -249,6 +251,14 @@ class KiroCredential:
         if newer.refresh == token.refresh:
             raise self._failure.fault
         return (newer, newer) if not self._stale(newer) else await self._refreshed(newer)
+
+    def _failed(self, token: Token, fault: CredentialFault, before: _Failure | None) -> _Failure:
+        """The failure to raise at once until its time is over, without a call of the service."""
+        if fault.lasting:
+            return _Failure(token, float("inf"), fault)
+        repeated = before is not None and before.token == token and before.pause > 0
+        pause = min(before.pause * 2, _LONGEST_PAUSE) if before is not None and repeated else _PAUSE
+        return _Failure(token, self._now() + pause, fault, pause)
 
     async def _stored(self) -> Token:
         """What the store holds, unless we hold something newer that it could not take."""

@@ -116,6 +116,9 @@ def _explained(refusal: Refusal, token: Token) -> CredentialFault:
     """What a person should know and do. Only trouble of the service itself is worth a retry."""
     if refusal.status in (408, 429) or refusal.status >= 500:
         return CredentialFault(f"the sign-in service is in trouble: {refusal.words}", lasting=False)
+    if 300 <= refusal.status < 400:  # it says nothing about the login
+        message = f"the sign-in service answered with a redirect (status {refusal.status}), which is not followed"
+        return CredentialFault(message, lasting=False)
     match refusal.code:
         case "invalid_request" if token.kind == "idc":
             return CredentialFault(
