@@ -9,9 +9,10 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from dragoman.dialects.base import REAL_WORLD, Reader, World
-from dragoman.errors import DragomanError, Fault
+from dragoman.errors import ClientFault, DragomanError, Fault
 from dragoman.filters.object_arguments import settle_reply
 from dragoman.model.assemble import fold, unfold
+from dragoman.model.budget import Budget
 from dragoman.model.conversation import Reply, Stop, Usage
 from dragoman.model.events import (
     ArgumentsDelta,
@@ -33,7 +34,7 @@ from dragoman.model.events import (
     nothing,
 )
 from dragoman.model.filter import Back
-from dragoman.model.notes import Note, Notes
+from dragoman.model.notes import MOST_OF_ANSWER, Note, Notes
 from dragoman.translate import Plan
 from dragoman.wire.frame import Hole, Payload
 from dragoman.wire.jsonio import respelt
@@ -48,7 +49,7 @@ class WaysBack:
     __slots__ = ("_backs", "_concerned", "keys", "notes")
 
     def __init__(self, plan: Plan, keys: BlockKeys | None = None) -> None:
-        self.notes = Notes(refuse=False)
+        self.notes = Notes(most=MOST_OF_ANSWER)
         self.keys = keys or BlockKeys()
         self._backs = [make(self.notes, self.keys) for make in reversed(plan.makers)]
         self._concerned = _concerned(tuple(map(type, self._backs)))
@@ -163,7 +164,8 @@ class Answer:
     A run of deltas that nobody on the way wants to see goes out at once: the client's encoder gives the frame of such a
     delta with a hole in it, and the strings fill it. All others go step by step, and what comes out is the same.
 
-    `mask` takes out of an upstream's complaint what the client must not read.
+    `mask` takes out of an upstream's complaint what the client must not read. `budget` counts what is kept of the
+    answer; over a limit the client's stream ends with an error.
     """
 
     __slots__ = (
@@ -182,17 +184,19 @@ class Answer:
         "progress",
     )
 
-    def __init__(self, plan: Plan, world: World = REAL_WORLD, mask: Mask | None = None) -> None:
+    def __init__(
+        self, plan: Plan, world: World = REAL_WORLD, mask: Mask | None = None, budget: Budget | None = None
+    ) -> None:
         upstream, client = plan.upstream, plan.client
         self._mask = mask
-        keys, self._keeps_frames = BlockKeys(), plan.keeps_frames
+        keys, self._keeps_frames = BlockKeys(budget=budget), plan.keeps_frames
         decoder = upstream.codec.decoder(plan.sent, world, keys)
         self._reader = Reader(
             upstream.binding.frames(), decoder, keeps_unread=plan.same_wire and not plan.settings.repair
         )
         self._moulds = self._reader.moulds
         self._ways = WaysBack(plan, keys)
-        self._encoder = client.codec.encoder(plan.asked, world)
+        self._encoder = client.codec.encoder(plan.asked, world, keys.budget)
         self._binding: Any = client.binding
         fills = hasattr(client.binding, "around")
         self._hole: Callable[..., Hole | None] | None = getattr(self._encoder, "hole", None) if fills else None
@@ -215,14 +219,17 @@ class Answer:
                 if search(text) is not None:
                     break
             else:
-                for hear in filling.listeners:
-                    hear(text)
-                if (listener := self._moulds.listener) is not None:
-                    listener(text)
-                if self._keeps_frames and self._encoder.passes((filling.delta(text),)):
-                    return chunk
-                if (told := filling.told) is not None:
-                    told(text)
+                try:
+                    for hear in filling.listeners:
+                        hear(text)
+                    if (listener := self._moulds.listener) is not None:
+                        listener(text)
+                    if self._keeps_frames and self._encoder.passes((filling.delta(text),)):
+                        return chunk
+                    if (told := filling.told) is not None:
+                        told(text)
+                except DragomanError as error:  # more than may be kept
+                    return self._failed(error, [])
                 if _BACKSLASH in inside:
                     (inside,) = respelt([text], [inside])
                 return filling.before + inside + filling.after
@@ -255,7 +262,12 @@ class Answer:
         return b"".join(out)
 
     def _failed(self, error: DragomanError, out: list[bytes]) -> bytes:
-        """Something no filter knew: the client is told, in its own dialect."""
+        """Tell the client of an error that no filter knew, in its own dialect.
+
+        Raises an error that is not the upstream's fault: who runs the answer knows what to do, and calls `close`.
+        """
+        if isinstance(error, ClientFault):
+            raise error
         self.over, self.fault, self._filling = True, error.fault, None
         told = self._encoder.feed(self._masked((Failed(error.fault),)))
         return b"".join([*out, self._framed(told)])

@@ -12,6 +12,7 @@
      │   ├ BadFrame             502
      │   ├ MissingField         502
      │   ├ OutOfOrder           502
+     │   ├ AnswerTooLarge       502   a limit on what is kept of an answer
      │   └ Truncated            502
      ├ TransportError       the network
      │   ├ ConnectFailed        502
@@ -144,6 +145,14 @@ class MissingField(UpstreamViolation):
 
 class OutOfOrder(UpstreamViolation):
     """An event that the stream's grammar does not allow here."""
+
+
+class AnswerTooLarge(UpstreamViolation):
+    """The answer would make the translation keep more than it may. To ask again would give as much again."""
+
+    def __init__(self, message: str, *, at: str = "", fault: Fault | None = None) -> None:
+        super().__init__(message, at=at, fault=fault)
+        self.after_the_end()
 
 
 class Truncated(UpstreamViolation):

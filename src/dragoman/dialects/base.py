@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from dragoman.dialects.moulds import Moulds
 from dragoman.dialects.rulebook import Breach, Rule
-from dragoman.errors import BadFrame, DragomanError, Fault
+from dragoman.errors import BadFrame, ClientFault, DragomanError, Fault
+from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Reply, Stop, Usage
 from dragoman.model.events import BlockKeys, Event, Events, Failed, Finished, Run, Step
@@ -153,9 +154,14 @@ class Codec(Protocol):
     def parse_reply(self, body: bytes, asked: Conversation) -> Reply: ...
     def render_reply(self, reply: Reply, asked: Conversation, world: World) -> bytes: ...
     def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> Decoder:
-        """A decoder for one answer. It takes the key of every block from `keys`; without it, it counts its own."""
+        """A decoder for one answer. It takes the key of every block from `keys`; without it, it counts its own.
 
-    def encoder(self, asked: Conversation, world: World) -> Encoder: ...
+        What it keeps of the answer for later it counts in `keys.budget` first.
+        """
+
+    def encoder(self, asked: Conversation, world: World, budget: Budget | None = None) -> Encoder:
+        """An encoder for one answer. What it keeps of the answer for later it counts in `budget` first."""
+
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
         """What a refusal says; `sent`, if known, is what was refused, for services that give no figures."""
 
@@ -265,7 +271,10 @@ class Reader:
         if self.over:
             return []
         steps: list[Step | Run] = []
-        run = self.moulds.run(chunk)
+        try:
+            run = self.moulds.run(chunk)
+        except DragomanError as error:
+            return [self._broken(error)]
         if run is not None:
             steps.append(run)
             chunk = chunk[len(run.row.raw) :]
@@ -275,9 +284,15 @@ class Reader:
         try:
             self._read(self._frames.feed(chunk), steps)
         except DragomanError as error:
-            self.error = error
-            steps.append(self._ended((Failed(error.fault),)))
+            steps.append(self._broken(error))
         return steps
+
+    def _broken(self, error: DragomanError) -> Step:
+        """The end that an error makes. Raises one that is not the upstream's fault."""
+        if isinstance(error, ClientFault):
+            raise error
+        self.error = error
+        return self._ended((Failed(error.fault),))
 
     def close(self, broken: Fault | None = None) -> list[Step | Run]:
         """The end of the bytes; `broken` says why if it was not their own end."""
@@ -286,8 +301,7 @@ class Reader:
             if broken is None and not self.over:
                 self._read(self._frames.close(), steps, closing=True)
         except DragomanError as error:
-            self.error = error
-            steps.append(self._ended((Failed(error.fault),)))
+            steps.append(self._broken(error))
         if not self.over:
             steps.append(self._ended(self._decoder.close(broken)))
         return steps

@@ -16,6 +16,7 @@ from functools import partial
 from msgspec import Struct, structs
 
 from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall
+from dragoman.model.budget import text_size
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.events import (
@@ -31,6 +32,7 @@ from dragoman.model.events import (
     Search,
     Stopped,
     TextDelta,
+    event_size,
     nothing,
 )
 from dragoman.model.filter import MakeBack
@@ -249,8 +251,10 @@ class _Riding(_Marks):
             case TextDelta(key) | Cited(key) if key in self._texts:
                 yield from (*self._begin(key), event)
             case Sealed(key, seal) if key in self._texts:
+                self._keys.budget.keep(text_size(seal.data))
                 self._waiting.setdefault(self._texts[key].choice, []).append(seal)
             case Sealed(key) | ArgumentsDelta(key) if key in self._held:
+                self._keys.budget.keep(event_size(event))
                 self._held[key].append(event)
             case BlockEnded(key) if key in self._texts:
                 yield from self._text_ended(key, event)
@@ -279,6 +283,7 @@ class _Riding(_Marks):
 
     def _call_ended(self, key: int, end: BlockEnded) -> Iterable[Event]:
         start, *rest = self._held.pop(key)
+        self._keys.budget.free(sum(map(event_size, rest)))
         assert isinstance(start, BlockStarted) and isinstance(start.block, ToolCall)
         yield from self._before(start.choice)
         for event in rest:

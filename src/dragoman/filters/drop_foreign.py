@@ -40,7 +40,7 @@ from dragoman.model.events import (
 )
 from dragoman.model.filter import MakeBack
 from dragoman.model.naming import OUTER
-from dragoman.model.notes import Action, Notes
+from dragoman.model.notes import MOST_OF_ANSWER, Action, Notes
 from dragoman.model.parts import UNREADABLE, missing_media_line, opaque_as_parts, part_text, server_tool_text
 from dragoman.wire.jsonio import Json
 
@@ -419,11 +419,14 @@ class _Answer:
         return structs.replace(node, extra=Extra(self._family, kept) if kept else None)
 
     def _say(self, rule: str, what: str, detail: str, action: Action = "dropped") -> None:
+        what = what[:_LONGEST_KIND]
         if (rule, what) not in self._said:
-            self._said[rule, what] = True
+            if len(self._said) < MOST_OF_ANSWER:
+                self._said[rule, what] = True
             self._notes.add(rule, action, "", detail)
 
 
+_LONGEST_KIND = 200  # characters that tell two kinds of events or fields apart
 _MAPPED = (
     "its citations are written in the form of the client's dialect, which has no more than address, title and quote"
 )

@@ -15,6 +15,7 @@ from msgspec import structs
 
 from dragoman.errors import Fault
 from dragoman.model.blocks import Block, ToolCall
+from dragoman.model.budget import Budget, KeptText
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Choice, Conversation, Message, Reply, Why
 from dragoman.model.events import (
@@ -31,6 +32,7 @@ from dragoman.model.events import (
     Sealed,
     Search,
     Stopped,
+    event_size,
     nothing,
 )
 from dragoman.model.filter import MakeBack
@@ -124,18 +126,18 @@ def settle_reply(reply: Reply, notes: Notes) -> Reply:
 class _Arguments:
     """The arguments of one open call."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget) -> None:
         self.scanner: ObjectScanner | None = None  # set once they are known to begin as an object
         self.tail = False  # something stands after the object
-        self.held: list[str] = []
-        self.size = 0
+        self.held = KeptText(budget)
 
 
 class _Objects:
     reads = frozenset({ArgumentsDelta, BlockStarted, BlockEnded, Finished, Failed})
-    __slots__ = ("_calls", "_failed", "_notes")
+    __slots__ = ("_budget", "_calls", "_failed", "_notes")
 
-    def __init__(self, notes: Notes, _keys: BlockKeys) -> None:
+    def __init__(self, notes: Notes, keys: BlockKeys) -> None:
+        self._budget = keys.budget
         self._notes = notes
         self._calls: dict[int, _Arguments] = {}
         self._failed = False
@@ -176,7 +178,7 @@ class _Objects:
             case ArgumentsDelta(key, text) if (call := self._calls.get(key)) is not None:
                 yield from self._grow(key, text, call)
             case BlockStarted(key, ToolCall() as block):
-                self._calls[key] = _Arguments()
+                self._calls[key] = _Arguments(self._budget)
                 yield structs.replace(event, block=_as_json(block))
             case BlockEnded(key) if (call := self._calls.pop(key, None)) is not None:
                 yield from self._end(key, call)
@@ -195,17 +197,16 @@ class _Objects:
             call.tail = bool(call.scanner.feed(begun).strip())
             yield ArgumentsDelta(key, text)
         elif begun or call.held:
-            call.held.append(text)
-            call.size += len(text)
-            if call.size > HELD_LIMIT:
+            call.held.add(text)
+            if len(call.held) > HELD_LIMIT:
                 self._failed = True
                 yield Failed(
                     Fault("server", f"tool arguments that are no JSON object grew beyond {HELD_LIMIT} characters")
                 )
 
     def _end(self, key: int, call: _Arguments) -> Iterable[Event]:
-        if call.held:
-            arguments = as_object("".join(call.held))
+        if held := call.held.take():
+            arguments = as_object(held)
             self._notes.changed(
                 "arguments.wrapped", "", "the arguments of a call were no JSON object; now they are in one"
             )
@@ -220,10 +221,9 @@ class _Objects:
 class _Gathered:
     """A call that is not out yet."""
 
-    def __init__(self, started: BlockStarted) -> None:
+    def __init__(self, started: BlockStarted, budget: Budget) -> None:
         self.started = started
-        self.pieces: list[str] = []
-        self.size = 0
+        self.pieces = KeptText(budget)
         self.seals: list[Event] = []
 
     def events(self, arguments: str) -> Iterable[Event]:
@@ -238,9 +238,10 @@ class _WholeCalls:
     """Every call in one piece. One that is no object waits for the stop, which tells whether the length cut it (D7)."""
 
     reads = frozenset({ArgumentsDelta, BlockStarted, BlockEnded, Sealed, Stopped, Failed})
-    __slots__ = ("_calls", "_failed", "_notes", "_odd")
+    __slots__ = ("_budget", "_calls", "_failed", "_notes", "_odd")
 
-    def __init__(self, notes: Notes, _keys: BlockKeys) -> None:
+    def __init__(self, notes: Notes, keys: BlockKeys) -> None:
+        self._budget = keys.budget
         self._notes = notes
         self._calls: dict[int, _Gathered] = {}
         self._odd: list[_Gathered] = []
@@ -255,14 +256,14 @@ class _WholeCalls:
             return
         match event:
             case BlockStarted(key, ToolCall() as block):
-                self._calls[key] = _Gathered(structs.replace(event, block=_as_json(block)))
+                self._calls[key] = _Gathered(structs.replace(event, block=_as_json(block)), self._budget)
             case ArgumentsDelta(key, text) if (call := self._calls.get(key)) is not None:
-                call.pieces.append(text)
-                call.size += len(text)
-                if call.size > WHOLE_LIMIT:
+                call.pieces.add(text)
+                if len(call.pieces) > WHOLE_LIMIT:
                     self._failed = True
                     yield Failed(Fault("server", f"tool arguments grew beyond {WHOLE_LIMIT} characters"))
             case Sealed(key) if (call := self._calls.get(key)) is not None:
+                self._budget.keep(event_size(event))
                 call.seals.append(event)
             case BlockEnded(key, complete) if (call := self._calls.pop(key, None)) is not None:
                 yield from self._ended(call, complete)
@@ -273,10 +274,11 @@ class _WholeCalls:
                 yield event
 
     def _ended(self, call: _Gathered, complete: bool) -> Iterable[Event]:
-        arguments = "".join(call.pieces)
+        arguments = call.pieces.text()
         if not complete:
             self._drop(call)
         elif as_object(arguments) == arguments:
+            call.pieces.take()
             yield from call.events(arguments)
         else:
             self._odd.append(call)
@@ -285,7 +287,7 @@ class _WholeCalls:
         odd = [call for call in self._odd if call.started.choice == choice]
         self._odd = [call for call in self._odd if call.started.choice != choice]
         for call in odd:
-            arguments = "".join(call.pieces)
+            arguments = call.pieces.take()
             if cut and arguments.strip() and not _is_json(arguments):
                 self._drop(call)
                 continue
@@ -296,6 +298,7 @@ class _WholeCalls:
             yield from call.events(as_object(arguments))
 
     def _drop(self, call: _Gathered) -> None:
+        call.pieces.take()
         name = call.started.block.name if isinstance(call.started.block, ToolCall) else ""
         self._notes.dropped("stream.unfinished_call", "", f"the call of {name} was cut off; it is left out")
 

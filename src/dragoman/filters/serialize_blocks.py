@@ -28,6 +28,7 @@ from dragoman.model.events import (
     Search,
     Stopped,
     TextDelta,
+    event_size,
     nothing,
 )
 from dragoman.model.filter import MakeBack
@@ -58,9 +59,20 @@ class _Waiting:
 class _Queue:
     """The block at the head is out and streams; `_waiting` holds the others in the order they began."""
 
-    __slots__ = ("_calls_end", "_closed_early", "_failed", "_head", "_held", "_scanner", "_stops", "_waiting")
+    __slots__ = (
+        "_budget",
+        "_calls_end",
+        "_closed_early",
+        "_failed",
+        "_head",
+        "_held",
+        "_scanner",
+        "_stops",
+        "_waiting",
+    )
 
-    def __init__(self, calls_end: bool, _notes: Notes, _keys: BlockKeys) -> None:
+    def __init__(self, calls_end: bool, _notes: Notes, keys: BlockKeys) -> None:
+        self._budget = keys.budget
         self._calls_end = calls_end
         self._head: int | None = None
         self._scanner: ObjectScanner | None = None  # follows the head's arguments if it is a JSON call without an end
@@ -109,6 +121,7 @@ class _Queue:
         if self._head is None:
             self._lead(event, out)
             return
+        self._budget.keep(event_size(event))
         self._waiting[event.key] = _Waiting(event)
         if self._scanner is not None and self._scanner.complete:
             self._give_way(out)
@@ -148,6 +161,7 @@ class _Queue:
         self, event: TextDelta | ReasoningDelta | ArgumentsDelta | Sealed | Cited | BlockEnded, out: list[Event]
     ) -> None:
         waiting = self._waiting[event.key]
+        self._budget.keep(event_size(event))
         waiting.events.append(event)
         if isinstance(event, BlockEnded):
             waiting.ended = True
@@ -173,6 +187,7 @@ class _Queue:
         while self._waiting and self._head is None:
             key = next(iter(self._waiting))
             waiting = self._waiting.pop(key)
+            self._budget.free(sum(map(event_size, waiting.events)))
             for event in waiting.events:
                 if isinstance(event, TextDelta | ReasoningDelta | ArgumentsDelta):
                     self._held -= len(event.text)

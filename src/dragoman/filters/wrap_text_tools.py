@@ -12,6 +12,7 @@ from functools import partial
 from msgspec import structs
 
 from dragoman.model.blocks import Block, Opaque, ToolCall
+from dragoman.model.budget import KeptText
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockKeys, BlockStarted, Event, Events
 from dragoman.model.filter import MakeBack
@@ -72,10 +73,11 @@ class _Unwrap:
 
     reads = frozenset({BlockStarted, ArgumentsDelta, BlockEnded})
 
-    def __init__(self, wrapped: set[str], notes: Notes, _keys: BlockKeys) -> None:
+    def __init__(self, wrapped: set[str], notes: Notes, keys: BlockKeys) -> None:
+        self._budget = keys.budget
         self._wrapped = wrapped
         self._notes = notes
-        self._held: dict[int, list[str]] = {}
+        self._held: dict[int, KeptText] = {}
 
     def feed(self, events: Events) -> Events:
         out = tuple(each for event in events for each in self._take(event))
@@ -84,12 +86,12 @@ class _Unwrap:
     def _take(self, event: Event) -> Iterable[Event]:
         match event:
             case BlockStarted(key, ToolCall(name=name, form="json") as call) if name in self._wrapped:
-                self._held[key] = []
+                self._held[key] = KeptText(self._budget)
                 yield structs.replace(event, block=structs.replace(call, form="text"))
             case ArgumentsDelta(key, text) if key in self._held:
-                self._held[key].append(text)
+                self._held[key].add(text)
             case BlockEnded(key) if key in self._held:
-                text = self._unwrapped("".join(self._held.pop(key)))
+                text = self._unwrapped(self._held.pop(key).take())
                 if text:
                     yield ArgumentsDelta(key, text)
                 yield event

@@ -15,8 +15,9 @@ from typing import Protocol
 from dragoman.answer import Mask, Progress, note_unread
 from dragoman.dialects.base import REAL_WORLD, Encoder, Reader, World
 from dragoman.errors import DragomanError, Fault
-from dragoman.model.events import FINISHED, Events, Failed, Run, Step
-from dragoman.model.notes import Note, Notes
+from dragoman.model.budget import Budget
+from dragoman.model.events import FINISHED, BlockKeys, Events, Failed, Run, Step
+from dragoman.model.notes import MOST_OF_ANSWER, Note, Notes
 from dragoman.translate import Plan
 from dragoman.wire.frame import Frame, FrameDecoder, Row
 
@@ -42,19 +43,21 @@ class Telling(Protocol):
 class Passing:
     """Has the same face as `answer.Answer`."""
 
-    def __init__(self, plan: Plan, world: World = REAL_WORLD, mask: Mask | None = None) -> None:
-        dialect = plan.upstream
+    def __init__(
+        self, plan: Plan, world: World = REAL_WORLD, mask: Mask | None = None, budget: Budget | None = None
+    ) -> None:
+        dialect, keys = plan.upstream, BlockKeys(budget=budget)
         self._mask = mask
         self.progress = Progress()
         self.over = False
         self.fault: Fault | None = None
-        self._notes = Notes(refuse=False)
+        self._notes = Notes(most=MOST_OF_ANSWER)
         self._new_frames = dialect.binding.frames
         self._frames = _LastSeen(dialect.binding.frames())
-        decoder = dialect.codec.decoder(plan.sent, world)
+        decoder = dialect.codec.decoder(plan.sent, world, keys)
         self._reader = Reader(self._frames, decoder, skips=True, keeps_unread=True)
         self._moulds = self._reader.moulds
-        self._encoder = plan.client.codec.encoder(plan.asked, world)
+        self._encoder = plan.client.codec.encoder(plan.asked, world, keys.budget)
         self._frame = plan.client.binding.frame
         self._held: list[bytes] = []
         self._unasked: list[bytes] = []  # frames that tell what only we asked for

@@ -130,7 +130,7 @@ def unfold(reply: Reply, keys: BlockKeys | None = None) -> Events:
     events: list[Event] = [Started(reply.id, reply.model, extra=reply.extra)]
     for index, choice in enumerate(reply.choices):
         for block in choice.blocks:
-            events.extend(_block_events(keys.fresh(), index, block))
+            events.extend(_block_events(keys.fresh(block), index, block))
         events.append(Stopped(choice.stop, index))
     if reply.usage is not None:
         events.append(UsageReported(reply.usage))

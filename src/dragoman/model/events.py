@@ -8,27 +8,35 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from dragoman.errors import Fault
-from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
+from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
+from dragoman.model.budget import Budget, json_size, text_size
 from dragoman.model.conversation import Stop, Usage
 from dragoman.wire.frame import Row
 from dragoman.wire.jsonio import Json
 
+_EVENT = 128  # bytes of an event, beside what it says
+
 
 class BlockKeys:
-    """Gives every block of one answer its key. The decoder and all response filters of the answer ask the same one."""
+    """Gives every block of one answer its key. The decoder and all response filters of the answer ask the same one.
 
-    __slots__ = ("_next",)
+    `budget` counts what they keep of the answer.
+    """
 
-    def __init__(self, first: int = 0) -> None:
+    __slots__ = ("_next", "budget")
+
+    def __init__(self, first: int = 0, budget: Budget | None = None) -> None:
         self._next = first
+        self.budget = budget or Budget()
 
     @classmethod
     def after(cls, events: Iterable[Event]) -> BlockKeys:
         """Return keys for filters of events that were made without a decoder: none of theirs is given again."""
         return cls(max((event.key for event in events if isinstance(event, BlockStarted)), default=-1) + 1)
 
-    def fresh(self) -> int:
-        """Return a key that no block of this answer has."""
+    def fresh(self, block: Block | None = None) -> int:
+        """Return a key that no block of this answer has, and count the block. Raises AnswerTooLarge."""
+        self.budget.block(block)
         key = self._next
         self._next = key + 1
         return key
@@ -129,6 +137,23 @@ Event: TypeAlias = (
 Events: TypeAlias = tuple[Event, ...]
 
 FINISHED = Finished()
+
+
+def event_size(event: Event) -> int:
+    """Bytes that an event takes, about."""
+    match event:
+        case TextDelta(_, text) | ReasoningDelta(_, text) | ArgumentsDelta(_, text):
+            return _EVENT + text_size(text)
+        case Sealed(_, seal):
+            return _EVENT + text_size(seal.data)
+        case Cited(_, citation):
+            return _EVENT + json_size(citation)
+        case BlockStarted(_, (Media() | Opaque()) as block):
+            return _EVENT + json_size(block.data)
+        case OpaqueEvent(data=data):
+            return _EVENT + json_size(data)
+        case _:
+            return _EVENT
 
 
 Delta: TypeAlias = TextDelta | ReasoningDelta | ArgumentsDelta

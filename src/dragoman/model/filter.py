@@ -22,7 +22,8 @@ class Back(Protocol):
     reason is not shown to it, and if it must know of that, it has `hearing(kind, key) -> Listener | None`: who is told
     the texts. Both are asked once, and their word holds until it is fed something.
 
-    One that opens blocks takes their keys from the `BlockKeys` that its maker gets.
+    One that opens blocks takes their keys from the `BlockKeys` that its maker gets. One that holds part of the answer
+    counts it in their `budget`.
     """
 
     def feed(self, events: Events) -> Events: ...

@@ -16,6 +16,7 @@ from dragoman.dialects.anthropic.stream import AnthropicDecoder
 from dragoman.dialects.base import Call, World
 from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import Fault
+from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
@@ -104,7 +105,7 @@ class AnthropicCodec(Struct, frozen=True):
     def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> AnthropicDecoder:
         return AnthropicDecoder(asked, keys)
 
-    def encoder(self, asked: Conversation, world: World) -> AnthropicEncoder:
+    def encoder(self, asked: Conversation, world: World, budget: Budget | None = None) -> AnthropicEncoder:
         return AnthropicEncoder(asked, world)
 
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:

@@ -31,6 +31,7 @@ from dragoman.dialects.anthropic.reply import drop_null, parse_envelope, parse_s
 from dragoman.dialects.moulds import Texts
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall, Where
+from dragoman.model.budget import Budget, KeptText, block_size, json_size, text_size
 from dragoman.model.conversation import Conversation, Stop, Usage, Why, bare
 from dragoman.model.events import (
     FINISHED,
@@ -82,13 +83,13 @@ class _Open:
 
     __slots__ = ("arguments", "block", "grown", "held", "key", "pieces")
 
-    def __init__(self, key: int, block: Text | Reasoning | ToolCall | Opaque) -> None:
+    def __init__(self, key: int, block: Text | Reasoning | ToolCall | Opaque, budget: Budget) -> None:
         self.key = key
         self.block = block
         self.arguments = ""  # what the start said, if no delta says it
         self.grown = False
         self.held = False  # an unknown block that may still grow
-        self.pieces: list[str] = []  # of an unknown block's input
+        self.pieces = KeptText(budget)  # of an unknown block's input
 
 
 _Handler: TypeAlias = Callable[["AnthropicDecoder", Fields], Events]
@@ -247,10 +248,10 @@ class AnthropicDecoder:
             case "text":
                 if content.peek("text") is None:  # one SDK takes it as empty
                     content = Fields({**content.rest(), "text": ""}, content.at, content.blame)
-                return _begin_text(key, index, parse_text(content))
+                return self._begin_text(key, index, parse_text(content))
             case "thinking":
                 thought = parse_thinking(content)
-                grown = _Open(key, structs.replace(thought, text="", seal=None))
+                grown = self._opened(key, structs.replace(thought, text="", seal=None))
                 self._signed = Sealed(key, thought.seal) if thought.seal else None
                 start = BlockStarted(key, grown.block, place=index)
                 return grown, (start, ReasoningDelta(key, thought.text)) if thought.text else (start,)
@@ -259,17 +260,31 @@ class AnthropicDecoder:
                 seals = (Sealed(key, hidden.seal),) if hidden.seal else ()
                 self._sealed.add(key)
                 hidden = structs.replace(hidden, seal=None)
-                return _Open(key, hidden), (BlockStarted(key, hidden, place=index), *seals)
+                return self._opened(key, hidden), (BlockStarted(key, hidden, place=index), *seals)
             case "tool_use":
                 call = parse_tool_use(content)
-                grown = _Open(key, structs.replace(call, arguments=""))
+                grown = self._opened(key, structs.replace(call, arguments=""))
                 grown.arguments = "" if call.arguments == "{}" else call.arguments
+                self._keys.budget.keep(text_size(grown.arguments))
                 return grown, (BlockStarted(key, grown.block, place=index),)
             case _:
                 data = {"type": kind, **content.rest()}
-                grown = _Open(key, Opaque(FAMILY, data, kind, at=Where(content.at)))
+                grown = self._opened(key, Opaque(FAMILY, data, kind, at=Where(content.at)))
+                self._keys.budget.keep(json_size(data))
                 grown.held = _may_grow(data)
                 return grown, () if grown.held else (BlockStarted(key, grown.block, place=index),)
+
+    def _opened(self, key: int, block: Text | Reasoning | ToolCall | Opaque) -> _Open:
+        self._keys.budget.keep(block_size(block))
+        return _Open(key, block, self._keys.budget)
+
+    def _begin_text(self, key: int, index: int, text: Text) -> tuple[_Open, Events]:
+        empty = structs.replace(text, text="", citations=())
+        events: list[Event] = [BlockStarted(key, empty, place=index)]
+        if text.text:
+            events.append(TextDelta(key, text.text))
+        events.extend(Cited(key, citation) for citation in text.citations)
+        return self._opened(key, empty), tuple(events)
 
     def _block_delta(self, fields: Fields) -> Events:
         index, delta = fields.integer("index"), fields.child("delta")
@@ -278,6 +293,7 @@ class AnthropicDecoder:
             raise OutOfOrder(f"block {index} is not open", at="content_block_delta")
         key, kind = grown.key, delta.text("type")
         if grown.held:
+            self._keys.budget.keep(json_size(delta.rest()))
             _grow_unknown(grown, kind, delta)
             return ()
         match kind if not isinstance(grown.block, Opaque) else "":
@@ -337,15 +353,6 @@ _HANDLERS: dict[str, _Handler] = {
 }
 
 
-def _begin_text(key: int, index: int, text: Text) -> tuple[_Open, Events]:
-    empty = structs.replace(text, text="", citations=())
-    events: list[Event] = [BlockStarted(key, empty, place=index)]
-    if text.text:
-        events.append(TextDelta(key, text.text))
-    events.extend(Cited(key, citation) for citation in text.citations)
-    return _Open(key, empty), tuple(events)
-
-
 def _demand(grown: _Open, kind: type, delta: str) -> None:
     if type(grown.block) is not kind:
         raise OutOfOrder(f"{delta} in a block that is a {type(grown.block).__name__}", at="content_block_delta")
@@ -362,7 +369,7 @@ def _grow_unknown(grown: _Open, kind: str, delta: Fields) -> None:
     assert isinstance(block, Opaque)
     assert isinstance(block.data, dict)
     if kind == "input_json_delta":
-        grown.pieces.append(delta.text("partial_json"))
+        grown.pieces.add(delta.text("partial_json"))
         return
     data = block.data
     for name, value in delta.rest().items():
@@ -373,7 +380,7 @@ def _grow_unknown(grown: _Open, kind: str, delta: Fields) -> None:
 def _whole(grown: _Open) -> Opaque:
     block = grown.block
     assert isinstance(block, Opaque)
-    text = "".join(grown.pieces)
+    text = grown.pieces.take()
     if text and isinstance(block.data, dict):
         try:
             block.data["input"] = jsonio.decode(text)

@@ -20,6 +20,7 @@ from dragoman.dialects.bedrock.rule_table import RULES
 from dragoman.dialects.bedrock.stream import BedrockDecoder
 from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import Fault
+from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
@@ -116,8 +117,8 @@ class BedrockCodec(Struct, frozen=True):
     def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> BedrockDecoder:
         return BedrockDecoder(asked, keys)
 
-    def encoder(self, asked: Conversation, world: World) -> BedrockEncoder:
-        return BedrockEncoder()
+    def encoder(self, asked: Conversation, world: World, budget: Budget | None = None) -> BedrockEncoder:
+        return BedrockEncoder(budget)
 
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
         return faults.parse_fault(response)

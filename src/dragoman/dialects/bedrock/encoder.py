@@ -14,6 +14,7 @@ from dragoman.dialects.bedrock.nodes import FAMILY, with_extra
 from dragoman.dialects.bedrock.reply import render_stop, render_usage
 from dragoman.errors import LocalMisuse
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
+from dragoman.model.budget import Budget, text_size
 from dragoman.model.conversation import Stop, Usage, Why
 from dragoman.model.events import (
     ArgumentsDelta,
@@ -69,10 +70,11 @@ _PASSING: frozenset[tuple[type, ...]] = frozenset(
 class BedrockEncoder:
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget | None = None) -> None:
+        self._budget = budget or Budget()
         self._index: dict[int, int] = {}
         self._moved: set[int] = set()  # blocks whose number is not that of the upstream's frames
-        self._blocks: dict[int, Text | Reasoning | ToolCall | Media | Opaque] = {}
+        self._blocks: dict[int, Text | Reasoning | ToolCall] = {}  # those that are open
         self._silent: set[int] = set()  # open blocks of which no frame has told yet
         self._seals: dict[int, Seal] = {}  # of open blocks: they close what they seal
         self._usage: Usage | None = None
@@ -111,6 +113,8 @@ class BedrockEncoder:
             if first.key in self._moved or (isinstance(first, BlockEnded) and first.key in self._silent):
                 return False
             self._silent.discard(first.key)
+            if isinstance(first, BlockEnded):
+                self._blocks.pop(first.key, None)
         elif isinstance(first, Stopped):
             self._stopped = True
         elif isinstance(first, UsageReported):
@@ -133,6 +137,7 @@ class BedrockEncoder:
             case BlockEnded(key):
                 yield from self._block_ended(key, event.complete)
             case Sealed(key, seal):
+                self._budget.keep(text_size(seal.data))
                 self._seals[key] = seal
             case Cited(key, citation):
                 self._silent.discard(key)
@@ -165,7 +170,8 @@ class BedrockEncoder:
         self._index[key] = number = len(self._index)
         if event.place != number:
             self._moved.add(key)
-        self._blocks[key] = block
+        if isinstance(block, Text | Reasoning | ToolCall):
+            self._blocks[key] = block
         match block:
             case Text():
                 self._silent.add(key)
@@ -188,11 +194,13 @@ class BedrockEncoder:
 
     def _block_ended(self, key: int, complete: bool) -> Iterable[Payload]:
         """Every block says something, if only nothing: a client that sees only an end would not know what has ended."""
-        if key in self._seals:
-            yield self._sealed(key, self._seals.pop(key))
+        seal, block = self._seals.pop(key, None), self._blocks.pop(key, None)
+        if seal is not None:
+            self._budget.free(text_size(seal.data))
+            yield self._sealed(key, block, seal)
         if key in self._silent:
             self._silent.discard(key)
-            match self._blocks[key]:
+            match block:
                 case Text():
                     yield Payload(_DELTA, _TEXT % (self._index[key], b'""'))
                 case Reasoning():
@@ -207,8 +215,8 @@ class BedrockEncoder:
         self._silent.discard(key)
         return Payload(_DELTA, _THOUGHT % (self._index[key], name, jsonio.quote(text)))
 
-    def _sealed(self, key: int, seal: Seal) -> Payload:
-        if isinstance(self._blocks[key], Reasoning):
+    def _sealed(self, key: int, block: Text | Reasoning | ToolCall | None, seal: Seal) -> Payload:
+        if isinstance(block, Reasoning):
             if seal.kind == "signature":
                 return self._thought(key, b"signature", seal.data)
             if seal.kind == "redacted" and key in self._silent:

@@ -26,6 +26,7 @@ from dragoman.dialects.bedrock.reply import malformed_fault, parse_stop, parse_u
 from dragoman.dialects.moulds import Texts
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, Where
+from dragoman.model.budget import Budget, KeptText, json_size
 from dragoman.model.conversation import Conversation, Stop, Why
 from dragoman.model.events import (
     FINISHED,
@@ -83,12 +84,14 @@ class _Open:
 
     __slots__ = ("block", "held", "key", "redacted", "signature")
 
-    def __init__(self, key: int, block: Text | Reasoning | ToolCall | None, held: Held | None = None) -> None:
+    def __init__(
+        self, key: int, block: Text | Reasoning | ToolCall | None, budget: Budget, held: Held | None = None
+    ) -> None:
         self.key = key
         self.block = block  # None: announced, but its first delta must tell what it is
         self.held = held
-        self.signature: list[str] = []
-        self.redacted: list[str] = []
+        self.signature = KeptText(budget)
+        self.redacted = KeptText(budget)
 
 
 _Handler: TypeAlias = Callable[["BedrockDecoder", Fields], Events]
@@ -219,6 +222,7 @@ class BedrockDecoder:
             text = start.text("text", "")
             begun = self._begin(index, _TEXT)
             return (*begun, TextDelta(self._open[index].key, text)) if text else begun
+        self._keys.budget.keep(json_size(start.rest()))
         self._hold(index, begin_held(start))
         return ()
 
@@ -229,16 +233,16 @@ class BedrockDecoder:
             raise OutOfOrder("the message has stopped", at=at)
 
     def _begin(self, index: int, block: Text | Reasoning | ToolCall) -> Events:
-        key = self._keys.fresh()
+        key = self._keys.fresh(block)
         self._used.add(index)
-        self._open[index] = _Open(key, block)
+        self._open[index] = _Open(key, block, self._keys.budget)
         self._usable = self._usable or isinstance(block, Text | ToolCall)
         return (BlockStarted(key, block, place=index),)
 
     def _hold(self, index: int, held: Held | None) -> None:
         """Begin a block whose kind is not known yet, or that must come whole."""
         self._used.add(index)
-        self._open[index] = _Open(self._keys.fresh(), None, held)
+        self._open[index] = _Open(self._keys.fresh(), None, self._keys.budget, held)
 
     def _block_delta(self, fields: Fields) -> Events:
         delta = fields.child("delta")
@@ -247,6 +251,7 @@ class BedrockDecoder:
         if grown is None:
             self._demand_fresh(index, fields.at)
         if grown is not None and grown.held is not None:
+            self._keys.budget.keep(json_size(delta.rest()))
             grown.held.grow(delta)
             return ()
         match next((name for name in _KINDS if delta.peek(name) is not None), ""):
@@ -267,6 +272,7 @@ class BedrockDecoder:
                 return (ArgumentsDelta(grown.key, delta.child("toolUse").text("input")),)
             case _:
                 if grown is None or grown.block is None:
+                    self._keys.budget.keep(json_size(delta.rest()))
                     self._hold(index, begin_held(delta))  # of a kind that we do not know, and never announced
                     return ()
                 told: Json = {"contentBlockIndex": grown.key, "delta": delta.rest()}
@@ -282,10 +288,10 @@ class BedrockDecoder:
 
     def _thought(self, grown: _Open, thought: Fields) -> Events:
         if thought.peek("signature") is not None:
-            grown.signature.append(thought.text("signature"))
+            grown.signature.add(thought.text("signature"))
             return ()
         if thought.peek("redactedContent") is not None:
-            grown.redacted.append(parse_redacted(thought))
+            grown.redacted.add(parse_redacted(thought))
             return ()
         return (ReasoningDelta(grown.key, thought.text("text")),)
 
@@ -295,6 +301,7 @@ class BedrockDecoder:
         if grown is None:
             if index in self._used or self._stopped:
                 raise OutOfOrder(f"block {index} is not open", at="contentBlockStop")
+            self._keys.fresh()
             self._used.add(index)  # a block that said nothing: neither start nor delta
             return ()
         return self._ended(index, grown, complete=True)
@@ -307,9 +314,9 @@ class BedrockDecoder:
         elif grown.block is None:
             return ()
         if grown.redacted:
-            events.append(Sealed(key, Seal(FAMILY, "".join(grown.redacted), "redacted")))
+            events.append(Sealed(key, Seal(FAMILY, grown.redacted.take(), "redacted")))
         elif grown.signature:
-            events.append(Sealed(key, Seal(FAMILY, "".join(grown.signature))))
+            events.append(Sealed(key, Seal(FAMILY, grown.signature.take())))
         return (*events, BlockEnded(key, complete))
 
 

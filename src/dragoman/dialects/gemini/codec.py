@@ -16,6 +16,7 @@ from dragoman.dialects.gemini.settings import KNOBS
 from dragoman.dialects.gemini.stream import GeminiDecoder
 from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import Fault
+from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
@@ -104,8 +105,8 @@ class GeminiCodec(Struct, frozen=True):
     def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> GeminiDecoder:
         return GeminiDecoder(asked, keys)
 
-    def encoder(self, asked: Conversation, world: World) -> GeminiEncoder:
-        return GeminiEncoder(asked, world)
+    def encoder(self, asked: Conversation, world: World, budget: Budget | None = None) -> GeminiEncoder:
+        return GeminiEncoder(asked, world, budget)
 
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
         return faults.parse_fault(response)

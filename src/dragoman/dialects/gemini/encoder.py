@@ -17,6 +17,7 @@ from dragoman.dialects.gemini.sources import render_sources
 from dragoman.dialects.gemini.usage import render_usage
 from dragoman.errors import LocalMisuse
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
+from dragoman.model.budget import Budget, KeptText, json_size, text_size
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
 from dragoman.model.events import (
     ArgumentsDelta,
@@ -51,15 +52,17 @@ _EMPTY: Json = {"role": "model", "parts": [{"text": ""}]}
 class _Call:
     """A call under way."""
 
-    def __init__(self, call: ToolCall) -> None:
+    def __init__(self, call: ToolCall, budget: Budget) -> None:
         self.call = call
-        self.pieces = [call.arguments] if call.arguments else []
+        self.pieces = KeptText(budget)
+        self.pieces.add(call.arguments)
 
 
 class GeminiEncoder:
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
-    def __init__(self, asked: Conversation, world: World) -> None:
+    def __init__(self, asked: Conversation, world: World, budget: Budget | None = None) -> None:
+        self._budget = budget or Budget()
         self._model = asked.model
         self._world = world
         self._array = own_fields(asked.hints).get("alt") == ARRAY
@@ -117,9 +120,10 @@ class GeminiEncoder:
             case BlockStarted():
                 yield from self._block(event)
             case ArgumentsDelta(key, text):
-                self._calls[key].pieces.append(text)
+                self._calls[key].pieces.add(text)
             case Sealed(key, seal):
                 if key in self._calls:
+                    self._budget.keep(text_size(seal.data))
                     self._seals[key] = seal
                 else:
                     yield self._sealed(key, seal)
@@ -137,6 +141,7 @@ class GeminiEncoder:
             case Failed(fault):
                 yield from self._failed(render_fault(fault))
             case Cited(key, citation):
+                self._budget.keep(json_size(citation))
                 self._cited.setdefault(self._choice[key], []).append(citation)
             case _:
                 pass  # the grammar has no others
@@ -155,7 +160,7 @@ class GeminiEncoder:
         self._choice[key] = event.choice
         match block:
             case ToolCall():
-                self._calls[key] = _Call(block)
+                self._calls[key] = _Call(block, self._budget)
             case Media() | Opaque():
                 yield self._part(key, jsonio.encode(render_part(block, LocalMisuse)))
             case Text() | Reasoning():
@@ -178,7 +183,7 @@ class GeminiEncoder:
         self._choice.pop(key, None)
 
     def _whole_call(self, call: _Call, seal: Seal | None) -> bytes:
-        text = "".join(call.pieces)
+        text = call.pieces.take()
         block = ToolCall(call.call.id, call.call.name, text, call.call.form)
         render_arguments(block, LocalMisuse)
         extra = with_extra({**render_seal(seal or call.call.seal)}, call.call.extra)

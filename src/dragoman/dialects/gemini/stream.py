@@ -28,6 +28,7 @@ from dragoman.dialects.gemini.sources import parse_sources
 from dragoman.dialects.gemini.usage import parse_usage
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated, UpstreamFault
 from dragoman.model.blocks import Block, Opaque, Reasoning, Text, ToolCall, ToolResult
+from dragoman.model.budget import json_size
 from dragoman.model.conversation import Conversation, Stop, Why
 from dragoman.model.events import (
     FINISHED,
@@ -76,7 +77,7 @@ class GeminiDecoder:
 
     def __init__(self, asked: Conversation, keys: BlockKeys | None = None) -> None:
         self._model = asked.model
-        self._next_key = (keys or BlockKeys()).fresh
+        self._keys = keys or BlockKeys()
         self._choices: dict[int, _Choice] = {}
         self._begun = False
         self._over = False
@@ -116,8 +117,11 @@ class GeminiDecoder:
         for candidate in entries:
             choice = self._choices.get(candidate.index)
             if choice is None:
+                self._keys.budget.choice()
                 choice = self._choices[candidate.index] = _Choice(candidate.index)
             parts, choice.partial = joined(candidate.parts, choice.partial, candidate.at)
+            if choice.partial is not None:
+                self._keys.budget.keep(json_size(candidate.parts))
             blocks = parse_parts(structs.replace(candidate, parts=parts), arguments)
             self._candidate(choice, candidate, blocks, events)
         if blocked is not None:
@@ -133,9 +137,13 @@ class GeminiDecoder:
         if not self._begun:
             self._begun = True
             events.append(Started(response_id, model or self._model, extra=extra_of(to_keep(rest))))
+            news = rest
         elif news := {name: value for name, value in rest.items() if self._told.get(name) != value}:
             events.append(OpaqueEvent(FAMILY, "response", news))
-        self._told |= rest
+        if news:
+            before = [self._told.get(name) for name in news]
+            self._keys.budget.keep(json_size(news) - json_size(*before))
+            self._told |= news
 
     def _candidate(self, choice: _Choice, candidate: Candidate, blocks: list[Block], events: list[Event]) -> None:
         for block in blocks:
@@ -146,7 +154,9 @@ class GeminiDecoder:
             choice.said = True
             self._block(choice, block, events)
         rest = candidate.rest
-        choice.sources += [source for source in parse_sources(rest) if source not in choice.sources]
+        sources = [source for source in parse_sources(rest) if source not in choice.sources] if rest else []
+        self._keys.budget.keep(json_size(*sources))
+        choice.sources += sources
         if candidate.reason in UNSPECIFIED or choice.stopped:
             if rest:
                 events.append(OpaqueEvent(FAMILY, "candidate", {"index": choice.index, "fields": rest}))
@@ -191,7 +201,7 @@ class GeminiDecoder:
                 raise OutOfOrder("a result is no part of an answer", at=block.at.path)
             case whole:
                 self._close(choice, events)
-                key = self._next_key()
+                key = self._keys.fresh(whole)
                 events += (BlockStarted(key, whole, choice.index), BlockEnded(key))
 
     def _thought(self, choice: _Choice, block: Reasoning, events: list[Event]) -> None:
@@ -205,7 +215,7 @@ class GeminiDecoder:
 
     def _call(self, choice: _Choice, call: ToolCall, events: list[Event]) -> None:
         self._close(choice, events)
-        key, choice.called = self._next_key(), True
+        key, choice.called = self._keys.fresh(call), True
         events.append(BlockStarted(key, structs.replace(call, arguments="", seal=None), choice.index))
         if call.arguments:
             events.append(ArgumentsDelta(key, call.arguments))
@@ -215,7 +225,7 @@ class GeminiDecoder:
 
     def _begin(self, choice: _Choice, block: Text | Reasoning, events: list[Event]) -> None:
         self._close(choice, events)
-        choice.key, choice.thinks = self._next_key(), isinstance(block, Reasoning)
+        choice.key, choice.thinks = self._keys.fresh(block), isinstance(block, Reasoning)
         events.append(BlockStarted(choice.key, block, choice.index))
 
     def _close(self, choice: _Choice, events: list[Event]) -> None:

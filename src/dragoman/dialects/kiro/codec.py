@@ -26,6 +26,7 @@ from dragoman.dialects.kiro.rule_table import RULES
 from dragoman.dialects.kiro.stream import KiroDecoder
 from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import Fault, LocalMisuse
+from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
@@ -159,8 +160,8 @@ class KiroCodec(Struct, frozen=True):
     def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> KiroDecoder:
         return KiroDecoder(asked, world, self, keys)
 
-    def encoder(self, asked: Conversation, world: World) -> KiroEncoder:
-        return KiroEncoder(asked, world, self)
+    def encoder(self, asked: Conversation, world: World, budget: Budget | None = None) -> KiroEncoder:
+        return KiroEncoder(asked, world, self, budget)
 
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
         """What a refusal says; with the conversation that was sent, one that is too long says how long."""

@@ -18,6 +18,7 @@ from dragoman.dialects.kiro.stream import REASONS
 from dragoman.dialects.kiro.tokens import Counting
 from dragoman.errors import LocalMisuse
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
+from dragoman.model.budget import Budget
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
 from dragoman.model.events import (
     ArgumentsDelta,
@@ -43,13 +44,16 @@ from dragoman.wire.jsonio import Json
 _CONTENT, _THOUGHT, _USE = b"assistantResponseEvent", b"reasoningContentEvent", b"toolUseEvent"
 _SAID = {why: reason for reason, why in reversed(REASONS.items())} | {Why.PAUSE: "END_TURN"}
 
+_PAYLOAD = 128  # bytes of a payload that waits, beside its data
+
 _Growth: TypeAlias = TextDelta | ReasoningDelta | ArgumentsDelta | Sealed | Cited
 
 
 class KiroEncoder:
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
-    def __init__(self, asked: Conversation, world: World, counting: Counting) -> None:
+    def __init__(self, asked: Conversation, world: World, counting: Counting, budget: Budget | None = None) -> None:
+        self._budget = budget or Budget()
         self._model, self._extra = asked.model, asked.extra
         self._world = world
         self._counting = counting
@@ -95,7 +99,9 @@ class KiroEncoder:
         live = self._is_live(key)
         waiting = self._queue.setdefault(key, [])
         if not live:
-            waiting.extend(payloads)
+            for payload in payloads:
+                self._budget.keep(_PAYLOAD + len(payload.data))
+                waiting.append(payload)
             self._ended.update((key,) if ended else ())
             return
         yield from payloads
@@ -105,8 +111,9 @@ class KiroEncoder:
 
     def _next(self) -> Iterable[Payload]:
         for key in list(self._queue):
-            yield from self._queue[key]
-            self._queue[key] = []
+            waiting, self._queue[key] = self._queue[key], []
+            self._budget.free(sum([_PAYLOAD + len(payload.data) for payload in waiting]))
+            yield from waiting
             if key not in self._ended:
                 return
             del self._queue[key]

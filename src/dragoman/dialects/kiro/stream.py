@@ -29,7 +29,8 @@ from dragoman.dialects.kiro.nodes import FAMILY, extra_of
 from dragoman.dialects.kiro.tokens import Counter, Counting, estimate_input, usage_of
 from dragoman.dialects.moulds import Texts
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
-from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall
+from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall
+from dragoman.model.budget import KeptText, json_size
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
 from dragoman.model.events import (
     FINISHED,
@@ -135,7 +136,7 @@ class KiroDecoder:
         self._said = False  # a block has begun
         self._text: int | None = None
         self._thought: int | None = None
-        self._signature = ""
+        self._signature = KeptText(self._keys.budget)
         self._uses: dict[str, _Use] = {}
         self._last_use = ""
         self._ended: set[str] = set()
@@ -337,19 +338,20 @@ class KiroDecoder:
             self._output.add(text)
             self._reasoning.add(text)
             events.append(ReasoningDelta(self._thought, text))
-        self._signature += signature
+        if signature:
+            self._signature.add(signature)
         return tuple(events)
 
     def _end_thought(self) -> Events:
-        key, signature = self._thought, self._signature
-        self._thought, self._signature = None, ""
+        key, signature = self._thought, self._signature.take()
+        self._thought = None
         if key is None:
             return ()
         return (Sealed(key, Seal(FAMILY, signature)), BlockEnded(key)) if signature else (BlockEnded(key),)
 
-    def _key(self) -> int:
+    def _key(self, block: Block | None = None) -> int:
         self._said = True
-        return self._keys.fresh()
+        return self._keys.fresh(block)
 
     # --- calls
 
@@ -371,9 +373,10 @@ class KiroDecoder:
         events: list[Event] = []
         use = self._uses.get(call_id)
         if use is None:
-            use = self._uses[call_id] = _Use(self._key(), fields.identifier("name"))
+            call = ToolCall(call_id, fields.identifier("name"))
+            use = self._uses[call_id] = _Use(self._key(call), call.name)
             events += (*self._start(), *self._end_thought(), *self._end_text())
-            events.append(BlockStarted(use.key, ToolCall(call_id, use.name)))
+            events.append(BlockStarted(use.key, call))
         self._last_use = call_id
         events += self._grow(use, value, fields)
         if stop:
@@ -383,6 +386,7 @@ class KiroDecoder:
     def _grow(self, use: _Use, value: Json, fields: Fields) -> Events:
         if isinstance(value, dict):
             if value and not use.grown:
+                self._keys.budget.keep(json_size(value) - json_size(use.given))
                 use.given = value
             return ()
         if value is None or value == "":

@@ -14,36 +14,38 @@ from dragoman.dialects.openai.parts import JsonObject, arguments_text, extra_of
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.errors import MissingField
 from dragoman.model.blocks import ToolCall
-from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockStarted, Event, Listener, OpaqueEvent
+from dragoman.model.budget import Budget, KeptText, json_size, text_size
+from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockKeys, BlockStarted, Event, Listener, OpaqueEvent
 from dragoman.model.naming import to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import is_blank
 
+_CALL = 512  # bytes of a call whose name has not come
 _MOST_HELD = 1024 * 1024  # characters of arguments that may wait for their call's name (D22)
 
 
 class _OpenCall:
-    __slots__ = ("given", "held", "id", "key", "name", "place", "rest", "size")
+    __slots__ = ("given", "held", "id", "key", "name", "place", "rest")
 
-    def __init__(self, call_id: str, place: str) -> None:
+    def __init__(self, call_id: str, place: str, budget: Budget) -> None:
+        budget.keep(_CALL + text_size(call_id))
         self.id = call_id
         self.name = ""
         self.key = -1  # until it has begun
-        self.held: list[str] = []
-        self.given: list[str] = []  # the arguments that were told
-        self.size = 0
+        self.held = KeptText(budget)
+        self.given = KeptText(budget)  # the arguments that were told
         self.rest: JsonObject = {}
         self.place = place
 
     def repeats(self, call_id: str, words: str) -> bool:
         """Whether a piece with this id tells the whole call once more."""
-        return bool(call_id and words) and call_id == self.id and "".join(self.given) == words and _is_object(words)
+        return bool(call_id and words) and call_id == self.id and self.given.text() == words and _is_object(words)
 
 
 class CallReader:
-    def __init__(self, choice: int, next_key: Callable[[], int], before: Callable[[list[Event]], None]) -> None:
+    def __init__(self, choice: int, keys: BlockKeys, before: Callable[[list[Event]], None]) -> None:
         self._choice = choice
-        self._next_key = next_key
+        self._keys = keys
         self._before = before  # called when a call begins
         self._by_index: dict[int, _OpenCall] = {}
         self._all: list[_OpenCall] = []
@@ -72,13 +74,14 @@ class CallReader:
         if call is None:
             if not name and words in ("", "{}"):  # a legacy field that says nothing
                 return
-            self._older = call = _OpenCall("", f"choices[{self._choice}].delta.function_call.name")
+            place = f"choices[{self._choice}].delta.function_call.name"
+            self._older = call = _OpenCall("", place, self._keys.budget)
             self._all.append(call)
         self._take(call, name, words, "json", None, events)
 
     def hearing(self, key: int) -> Listener | None:
         """Return the listener for argument deltas of this call that the fast path reads."""
-        return next((call.given.append for call in self._all if call.key == key), None)
+        return next((call.given.add for call in self._all if call.key == key), None)
 
     def _call_of(self, entry: CallPart, name: str, words: str, position: int) -> _OpenCall | None:
         index, call_id = entry.index, _visible(entry.id)
@@ -88,7 +91,8 @@ class CallReader:
             return call
         if call is None and not (call_id or name or entry.function or entry.custom):
             return None
-        call = _OpenCall(call_id, f"choices[{self._choice}].delta.tool_calls[{position}].function.name")
+        place = f"choices[{self._choice}].delta.tool_calls[{position}].function.name"
+        call = _OpenCall(call_id, place, self._keys.budget)
         self._all.append(call)
         if index is not None:
             self._by_index[index] = call
@@ -99,33 +103,34 @@ class CallReader:
     ) -> None:
         if call.key >= 0:
             if words:
-                call.given.append(words)
+                call.given.add(words)
                 events.append(ArgumentsDelta(call.key, words))
             if rest:
                 events.append(OpaqueEvent(FAMILY, "call", {"key": call.key, "fields": rest}))
             return
-        call.rest |= rest or {}
+        if rest:
+            self._keys.budget.keep(json_size(rest))
+            call.rest |= rest
         if words:
-            call.held.append(words)
-            call.size += len(words)
+            call.held.add(words)
         if not name:
-            if call.size > _MOST_HELD:
+            if len(call.held) > _MOST_HELD:
                 raise MissingField("arguments came, and no name", at=call.place)
             return
         self._before(events)
-        call.name, call.key = name, self._next_key()
         block = ToolCall(call.id, name, form="text" if form == "text" else "json", extra=extra_of(to_keep(call.rest)))
+        call.name, call.key = name, self._keys.fresh(block)
         events.append(BlockStarted(call.key, block, self._choice))
-        if call.held:
-            call.given = ["".join(call.held)]
-            events.append(ArgumentsDelta(call.key, call.given[0]))
-            call.held.clear()
+        if held := call.held.take():
+            call.given.add(held)
+            events.append(ArgumentsDelta(call.key, held))
 
     def close(self, events: list[Event]) -> None:
         for call in self._all:
             if call.key >= 0:
                 events.append(BlockEnded(call.key))
-            elif call.id or call.size:
+                call.given.take()
+            elif call.id or call.held:
                 raise MissingField("a call has no name", at=call.place)
         self._all.clear()
         self._by_index.clear()
@@ -141,7 +146,7 @@ def _begins_another(call: _OpenCall, call_id: str, name: str, words: str, *, ind
         return bool(name) or not indexed
     if not name or not call.name:
         return False
-    whole = bool(words) and _is_object("".join(call.given))
+    whole = bool(words) and _is_object(call.given.text())
     return name != call.name or (whole and not call.repeats(call_id, words))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from dragoman.dialects.openai.calls import CallReader
@@ -14,9 +13,11 @@ from dragoman.dialects.openai.settings import FAMILY
 from dragoman.dialects.openai.sources import parse_annotations
 from dragoman.errors import MissingField, OutOfOrder
 from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text
+from dragoman.model.budget import Budget, KeptText, json_size
 from dragoman.model.conversation import Stop
 from dragoman.model.events import (
     BlockEnded,
+    BlockKeys,
     BlockStarted,
     Cited,
     Event,
@@ -39,10 +40,10 @@ class _Thought:
 
     __slots__ = ("detail", "key", "pieces", "seal")
 
-    def __init__(self, key: int, detail: int | None) -> None:
+    def __init__(self, key: int, detail: int | None, budget: Budget) -> None:
         self.key = key
         self.detail = detail  # the index of its entry; None while only the plain field told it
-        self.pieces: list[str] = []
+        self.pieces = KeptText(budget)
         self.seal: Seal | None = None
 
 
@@ -51,7 +52,7 @@ class ChoiceReader:
         "_calls",
         "_details",
         "_index",
-        "_next_key",
+        "_keys",
         "_refused",
         "_refusing",
         "_sequences",
@@ -63,9 +64,9 @@ class ChoiceReader:
         "unnamed",
     )
 
-    def __init__(self, index: int, next_key: Callable[[], int], sequences: tuple[str, ...]) -> None:
+    def __init__(self, index: int, keys: BlockKeys, sequences: tuple[str, ...]) -> None:
         self._index = index
-        self._next_key = next_key
+        self._keys = keys
         self._sequences = sequences
         self._sources: list[Opaque] = []  # what the text cites: told at its end
         self._text = -1  # the key of the open text block
@@ -106,7 +107,7 @@ class ChoiceReader:
                 self._parts(content, events)
         if delta.refusal:
             self._say(delta.refusal, events, refusing=True)
-        self._sources += parse_annotations(delta.annotations)
+        self._cite(parse_annotations(delta.annotations))
         if delta.images:
             self._show(delta.images, events)
         if delta.tool_calls:
@@ -120,7 +121,12 @@ class ChoiceReader:
 
     def cite(self, sources: list[Opaque]) -> None:
         """Take sources that stand beside the choices; each is reported once."""
-        self._sources += [source for source in sources if source not in self._sources]
+        self._cite([source for source in sources if source not in self._sources])
+
+    def _cite(self, sources: list[Opaque]) -> None:
+        if sources:
+            self._keys.budget.keep(json_size(*sources))
+            self._sources += sources
 
     def more(self, text: str) -> TextDelta | None:
         """More of the open text; None where there is none to which it could belong."""
@@ -129,12 +135,12 @@ class ChoiceReader:
     def hearing(self, key: int) -> Listener | None:
         """Return the listener for deltas of this block that the fast path reads."""
         if self._thought is not None and self._thought.key == key:
-            return self._thought.pieces.append
+            return self._thought.pieces.add
         return None if self._calls is None else self._calls.hearing(key)
 
     def _called(self) -> CallReader:
         if self._calls is None:
-            self._calls = CallReader(self._index, self._next_key, self._close_prose)
+            self._calls = CallReader(self._index, self._keys, self._close_prose)
         return self._calls
 
     def _late(self, delta: Delta) -> None:
@@ -148,7 +154,7 @@ class ChoiceReader:
     def _say(self, text: str, events: list[Event], *, refusing: bool = False) -> None:
         if self._text < 0 or self._refusing != refusing:
             self._close_prose(events)
-            self._text, self._refusing = self._next_key(), refusing
+            self._text, self._refusing = self._keys.fresh(), refusing
             self._refused |= refusing
             events.append(BlockStarted(self._text, Text("", extra=_REFUSAL if refusing else None), self._index))
         events.append(TextDelta(self._text, text))
@@ -170,7 +176,7 @@ class ChoiceReader:
         for block in parse_images(images, f"choices[{self._index}].delta.images"):
             if isinstance(block, Media | Opaque):
                 self._close_prose(events)
-                key = self._next_key()
+                key = self._keys.fresh(block)
                 events += (BlockStarted(key, block, self._index), BlockEnded(key))
 
     def _odd(self, fields: JsonObject, events: list[Event]) -> None:
@@ -182,13 +188,14 @@ class ChoiceReader:
         thought = self._thought
         if thought is None or thought.detail is not None:
             thought = self._begin(None, spelt, events)
-        thought.pieces.append(text)
+        thought.pieces.add(text)
         events.append(ReasoningDelta(thought.key, text))
 
     def _begin(self, detail: int | None, extra: Extra | None, events: list[Event]) -> _Thought:
         self._close_prose(events)
-        self._thought = thought = _Thought(self._next_key(), detail)
-        events.append(BlockStarted(thought.key, Reasoning("", FAMILY, extra=extra), self._index))
+        block = Reasoning("", FAMILY, extra=extra)
+        self._thought = thought = _Thought(self._keys.fresh(block), detail, self._keys.budget)
+        events.append(BlockStarted(thought.key, block, self._index))
         return thought
 
     def _detailed(self, delta: Delta, events: list[Event]) -> None:
@@ -222,7 +229,7 @@ class ChoiceReader:
             thought.detail, text = index, ""
             self._details += 1
         if text:
-            thought.pieces.append(text)
+            thought.pieces.add(text)
             events.append(ReasoningDelta(thought.key, text))
         if seal:
             self._seal(thought, Seal(FAMILY, seal, "encrypted" if kind == ENCRYPTED else "signature"), events)
@@ -242,7 +249,7 @@ class ChoiceReader:
         if thought is None:
             return None
         if thought.detail is None:
-            return thought if "".join(thought.pieces) == text or (not text and kind == TEXT) else None
+            return thought if thought.pieces.text() == text or (not text and kind == TEXT) else None
         sealed_otherwise = thought.seal is not None and (thought.seal.kind == "encrypted") != (kind == ENCRYPTED)
         return thought if thought.detail == index and not sealed_otherwise else None
 
@@ -262,11 +269,13 @@ class ChoiceReader:
         if self._text >= 0:
             if not self._refusing:
                 events += [Cited(self._text, source) for source in self._sources]
+                self._keys.budget.free(json_size(*self._sources))
                 self._sources = []
             events.append(BlockEnded(self._text))
             self._text = -1
         if (thought := self._thought) is not None:
             events.append(BlockEnded(thought.key))
+            thought.pieces.take()
             self._thought = None
 
     def close(self, events: list[Event]) -> None:

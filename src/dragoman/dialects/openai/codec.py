@@ -15,6 +15,7 @@ from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
 from dragoman.dialects.openai.stream import OpenaiDecoder
 from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import Fault, MalformedRequest
+from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
@@ -110,8 +111,8 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> Decoder:
         return OpenaiDecoder(asked, world, keys)
 
-    def encoder(self, asked: Conversation, world: World) -> Encoder:
-        return OpenaiEncoder(asked, world, self)
+    def encoder(self, asked: Conversation, world: World, budget: Budget | None = None) -> Encoder:
+        return OpenaiEncoder(asked, world, self, budget)
 
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
         return openai_errors.parse_fault(response)

@@ -22,6 +22,7 @@ from dragoman.dialects.openai.tools import render_older_call
 from dragoman.dialects.openai.usage import render_usage
 from dragoman.dialects.openai_errors import render_fault
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
+from dragoman.model.budget import Budget, KeptText
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
 from dragoman.model.events import (
     ArgumentsDelta,
@@ -41,6 +42,7 @@ from dragoman.model.events import (
     Stopped,
     TextDelta,
     UsageReported,
+    event_size,
 )
 from dragoman.wire.frame import Hole, Payload
 from dragoman.wire.jsonio import encode, quote
@@ -54,7 +56,7 @@ class _Thought(Struct):
 
     choice: int
     block: Reasoning
-    pieces: list[str]
+    pieces: KeptText
     seal: Seal | None = None
     told: bool = False  # by the upstream's own frame
 
@@ -67,7 +69,10 @@ class _Waiting(Struct):
 
 
 class OpenaiEncoder:
-    def __init__(self, asked: Conversation, world: World, settings: OpenaiSettings) -> None:
+    def __init__(
+        self, asked: Conversation, world: World, settings: OpenaiSettings, budget: Budget | None = None
+    ) -> None:
+        self._budget = budget or Budget()
         self._model = asked.model
         self._world = world
         self._settings = settings
@@ -152,18 +157,19 @@ class OpenaiEncoder:
 
     def hearing(self, kind: type[Delta], key: int) -> Listener | None:
         if kind is ReasoningDelta:
-            return self._thoughts[key].pieces.append
+            return self._thoughts[key].pieces.add
         return (lambda _text: self._bare.discard(key)) if kind is ArgumentsDelta else None
 
     def feed(self, events: Events) -> Iterable[Payload]:
         payloads: list[Payload] = []
         for event in events:
             if self._waiting and getattr(event, "key", None) in self._waiting:
+                self._budget.keep(event_size(event))
                 self._waiting[event.key].later.append(event)  # type: ignore[union-attr]
             elif type(event) is TextDelta or type(event) is ArgumentsDelta or type(event) is ReasoningDelta:
                 head, tail = self._grows[event.key]
                 if type(event) is ReasoningDelta:
-                    self._thoughts[event.key].pieces.append(event.text)
+                    self._thoughts[event.key].pieces.add(event.text)
                 elif type(event) is ArgumentsDelta and event.text:
                     self._bare.discard(event.key)
                 payloads.append(Payload(b"", head + quote(event.text) + tail))
@@ -226,6 +232,7 @@ class OpenaiEncoder:
         del self._speaking[choice]
         while ready := [w for w in self._waiting.values() if w.started.choice == choice and self._may_speak(w.started)]:
             del self._waiting[ready[0].started.key]
+            self._budget.free(sum(map(event_size, ready[0].later)))
             yield from self.feed((ready[0].started, *ready[0].later))
 
     def _envelope(self, started: Started) -> bytes:
@@ -260,13 +267,13 @@ class OpenaiEncoder:
         match block:
             case Text():
                 name = b"refusal" if own_fields(block.extra).get("refusal") is True else b"content"
-                self._grows[key] = (b'%b{"%b":' % (begin, name), b"}" + self._goes_on)
+                self._grow(key, b'%b{"%b":' % (begin, name), b"}" + self._goes_on)
                 if block.text:
                     yield from self.feed((TextDelta(key, block.text),))
             case Reasoning():
                 field = plain_field(block, self._settings)
-                self._grows[key] = (b'%b{"%b":' % (begin, field.encode()), b"}" + self._goes_on)
-                self._thoughts[key] = _Thought(choice, block, [])
+                self._grow(key, b'%b{"%b":' % (begin, field.encode()), b"}" + self._goes_on)
+                self._thoughts[key] = _Thought(choice, block, KeptText(self._budget))
                 if block.text:
                     yield from self.feed((ReasoningDelta(key, block.text),))
             case ToolCall():
@@ -278,6 +285,11 @@ class OpenaiEncoder:
             case Opaque():
                 slotted = own_fields(block.extra).get("~slot") == "message"
                 yield self._chunk(choice, block.data if slotted else {"content": [block.data]})
+
+    def _grow(self, key: int, head: bytes, tail: bytes) -> None:
+        """From now on the block grows by chunks that begin and end so. The head repeats all that the first one said."""
+        self._budget.keep(len(head) + len(tail))
+        self._grows[key] = head, tail
 
     def _number(self, counts: dict[int, int], choice: int) -> int:
         number = counts.get(choice, 0)
@@ -304,30 +316,33 @@ class OpenaiEncoder:
             kind.encode(),
             words.encode(),
         )
-        self._grows[key] = (head, b"}}]}" + self._goes_on)
+        self._grow(key, head, b"}}]}" + self._goes_on)
         if call.form == "json" and not call.arguments:
             self._bare.add(key)
 
     def _older_call(self, key: int, call: ToolCall, choice: int) -> Payload:
         """The first call as a client that offered `functions` reads it; it has no place for a second."""
         self._older_calls[choice] = key
-        self._grows[key] = (b'%b{"function_call":{"arguments":' % self._begin(choice), b"}}" + self._goes_on)
+        self._grow(key, b'%b{"function_call":{"arguments":' % self._begin(choice), b"}}" + self._goes_on)
         if not call.arguments:
             self._bare.add(key)
         return self._chunk(choice, {"function_call": render_older_call(call)})
 
     def _ended(self, key: int) -> Iterable[Payload]:
         grows = self._grows.pop(key, None)
+        if grows is not None:
+            self._budget.free(len(grows[0]) + len(grows[1]))
         if key in self._bare and grows is not None:
             self._bare.discard(key)
             yield Payload(b"", grows[0] + b'"{}"' + grows[1])
         thought = self._thoughts.pop(key, None)
+        text = "" if thought is None else thought.pieces.take()
         if thought is None or (thought.seal is None and not wire_fields(thought.block.extra)):
             return
         number = self._number(self._details, thought.choice)
         if thought.told:
             return
-        whole = structs.replace(thought.block, text=thought.block.text + "".join(thought.pieces), seal=thought.seal)
+        whole = structs.replace(thought.block, text=thought.block.text + text, seal=thought.seal)
         yield self._chunk(thought.choice, {"reasoning_details": [render_detail(whole, number)]})
 
     def _stop(self, stop: Stop, choice: int) -> Payload:

@@ -34,6 +34,7 @@ from dragoman.dialects.openai.usage import parse_usage
 from dragoman.dialects.openai_errors import fault_in, fault_of
 from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, UpstreamFault
 from dragoman.model.blocks import Opaque
+from dragoman.model.budget import json_size
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import (
     FINISHED,
@@ -57,7 +58,7 @@ from dragoman.wire.frame import Frame
 
 class OpenaiDecoder:
     __slots__ = (
-        "_choices", "_counted", "_early", "_next_key", "_over", "_sequences", "_speaker", "_started", "_world"
+        "_choices", "_counted", "_early", "_keys", "_over", "_sequences", "_speaker", "_started", "_world"
     )  # fmt: skip
 
     texts: ClassVar[Texts] = {TextDelta: more_text, ReasoningDelta: more_thought, ArgumentsDelta: more_arguments}
@@ -65,7 +66,7 @@ class OpenaiDecoder:
     def __init__(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> None:
         self._sequences = asked.stop  # no more of it: a stream may last
         self._world = world
-        self._next_key = (keys or BlockKeys()).fresh
+        self._keys = keys or BlockKeys()
         self._choices: dict[int, ChoiceReader] = {}
         self._started = False
         self._over = False
@@ -165,6 +166,7 @@ class OpenaiDecoder:
         """Begin with the first chunk that is one; Azure sends a frame with nothing but its filters before."""
         rest = self._early | envelope_rest(beside_the_usual(data))
         if not (chunk.id or chunk.choices or chunk.usage):
+            self._keys.budget.keep(json_size(rest) - json_size(self._early))
             self._early = rest
             return False
         self._started = True
@@ -180,7 +182,8 @@ class OpenaiDecoder:
         index = position if choice.index is None else choice.index
         reader = self._choices.get(index)
         if reader is None:
-            self._choices[index] = reader = ChoiceReader(index, self._next_key, self._sequences)
+            self._keys.budget.choice()
+            self._choices[index] = reader = ChoiceReader(index, self._keys, self._sequences)
         reader.cite(sources)
         if choice.delta is not None:
             try:

@@ -19,6 +19,7 @@ from dragoman.dialects.responses.stream import ResponsesDecoder
 from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import Fault, MalformedRequest
 from dragoman.model.blocks import Block
+from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
@@ -124,8 +125,8 @@ class ResponsesCodec(Struct, frozen=True):
     def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> Decoder:
         return ResponsesDecoder(asked, keys)
 
-    def encoder(self, asked: Conversation, world: World) -> Encoder:
-        return ResponsesEncoder(asked, world)
+    def encoder(self, asked: Conversation, world: World, budget: Budget | None = None) -> Encoder:
+        return ResponsesEncoder(asked, world, budget)
 
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
         return openai_errors.parse_fault(response)

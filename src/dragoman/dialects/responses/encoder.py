@@ -19,6 +19,7 @@ from dragoman.dialects.responses.reply import Envelope, ItemWriter, output_part
 from dragoman.dialects.responses.thoughts import IN_CONTENT
 from dragoman.errors import Fault
 from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Text, ToolCall
+from dragoman.model.budget import Budget, KeptText, json_size, text_size
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
 from dragoman.model.events import (
     ArgumentsDelta,
@@ -65,7 +66,7 @@ class _Open(Struct):
     kind: bytes  # of its deltas
     place: bytes  # what a delta says about its place
     tail: bytes
-    pieces: list[str]
+    pieces: KeptText
     citations: list[Opaque]
     seal: Seal | None = None
     begun: bool = False  # a part of reasoning
@@ -75,11 +76,12 @@ class _Open(Struct):
         return {"item_id": self.item["id"], "output_index": self.index}
 
     def text(self) -> str:
-        return "".join(self.pieces)
+        return self.pieces.text()
 
 
 class ResponsesEncoder:
-    def __init__(self, asked: Conversation, world: World) -> None:
+    def __init__(self, asked: Conversation, world: World, budget: Budget | None = None) -> None:
+        self._budget = budget or Budget()
         self._asked = structs.replace(asked, messages=())  # what is repeated to the client; a stream may last
         self._world = world
         self._writer = ItemWriter(asked, world)
@@ -111,7 +113,7 @@ class ResponsesEncoder:
             return False
         number = self._number
         if len(events) == 1 and type(events[0]) is TextDelta:
-            self._open[events[0].key].pieces.append(events[0].text)
+            self._open[events[0].key].pieces.add(events[0].text)
         elif not self._may_pass(events):
             return False
         else:
@@ -149,11 +151,11 @@ class ResponsesEncoder:
     def _grown(self, grows: _Open, text: str) -> tuple[Payload, ...]:
         if grows.kind:
             return (self._delta(grows, text),)
-        grows.pieces.append(text)  # a search for tools has no deltas: it comes whole at its end
+        grows.pieces.add(text)  # a search for tools has no deltas: it comes whole at its end
         return ()
 
     def _delta(self, grows: _Open, text: str) -> Payload:
-        grows.pieces.append(text)
+        grows.pieces.add(text)
         number = self._number
         self._number = number + 1
         return Payload(grows.kind, _DELTA % (grows.kind, number, grows.place, quote(text), grows.tail))
@@ -173,6 +175,7 @@ class ResponsesEncoder:
                 yield from self._thought_begun(grows)
                 yield self._delta(grows, text)
             case Sealed(key, seal):
+                self._budget.keep(text_size(seal.data))
                 self._open[key].seal = seal
             case Cited(key, citation):
                 yield self._cited(self._open[key], citation)
@@ -197,6 +200,7 @@ class ResponsesEncoder:
 
     def _started(self, event: Started) -> Iterator[Payload]:
         extra = wire_fields(event.extra)
+        self._budget.keep(json_size(extra, event.id, event.model))
         envelope = self._envelope = Envelope(event.id, event.model, extra, self._asked, self._world)
         self._usage = event.usage
         yield self._event("response.created", {"response": envelope.begun()})
@@ -243,6 +247,7 @@ class ResponsesEncoder:
         return isinstance(by, int) and by <= self._passed
 
     def _done(self, index: int, item: JsonObject) -> Payload:
+        self._budget.keep(json_size(item))
         self._output[index] = item
         return self._event("response.output_item.done", {"output_index": index, "item": item})
 
@@ -256,17 +261,17 @@ class ResponsesEncoder:
             case Reasoning():
                 item: JsonObject = {"id": self._writer.id_for(block, "reasoning"), "type": "reasoning", "summary": []}
                 _, kind, place, _ = _slot(block)
-                grows = _grows(index, block, item, f"{kind}.delta", {place: 0})
+                grows = self._grows(index, block, item, f"{kind}.delta", {place: 0})
             case ToolCall() if self._writer.is_search(block):
                 item = {**self._writer.search(structs.replace(block, arguments="")), "status": "in_progress"}
-                grows = _grows(index, block, item, "", {})
+                grows = self._grows(index, block, item, "", {})
             case ToolCall():
                 call = structs.replace(block, arguments="")
                 item = {**self._writer.call(call), "status": "in_progress"}
                 words = "custom_tool_call_input" if block.form == "text" else "function_call_arguments"
                 if block.form == "json":
                     item["arguments"] = ""
-                grows = _grows(index, block, item, f"response.{words}.delta", {})
+                grows = self._grows(index, block, item, f"response.{words}.delta", {})
             case Opaque():
                 item = self._writer.item(block) or {}
                 yield from self._added(index, item, announced=announced)
@@ -288,10 +293,25 @@ class ResponsesEncoder:
     def _text(self, index: int, block: Text) -> _Open:
         name = "refusal" if is_refusal(block) else "output_text"
         tail = b"" if name == "refusal" else b',"logprobs":[]'
-        return _grows(index, block, self._writer.message(block), f"response.{name}.delta", {"content_index": 0}, tail)
+        item = self._writer.message(block)
+        return self._grows(index, block, item, f"response.{name}.delta", {"content_index": 0}, tail)
+
+    def _grows(
+        self,
+        index: int,
+        block: Text | Reasoning | ToolCall,
+        item: JsonObject,
+        kind: str,
+        place: JsonObject,
+        tail: bytes = b"",
+    ) -> _Open:
+        where: JsonObject = {"item_id": item["id"], "output_index": index, **place}
+        words = jsonio.encode(where)[1:-1] + b","
+        return _Open(index, block, item, kind.encode(), words, tail, KeptText(self._budget), [])
 
     def _cited(self, grows: _Open, citation: Opaque) -> Payload:
         number = len(grows.citations)
+        self._budget.keep(json_size(citation))
         grows.citations.append(citation)
         fields: JsonObject = {**grows.where, "content_index": 0, "annotation_index": number}
         fields["annotation"] = render_annotation(citation)
@@ -311,22 +331,25 @@ class ResponsesEncoder:
                     yield from self._call_done(grows)
                 elif complete:
                     self._doubtful.append(grows)
+                else:
+                    grows.pieces.take()
 
     def _text_done(self, grows: _Open, block: Text) -> Iterator[Payload]:
         citations = (*block.citations, *grows.citations)
-        part = output_part(structs.replace(block, text=grows.text(), citations=citations))
+        text = grows.pieces.take()  # it is counted again as part of the item
+        part = output_part(structs.replace(block, text=text, citations=citations))
         place: JsonObject = {**grows.where, "content_index": 0}
         if is_refusal(block):
-            yield self._event("response.refusal.done", {**place, "refusal": grows.text()})
+            yield self._event("response.refusal.done", {**place, "refusal": text})
         else:
-            yield self._event("response.output_text.done", {**place, "text": grows.text(), "logprobs": []})
+            yield self._event("response.output_text.done", {**place, "text": text, "logprobs": []})
         yield self._event("response.content_part.done", {**place, "part": part})
         yield self._done(grows.index, {**grows.item, "status": "completed", "content": [part]})
 
     def _call_done(self, grows: _Open) -> Iterator[Payload]:
         block = grows.block
         assert isinstance(block, ToolCall)
-        text = grows.text()
+        text = grows.pieces.take()
         if not grows.kind:
             whole = self._writer.search(structs.replace(block, arguments=text))
             yield self._done(grows.index, {**whole, "id": grows.item["id"], "status": "completed"})
@@ -353,7 +376,7 @@ class ResponsesEncoder:
             yield self._event(f"{around}.added", {**grows.where, place: 0, "part": part})
 
     def _thought_done(self, grows: _Open, block: Reasoning) -> Iterator[Payload]:
-        text = grows.text()
+        text = grows.pieces.take()
         if grows.begun:
             around, kind, place, part_kind = _slot(block)
             where: JsonObject = {**grows.where, place: 0}
@@ -368,13 +391,6 @@ _EMPTY_PART: JsonObject = {"type": "output_text", "text": "", "annotations": [],
 
 def _slot(block: Block) -> tuple[str, str, str, str]:
     return _CONTENT if own_fields(block.extra).get(IN_CONTENT) else _SUMMARY
-
-
-def _grows(
-    index: int, block: Text | Reasoning | ToolCall, item: JsonObject, kind: str, place: JsonObject, tail: bytes = b""
-) -> _Open:
-    where: JsonObject = {"item_id": item["id"], "output_index": index, **place}
-    return _Open(index, block, item, kind.encode(), jsonio.encode(where)[1:-1] + b",", tail, [], [])
 
 
 def _is_json(text: str) -> bool:

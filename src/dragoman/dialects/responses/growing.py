@@ -20,6 +20,7 @@ from dragoman.dialects.responses.thoughts import IN_CONTENT, SEAM
 from dragoman.dialects.responses.tools import Declared
 from dragoman.errors import OutOfOrder
 from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Text, ToolCall, Where
+from dragoman.model.budget import Budget, KeptText, json_size, text_size
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
@@ -37,26 +38,38 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 CALLS = ("function_call", "custom_tool_call")
+_ITEM = 1024  # bytes of an item, beside what it says
 _SLOTS = {"summary": "summary", "content": "content"}
 
 
 class _Grown:
     """A block that has begun: what was given of it, and whether it has ended."""
 
-    __slots__ = ("block", "cited", "ended", "given", "key", "told")
+    __slots__ = ("_budget", "block", "cited", "ended", "given", "key", "told")
 
-    def __init__(self, key: int, block: Text | Reasoning | ToolCall) -> None:
+    def __init__(self, key: int, block: Text | Reasoning | ToolCall, budget: Budget) -> None:
+        self._budget = budget
         self.key = key
         self.block = block
-        self.given: list[str] = []
+        self.given = KeptText(budget)
         self.told = ""  # the whole, where it was told before its end
         self.cited = 0
         self.ended = False
 
     def tail(self, whole: str) -> str:
         """What of the whole text was not given yet; nothing where the two disagree."""
-        given = "".join(self.given)
+        given = self.given.text()
         return whole[len(given) :] if whole.startswith(given) else ""
+
+    def tell(self, whole: str) -> None:
+        """Keep the whole, as it was told before its end."""
+        self._budget.keep(text_size(whole) - text_size(self.told))
+        self.told = whole
+
+    def end(self) -> None:
+        """Nothing more comes of it, so its text is needed no more. Whether it was told whole is."""
+        self.ended = True
+        self.given.take()
 
 
 class Item:
@@ -73,6 +86,7 @@ class Item:
         added: int | None,
         dense: bool = True,
     ) -> None:
+        keys.budget.keep(_ITEM + json_size(told.peek("id"), told.peek("call_id"), kind))
         self.kind = kind
         self._tools = tools
         self.done = False
@@ -84,6 +98,7 @@ class Item:
         self._id = text_of(told.peek("id"))
         self._call_id = text_of(told.peek("call_id"))
         self._placing: JsonObject = placing_of(_envelope(told)) if kind == "message" else {}
+        keys.budget.keep(json_size(self._placing))
         self._grown: dict[int, _Grown] = {}  # by part
         self._whole: dict[int, Block] = {}  # by part, what came whole: nothing more is said of it
         self._seen: set[tuple[str, int]] = set()  # parts of reasoning
@@ -136,7 +151,7 @@ class Item:
         events: list[Event] = []
         for part, grown in self._grown.items():
             if not grown.ended:
-                whole = grown.told or (not listed and _is_json("".join(grown.given)))
+                whole = grown.told or (not listed and _is_json(grown.given.text()))
                 if self.kind in CALLS and not cut and not whole:
                     raise OutOfOrder("the call was never done", at=self._at)
                 events += self._late(part, grown)
@@ -156,7 +171,7 @@ class Item:
         grown = self._grown.get(part)
         if grown is None or grown.ended or self.done or type(grown.block) is not Text:
             return None
-        grown.given.append(text)
+        grown.given.add(text)
         return grown.key
 
     def part(self, part: int, told: Fields) -> Events:
@@ -183,7 +198,7 @@ class Item:
             events.append(self._start(part, structs.replace(fresh, at=Where())))
         grown = self._grown[part]
         if delta and not grown.ended:
-            grown.given.append(delta)
+            grown.given.add(delta)
             events.append(TextDelta(grown.key, delta))
         return tuple(events)
 
@@ -191,7 +206,7 @@ class Item:
         """A text as told at its end: it is given with the end, as far as nobody gave it before."""
         events = self.text(part, "", refused=refused) if whole else ()
         if part in self._grown:
-            self._grown[part].told = whole
+            self._grown[part].tell(whole)
         return events
 
     def annotate(self, part: int, annotation: Json) -> Events:
@@ -218,7 +233,8 @@ class Item:
         if part not in self._grown:
             return events
         grown = self._grown[part]
-        grown.told = words or grown.told
+        if words:
+            grown.tell(words)
         events = (*events, *self._late(part, grown))
         notes = told.array("annotations", [])
         cited = [event for each in notes[grown.cited :] for event in self.annotate(part, each)]
@@ -256,20 +272,21 @@ class Item:
         grown = self._grown.get(0)
         if grown is None:
             raise OutOfOrder("the call was added without its name", at=self._at)
-        grown.given.append(delta)
+        grown.given.add(delta)
         return (ArgumentsDelta(grown.key, delta),) if delta else ()
 
     def told_arguments(self, whole: str) -> None:
         """The arguments told whole, before the item is: what of them was not given is given with the item's end."""
         if 0 in self._grown:
-            self._grown[0].told = whole
+            self._grown[0].tell(whole)
 
     def arguments_whole(self, whole: str) -> Events:
         """The end of the arguments as told whole; where they are others than those given, nobody knows which to run."""
         grown = self._grown.get(0)
         if grown is None:
             return ()  # the item itself tells them again when it is done
-        given, grown.told = "".join(grown.given), whole
+        given = grown.given.text()
+        grown.tell(whole)
         if whole.startswith(given):
             return self.arguments(whole[len(given) :])
         if whole and not _same(given, whole):
@@ -297,9 +314,9 @@ class Item:
         if (slot, part) not in self._seen:
             self._seen.add((slot, part))
             if grown.given:
-                grown.given.append(SEAM)
+                grown.given.add(SEAM)
                 events.append(ReasoningDelta(grown.key, SEAM))
-        grown.given.append(delta)
+        grown.given.add(delta)
         return (*events, ReasoningDelta(grown.key, delta))
 
     def _thinking(self, slot: str) -> Reasoning:
@@ -333,16 +350,17 @@ class Item:
         if marks:
             block = structs.replace(block, extra=extra_of({**own_fields(block.extra), **marks}))
         self._announced = {}
-        self._grown[part] = grown = _Grown(self._keys.fresh(), block)
+        self._grown[part] = grown = _Grown(self._keys.fresh(block), block, self._keys.budget)
         return BlockStarted(grown.key, block, place=self._index)
 
     def _came_whole(self, part: int, block: Opaque) -> Events:
-        self._whole[part], key = block, self._keys.fresh()
+        self._keys.budget.keep(json_size(block.data))
+        self._whole[part], key = block, self._keys.fresh(block)
         return (BlockStarted(key, block, place=self._index), BlockEnded(key))
 
     def _end(self, part: int, *, complete: bool = True) -> BlockEnded:
         grown = self._grown[part]
-        grown.ended = True
+        grown.end()
         return BlockEnded(grown.key, complete)
 
 
