@@ -106,8 +106,7 @@ class ChoiceReader:
                 self._parts(content, events)
         if delta.refusal:
             self._say(delta.refusal, events, refusing=True)
-        if delta.annotations:
-            self._annotated(delta.annotations, events)
+        self._annotated(delta.annotations, events)
         if delta.images:
             self._show(delta.images, events)
         if delta.tool_calls:
@@ -119,7 +118,7 @@ class ChoiceReader:
         if delta.rest:
             self._odd(delta.rest, events)
 
-    def _annotated(self, annotations: list[Any], events: list[Event]) -> None:
+    def _annotated(self, annotations: list[Any] | None, events: list[Event]) -> None:
         """Cite at once, in a text that begins here if need be.
 
         A frame without events passes as it came in the same dialect: what it only kept for later would be sent twice.
