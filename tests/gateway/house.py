@@ -7,9 +7,10 @@ import io
 import json
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ ENGINES = ("own", "uvicorn")
 engine = "own"  # the `engine` fixture sets it for modules that are run on both
 KEY = "dgm_the-key-of-the-tests-0123456789"
 QUICK = Patience(least=0.001, most=0.01, longest=0.5)
+PATIENCE = 60.0  # seconds for what must come: only a test that fails waits so long
 TOOL = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
 
@@ -58,7 +60,7 @@ class House:
 
     def lines(self, least: int = 1) -> list[dict[str, Any]]:
         """The log lines of requests; a line is written after its answer, so it is waited for."""
-        until = time.monotonic() + 5
+        until = time.monotonic() + PATIENCE
         while True:
             found = [json.loads(line) for line in self.text.splitlines() if '"event":"request"' in line]
             if len(found) >= least or time.monotonic() > until:
@@ -73,7 +75,7 @@ class House:
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         if key is not None:
             given["x-api-key"] = key
-        connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=10)
+        connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=PATIENCE)
         try:
             connection.request(method, path, raw, given)
             response = connection.getresponse()
@@ -101,6 +103,41 @@ def chat(model: str = "m", text: str = "hello", **more: Any) -> dict[str, Any]:
     return {"model": model, "messages": [{"role": "user", "content": text}], **more}
 
 
+@contextmanager
+def gated(after: bytes, before: bytes = b"") -> Iterator[tuple[str, threading.Event]]:
+    """An upstream that sends `before`, and `after` when its gate is opened: its address, and the gate."""
+    gate = threading.Event()
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            with connection, suppress(ConnectionError):
+                connection.recv(65536)
+                connection.sendall(before)
+                gate.wait(PATIENCE)
+                connection.sendall(after)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", gate
+    finally:
+        gate.set()
+        listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        thread.join(PATIENCE)
+
+
+def one_stream(*frames: bytes) -> tuple[bytes, bytes]:
+    """The head of an answer that is a stream, and the rest of it, which ends with its connection."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+    return head, b"".join(b"data: " + frame + b"\n\n" for frame in frames)
+
+
 class RawClient:
     """A client that can leave, or stop reading, in the middle of a stream."""
 
@@ -110,7 +147,7 @@ class RawClient:
         self.socket = socket.socket()
         if receive_buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.settimeout(10)
+        self.socket.settimeout(PATIENCE)
         self.socket.connect((host, int(port)))
         head = f"POST {path} HTTP/1.1\r\nhost: {host}:{port}\r\nx-api-key: {home.key}\r\ncontent-length: {len(raw)}\r\n\r\n"
         self.socket.sendall(head.encode() + raw)
@@ -143,7 +180,7 @@ class RawClient:
         self.socket.close()
 
 
-def wait_until(true: Any, seconds: float = 5.0) -> None:
+def wait_until(true: Any, seconds: float = PATIENCE) -> None:
     until = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < until, "it did not come about in time"

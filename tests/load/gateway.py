@@ -77,7 +77,7 @@ class Gateway:
         told = self.folder / "tasks"
         told.unlink(missing_ok=True)
         self.process.send_signal(signal.SIGUSR2)
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while not told.exists():
             assert time.monotonic() < until, "the gateway's loop is stuck"
             time.sleep(0.005)
@@ -94,7 +94,7 @@ class Gateway:
             found = self.measure(ports)
             if (found.files <= files and found.tasks <= tasks) or time.monotonic() > until:
                 return found
-            time.sleep(0.25)
+            time.sleep(0.05)
 
 
 def configuration(ports: Mapping[str, int], settings: str = "", engine: str = "own", more: str = "") -> str:

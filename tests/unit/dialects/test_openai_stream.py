@@ -658,3 +658,20 @@ def test_the_role_of_a_further_choice_is_told_once() -> None:
     events = told(chunk({"role": "assistant"}), *[chunk({"role": "assistant", "content": ""}, index=1)] * 2)
     assert events.count(OpaqueEvent("openai", "role", {"index": 1})) == 1
     assert not any(isinstance(event, OpaqueEvent) and event.data == {"index": 0} for event in events)
+
+
+@pytest.mark.parametrize("order", [("text", "sources", "call"), ("sources", "text", "call"), ("sources", "blank")])
+def test_annotations_of_a_stream_reach_a_client_of_the_same_dialect_once(order: tuple[str, ...]) -> None:
+    """A later frame that is written anew does not send again what an earlier frame has brought."""
+    call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    deltas: dict[str, dict[str, Any]] = {
+        "text": {"content": "hi"},
+        "blank": {"content": " "},
+        "sources": {"annotations": [{"type": "url_citation", "url_citation": {"url": "https://example.org"}}]},
+        "call": {"tool_calls": [call]},
+    }
+    chunks = [{"id": "c", "choices": [{"index": 0, "delta": deltas[name]}]} for name in order]
+    data = b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks)
+    stream = dragoman.stream_translator(source="openai", target="openai")
+    told = stream.feed(data + b'data: {"error":{"message":"busy"}}\n\n') + stream.close()
+    assert told.count(b"https://example.org") == 1

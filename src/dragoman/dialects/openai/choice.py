@@ -68,7 +68,7 @@ class ChoiceReader:
         self._index = index
         self._keys = keys
         self._sequences = sequences
-        self._sources: list[Opaque] = []  # what the text cites: told at its end
+        self._sources: list[Opaque] = []  # beside the choices, chunk after chunk: the text cites them at its end
         self._text = -1  # the key of the open text block
         self._refusing = False  # it is a refusal
         self._refused = False
@@ -107,7 +107,7 @@ class ChoiceReader:
                 self._parts(content, events)
         if delta.refusal:
             self._say(delta.refusal, events, refusing=True)
-        self._cite(parse_annotations(delta.annotations))
+        self._annotated(delta.annotations, events)
         if delta.images:
             self._show(delta.images, events)
         if delta.tool_calls:
@@ -118,6 +118,19 @@ class ChoiceReader:
             self._called().older(delta.function_call, events)
         if delta.rest:
             self._odd(delta.rest, events)
+
+    def _annotated(self, annotations: list[Any] | None, events: list[Event]) -> None:
+        """Cite at once, in a text that begins here if need be.
+
+        A frame without events passes as it came in the same dialect: what it only kept for later would be sent twice.
+        """
+        sources = parse_annotations(annotations)
+        if sources and self._calls is None and not self.is_open:
+            self._begin_text(events)
+        if self._text < 0 or self._refusing:
+            self._cite(sources)  # there is no text to cite
+        else:
+            events += [Cited(self._text, source) for source in sources]
 
     def cite(self, sources: list[Opaque]) -> None:
         """Take sources that stand beside the choices; each is reported once."""
@@ -153,11 +166,14 @@ class ChoiceReader:
 
     def _say(self, text: str, events: list[Event], *, refusing: bool = False) -> None:
         if self._text < 0 or self._refusing != refusing:
-            self._close_prose(events)
-            self._text, self._refusing = self._keys.fresh(), refusing
-            self._refused |= refusing
-            events.append(BlockStarted(self._text, Text("", extra=_REFUSAL if refusing else None), self._index))
+            self._begin_text(events, refusing=refusing)
         events.append(TextDelta(self._text, text))
+
+    def _begin_text(self, events: list[Event], *, refusing: bool = False) -> None:
+        self._close_prose(events)
+        self._text, self._refusing = self._keys.fresh(), refusing
+        self._refused |= refusing
+        events.append(BlockStarted(self._text, Text("", extra=_REFUSAL if refusing else None), self._index))
 
     def _parts(self, parts: list[Any], events: list[Event]) -> None:
         """Content as parts, as Mistral sends it."""
