@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -157,12 +158,43 @@ def test_serve_names_whoever_has_the_port(home: Home) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_second_gateway_on_the_same_socket_is_refused_in_a_sentence(home: Home) -> None:
-    with home.serving():
-        done = home.run("serve", "--port", "0")
-    assert done.returncode == 1
-    assert "another gateway answers at" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_s16_a_second_gateway_of_one_user_starts_with_a_socket_of_its_own(home: Home) -> None:
+    """S16: it did not start. `status` finds the first by default, and the other by its port."""
+    with home.serving() as first:
+        first_port = first.url.rpartition(":")[2]
+        with home.serving() as second:
+            port = second.url.rpartition(":")[2]
+            beside = home.socket.with_name(f"admin-{port}.sock")
+            assert "another gateway answers at" in second.log and str(beside) in second.log
+            assert stat.S_IMODE(beside.stat().st_mode) == 0o600
+            for words, expected in (((), first), (("--port", port), second), (("--port", first_port), first)):
+                found = json.loads(home.run("status", "--json", *words).stdout)
+                assert (found["url"], found["pid"]) == (expected.url, expected.process.pid)
+            assert f"another gateway runs at {second.url}: dragoman status --port {port}" in home.run("status").stdout
+            assert home.run("cooldown", "list", "--port", port).returncode == 0
+            assert second.say("hello")[0] == 200
+            assert second.end()[0] == 0
+        assert not beside.exists() and home.socket.exists()
+        assert home.run("status", "--port", port).returncode == 4
+        taken = home.run("serve", "--port", first_port)
+        assert taken.returncode == 1 and "is taken by" in taken.stderr and "Traceback" not in taken.stderr
+
+
+def test_s16_when_the_first_ends_status_says_where_the_other_is(home: Home) -> None:
+    with home.serving() as first, home.serving() as second:
+        first.end()
+        done = home.run("status")
+        assert done.returncode == 4
+        assert f"another gateway runs at {second.url}" in done.stderr
+
+
+def test_s15_serve_warns_as_root(home: Home) -> None:
+    """S15: it said nothing. One line for people on stderr, one in the log."""
+    with home.serving() as served:
+        served.say("hello")
+        told = [line for line in served.log.splitlines() if "as root" in line]
+    expected = 2 if os.geteuid() == 0 else 0
+    assert len(told) == expected and all("start it as a user of its own" in line for line in told)
 
 
 def test_a_mistake_in_the_configuration_is_told_with_its_line_and_what_was_meant(home: Home) -> None:

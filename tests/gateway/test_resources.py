@@ -36,8 +36,9 @@ PATHS = {
 EVENT_STREAMS = {"kiro": "assistantResponseEvent", "bedrock": "contentBlockDelta"}
 # So that a slow client need not be waited for.
 HURRY = """
-import dragoman.gateway.asgi, dragoman.gateway.server.connection, dragoman.gateway.server.uvicorn_carrier
-for module in (dragoman.gateway.server.connection, dragoman.gateway.server.uvicorn_carrier, dragoman.gateway.asgi):
+from dragoman.gateway import exchange
+from dragoman.gateway.server import connection, reading, uvicorn_carrier
+for module in (connection, reading, uvicorn_carrier, exchange):
     for name in ("HEAD_SECONDS", "BODY_SECONDS"):
         if hasattr(module, name):
             setattr(module, name, 1.0)

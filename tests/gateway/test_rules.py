@@ -576,7 +576,8 @@ def test_rule_10_only_the_private_socket_clears(head: str, tmp_path: Path) -> No
         journal = Journal(Redactor(), stream=io.StringIO())
         with running_gateway(config, state=tmp_path, journal=journal, key=KEY, admin_socket=True):
             with socket.create_connection(("127.0.0.1", port), 5) as asking:
-                asking.sendall(f"POST /cooldowns/clear HTTP/1.1\r\nhost: localhost\r\n{head}\r\n".encode())
+                lines = f"host: localhost\r\nx-api-key: {KEY}\r\n{head}"
+                asking.sendall(f"POST /cooldowns/clear HTTP/1.1\r\n{lines}\r\n".encode())
                 assert asking.recv(100).split()[1] == (b"421" if head else b"405")
             assert admin.ask(private, "/cooldowns/clear", "POST") == b'{"cleared":0}'
             assert admin.ask(private, "/cooldowns") == b"[]\n"

@@ -19,7 +19,7 @@ import pytest
 
 from dragoman.gateway import asgi, exchange
 from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.server import connection, running, uvicorn_carrier
+from dragoman.gateway.server import connection, reading, uvicorn_carrier
 from dragoman.simulator import Simulator, parse, running_simulator
 from tests.gateway.house import KEY, House, RawClient, house, messages, upstream, wait_until
 
@@ -131,22 +131,6 @@ def test_pipelined_requests_are_answered_in_their_order(home: House) -> None:
             assert spoken(wire.answer()[2]) == f"You said: number {number}"
 
 
-def test_a_flood_of_pipelined_requests_is_answered_so_far_and_no_further(home: House) -> None:
-    before = len(home.lines())
-    with Wire(home) as wire:
-        wire.send(b"".join(asked(f"number {number}!") for number in range(200)))
-        got = 0
-        while got < 200:
-            try:
-                body = wire.answer()[2]
-            except (AssertionError, ConnectionResetError):
-                break
-            assert f"number {got}!".encode() in body
-            got += 1
-    assert 1 <= got < 60
-    assert len(home.lines(before + got)) - before <= 60
-
-
 def test_a_request_behind_a_stream_waits_for_its_end(tmp_path: Path) -> None:
     script = '[[turn]]\nparts = [{ text = "Begin " }, { wait = 0.3 }, { text = "end." }]\n[[turn]]\ntext = "Second."'
     with scripted(script, tmp_path) as (home, simulator), Wire(home) as wire:
@@ -174,16 +158,6 @@ def test_who_leaves_with_a_second_request_sent_has_left(tmp_path: Path) -> None:
         assert simulator.requests[0].wait(2.0) == "gone"
         wait_until(lambda: home.running.gateway.in_flight == 0)
         assert simulator.total == 1
-
-
-def test_who_closes_the_sending_side_has_left(tmp_path: Path) -> None:
-    with scripted('[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]', tmp_path) as (home, simulator):
-        with Wire(home) as wire:
-            wire.ask(stream=True)
-            wire.head()
-            wire.socket.shutdown(socket.SHUT_WR)
-            assert simulator.requests[0].wait(2.0) == "gone"
-        assert home.lines()[0]["outcome"] == "gone"
 
 
 # --- framing
@@ -277,7 +251,7 @@ def test_an_answer_of_many_megabytes_is_whole(tmp_path: Path) -> None:
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch, name: str, seconds: float) -> None:
-    for module in (connection, uvicorn_carrier, exchange, asgi):
+    for module in (connection, reading, uvicorn_carrier, exchange, asgi):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, seconds)
 
@@ -368,25 +342,6 @@ def test_an_endless_head_is_refused_and_costs_nothing(home: House, endless: byte
         assert wire.closed()
         sender.join(10)
     assert time.process_time() - before < 2.0
-
-
-def test_more_connections_than_fit_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(running, "_room", lambda: 3)
-    with house("", tmp_path) as home:
-        probe = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
-        wires = [Wire(home) for _ in range(4)]
-        for wire in wires:
-            wire.send(probe)
-        for wire in wires[:3]:
-            assert wire.answer()[0] == 200
-        wires[3].socket.settimeout(0.5)
-        with pytest.raises(TimeoutError):
-            wires[3].socket.recv(1)
-        wires[0].__exit__()
-        wires[3].socket.settimeout(5)
-        assert wires[3].socket.recv(12) == b"HTTP/1.1 200"
-        for wire in wires[1:]:
-            wire.__exit__()
 
 
 # --- the end

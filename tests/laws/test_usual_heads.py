@@ -84,7 +84,6 @@ async def told(reads: list[bytes], *, usual: bool) -> tuple[list[Asked], list[by
 
     carrier = OwnCarrier(answer)
     carrier.time = lambda: 0.0
-    carrier.now = 0.0
     spoken, heard = Connection(carrier), Heard()
     if not usual:
         spoken._patience = 0

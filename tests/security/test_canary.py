@@ -268,8 +268,8 @@ def test_point_15_no_value_shows_its_secret(planted: tuple[Parrot, Path]) -> Non
             gateway,
             running,
             fleet,
-            gateway._door,
-            gateway._door.keeper,
+            gateway._admission._door,
+            gateway._admission._door.keeper,
             *config.secrets(),
         ]
         for backend in fleet.backends:

@@ -219,6 +219,7 @@ def test_point_4_the_admin_port_serves_no_page_and_no_other_name() -> None:
 
 class _Asked:
     cleared = 0
+    key = KEY
 
     def status(self) -> dict[str, Json]:
         return {}
@@ -236,7 +237,8 @@ class _Asked:
 
 def test_point_4_the_admin_port_changes_nothing(home: House) -> None:
     asked = _Asked()
-    answer = admin.Admin(asked, ours=False)._response(b"POST /cooldowns/clear HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    head = f"POST /cooldowns/clear HTTP/1.1\r\nhost: localhost\r\nx-api-key: {KEY}\r\n\r\n"
+    answer = admin.Admin(asked, ours=False)._response(head.encode())
     assert answer.startswith(b"HTTP/1.1 405") and asked.cleared == 0
     assert json.loads(home.ask("/v1/models", method="GET")[2])
     with pytest.raises((http.client.HTTPException, AssertionError)):  # nor does the data plane know of it

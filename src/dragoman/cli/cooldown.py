@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from dragoman.cli.files import complain
-from dragoman.cli.status import admin_socket, cooldown
+from dragoman.cli.status import add_port, admin_socket, cooldown
 from dragoman.cli.terminal import forgive
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json, JsonError
@@ -21,12 +21,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("action", choices=("list", "clear"), help="clear: let them be asked again, from now on")
     parser.add_argument("upstream", nargs="?", default="", metavar="UPSTREAM", help="this one only")
     parser.add_argument("--config", metavar="FILE", type=Path, help="the one the gateway was started with")
+    add_port(parser)
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
 def run(arguments: Namespace) -> int:
     forgive(sys.stdout)
-    socket = admin_socket(arguments.config)
+    socket = admin_socket(arguments.config, arguments.port)
     clear = arguments.action == "clear"
     query = f"?{urlencode({'upstream': arguments.upstream})}" if arguments.upstream and clear else ""
     found = _asked(socket, f"/cooldowns/clear{query}" if clear else "/cooldowns", "POST" if clear else "GET")

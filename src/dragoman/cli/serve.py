@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dragoman.gateway.serve import Running
 
 _CONFIG_IS_WRONG = 3
+_ROOT = "the gateway runs as root, which it never needs: start it as a user of its own"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -47,6 +48,8 @@ def run(arguments: Namespace) -> int:
         config = read()
     except ConfigError as error:
         return _wrong(error)
+    if _runs_as_root() and not arguments.worker:
+        print(f"dragoman: {_ROOT}.", file=sys.stderr)
     gc.disable()  # until it serves: loading leaves nothing to collect
     try:
         return _serve(config, read, arguments)
@@ -113,7 +116,13 @@ def _unreachable(config: Config, error: OSError) -> str:
             return f"cannot listen on {place}, or on the socket {config.server.admin_socket}: {why}."
 
 
+def _runs_as_root() -> bool:
+    return sys.platform != "win32" and os.geteuid() == 0
+
+
 def _announce(config: Config, running: Running, *, quiet: bool) -> None:
+    if _runs_as_root():
+        running.gateway.tell("warning", "root", message=_ROOT)
     for warning in config.warnings:
         running.gateway.tell("warning", "config", message=warning)
     _print_banner(config, running.url, quiet=quiet)

@@ -25,35 +25,61 @@ _STATES = {"ok": "green", "expired": "red", "missing": "red", "login needed": "r
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", type=Path, help="the one the gateway was started with")
+    add_port(parser)
     parser.add_argument("--usage", action="store_true", help="ask Kiro how much of each login's quota is left")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
+def add_port(parser: ArgumentParser) -> None:
+    """The option that names one of several gateways of one user."""
+    parser.add_argument("--port", type=int, help="the gateway on this port, if several run")
+
+
 def run(arguments: Namespace) -> int:
     forgive(sys.stdout)
-    socket = admin_socket(arguments.config)
+    socket = admin_socket(arguments.config, arguments.port)
     found = ask(socket)
+    elsewhere = _others(socket) if arguments.port is None else []
     if found is None:
         if arguments.json:
             print(jsonio.pretty({"state": "not running", "admin_socket": str(socket)}).decode())
+        print("\n".join(elsewhere), end="\n" if elsewhere else "", file=sys.stderr)
         return complain(f"no gateway answers at {socket}. `dragoman serve` starts one.", _NOT_RUNNING)
     if arguments.usage:
         asyncio.run(_add_usage(found, arguments.config))
     if arguments.json:
         print(jsonio.pretty(found).decode())
     else:
-        print("\n".join(page(found, time.time(), Paint(sys.stdout))))
+        print("\n".join([*page(found, time.time(), Paint(sys.stdout)), *elsewhere]))
     return 0
 
 
-def admin_socket(file: Path | None) -> Path:
-    """Where the gateway of this configuration listens; of one that has a mistake by now, the usual place."""
+def admin_socket(file: Path | None, port: int | None = None) -> Path:
+    """Where the gateway of this configuration listens; of one that has a mistake by now, the usual place.
+
+    With a port: where the gateway on it does, which has a socket of its own if it was not the first.
+    """
     try:
-        return load(file, os.environ).server.admin_socket
+        place = load(file, os.environ).server.admin_socket
     except ConfigError as error:
         place = places(os.environ).admin_socket
         print(f"{error}\ndragoman: the configuration has a mistake; asking at {place}.", file=sys.stderr)
-        return place
+    return place if port is None else _of_port(place, port)
+
+
+def _of_port(place: Path, port: int) -> Path:
+    from dragoman.gateway import admin
+
+    first = ask(place) or {}
+    return place if str(first.get("url")).endswith(f":{port}") else admin.beside(place, port)
+
+
+def _others(place: Path) -> list[str]:
+    """A line for each further gateway of this user."""
+    from dragoman.gateway import admin
+
+    urls = [str((ask(path) or {}).get("url")) for path in admin.others(place)]
+    return [f"another gateway runs at {url}: dragoman status --port {url.rpartition(':')[2]}" for url in urls]
 
 
 def ask(socket: Path) -> dict[str, Json] | None:

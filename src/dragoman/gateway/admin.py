@@ -1,23 +1,27 @@
 """Status, metrics and the clearing of cooldowns, for this machine's user alone: a Unix socket nobody else can open.
 
-A loopback port only if configured, which changes nothing; and never the port that clients use.
+A loopback port only if configured. It needs the gateway's key on every route, and changes nothing. The port that
+clients use has none of this.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import parse_qs
 
-from dragoman.errors import LocalMisuse
+from dragoman.errors import LocalMisuse, NotAuthorised
+from dragoman.gateway.auth import Gatekeeper
 from dragoman.gateway.private import make_private_folder
 from dragoman.wire import jsonio
+from dragoman.wire.http import HttpRequest, parse_headers
 from dragoman.wire.jsonio import Json
 
 _HEAD_BYTES = 8 * 1024
@@ -34,9 +38,16 @@ class Asked(Protocol):
     def cooldowns(self) -> list[Json]: ...
     def clear(self, upstream: str) -> dict[str, Json]: ...
 
+    @property
+    def key(self) -> str:
+        """The gateway's key, which the admin port asks for."""
+
 
 class Admin:
-    """Answers one request a connection. `ours`: nobody but this machine's user can ask, so that things may change."""
+    """Answers one request a connection.
+
+    On the private socket (`ours`) nobody but this machine's user can ask, so it needs no key and may change things.
+    """
 
     def __init__(self, gateway: Asked, *, ours: bool) -> None:
         self._gateway = gateway
@@ -60,6 +71,8 @@ class Admin:
         path, _, query = rest.partition(b" ")[0].partition(b"?")
         if not _is_ours(head):
             return _http(421, _PLAIN, b"not this server\n")
+        if not self._ours and not self._has_key(head):
+            return _http(401, _PLAIN, b"send the gateway's key as a bearer token or as x-api-key\n")
         if method == b"POST" and path == b"/cooldowns/clear" and self._ours:
             return self._clear(query.decode("latin-1"))
         if method != b"GET":
@@ -76,6 +89,14 @@ class Admin:
             case _:
                 return _http(404, _PLAIN, b"/status, /metrics, /cooldowns, /healthz\n")
 
+    def _has_key(self, head: bytes) -> bool:
+        request = HttpRequest("GET", "/", headers=parse_headers(_fields(head)))
+        try:
+            Gatekeeper(self._gateway.key).check_key(request)
+        except NotAuthorised:
+            return False
+        return True
+
     def _clear(self, query: str) -> bytes:
         """Let everybody be asked again, or one upstream."""
         told = self._gateway.clear(parse_qs(query).get("upstream", [""])[0])
@@ -85,20 +106,26 @@ class Admin:
 def _is_ours(head: bytes) -> bool:
     """A web page may point its own name at a loopback port: only loopback's names are ours, and no page is served."""
     hosts: list[bytes] = []
-    for line in head.split(b"\r\n")[1:]:
-        name, _, value = line.partition(b":")
-        match name.strip().lower():
+    for name, value in _fields(head):
+        match name.lower():
             case b"host":
-                hosts.append(value.strip().lower())
+                hosts.append(value.lower())
             case b"origin":
                 return False
-            case b"sec-fetch-site" if value.strip().lower() not in (b"none", b"same-origin"):
+            case b"sec-fetch-site" if value.lower() not in (b"none", b"same-origin"):
                 return False
     return len(hosts) == 1 and _NAMED.fullmatch(hosts[0]) is not None
 
 
+def _fields(head: bytes) -> list[tuple[bytes, bytes]]:
+    lines = [line.partition(b":") for line in head.split(b"\r\n")[1:] if line]
+    return [(name.strip(), value.strip()) for name, _, value in lines]
+
+
 def _http(status: int, kind: str, body: bytes) -> bytes:
-    phrase = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 421: "Misdirected Request"}[status]
+    phrase = {200: "OK", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed", 421: "Misdirected Request"}[
+        status
+    ]
     lines = (
         f"HTTP/1.1 {status} {phrase}",
         f"content-type: {kind}",
@@ -109,17 +136,26 @@ def _http(status: int, kind: str, body: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def serving(gateway: Asked, path: Path | None, port: int | None = None) -> AsyncIterator[None]:
-    """Listen while this lasts. Raises LocalMisuse if another gateway has the socket, OSError if it cannot be made."""
+async def serving(
+    gateway: Asked, path: Path | None, port: int | None = None, warn: Callable[[str], None] | None = None
+) -> AsyncIterator[None]:
+    """Listen while this lasts. Raises LocalMisuse if another gateway has the socket, OSError if it cannot be made.
+
+    With `warn`, a port that is taken is a warning.
+    """
     servers: list[asyncio.Server] = []
     if path is not None and hasattr(socket, "AF_UNIX"):
         servers.append(
             await asyncio.start_unix_server(Admin(gateway, ours=True).serve, sock=_bound(path), limit=_HEAD_BYTES)
         )
     if port is not None:
-        servers.append(
-            await asyncio.start_server(Admin(gateway, ours=False).serve, "127.0.0.1", port, limit=_HEAD_BYTES)
-        )
+        plane = Admin(gateway, ours=False)
+        try:
+            servers.append(await asyncio.start_server(plane.serve, "127.0.0.1", port, limit=_HEAD_BYTES))
+        except OSError as error:
+            if warn is None or error.errno != errno.EADDRINUSE:
+                raise
+            warn(f"server.admin_port {port} is taken by another process: this gateway has none")
     try:
         yield
     finally:
@@ -128,6 +164,25 @@ async def serving(gateway: Asked, path: Path | None, port: int | None = None) ->
         if path is not None:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
+
+
+def own_socket(path: Path, port: int) -> Path:
+    """The socket of the gateway on this port: the configured one, or one beside it where another gateway has that."""
+    for chosen in (path, beside(path, port)):
+        if not _answers(chosen):
+            return chosen
+    return path.with_name(f"{path.stem}-{port}-{os.getpid()}{path.suffix}")  # the same port of another address
+
+
+def beside(path: Path, port: int) -> Path:
+    """Where a gateway has its socket if another gateway has the configured one."""
+    return path.with_name(f"{path.stem}-{port}{path.suffix}")
+
+
+def others(path: Path) -> list[Path]:
+    """The sockets beside the configured one at which gateways answer."""
+    found = sorted(path.parent.glob(f"{path.stem}-*{path.suffix}"))
+    return [each for each in found if _answers(each)]
 
 
 def _bound(path: Path) -> socket.socket:

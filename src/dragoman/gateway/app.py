@@ -25,18 +25,16 @@ from dragoman._version import __version__
 from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import ClientFault, DragomanError, Fault
 from dragoman.gateway.addresses import Known
+from dragoman.gateway.admission import Admission
 from dragoman.gateway.asgi import AsgiExchange, Receive, Scope, Send, refuse_websocket
 from dragoman.gateway.attempts import Desk
-from dragoman.gateway.auth import Gatekeeper
 from dragoman.gateway.backend import Fleet
 from dragoman.gateway.breaker import Breaker
 from dragoman.gateway.config import Config, ConfigError, load
 from dragoman.gateway.cooldowns import CooldownFile
-from dragoman.gateway.door import Door
 from dragoman.gateway.exchange import Exchange, Gone
 from dragoman.gateway.explain import Ring
-from dragoman.gateway.guard import Guard, upgrade_refusal
-from dragoman.gateway.limits import Load, check_text
+from dragoman.gateway.guard import upgrade_refusal
 from dragoman.gateway.meters import Meters, Moment
 from dragoman.gateway.observe import Journal, Level, Record
 from dragoman.gateway.places import places
@@ -102,10 +100,10 @@ class Gateway:
         self._desk = Desk(self._journal, Meters(), ring, patience or Patience())
         self.breaker = Breaker(words=self.redactor.text)
         self._cooldowns = CooldownFile(state or ours.state, self.breaker)
-        self.load = Load(config.server.limits)
+        self._admission = Admission(config.server, self.key)
+        self.load = self._admission.load
         self._router = Router(dialects or [registry.get(name) for name in registry.names()])
         self._config = config
-        self._door = self._door_of(config)
         self._client: Client | None = None
         self._fleet: Fleet | None = None
         self._starting = asyncio.Lock()
@@ -150,16 +148,12 @@ class Gateway:
         await fleet.start()
         old, self._fleet, self._config = self._fleet, fleet, config
         self.key = key
-        self._door = self._door_of(config)
-        self.load.limits = config.server.limits
+        self._admission.configure(config.server, key)
         self._desk = structs.replace(self._desk, ring=self._desk.ring.switched(config.explain))
         self.generation, self.reload_refused = self.generation + 1, ""
         self._journal.event("info", "reloaded", generation=self.generation, upstreams=len(config.upstreams))
         if old is not None:
             self.later(old.retire())
-
-    def _door_of(self, config: Config) -> Door:
-        return Door(Guard(config.server.host, config.server.hosts), Gatekeeper(self.key))
 
     def drain(self) -> None:
         """Tell balancers to send no more; what runs goes on."""
@@ -287,15 +281,15 @@ class Gateway:
         """See to one request, whatever it is, to its end."""
         method, path = exchange.request.method, exchange.request.path  # no more of it: a stream may last
         exchange.last = exchange.last or self.draining
-        if path in _PROBES and method in ("GET", "HEAD"):
+        if path in _PROBES and method in ("GET", "HEAD") and self._admission.serves(exchange):
             await self._probe(exchange)
             return
         exchange.id = f"req_{self._ids}{next(self._count):08x}"
-        record = Record(exchange.id, method, path)
+        self._admission.locate(exchange)
+        record = Record(exchange.id, method, path, client=exchange.client)
         self._live.add(exchange)
-        exchange.account = account = self.load.enter()
         try:
-            matched = await self._admitted(exchange)
+            matched = self._matched(await self._admission.request(exchange))
             if matched is None:
                 self._refuse_unmatched(exchange, record)
                 return
@@ -313,7 +307,8 @@ class Gateway:
                 raise
         finally:
             self._live.discard(exchange)
-            account.leave()
+            if exchange.account is not None:
+                exchange.account.leave()
             record.end()
             self._desk.meters.request(record)
             self._journal.request(record)
@@ -356,19 +351,8 @@ class Gateway:
         state = b"draining\n" if self.draining else b"ready\n" if self._ready else b"no upstream\n"
         exchange.whole(200 if self._ready else 503, _TEXT, state)
 
-    async def _admitted(self, exchange: Exchange) -> Matched | None:
-        """The call of a request that may ask. Raises ClientFault, Unreadable, Gone."""
-        admitted = self._door.admits(exchange)
-        self.load.check()
-        body = await exchange.body(self._config.server.max_body)
-        request = exchange.request
-        if body is not request.body:
-            request = exchange.request = structs.replace(request, body=body)
-        if exchange.account is not None:  # what came together with the head was not counted
-            exchange.account.add(len(body) - exchange.account.asked)
-        check_text(body, self.load.limits)
-        if not admitted:
-            self._door.keeper.check(request)
+    def _matched(self, request: HttpRequest) -> Matched | None:
+        """The call that a request is, in a dialect. Raises Unreadable."""
         return self._router.glance(request) or self._router.match(request) or self._one_model(request)
 
     def _one_model(self, request: HttpRequest) -> Matched | None:

@@ -13,16 +13,19 @@ from typing import Any, TypeAlias
 
 from dragoman.errors import ClientFault, Fault
 from dragoman.gateway.exchange import (
-    BODY_SECONDS,
+    ANY_PACE,
     HIGH,
     ID_HEADERS,
     LOW,
     STALL,
+    BodyWatch,
     Exchange,
     Gone,
+    Pace,
     header_value,
     too_large,
 )
+from dragoman.gateway.peers import plain_address
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -32,17 +35,38 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 TARGET = "dragoman.target"  # where our own uvicorn protocol puts the request line's target
 _DRAINED = 2  # times the limit: so much of a body that is too long is read, since clients read only after they wrote
+_LAST_LOOK = 0.25  # seconds: after a slow turn of the loop, what has come is read before it is judged
 _FAREWELL = 1.0  # seconds to write the last words when the server ends
 
 
 class AsgiExchange(Exchange):
-    __slots__ = ("_pending", "_receive", "_send", "_size", "_stall", "_start", "_wake", "_watcher", "_writer")
+    __slots__ = (
+        "_admitted",
+        "_broken",
+        "_counts",
+        "_patience",
+        "_pending",
+        "_receive",
+        "_send",
+        "_size",
+        "_stall",
+        "_start",
+        "_wake",
+        "_watcher",
+        "_writer",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, stall: float | None = None) -> None:
         request = _head(scope)
-        target = scope.get("extensions", {}).get(TARGET, {}).get("target", request.path)
+        ours = scope.get("extensions", {}).get(TARGET, {})
+        target = ours.get("target", request.path)
         began = asyncio.get_running_loop().time()
         super().__init__(request, target=target, version=scope.get("http_version", "1.1"), began=began)
+        self.client = ours.get("client") or plain_address((scope.get("client") or ("",))[0])
+        self._admitted: Callable[[], None] | None = ours.get("admitted")
+        self._patience: asyncio.Timeout | None = None  # of whoever waits for the body
+        self._broken: Fault | None = None
+        self._counts = True  # pieces of the body, on the account, as they come
         self._task = asyncio.current_task()
         self._receive, self._send = receive, send
         self._stall = STALL if stall is None else stall
@@ -55,38 +79,59 @@ class AsgiExchange(Exchange):
 
     # --- in
 
-    async def body(self, limit: int) -> bytes:
-        said = self.request.header("content-length")
-        if said.isdecimal() and int(said[:20]) > limit * _DRAINED:
-            raise too_large(limit)
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                return await self._gathered(limit)
-        except TimeoutError:
-            message = f"the request did not come whole within {BODY_SECONDS:g} s"
-            raise ClientFault(message, fault=Fault("timeout", message, 408)) from None
-
-    async def _gathered(self, limit: int) -> bytes:
+    async def body(self, limit: int, pace: Pace = ANY_PACE) -> bytes:
+        clock = asyncio.get_running_loop().time
+        watch = BodyWatch(pace, clock())
         pieces: list[bytes] = []
         size = 0
         more = True
         while more and size <= limit * _DRAINED:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                self.gone = True
-                raise Gone
-            piece = message.get("body", b"")
+            piece, more = await self._piece(watch.due) or await self._piece(clock() + _LAST_LOOK) or (b"", True)
             size += len(piece)
-            if size <= limit:
-                if self.account is not None:
-                    self.account.reserve(len(piece))
-                pieces.append(piece)
-            else:
+            fault = self._broken or (watch.fault(size, clock()) if more else None)
+            if fault is not None:
+                raise ClientFault(fault.message, fault=fault)
+            if size > limit:
                 pieces.clear()
-            more = message.get("more_body", False)
+                continue
+            if self._counts and self.account is not None:
+                self.account.reserve(len(piece))
+            pieces.append(piece)
         if size > limit:
             raise too_large(limit)
         return b"".join(pieces)
+
+    def reserve(self, limit: int) -> None:
+        announced = self.request.header("content-length")
+        if announced.isdecimal() and limit < int(announced[:20]) <= limit * _DRAINED:
+            return  # it is read to its end and then refused
+        super().reserve(limit)
+        self._counts = not announced.isdecimal()
+
+    def spoil(self, fault: Fault) -> None:
+        self._broken = fault
+        if self._patience is not None and not self._patience.expired():
+            self._patience.reschedule(asyncio.get_running_loop().time())
+
+    def admitted(self) -> None:
+        if self._admitted is not None:
+            self._admitted()
+
+    async def _piece(self, until: float) -> tuple[bytes, bool] | None:
+        """The next piece of the body, and whether there are more; None if none comes until then."""
+        if self._broken is not None:
+            return None
+        try:
+            async with asyncio.timeout_at(until) as self._patience:
+                message = await self._receive()
+        except TimeoutError:
+            return None
+        finally:
+            self._patience = None
+        if message["type"] == "http.disconnect":
+            self.gone = True
+            raise Gone
+        return message.get("body", b""), message.get("more_body", False)
 
     # --- out
 

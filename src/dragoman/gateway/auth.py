@@ -1,6 +1,10 @@
 """Who may ask: the gateway's key in a header of its own, as a bearer token or as the secret of an AWS signature. Pure.
 
 boto3 sends no bearer token over plain http, so its requests come signed: any access key id, our key as the secret.
+
+A head is judged before a byte of its body is read. A signature covers the hash of the body. Where the head states that
+hash (`x-amz-content-sha256`) the signature is checked at once and the hash when the body has come. boto3 does not state
+it for Bedrock: such a request is unproven until its body has come.
 """
 
 from __future__ import annotations
@@ -22,12 +26,15 @@ from dragoman.wire.http import HttpRequest
 SKEW = 15 * 60.0  # seconds that a signer's clock may be off
 _SCHEME = "AWS4-HMAC-SHA256"
 _SIGNED = re.compile(
-    r"AWS4-HMAC-SHA256\s+Credential=(?P<id>[^/,\s]+)/(?P<day>\d{8})/(?P<region>[\w-]+)/(?P<service>[\w-]+)/aws4_request"
-    r"\s*,\s*SignedHeaders=(?P<headers>[\w;-]+)\s*,\s*Signature=(?P<signature>[0-9a-f]{64})\s*\Z",
+    r"AWS4-HMAC-SHA256\s+Credential=(?P<id>[^/,\s]{1,128})/(?P<day>\d{8})/(?P<region>[\w-]{1,64})"
+    r"/(?P<service>[\w-]{1,64})/aws4_request"
+    r"\s*,\s*SignedHeaders=(?P<headers>[a-z0-9;-]+)\s*,\s*Signature=(?P<signature>[0-9a-f]{64})\s*\Z",
     re.ASCII,
 )
 _TIME = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
+_HASH = re.compile(r"[0-9a-f]{64}")
 _UNSIGNED = "UNSIGNED-PAYLOAD"
+_EMPTY = hashlib.sha256(b"").hexdigest()
 _KEY_HEADERS = ("x-api-key", "x-goog-api-key")
 _WRONG = (
     "the key of this gateway is missing or wrong: send it as x-api-key or as a bearer token "
@@ -35,18 +42,25 @@ _WRONG = (
 )
 
 
-class _Claim(Struct, frozen=True):
-    """What an authorization header of AWS says."""
+class Claim(Struct, frozen=True):
+    """An AWS signature, as far as the head of its request shows."""
 
-    day: str
+    id: str
+    moment: str
     region: str
     service: str
     headers: tuple[str, ...]
     signature: str
+    payload: str  # the hash that the signature covers; empty if only the body tells
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the head is enough to check the signature, so that only the body's hash is left to compare."""
+        return bool(self.payload)
 
 
 class Gatekeeper:
-    """Knows the key. Every refusal says the same, so that it tells nothing."""
+    """Knows the key. Every refusal has the same words, so that it reveals nothing."""
 
     def __init__(self, key: str, *, now: Callable[[], float] = time.time) -> None:
         if not key:
@@ -55,39 +69,58 @@ class Gatekeeper:
         self._digest = hashlib.sha256(self._key).digest()
         self._now = now
 
-    def needs_body(self, request: HttpRequest) -> bool:
-        """Whether the proof covers the body, which then must be read before it is checked."""
-        return request.header("authorization").startswith(_SCHEME)
-
     def check(self, request: HttpRequest) -> None:
-        """Raise NotAuthorised unless the request proves that it knows the key."""
-        if self.needs_body(request):
-            self._check_signature(request)
-            return
+        """Check a whole request. Raises NotAuthorised."""
+        claim = self.claim(request)
+        if claim is not None:
+            self.check_body(claim, request)
+
+    def check_key(self, head: HttpRequest) -> None:
+        """Check for the key itself in a header. Raises NotAuthorised."""
+        if not self._has_key(head):
+            raise NotAuthorised(_WRONG)
+
+    def claim(self, head: HttpRequest) -> Claim | None:
+        """Judge a request by its head. None if it proves that it may ask; a Claim if the body must be checked too.
+
+        Raises NotAuthorised.
+        """
+        if self._has_key(head):
+            return None
+        claim = _claim(head)
+        if claim is None:
+            raise NotAuthorised(_WRONG)
+        if not self._recent(claim.moment):
+            raise NotAuthorised(f"{_WRONG}; or the clock of the signer is off")
+        if claim.is_proven:
+            self._check_signature(claim, head)
+        return None if claim.payload == _UNSIGNED else claim
+
+    def check_body(self, claim: Claim, request: HttpRequest) -> None:
+        """Check what a head left open, now that the body is there. Raises NotAuthorised."""
+        if not claim.is_proven:
+            self._check_signature(claim, request)
+        elif claim.payload != hashlib.sha256(request.body).hexdigest():
+            raise NotAuthorised(_WRONG)
+
+    def _has_key(self, head: HttpRequest) -> bool:
         right = False
-        for name, value in request.headers:  # a stray key of another service may stand beside ours
+        for name, value in head.headers:  # a stray key of another service may stand beside ours
             if name == "authorization":
                 scheme, _, value = value.partition(" ")  # noqa: PLW2901
                 if scheme.lower() == "bearer":
                     right |= self._is_ours(value.strip())
             elif name in _KEY_HEADERS:
                 right |= self._is_ours(value)
-        if not right:
-            raise NotAuthorised(_WRONG)
+        return right
 
     def _is_ours(self, given: str) -> bool:
         """Compare by hash: the time says neither how long our key is nor how much of it was right."""
         digest = hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
         return hmac.compare_digest(digest, self._digest)
 
-    def _check_signature(self, request: HttpRequest) -> None:
-        claim = _claim(request)
-        moment = request.header("x-amz-date")
-        if claim is None or not _TIME.fullmatch(moment) or moment[:8] != claim.day:
-            raise NotAuthorised(_WRONG)
-        if not {"host", "x-amz-date"} <= set(claim.headers) or not self._recent(moment):
-            raise NotAuthorised(f"{_WRONG}; or the clock of the signer is off")
-        expected = sign(request, self._key, moment, claim.region, claim.service, claim.headers)
+    def _check_signature(self, claim: Claim, request: HttpRequest) -> None:
+        expected = sign(request, self._key, claim.moment, claim.region, claim.service, claim.headers)
         if not hmac.compare_digest(expected, claim.signature):
             raise NotAuthorised(_WRONG)
 
@@ -134,14 +167,36 @@ def _normal(path: str) -> str:
 
 
 def _payload(request: HttpRequest) -> str:
-    said = request.header("x-amz-content-sha256")
-    # A hash that the signer only claims is not taken: it must be the body's own.
-    return _UNSIGNED if said == _UNSIGNED else hashlib.sha256(request.body).hexdigest()
+    """The hash in the signature: the one that the head states, which is compared with the body later, or the body's."""
+    stated = _stated_hash(request)
+    return hashlib.sha256(request.body).hexdigest() if stated is None else stated
 
 
-def _claim(request: HttpRequest) -> _Claim | None:
-    found = _SIGNED.match(request.header("authorization"))
+def _stated_hash(head: HttpRequest) -> str | None:
+    """The hash of the body as the head states it, the empty body's if it announces none; else None."""
+    stated = head.header("x-amz-content-sha256")
+    if stated:
+        return stated
+    announced = head.header("transfer-encoding") or head.header("content-length", "0").strip("0")
+    return None if announced or head.body else _EMPTY
+
+
+def _claim(head: HttpRequest) -> Claim | None:
+    """Read the signature of a head. None if it has none, or breaks a rule of signatures."""
+    given = [value for name, value in head.headers if name == "authorization"]
+    found = _SIGNED.match(given[0]) if len(given) == 1 else None
     if found is None:
         return None
-    headers = tuple(found["headers"].lower().split(";"))
-    return _Claim(found["day"], found["region"], found["service"], headers, found["signature"])
+    headers = tuple(found["headers"].split(";"))
+    of_aws = [name for name, _ in head.headers if name.startswith("x-amz-")]
+    moment, payload = head.header("x-amz-date"), _stated_hash(head) or ""
+    if (
+        list(headers) != sorted(set(headers))
+        or len(set(of_aws)) != len(of_aws)
+        or not {"host", "x-amz-date", *of_aws} <= set(headers)
+        or not _TIME.fullmatch(moment)
+        or moment[:8] != found["day"]
+        or (payload and payload != _UNSIGNED and not _HASH.fullmatch(payload))
+    ):
+        return None
+    return Claim(found["id"], moment, found["region"], found["service"], headers, found["signature"], payload)

@@ -17,7 +17,7 @@ from msgspec import NODEFAULT, Meta, Struct, structs
 
 from dragoman.gateway.layers import Leaves, flat, from_environment, from_flags, nested, stacked
 from dragoman.gateway.limits import RequestLimits
-from dragoman.gateway.loopback import is_loopback
+from dragoman.gateway.loopback import is_loopback, is_network
 from dragoman.gateway.places import Places, expanded, places
 from dragoman.gateway.presets import BUILT_IN, PRESETS, preset_of
 from dragoman.gateway.problems import DEFAULT, ConfigError, Key, Origin, Problem, near
@@ -77,6 +77,9 @@ class Server(Struct, frozen=True, kw_only=True):
     workers: Annotated[int, Meta(ge=1, le=256)] = 1  # processes that share the port
     admin_socket: Path
     admin_port: Annotated[int, _PORT] | None = None  # on loopback; None: the socket only
+    min_body_rate: Annotated[int, Meta(ge=0)] = 1024  # bytes a second that a body must come at; 0: any
+    trusted_proxies: tuple[str, ...] = ()  # addresses and networks whose X-Forwarded-For counts
+    proxy_protocol: bool = False  # connections of trusted proxies begin with the PROXY protocol
     limits: RequestLimits = RequestLimits()
 
 
@@ -350,7 +353,17 @@ class _Assembly:
         if not is_loopback(values.get("host", "localhost")) and not values.get("insecure_http"):
             hint = "set server.insecure_http = true if what is before it speaks TLS, or the network is yours"
             self._look.problem(("server", "host"), "beyond loopback, plain http would show keys and prompts", hint)
+        self._check_proxies(values)
         return Server(**values) if len(self._look.problems) == before else None
+
+    def _check_proxies(self, values: dict[str, Any]) -> None:
+        for text in values.get("trusted_proxies", ()):
+            if not is_network(text):
+                hint = "write an address or a network: 10.0.0.5, 10.0.0.0/8, 2001:db8::/32"
+                self._look.problem(("server", "trusted_proxies"), f"{text!r} is no address and no network", hint)
+        if values.get("proxy_protocol") and not values.get("trusted_proxies"):
+            hint = "set server.trusted_proxies to the addresses of the proxies that send it"
+            self._look.problem(("server", "proxy_protocol"), "the PROXY protocol needs proxies that are trusted", hint)
 
     def _upstreams(self, tree: dict[str, Any]) -> dict[str, Upstream | None]:
         return {name: read_upstream(name, table, ("upstreams", name), self._look) for name, table in tree.items()}

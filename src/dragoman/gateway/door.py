@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from dragoman.errors import ClientFault
-from dragoman.gateway.auth import Gatekeeper
+from dragoman.errors import ClientFault, Fault
+from dragoman.gateway.auth import Claim, Gatekeeper
 from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.guard import Guard
 
@@ -22,24 +22,31 @@ class Door:
         self._guard, self.keeper = guard, keeper
         self._known: set[Hashable] = set()
 
-    def admits(self, exchange: Exchange) -> bool:
-        """Whether its head is enough; False if the keeper must see the body, too. Raises ClientFault."""
-        head, target, version = exchange.request, exchange.target, exchange.version
+    def refusal(self, exchange: Exchange) -> Fault | None:
+        """Why its head is not served, whoever sends it; None if it may go on to the key."""
+        return self._guard.refusal(exchange.request, target=exchange.target, version=exchange.version)
+
+    def admits(self, exchange: Exchange) -> Claim | None:
+        """Judge a head. None if it proves that it may ask; a Claim if the keeper must see the body, too.
+
+        Raises ClientFault.
+        """
+        head, target = exchange.request, exchange.target
         known = exchange.like or _but_for_the_length(exchange)
         if known in self._known:
-            return True
-        fault = self._guard.refusal(head, target=target, version=version)
+            return None
+        fault = self.refusal(exchange)
         if fault is not None:
             exchange.last = True  # who sends such a thing is not heard on
             raise ClientFault(fault.message, fault=fault)
-        if self.keeper.needs_body(head):
-            return False
-        self.keeper.check(head)
+        claim = self.keeper.claim(head)
+        if claim is not None or head.header("x-amz-date"):  # a signature is checked each time
+            return claim
         if sum([len(name) + len(value) for name, value in head.headers], len(target)) <= _LONGEST:
             if len(self._known) >= _MOST:
                 self._known.clear()
             self._known.add(known)
-        return True
+        return None
 
 
 def _but_for_the_length(exchange: Exchange) -> Hashable:

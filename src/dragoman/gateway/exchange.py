@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from math import inf
 from typing import Any, Protocol
 
-from msgspec import structs
+from msgspec import Struct, structs
 
-from dragoman.errors import TooLarge
+from dragoman.errors import Fault, TooLarge
 from dragoman.gateway.limits import Account
 from dragoman.wire.http import Headers, HttpRequest
 
@@ -24,13 +25,53 @@ BODY_SECONDS = 120.0
 STALL = 60.0  # seconds that a client may read nothing at all
 HIGH = 256 * 1024  # bytes that wait for a client before its source is paused
 LOW = 64 * 1024
-
+RATE_SECONDS = 10.0  # over which the rate of a body is measured; the first of them are its grace
 
 ID_HEADERS = ("x-request-id", "request-id", "x-amzn-requestid")  # as the clients of each family read it
 
 
 class Gone(Exception):
     """The client left."""
+
+
+class Pace(Struct, frozen=True):
+    """How fast a body must come: whole within `seconds`, and at `rate` bytes a second in each RATE_SECONDS."""
+
+    seconds: float | None = None  # None: BODY_SECONDS
+    rate: int = 0
+
+
+ANY_PACE = Pace()
+
+
+class BodyWatch:
+    """Judges whether one body comes fast enough."""
+
+    __slots__ = ("_ends", "_next", "_rate", "_seconds", "_seen")
+
+    def __init__(self, pace: Pace, now: float) -> None:
+        self._seconds = BODY_SECONDS if pace.seconds is None else pace.seconds
+        self._rate, self._seen = pace.rate, 0
+        self._ends = now + self._seconds
+        self._next = now + RATE_SECONDS if pace.rate else inf
+
+    @property
+    def due(self) -> float:
+        """The next time to judge."""
+        return min(self._ends, self._next)
+
+    def fault(self, size: int, now: float) -> Fault | None:
+        """What is wrong with a body of which so many bytes have come; None if nothing is, or it is too early to say."""
+        if now >= self._ends:
+            return Fault("timeout", f"the request did not come whole within {self._seconds:g} s", 408)
+        if now < self._next:
+            return None
+        enough = size - self._seen >= self._rate * RATE_SECONDS
+        self._seen, self._next = size, now + RATE_SECONDS
+        if enough:
+            return None
+        message = f"the request came more slowly than {self._rate} bytes a second (server.min_body_rate)"
+        return Fault("timeout", message, 408)
 
 
 class Source(Protocol):
@@ -49,6 +90,7 @@ class Exchange(ABC):
         "account",
         "began",
         "begun",
+        "client",
         "cut_off",
         "finished",
         "gone",
@@ -66,6 +108,7 @@ class Exchange(ABC):
     def __init__(self, request: HttpRequest, *, target: str, version: str, began: float) -> None:
         self.id = ""
         self.request = request
+        self.client = ""  # its address; empty if the server that carries it does not say
         self.account: Account | None = None  # what is held for it is counted here
         self.target, self.version = target, version  # as they stood in the request line
         self.headers: Headers = ()  # of every response to it, beside its id
@@ -84,8 +127,24 @@ class Exchange(ABC):
     # --- in
 
     @abstractmethod
-    async def body(self, limit: int) -> bytes:
-        """The whole body. Raises TooLarge, Gone, and ClientFault for one that takes too long."""
+    async def body(self, limit: int, pace: Pace = ANY_PACE) -> bytes:
+        """Return the whole body. Raises TooLarge, Gone, and ClientFault for one that comes too slowly."""
+
+    def reserve(self, limit: int) -> None:
+        """Take room for the body that the head announces, on the account. Raises TooLarge, Overloaded."""
+        announced = self.request.header("content-length")
+        if not announced.isdecimal():
+            return
+        if len(announced) > 18 or int(announced) > limit:
+            raise too_large(limit)
+        if self.account is not None:
+            self.account.reserve(int(announced))
+
+    def spoil(self, fault: Fault) -> None:  # noqa: B027  what waits for no body has none to end
+        """End the wait for the body with this fault."""
+
+    def admitted(self) -> None:  # noqa: B027  only our own servers keep connections by it
+        """The request has proven that it may ask."""
 
     # --- out
 

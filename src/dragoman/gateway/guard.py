@@ -21,7 +21,8 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?", re.ASCI
 _ODD = re.compile(r"[^\x21-\x7e]")  # in a target
 _ONCE = ("host", "content-length", "transfer-encoding", "origin", "content-encoding", "expect", "upgrade")
 _READ = frozenset({*_ONCE, "sec-fetch-site"})
-_FOREIGN = ("cross-site", "same-site")
+_OWN_SITE = ("", "none", "same-origin")  # of Sec-Fetch-Site: an address typed in, or a page of this server
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 _MOST_NAMES = 64  # spellings of our own names that are remembered
 
 TOO_MANY_HEADERS = Fault("invalid", "the request has too many or too long headers", 431)
@@ -34,7 +35,8 @@ class Guard:
     """Knows the names of this server. Without `hosts` only loopback's; on other addresses any IP address is one too."""
 
     def __init__(self, host: str, hosts: Collection[str] = ()) -> None:
-        self._names = {"localhost", host.lower(), *(name.lower() for name in hosts)}
+        own = () if _is_address(host) and ipaddress.ip_address(host).is_unspecified else (host.lower(),)
+        self._names = {"localhost", *own, *(name.lower() for name in hosts)}
         self._beyond_loopback = not _is_loopback(host)
         self._seen: set[str] = set()
 
@@ -71,21 +73,34 @@ class Guard:
         return None
 
     def _bad_origin(self, said: dict[str, str]) -> Fault | None:
-        """A web page of another site has no business here, key or not."""
+        """Refuse a web page of another site, key or not."""
+        if said.get("sec-fetch-site", "").strip().lower() not in _OWN_SITE:
+            return _OTHER_SITES
         origin = said.get("origin")
-        if not origin:
-            return _OTHER_SITES if said.get("sec-fetch-site") in _FOREIGN else None
+        if not origin or self._is_own_origin(origin, said.get("host", "")):
+            return None
+        return _OTHER_SITES
+
+    def _is_own_origin(self, origin: str, host: str) -> bool:
+        """Whether a page of this origin is ours: one of our names, or exactly the server that the Host names.
+
+        Beyond loopback any address passes as a Host, but a page of any address is not ours.
+        """
         try:
-            known = self._knows(urlsplit(origin).hostname or "")
+            page = urlsplit(origin)
+            own = urlsplit(f"{page.scheme}://{host}")
+            default = _DEFAULT_PORTS.get(page.scheme)
+            if page.hostname and (page.hostname, page.port or default) == (own.hostname, own.port or default):
+                return True
+            return self._is_named(page.hostname or "")
         except ValueError:
-            known = False
-        return None if known else _OTHER_SITES
+            return False
 
     def _knows(self, name: str) -> bool:
-        name = name.strip("[]").lower().rstrip(".")
-        if name in self._names or _is_loopback(name):
-            return True
-        return self._beyond_loopback and _is_address(name)
+        return self._is_named(name) or (self._beyond_loopback and _is_address(_plain(name)))
+
+    def _is_named(self, name: str) -> bool:
+        return _plain(name) in self._names or _is_loopback(_plain(name))
 
 
 def _bad_line(request: HttpRequest, target: str) -> Fault | None:
@@ -124,6 +139,10 @@ def upgrade_refusal(request: HttpRequest, upgrade: str) -> Fault:
     if request.method == "GET" and request.path.rstrip("/").endswith("/responses") and "websocket" in offered:
         return WEBSOCKET_OFFERED
     return Fault("invalid", "only HTTP/1.1 is spoken here: a client must not offer an upgrade", 400)
+
+
+def _plain(name: str) -> str:
+    return name.strip("[]").lower().rstrip(".")
 
 
 def _is_address(name: str) -> bool:

@@ -24,6 +24,7 @@ _IN_FLIGHT = 256 * 1024 * 1024
 _SCHEMA_DEPTH, _SCHEMA_NODES = 64, 20_000
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//")
 _BUSY = 1.0  # seconds after which to come back
+_PEERS_LEAST = 64  # half of a small limit would be too little for a gateway with one client
 
 
 class RequestLimits(Struct, frozen=True, kw_only=True):
@@ -37,6 +38,8 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
     name: Annotated[int, Meta(ge=1)] = 256  # characters of a tool's
     streams: Annotated[int, Meta(ge=1)] = _STREAMS  # requests at once
     in_flight: Annotated[int, Meta(ge=1024 * 1024)] = _IN_FLIGHT  # bytes held for all of them
+    peer_requests: Annotated[int, Meta(ge=0)] = 0  # requests at once from one address; 0: half of `streams`
+    peer_connections: Annotated[int, Meta(ge=0)] = 0  # connections from one address; 0: half of all that fit
 
 
 class Overloaded(ClientFault):
@@ -172,6 +175,7 @@ class Load:
     def __init__(self, limits: RequestLimits) -> None:
         self.limits = limits
         self.requests = 0
+        self.by_peer: dict[str, int] = {}  # requests
         self.asked = self.kept = 0
         self.peak = self.most = 0  # the most bytes, and requests, since they were last read
 
@@ -179,28 +183,38 @@ class Load:
     def bytes(self) -> int:
         return self.asked + self.kept
 
-    def enter(self) -> Account:
-        """Count one more request, and open its account. The caller must call `leave`."""
+    def enter(self, peer: str = "") -> Account:
+        """Count one more request of this peer, and open its account. The caller must call `leave`."""
         self.requests += 1
         if self.requests > self.most:  # noqa: PLR1730  a call more for every request
             self.most = self.requests
-        return Account(self)
+        if peer:
+            self.by_peer[peer] = self.by_peer.get(peer, 0) + 1
+        return Account(self, peer)
 
-    def check(self) -> None:
-        """Check whether one more request fits, now that it is counted. Raises Overloaded."""
+    def check(self, peer: str = "") -> None:
+        """Check whether one more request of this peer fits, now that it is counted. Raises Overloaded."""
         most = self.limits.streams
         if self.requests > most:
             raise Overloaded(f"{most} requests are running, the limit here ({_SETTING}.streams)")
+        most = peer_share(self.limits.peer_requests, most)
+        if self.by_peer.get(peer, 0) > most:
+            raise Overloaded(f"{most} requests of this address are running, the limit here ({_SETTING}.peer_requests)")
+
+
+def peer_share(setting: int, total: int) -> int:
+    """How much of a total one peer may have: as it is set, or half of it, and not fewer than 64."""
+    return setting or min(total, max(_PEERS_LEAST, total // 2))
 
 
 class Account:
     """The memory of one request: what is held of the question (`asked`) and of the answer (`kept`)."""
 
-    __slots__ = ("_load", "asked", "kept")
+    __slots__ = ("_load", "_peer", "asked", "kept")
 
-    def __init__(self, load: Load) -> None:
+    def __init__(self, load: Load, peer: str = "") -> None:
         self.asked = self.kept = 0
-        self._load = load
+        self._load, self._peer = load, peer
 
     def reserve(self, size: int) -> None:
         """Take room for bytes of the request that are still to come. Raises Overloaded, and then takes none."""
@@ -235,8 +249,12 @@ class Account:
 
     def leave(self) -> None:
         """Give everything back."""
-        load = self._load
+        load, peer = self._load, self._peer
         load.requests -= 1
+        if peer:
+            load.by_peer[peer] -= 1
+            if not load.by_peer[peer]:
+                del load.by_peer[peer]
         load.asked -= self.asked
         load.kept -= self.kept
         self.asked = self.kept = 0

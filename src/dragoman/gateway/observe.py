@@ -13,6 +13,7 @@ from typing import Literal, TextIO, TypeAlias
 
 from msgspec import Struct, field
 
+from dragoman.gateway.loopback import is_loopback
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.sink import Cap, Sink
 from dragoman.model.conversation import Stop, Usage
@@ -72,6 +73,7 @@ class Line(Struct, omit_defaults=True):
     rules: list[str] | None = None
     stop: str | None = None
     error: str = ""
+    client: str = ""
 
 
 class Record(Struct):
@@ -98,6 +100,7 @@ class Record(Struct):
     total: float = 0.0
     outcome: Outcome = "ok"
     error: str = ""
+    client: str = ""  # its address
     began: float = field(default_factory=time.monotonic)
 
     @property
@@ -137,6 +140,7 @@ class Record(Struct):
             notes=len(notes),
             rules=list(dict.fromkeys([note.rule for note in notes])) if notes else None,
             error=self.error,
+            client=self.client,
         )
         if usage is not None:
             line.input_tokens, line.output_tokens = usage.input, usage.output
@@ -163,6 +167,7 @@ class Record(Struct):
             f"{len(self.notes)} notes" if self.notes else "",
             f"{self.attempts} attempts" if self.attempts > 1 else "",
             "" if self.outcome == "ok" else f"{self.outcome.upper()} {self.error}".strip(),
+            f"from {self.client}" if self.client and not is_loopback(self.client) else "",
             self.id,
         ]
         return "  ".join(part for part in parts if part)

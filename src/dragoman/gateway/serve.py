@@ -80,11 +80,18 @@ def serve(
 
     Raises ConfigError for a key that cannot be had, OSError for an address that cannot.
     """
+    raise_file_limit()
     gateway = Gateway(config)
     route_logs(gateway)
     listening = listen(config.server.host, config.server.port, shared=worker)
     server = Server(gateway, config.server)
     running = Running(gateway, server, url_of(listening))
+    socket_path = config.server.admin_socket
+    if not worker:  # whose parent has chosen it
+        socket_path = _admin_socket(gateway, socket_path, listening.getsockname()[1])
+
+    def warn(message: str) -> None:
+        gateway.tell("warning", "admin_port", message=message)
 
     async def main() -> None:
         loop = running.loop = asyncio.get_running_loop()
@@ -93,7 +100,7 @@ def serve(
         if worker:
             _end_with_parent(running)
         with server.signals():
-            async with admin.serving(gateway, config.server.admin_socket, config.server.admin_port):
+            async with admin.serving(gateway, socket_path, config.server.admin_port, warn):
                 await server.serve(listening, lambda: ready(running) if ready else None)
 
     gc.freeze()  # what is loaded by now stays: no collection need look at it
@@ -102,6 +109,26 @@ def serve(
     with contextlib.closing(listening), asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(main())
     return 0
+
+
+def _admin_socket(gateway: Gateway, configured: Path, port: int) -> Path:
+    """Choose the admin socket, and warn if it is not the configured one."""
+    chosen = admin.own_socket(configured, port)
+    if chosen != configured:
+        ours = f"the socket of this one is {chosen} (dragoman status --port {port})"
+        gateway.tell("warning", "admin_socket", message=f"another gateway answers at {configured}: {ours}")
+    return chosen
+
+
+def raise_file_limit() -> None:
+    """Allow this process as many open files as the system lets it have: each stream needs two."""
+    try:
+        import resource  # noqa: PLC0415  not everywhere
+    except ImportError:
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # macOS reports more than it allows
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _end_with_parent(running: Running) -> None:

@@ -11,13 +11,15 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlencode
 
 from dragoman.gateway import admin
 from dragoman.gateway.config import Config
+from dragoman.gateway.places import places
+from dragoman.gateway.private import gateway_key
 from dragoman.gateway.serve import listen, url_of
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
@@ -30,8 +32,11 @@ _FORWARDED = ("SIGTERM", "SIGINT", "SIGHUP")
 class Worker:
     """One process, kept alive."""
 
-    def __init__(self, number: int, command: Sequence[str], tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, number: int, command: Sequence[str], tell: Callable[[str], None], environ: Mapping[str, str] | None = None
+    ) -> None:
         self.number = number
+        self._environ = environ  # None: this process's own
         self.ready = asyncio.Event()
         self.process: asyncio.subprocess.Process | None = None
         self._command, self._tell = command, tell
@@ -55,7 +60,7 @@ class Worker:
         pipe = asyncio.subprocess.PIPE
         # A session of its own: what a terminal sends comes once, through us.
         self.process = process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=pipe, stdout=pipe, start_new_session=True
+            *self._command, stdin=pipe, stdout=pipe, start_new_session=True, env=self._environ
         )
         assert process.stdout is not None
         if await process.stdout.readline():  # its address: it serves
@@ -87,11 +92,18 @@ def serve_together(config: Config, command: Sequence[str], *, ready: Callable[[s
     port = held.getsockname()[1]
     commands = [[*command, "--port", str(port), "--worker", str(number + 1)] for number in range(settings.workers)]
     with held:
-        return asyncio.run(_together(config, commands, url_of(held), ready))
+        return asyncio.run(_together(config, commands, url_of(held), port, ready))
 
 
-async def _together(config: Config, commands: list[list[str]], url: str, ready: Callable[[str], None]) -> int:
-    workers = [Worker(number, command, _complain) for number, command in enumerate(commands, 1)]
+async def _together(
+    config: Config, commands: list[list[str]], url: str, port: int, ready: Callable[[str], None]
+) -> int:
+    path = admin.own_socket(config.server.admin_socket, port)
+    if path != config.server.admin_socket:
+        ours = f"the socket of this one is {path} (dragoman status --port {port})"
+        _complain(f"another gateway answers at {config.server.admin_socket}: {ours}")
+    environ = {**os.environ, "DRAGOMAN_SERVER__ADMIN_SOCKET": str(path)}
+    workers = [Worker(number, command, _complain, environ) for number, command in enumerate(commands, 1)]
     loop = asyncio.get_running_loop()
 
     def forward(number: int) -> None:
@@ -102,9 +114,10 @@ async def _together(config: Config, commands: list[list[str]], url: str, ready: 
         loop.add_signal_handler(number := getattr(signal, name), forward, number)
     running = [asyncio.create_task(worker.run()) for worker in workers]
     up = asyncio.create_task(_all_ready(workers))
-    sockets = [socket_of(config.server.admin_socket, worker.number) for worker in workers]
+    key = gateway_key(config.server.key, places(os.environ).key_file).reveal()
+    sockets = [socket_of(path, worker.number) for worker in workers]
     try:
-        async with admin.serving(Together(url, sockets), config.server.admin_socket, config.server.admin_port):
+        async with admin.serving(Together(url, sockets, key), path, config.server.admin_port, _complain):
             begun: list[asyncio.Task[object]] = [up, *running]
             await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
             if up.done():
@@ -131,8 +144,8 @@ def _complain(words: str) -> None:
 class Together:
     """The status of all workers as one."""
 
-    def __init__(self, url: str, sockets: Sequence[Path]) -> None:
-        self._url, self._sockets = url, sockets
+    def __init__(self, url: str, sockets: Sequence[Path], key: str) -> None:
+        self._url, self._sockets, self.key = url, sockets, key
 
     def status(self) -> dict[str, Json]:
         """The first one's words, with what can be added up added up, and every worker's upstreams."""

@@ -1,12 +1,15 @@
-"""Takes connections from a listening socket, as many as may be; waits where the system has no more to give."""
+"""Takes connections from a listening socket. When room runs short, those that are worth least are closed first."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import select
 import socket
 from collections.abc import Callable
+from typing import Any
 
+from dragoman.gateway.peers import limit_key, plain_address
 from dragoman.gateway.server.carrier import Carrier
 
 _AT_ONCE = 64  # connections taken in one go, so that those that are open are served in between
@@ -15,20 +18,36 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Acceptor:
+    """Accepts while fewer than `most` connections are open, and of one peer fewer than `most_of_peer`.
+
+    Past that, a connection is shed for each new one. Only where all have running requests, the new ones wait in the
+    backlog, or are closed if it is their peer that has too many.
+    """
+
     def __init__(
-        self, listening: socket.socket, carrier: Carrier, *, most: int, exhausted: Callable[[OSError], None]
+        self,
+        listening: socket.socket,
+        carrier: Carrier,
+        *,
+        most: int,
+        most_of_peer: Callable[[str], int],
+        exhausted: Callable[[OSError], None],
+        protocol: Callable[[str], asyncio.BaseProtocol],
     ) -> None:
         self._listening, self._carrier = listening, carrier
-        self._most, self._exhausted = most, exhausted
+        self._most, self._most_of_peer, self._exhausted = most, most_of_peer, exhausted
+        self._protocol = protocol
         self._loop = asyncio.get_running_loop()
-        self._opening: set[asyncio.Task[None]] = set()
+        self._opening: dict[asyncio.Task[None], str] = {}  # and whose they are
         self._waits = self._closed = False
         self._rest: asyncio.TimerHandle | None = None
+        self._pending = select.poll()
+        self._pending.register(listening, select.POLLIN)
         self._loop.add_reader(listening, self._accept)
 
     def look_again(self) -> None:
-        """Go on if there is room."""
-        if self._waits and self._rest is None and not self._closed and self._carrier.open < self._most:
+        """Go on if there is room by now, or something to shed."""
+        if self._waits and self._rest is None and not self._closed:
             self._waits = False
             self._loop.add_reader(self._listening, self._accept)
 
@@ -39,29 +58,51 @@ class Acceptor:
             self._listening.close()
 
     def _accept(self) -> None:
+        roster = self._carrier.roster
         for _ in range(_AT_ONCE):
-            if self._carrier.open + len(self._opening) >= self._most:
-                self._pause()
-                return
+            if len(roster) + len(self._opening) >= self._most:
+                if not self._pending.poll(0):  # nobody is shed for nobody
+                    return
+                if not roster.shed():
+                    self._pause()
+                    return
             try:
-                client, _ = self._listening.accept()
+                client, address = self._listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
                     raise
                 self._exhausted(error)
+                roster.shed()
                 self._pause()
                 self._rest = self._loop.call_later(_REST, self._rested)
                 return
-            client.setblocking(False)
-            opening = self._loop.create_task(self._open(client))
-            self._opening.add(opening)
-            opening.add_done_callback(self._opening.discard)
+            self._take(client, address)
 
-    async def _open(self, client: socket.socket) -> None:
+    def _take(self, client: socket.socket, address: Any) -> None:
+        name = plain_address(address[0])
+        peer = limit_key(name)
+        if self._has_too_many(peer) and not self._carrier.roster.shed(peer):
+            client.close()
+            return
+        client.setblocking(False)
+        opening = self._loop.create_task(self._open(client, name))
+        self._opening[opening] = peer
+        opening.add_done_callback(self._opened)
+
+    def _has_too_many(self, peer: str) -> bool:
+        most, count = self._most_of_peer(peer), self._carrier.roster.of(peer)
+        if count + len(self._opening) < most:
+            return False
+        return count + sum([each == peer for each in self._opening.values()]) >= most
+
+    def _opened(self, opening: asyncio.Task[None]) -> None:
+        del self._opening[opening]
+
+    async def _open(self, client: socket.socket, name: str) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._carrier.protocol, client)
+            await self._loop.connect_accepted_socket(lambda: self._protocol(name), client)
         except OSError:
             client.close()
 

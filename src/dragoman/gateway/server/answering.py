@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from dragoman.errors import ClientFault, Fault
-from dragoman.gateway.exchange import BODY_SECONDS, ID_HEADERS, Exchange, header_value, too_large
+from dragoman.gateway.exchange import ANY_PACE, ID_HEADERS, Exchange, Pace, header_value, too_large
 from dragoman.gateway.limits import Overloaded
 from dragoman.wire.http import Headers, HttpRequest
 
@@ -28,12 +28,13 @@ class HttpExchange(Exchange):
         "_broken",
         "_chunked",
         "_connection",
+        "_counts",
         "_head",
         "_limit",
         "_pieces",
-        "_size",
         "_waiter",
         "arrived",
+        "size",
     )
 
     def __init__(
@@ -41,38 +42,51 @@ class HttpExchange(Exchange):
     ) -> None:
         super().__init__(request, target=target, version=version, began=began)
         self.arrived = False  # whole
+        self.client = connection.client
         self._connection = connection
+        self._counts = False  # pieces of the body, on the account, as they come
         self._chunked = version != "1.0"
         self._head = b""  # waits for the first chunk
         self._pieces: list[bytes] = []
-        self._size = 0
+        self.size = 0  # of the body, as far as it has come
         self._limit: int | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._broken: Fault | None = None
 
     # --- in
 
-    async def body(self, limit: int) -> bytes:
+    async def body(self, limit: int, pace: Pace = ANY_PACE) -> bytes:
         if not self.arrived and self._broken is None:
-            said = self.request.header("content-length")
-            if said.isdecimal() and (len(said) > 18 or int(said) > limit):
-                raise too_large(limit)
             self._limit = limit
             if self._chunked and self.request.header("expect"):
                 self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self._waiter = asyncio.get_running_loop().create_future()
-            self._connection.read_on()
-            if self._size <= limit:
+            self._connection.expect_body(self, pace)
+            if self.size <= limit:
                 await self._waiter
             self._waiter = None
         self._connection.read_on()  # a body that came whole before it was asked for may have stopped the reading
         if self._broken is not None:
             raise ClientFault(self._broken.message, fault=self._broken)
-        if self._size > limit:
+        if self.size > limit:
             raise too_large(limit)
         pieces = self._pieces
         self._pieces = []
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def reserve(self, limit: int) -> None:
+        if self.arrived and self.size <= limit:
+            if self.account is not None:
+                self.account.reserve(self.size)
+            return
+        super().reserve(limit)
+        if not self.request.header("content-length"):
+            self._counts = True
+            if self.account is not None:
+                self.account.reserve(self.size)
+
+    def admitted(self) -> None:
+        self._connection.prove()
 
     def task(self, task: asyncio.Task[None]) -> None:
         """The task that answers."""
@@ -82,21 +96,20 @@ class HttpExchange(Exchange):
 
     def take(self, piece: bytes) -> None:
         """Some of the body."""
-        if self.finished:
+        if self.finished or self._broken is not None:
             return
-        self._size += len(piece)
-        if self.account is not None:
+        self.size += len(piece)
+        if self._counts and self.account is not None:
             try:
                 self.account.reserve(len(piece))
             except Overloaded as error:
-                self._pieces.clear()
                 self.spoil(error.fault)
                 return
         if self._limit is None:
             self._pieces.append(piece)
-            if self._size > _UNASKED:
+            if self.size > _UNASKED:
                 self._connection.read_no_more()
-        elif self._size <= self._limit:
+        elif self.size <= self._limit:
             self._pieces.append(piece)
         else:
             self._pieces.clear()
@@ -108,14 +121,10 @@ class HttpExchange(Exchange):
         self._wake()
 
     def spoil(self, fault: Fault) -> None:
-        """The body will never be whole."""
         self.last = True
         self._broken = fault
+        self._pieces.clear()
         self._wake()
-
-    def too_slow(self) -> None:
-        message = f"the request did not come whole within {BODY_SECONDS:g} s"
-        self.spoil(Fault("timeout", message, 408))
 
     def drop(self, _: object) -> None:
         """The task that answers is over. Without an answer the client must at least not wait for one."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import Any, Protocol
 
 from dragoman.gateway.guard import LONGEST_HEAD, LONGEST_TARGET
+from dragoman.gateway.server.roster import Roster
 
 HEAD_SECONDS = 10.0
 IDLE_SECONDS = 75.0
@@ -18,11 +19,11 @@ class Carrier(Protocol):
     """One server's connections."""
 
     @property
-    def open(self) -> int:
-        """How many connections there are."""
+    def roster(self) -> Roster[Any]:
+        """Its connections."""
 
-    def protocol(self) -> asyncio.BaseProtocol:
-        """For a new connection."""
+    def protocol(self, client: str = "") -> asyncio.BaseProtocol:
+        """For a new connection from this address."""
 
     def sweep(self, now: float) -> None:
         """End what is overdue; called `SWEEP_SECONDS` apart."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.server.answering import HttpExchange
 from dragoman.gateway.server.connection import Connection
+from dragoman.gateway.server.roster import Roster
 from dragoman.gateway.server.usual import Mould
 
 
@@ -17,7 +19,7 @@ class OwnCarrier:
     """Gives each request to `answer`, in a task of its own."""
 
     def __init__(self, answer: Callable[[Exchange], Coroutine[Any, Any, None]]) -> None:
-        self.connections: set[Connection] = set()
+        self.roster: Roster[Connection] = Roster()
         self.slow: set[Connection] = set()  # whose clients do not keep up
         self.quiet_now = False
         self.mould: Mould | None = None  # of the last request that was one: other connections may bring the same
@@ -25,29 +27,31 @@ class OwnCarrier:
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()  # one for all: what ends an exchange reads nothing of it
         self.time = self._loop.time
-        self.now = self._loop.time()  # as of the last sweep: near enough for deadlines of seconds
+        self.clock: Callable[[], float] = time.monotonic  # for deadlines: uvloop's own stands still during a turn
+        self._late: set[Connection] = set()
+        self._half_closed: set[Connection] = set()  # whose clients send nothing more, and wait for an answer
 
-    @property
-    def open(self) -> int:
-        return len(self.connections)
-
-    def protocol(self) -> asyncio.BaseProtocol:
-        return Connection(self)
+    def protocol(self, client: str = "") -> asyncio.BaseProtocol:
+        return Connection(self, client)
 
     def sweep(self, now: float) -> None:
-        self.now = now
-        for connection in [each for each in self.connections if each.deadline <= now]:
+        # After a slow turn of the loop bytes may wait to be read: only who was late before, too, is judged.
+        late = {each for each in self.roster.members if each.deadline <= now}
+        for connection in late & self._late:
             connection.overdue(now)
+        self._late = late - self._late
         for connection in list(self.slow):
             connection.check_progress(now)
+        for connection in list(self._half_closed):
+            connection.check_left()
 
     def quiet(self) -> None:
         self.quiet_now = True
-        for connection in list(self.connections):
+        for connection in list(self.roster.members):
             connection.quiet()
 
     def abort(self) -> None:
-        for connection in list(self.connections):
+        for connection in list(self.roster.members):
             connection.abort()
 
     # --- for connections
@@ -57,6 +61,13 @@ class OwnCarrier:
         task.add_done_callback(exchange.drop, context=self._context)
         exchange.task(task)
 
+    def half_closed(self, connection: Connection, seconds: float) -> None:
+        """The client sends nothing more. Find out soon, and then at each sweep, whether it still waits."""
+        self._half_closed.add(connection)
+        self._loop.call_later(seconds, connection.probe)
+        self._loop.call_later(2 * seconds, connection.check_left)
+
     def forget(self, connection: Connection) -> None:
-        self.connections.discard(connection)
+        self.roster.remove(connection)
         self.slow.discard(connection)
+        self._half_closed.discard(connection)

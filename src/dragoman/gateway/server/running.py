@@ -12,12 +12,16 @@ import asyncio
 import contextlib
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 
 from dragoman.gateway.app import Gateway
 from dragoman.gateway.config import Server as Settings
+from dragoman.gateway.limits import peer_share
+from dragoman.gateway.peers import TrustedProxies
 from dragoman.gateway.server.acceptor import Acceptor
 from dragoman.gateway.server.carrier import SWEEP_SECONDS, Carrier
+from dragoman.gateway.server.proxy_protocol import ProxiedConnection
 from dragoman.gateway.server.trimming import Trimmer
 
 _LAST_WORDS = 2.0  # seconds between the last error of a stream and the end
@@ -31,6 +35,7 @@ class Server:
 
     def __init__(self, gateway: Gateway, settings: Settings) -> None:
         self._gateway = gateway
+        self._settings = settings
         self._engine, self._drain = settings.engine, settings.drain
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending = asyncio.Event()
@@ -44,7 +49,7 @@ class Server:
         loop = self._loop = asyncio.get_running_loop()
         await self._gateway.start()
         carrier = self._carrier()
-        acceptor = Acceptor(listening, carrier, most=_room(), exhausted=self._exhausted)
+        acceptor = self._acceptor(listening, carrier)
 
         sweeping = loop.create_task(_sweep(carrier, acceptor, Trimmer(self._gateway.load)))
         try:
@@ -102,7 +107,7 @@ class Server:
         carrier.quiet()
 
         def over() -> bool:
-            return self._forced or (not carrier.open and not self._gateway.in_flight)
+            return self._forced or (not carrier.roster and not self._gateway.in_flight)
 
         await self._until(over, lambda: self._cut_at)
         self._gateway.cut()
@@ -125,14 +130,35 @@ class Server:
 
         return OwnCarrier(self._gateway.answer)
 
+    def _acceptor(self, listening: socket.socket, carrier: Carrier) -> Acceptor:
+        room, settings = _room(), self._settings
+        proxies = TrustedProxies(settings.trusted_proxies)
+        share = peer_share(settings.limits.peer_connections, room)
+
+        def most_of_peer(peer: str) -> int:  # a proxy has the connections of many clients
+            return room if proxies and proxies.trusts(peer) else share
+
+        def protocol(client: str) -> asyncio.BaseProtocol:
+            if settings.proxy_protocol and proxies.trusts(client):
+                return ProxiedConnection(carrier, client)
+            return carrier.protocol(client)
+
+        return Acceptor(
+            listening,
+            carrier,
+            most=room,
+            most_of_peer=most_of_peer,
+            exhausted=self._exhausted,
+            protocol=protocol if settings.proxy_protocol else carrier.protocol,
+        )
+
     def _exhausted(self, error: OSError) -> None:
         self._gateway.tell("error", "no_connection", message=f"cannot take another connection: {error.strerror}")
 
 
 async def _sweep(carrier: Carrier, acceptor: Acceptor, trimmer: Trimmer) -> None:
-    loop = asyncio.get_running_loop()
     while True:
-        now = loop.time()
+        now = time.monotonic()  # read anew: uvloop's clock stands still during a turn
         carrier.sweep(now)
         acceptor.look_again()
         trimmer.look(now)

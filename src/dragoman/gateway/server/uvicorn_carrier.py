@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf
+from time import monotonic
 from typing import Any
 
 import uvicorn
@@ -12,6 +14,7 @@ from uvicorn.server import ServerState
 from dragoman.gateway.app import Gateway
 from dragoman.gateway.asgi import TARGET
 from dragoman.gateway.guard import LONGEST_TARGET, MOST_HEADERS
+from dragoman.gateway.peers import limit_key
 from dragoman.gateway.server.carrier import (
     BAD_REQUEST,
     HEAD_BYTES,
@@ -22,6 +25,11 @@ from dragoman.gateway.server.carrier import (
     TARGET_TOO_LONG,
     TOO_SLOW,
 )
+from dragoman.gateway.server.roster import Roster
+from dragoman.gateway.server.sockets import is_reset, probe
+
+_PIECE = 8 * 1024  # bytes that are parsed before it is looked whether the pipeline is full
+_PROBE_SECONDS = 0.02  # after a client has closed its sending side
 
 
 class UvicornCarrier:
@@ -40,31 +48,25 @@ class UvicornCarrier:
         self._config.load()
         self._state = ServerState()
         self._quiet = False
+        self.roster: Roster[Strict] = Roster()
 
-    @property
-    def open(self) -> int:
-        return len(self._state.connections)
-
-    def protocol(self) -> asyncio.BaseProtocol:
-        return Strict(config=self._config, server_state=self._state, app_state={})
+    def protocol(self, client: str = "") -> asyncio.BaseProtocol:
+        return Strict(self.roster, client, config=self._config, server_state=self._state, app_state={})
 
     def sweep(self, now: float) -> None:
-        for connection in self._connections():
+        for connection in list(self.roster.members):
             connection.check(now)
             if self._quiet:
                 connection.shutdown()
 
     def quiet(self) -> None:
         self._quiet = True
-        for connection in self._connections():
+        for connection in list(self.roster.members):
             connection.shutdown()
 
     def abort(self) -> None:
-        for connection in self._connections():
-            connection.transport.abort()
-
-    def _connections(self) -> list[Strict]:
-        return [each for each in self._state.connections if isinstance(each, Strict)]
+        for connection in list(self.roster.members):
+            connection.abort()
 
 
 class _Refused(Exception):
@@ -72,36 +74,85 @@ class _Refused(Exception):
 
 
 class Strict(HttpToolsProtocol):
-    """Counts heads while they come, knows how long they may take, and tells every request that its client has left."""
+    """Counts heads while they come, knows how long they may take, and tells every request that its client has left.
 
-    def __init__(self, **given: Any) -> None:
+    Requests that come before their turn wait in uvicorn's pipeline. When it is full, the rest of what was read is held.
+    A client that closes its sending side after whole requests gets their answers.
+    """
+
+    def __init__(self, roster: Roster[Strict], client: str, **given: Any) -> None:
         super().__init__(**given)
-        self._due: float | None = self.loop.time() + HEAD_SECONDS  # of a head
-        self._in_head = False
-        self._deaf = False
+        self.peer = limit_key(client)
+        self.deadline = monotonic() + HEAD_SECONDS  # of a head
+        self._address, self._roster = client, roster
+        self._late = self._in_head = self._deaf = self._half_closed = False
+        self._held = b""
         self._barren = 0
         self._refusal = BAD_REQUEST
         self._running: RequestResponseCycle | None = None
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._roster.add(self)
+
+    @property
+    def is_busy(self) -> bool:
+        return self._in_head or (self._running is not None and not self._running.response_complete)
+
+    def abort(self) -> None:
+        self.transport.abort()
+
     def check(self, now: float) -> None:
-        """End a head that takes too long."""
-        if self._due is not None and now >= self._due:
-            self._due, self._refusal = None, TOO_SLOW
+        """End a head that takes too long, if it did before too: after a slow turn bytes may wait to be read."""
+        late, self._late = self._late, now >= self.deadline
+        if late and self._late:
+            self.deadline, self._refusal = inf, TOO_SLOW
             self.send_400_response("")
+        elif self._half_closed and is_reset(self.transport):
+            self.abort()
 
     def data_received(self, data: bytes) -> None:
         if self._deaf or self.transport.is_closing():
             return
-        super().data_received(data)
+        if self._held:
+            self._held += data
+            self.flow.pause_reading()
+            return
+        for at in range(0, len(data), _PIECE):
+            super().data_received(data[at : at + _PIECE])
+            if len(self.pipeline) >= MOST_PIPELINED:
+                self._held = data[at + _PIECE :]
+                self.deadline = inf  # it is we who do not read
+                break
         if self._in_head:
             self._barren += len(data)
             if self._barren > HEAD_BYTES:
                 self._refusal = HEAD_TOO_LONG
                 self.send_400_response("")
-        elif self._due is None and (self._running is None or self._running.response_complete):
-            self._due = self.loop.time() + HEAD_SECONDS  # its own timer is off by now
+        elif self.deadline == inf and (self._running is None or self._running.response_complete):
+            self.deadline = monotonic() + HEAD_SECONDS  # its own timer is off by now
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._held and len(self.pipeline) < MOST_PIPELINED:
+            held, self._held = self._held, b""
+            self.data_received(held)
+            if self._held:
+                self.flow.pause_reading()
+        elif self._half_closed and not self.pipeline and not self.is_busy:
+            self.transport.close()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Return whether the connection stays open: a client that has sent whole requests may wait for the answers."""
+        running = self._running
+        if running is None or running.response_complete or self.cycle.more_body or self._in_head:
+            return False
+        self._half_closed = True
+        self.loop.call_later(_PROBE_SECONDS, probe, self.transport)
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._roster.remove(self)
         for cycle in (self._running, *(cycle for cycle, _ in self.pipeline)):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
@@ -113,7 +164,7 @@ class Strict(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head, self._barren = True, 0
-        self._due = self.loop.time() + HEAD_SECONDS
+        self.deadline = monotonic() + HEAD_SECONDS
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
@@ -128,13 +179,17 @@ class Strict(HttpToolsProtocol):
             raise _Refused
 
     def on_headers_complete(self) -> None:
-        self._in_head, self._due = False, None
-        if len(self.pipeline) >= MOST_PIPELINED or not self.url.startswith(b"/"):
+        self._in_head, self.deadline = False, inf
+        if not self.url.startswith(b"/"):
             raise _Refused  # a target that is no path: its path alone would hide whom it names
         super().on_headers_complete()
-        self.scope["extensions"] = {TARGET: {"target": self.url.decode("latin-1")}}
+        target = self.url.decode("latin-1")
+        self.scope["extensions"] = {TARGET: {"target": target, "client": self._address, "admitted": self._prove}}
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False
+
+    def _prove(self) -> None:
+        self._roster.prove(self)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse, unless that would be written into another answer, or instead of one."""

@@ -1,0 +1,88 @@
+"""Which requests are let in, and their bodies: head, then key, then limits, then body.
+
+A request takes no room of `server.limits` before it has proven that it may ask. One whose proof covers its body waits
+in a pool of its own (`unproven`).
+"""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from dragoman.gateway.auth import Claim, Gatekeeper
+from dragoman.gateway.config import Server
+from dragoman.gateway.door import Door
+from dragoman.gateway.exchange import Exchange, Pace
+from dragoman.gateway.guard import Guard
+from dragoman.gateway.limits import Load, check_text
+from dragoman.gateway.peers import TrustedProxies, limit_key
+from dragoman.gateway.unproven import SECONDS, UnprovenRequests
+from dragoman.wire.http import HttpRequest
+
+
+class Admission:
+    """Lets requests in, by one configuration; `configure` puts another in force."""
+
+    def __init__(self, settings: Server, key: str) -> None:
+        self.load = Load(settings.limits)
+        self._unproven = UnprovenRequests(settings.limits)
+        self.configure(settings, key)
+
+    def configure(self, settings: Server, key: str) -> None:
+        self.load.limits = settings.limits
+        self._unproven.resize(settings.limits)
+        self._door = Door(Guard(settings.host, settings.hosts), Gatekeeper(key))
+        self._proxies = TrustedProxies(settings.trusted_proxies)
+        self._max_body = settings.max_body
+        self._pace = Pace(rate=settings.min_body_rate)
+        self._unproven_pace = Pace(SECONDS, settings.min_body_rate)
+
+    def serves(self, exchange: Exchange) -> bool:
+        """Whether a head is one that is served at all, key or not."""
+        return self._door.refusal(exchange) is None
+
+    def locate(self, exchange: Exchange) -> None:
+        """Set the address of the client that a trusted proxy speaks for."""
+        if self._proxies:
+            exchange.client = self._proxies.client_of(exchange.client, exchange.request.headers)
+
+    async def request(self, exchange: Exchange) -> HttpRequest:
+        """Return a request that may ask, with its body. Raises ClientFault, Gone."""
+        claim = self._door.admits(exchange)
+        if claim is None or claim.is_proven:
+            self._let_in(exchange)
+            body = await self._body(exchange, self._pace)
+        else:
+            body = await self._unproven_body(exchange, claim)
+        request = exchange.request
+        if body is not request.body:
+            request = exchange.request = structs.replace(request, body=body)
+        if claim is not None:
+            self._door.keeper.check_body(claim, request)
+            if not claim.is_proven:
+                self._unproven.remember(limit_key(exchange.client), claim.id)
+                self._let_in(exchange, len(body))
+        check_text(body, self.load.limits)
+        return request
+
+    def _let_in(self, exchange: Exchange, size: int = 0) -> None:
+        """Count a request that has proven itself, with the bytes of it that are here already. Raises Overloaded."""
+        exchange.admitted()
+        peer, waiting = limit_key(exchange.client), exchange.account
+        exchange.account = self.load.enter(peer)
+        if waiting is not None:
+            waiting.leave()
+        self.load.check(peer)
+        if size:
+            exchange.account.reserve(size)
+
+    async def _body(self, exchange: Exchange, pace: Pace) -> bytes:
+        """Read a body, once its account has room for it. Raises ClientFault, Gone."""
+        exchange.reserve(self._max_body)
+        body = await exchange.body(self._max_body, pace)
+        if exchange.account is not None:
+            exchange.account.add(len(body) - exchange.account.asked)  # exactly, however it was announced
+        return body
+
+    async def _unproven_body(self, exchange: Exchange, claim: Claim) -> bytes:
+        exchange.account = self._unproven.enter(limit_key(exchange.client), claim.id, exchange.spoil)
+        return await self._body(exchange, self._unproven_pace)

@@ -1,0 +1,124 @@
+"""The PROXY protocol, versions 1 and 2: a proxy's first bytes on a connection name the client behind it.
+
+The specification is proxy-protocol.txt of HAProxy. It is read on connections of trusted proxies only, where it
+must be there: else a client could send it itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import cast
+
+from msgspec import Struct
+
+from dragoman.gateway.peers import plain_address
+from dragoman.gateway.server.carrier import BAD_REQUEST, HEAD_SECONDS, Carrier
+
+_V1, _V1_LONGEST = b"PROXY ", 107
+_V2, _V2_HEAD = b"\r\n\r\n\x00\r\nQUIT\n", 16
+_LOCAL, _PROXY = 0x20, 0x21  # version and command
+_ADDRESSES = {0x11: (socket.AF_INET, 4), 0x21: (socket.AF_INET6, 16)}  # TCP over IPv4 and IPv6
+
+
+class NotProxied(ValueError):
+    """The bytes are no header of the PROXY protocol."""
+
+
+class Preface(Struct, frozen=True):
+    """A header: the client's address, empty if it names none (a health check of the proxy), and its length."""
+
+    client: str
+    size: int
+
+
+def parse(data: bytes) -> Preface | None:
+    """Read the header at the beginning of a connection. None if more bytes are needed. Raises NotProxied."""
+    if data.startswith(_V2):
+        return _parse_v2(data)
+    if data.startswith(_V1):
+        return _parse_v1(data)
+    if _V2.startswith(data) or _V1.startswith(data):
+        return None
+    raise NotProxied
+
+
+def _parse_v1(data: bytes) -> Preface | None:
+    end = data.find(b"\r\n", 0, _V1_LONGEST)
+    if end < 0:
+        if len(data) >= _V1_LONGEST:
+            raise NotProxied
+        return None
+    words = data[:end].decode("latin-1").split(" ")
+    if words[1] == "UNKNOWN":
+        return Preface("", end + 2)
+    client = plain_address(words[2]) if len(words) == 6 and words[1] in ("TCP4", "TCP6") else ""
+    if not client:
+        raise NotProxied
+    return Preface(client, end + 2)
+
+
+def _parse_v2(data: bytes) -> Preface | None:
+    if len(data) < _V2_HEAD:
+        return None
+    command, family = data[12], data[13]
+    size = _V2_HEAD + int.from_bytes(data[14:16], "big")
+    if command not in (_LOCAL, _PROXY):
+        raise NotProxied
+    if len(data) < size:
+        return None
+    if command == _LOCAL or family not in _ADDRESSES:
+        return Preface("", size)
+    kind, width = _ADDRESSES[family]
+    if size < _V2_HEAD + 2 * width + 4:
+        raise NotProxied
+    return Preface(plain_address(socket.inet_ntop(kind, data[_V2_HEAD : _V2_HEAD + width])), size)
+
+
+class ProxiedConnection(asyncio.Protocol):
+    """Reads the header, then gives the connection to the carrier's own protocol."""
+
+    def __init__(self, carrier: Carrier, proxy: str) -> None:
+        self._carrier, self._proxy = carrier, proxy
+        self._data = b""
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._timer = asyncio.get_running_loop().call_later(HEAD_SECONDS, self._transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        try:
+            preface = parse(self._data)
+        except NotProxied:
+            self._refuse()
+            return
+        if preface is not None:
+            self._hand_over(preface)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_wait()
+
+    def _refuse(self) -> None:
+        self._end_wait()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(BAD_REQUEST)
+            self._transport.close()
+
+    def _hand_over(self, preface: Preface) -> None:
+        self._end_wait()
+        transport, rest = self._transport, self._data[preface.size :]
+        if transport is None or transport.is_closing():
+            return
+        protocol = cast(asyncio.Protocol, self._carrier.protocol(preface.client or self._proxy))
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        if rest:
+            protocol.data_received(rest)
+
+    def _end_wait(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

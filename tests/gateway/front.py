@@ -1,0 +1,134 @@
+"""A client on a plain socket, from any loopback address, and the heads that it sends."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from dragoman.gateway import serve
+from dragoman.gateway.auth import sign
+from dragoman.wire.http import HttpRequest
+from tests.gateway.house import KEY, House, messages
+
+LOOPS = ("asyncio", "uvloop")
+
+
+@contextmanager
+def on_loop(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Gateways that start meanwhile run on this event loop."""
+    factory = serve.loop_factory()
+    if name == "uvloop" and factory is None:
+        pytest.skip("uvloop is not installed")
+    with monkeypatch.context() as patch:
+        patch.setattr(serve, "loop_factory", lambda: factory if name == "uvloop" else None)
+        yield
+
+
+class Client:
+    """One connection. Loopback has many addresses: `source` is the peer that the gateway sees."""
+
+    def __init__(self, home: House, source: str = "127.0.0.1", first: bytes = b"") -> None:
+        host, _, port = home.url.removeprefix("http://").partition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=10, source_address=(source, 0))
+        self.file = self.socket.makefile("rb")
+        if first:
+            self.send(first)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+        self.socket.close()
+
+    def send(self, raw: bytes) -> None:
+        self.socket.sendall(raw)
+
+    def end(self) -> None:
+        """Close the sending side."""
+        self.socket.shutdown(socket.SHUT_WR)
+
+    def head(self) -> tuple[int, dict[str, str]]:
+        line = self.file.readline()
+        assert line.startswith(b"HTTP/1.1 "), line
+        headers: dict[str, str] = {}
+        while field := self.file.readline().strip():
+            name, _, value = field.decode().partition(": ")
+            headers[name] = value
+        return int(line.split()[1]), headers
+
+    def answer(self) -> tuple[int, dict[str, str], bytes]:
+        status, headers = self.head()
+        if headers.get("transfer-encoding") != "chunked":
+            return status, headers, self.file.read(int(headers["content-length"]))
+        body = b""
+        while size := int(self.file.readline(), 16):
+            body += self.file.read(size)
+            self.file.readline()
+        self.file.readline()
+        return status, headers, body
+
+    def is_closed(self) -> bool:
+        """Wait until the gateway closes the connection."""
+        try:
+            return self.file.read() == b""
+        except ConnectionResetError:
+            return True
+
+
+def question(text: str = "hello", *lines: str, path: str = "/v1/messages", key: str = KEY, **more: Any) -> bytes:
+    """A whole request."""
+    body = json.dumps(messages(text=text, **more)).encode()
+    return head(len(body), *lines, path=path, key=key) + body
+
+
+def head(length: int | None, *lines: str, path: str = "/v1/messages", key: str = KEY) -> bytes:
+    """The head of a request; of a chunked one without a length."""
+    framing = "transfer-encoding: chunked" if length is None else f"content-length: {length}"
+    proof = [f"x-api-key: {key}"] if key else []
+    return "\r\n".join([f"POST {path} HTTP/1.1", "host: localhost", framing, *proof, *lines, "", ""]).encode()
+
+
+def signed(
+    body: bytes,
+    *,
+    secret: str = KEY,
+    signer: str = "anybody",
+    path: str = "/model/m/converse",
+    age: float = 0.0,
+    covered: tuple[str, ...] = ("host", "x-amz-date"),
+    change: Callable[[str], str] = str,
+    **more: str,
+) -> HttpRequest:
+    """A request with an AWS signature over these headers. `more` are further headers of it."""
+    moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(time.time() - age))
+    fields = {"host": "localhost", "x-amz-date": moment, "content-length": str(len(body))}
+    fields |= {name.replace("_", "-"): value for name, value in more.items()}
+    request = HttpRequest("POST", path, headers=tuple(fields.items()), body=body)
+    signature = sign(request, secret.encode(), moment, "eu-west-3", "bedrock", covered)
+    scope = f"Credential={signer}/{moment[:8]}/eu-west-3/bedrock/aws4_request"
+    claim = change(f"AWS4-HMAC-SHA256 {scope}, SignedHeaders={';'.join(covered)}, Signature={signature}")
+    return structs.replace(request, headers=(*request.headers, ("authorization", claim)))
+
+
+def raw(request: HttpRequest) -> tuple[bytes, bytes]:
+    """Its head and its body, as they are sent."""
+    lines = [f"{request.method} {request.path} HTTP/1.1", *(f"{name}: {value}" for name, value in request.headers)]
+    return ("\r\n".join([*lines, "", ""])).encode(), request.body
+
+
+def hash_of(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+def converse(text: str = "hello") -> bytes:
+    """The body of a Bedrock request."""
+    return json.dumps({"messages": [{"role": "user", "content": [{"text": text}]}]}).encode()
