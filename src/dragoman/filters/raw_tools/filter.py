@@ -18,7 +18,7 @@ from dragoman.filters.raw_tools.names import Ids, Tools
 from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Carrier, Output, Remark, Said
 from dragoman.filters.raw_tools.tables import tables_of
 from dragoman.model.blocks import Reasoning, Text, ToolCall
-from dragoman.model.budget import Budget, text_size
+from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Alphabet
 from dragoman.model.conversation import Conversation, Stop, ToolSpec, Why
 from dragoman.model.events import (
@@ -44,7 +44,7 @@ from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Action, Notes
 
 _KIMI = re.compile(r"kimi|moonshot", re.IGNORECASE)
-_PIECE = 128  # bytes of a piece of text that waits, beside its characters
+_PIECE, _CHARACTER = 128, 8  # bytes of a piece of text that waits, and of a character with what is read of it
 _NO_IDS: frozenset[str] = frozenset()  # the same for all: even an empty one takes its place
 
 
@@ -176,7 +176,7 @@ class _Voice:
     def count(self, text: str) -> None:
         """Count what the engine may keep: all text since what it reads began."""
         if self.engine.is_busy:
-            size = _PIECE + text_size(text)
+            size = _PIECE + _CHARACTER * len(text)
             self._budget.keep(size)
             self._counted += size
         elif self._counted:
