@@ -233,7 +233,7 @@ class Answer:
                 if _BACKSLASH in inside:
                     (inside,) = respelt([text], [inside])
                 return filling.before + inside + filling.after
-        return self._write(self._reader.feed(chunk))
+        return b"" if self.over else self._write(self._reader.feed(chunk))
 
     def close(self, broken: Fault | None = None) -> bytes:
         """The upstream's bytes are over. The client's stream always ends with its dialect's end or its error."""

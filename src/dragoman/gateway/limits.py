@@ -187,7 +187,6 @@ class Load:
 
     def __init__(self, limits: RequestLimits) -> None:
         self.limits = limits
-        self.answers = AnswerLimits(limits.answer, limits.blocks, limits.choices)
         self.requests = 0
         self.asked = self.kept = 0
         self.peak = self.most = 0  # the most bytes, and requests, since they were last read
@@ -222,7 +221,8 @@ class Account:
 
     def budget(self) -> Budget:
         """Return a budget for one answer to this request."""
-        return Budget(self._load.answers, self)
+        limits = self._load.limits
+        return Budget(AnswerLimits(limits.answer, limits.blocks, limits.choices), self)
 
     def decoded(self, size: int) -> None:
         """Count the decoded request instead of what was counted of it before; 0 when it is no longer held."""

@@ -129,9 +129,10 @@ class Stream:
             self._reply = self._made = None
         answer = self._answer
         assert answer is not None
-        last = b"" if answer.over else self._closed(answer, broken.fault if broken else None)
+        ended = answer.over
+        last = b"" if ended else self._closed(answer, broken.fault if broken else None)
         if answer.fault is not None:
-            failure = broken or _failure(answer.fault)
+            failure = broken if broken is not None and not ended else _failure(answer.fault)
             if not outlet.flowing:
                 raise failure
             self._note_broken(failure)
@@ -178,8 +179,11 @@ class Stream:
             raise _failure(answer.fault)
         if answer.over:
             outlet.end(told)
-            self._reply.end_within(_GRACE)
-            self._reply = None
+            reply, self._reply = self._reply, None
+            if answer.fault is not None and answer.fault.violation:
+                reply.close()  # an answer that broke a rule may have no end either
+            else:
+                reply.end_within(_GRACE)
             return
         outlet.push(told)
         if self._begun is not None and (answer.progress.begun or (self._is_job and answer_id)):
