@@ -233,7 +233,7 @@ class Answer:
                 if _BACKSLASH in inside:
                     (inside,) = respelt([text], [inside])
                 return filling.before + inside + filling.after
-        return self._write(self._reader.feed(chunk))
+        return b"" if self.over else self._write(self._reader.feed(chunk))
 
     def close(self, broken: Fault | None = None) -> bytes:
         """The upstream's bytes are over. The client's stream always ends with its dialect's end or its error."""
@@ -369,12 +369,14 @@ def answer_whole(plan: Plan, body: bytes, world: World = REAL_WORLD) -> tuple[by
     return plan.client.codec.render_reply(reply, plan.asked, world), notes
 
 
-def reply_whole(plan: Plan, body: bytes, world: World = REAL_WORLD) -> tuple[Reply, list[Note]]:
+def reply_whole(
+    plan: Plan, body: bytes, world: World = REAL_WORLD, budget: Budget | None = None
+) -> tuple[Reply, list[Note]]:
     """Read a whole reply into the client's canonical reply, before it is rendered.
 
     A body that is a stream, though none was asked for, is gathered, with a note.
     """
-    ways = WaysBack(plan)
+    ways = WaysBack(plan, BlockKeys(budget=budget))
     reply = folded(plan, ways.feed(_told(plan, body, world, ways)), ways.notes)
     return reply, list(ways.notes)
 

@@ -291,7 +291,7 @@ class Reader:
         """The end that an error makes. Raises one that is not the upstream's fault."""
         if isinstance(error, ClientFault):
             raise error
-        self.error = error
+        self.error = error.with_traceback(None)  # its frames would keep what was being read
         return self._ended((Failed(error.fault),))
 
     def close(self, broken: Fault | None = None) -> list[Step | Run]:

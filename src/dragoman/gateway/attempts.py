@@ -20,6 +20,7 @@ from dragoman.errors import (
     DragomanError,
     Fault,
     MalformedRequest,
+    TooLarge,
     Unrepresentable,
     UpstreamFault,
 )
@@ -30,7 +31,8 @@ from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.explain import Ring, remembered
 from dragoman.gateway.familiar import Outline
 from dragoman.gateway.holders import Holder, Holders
-from dragoman.gateway.memory import Memory, owner_of
+from dragoman.gateway.limits import json_memory
+from dragoman.gateway.memory import Memory, is_stored, owner_of
 from dragoman.gateway.meters import Meters
 from dragoman.gateway.observe import Journal, Record
 from dragoman.gateway.outlet import Pulse
@@ -227,7 +229,10 @@ class Attempts:
             if not gate.take():
                 await gate.wait()
             inside = True
-            reply = await backend.open(self._request(backend), credential, self._waiting().sent)
+            try:
+                reply = await backend.open(self._request(backend), credential, self._waiting().sent)
+            finally:
+                self._count_rendered(0)
             fault = await delivery.take(reply, self._waiting(), self._begun, self._named(backend, credential))
             if fault is None:
                 backend.went_well(ticket)
@@ -269,6 +274,7 @@ class Attempts:
         """
         if self._ticket is not None:
             self._ticket.accepted()
+        self._drop_decoded()
         self._made = self._read = self._outline = self._plain = None
         self.asked, self._forgotten = _FORGOTTEN, True
         if not self._desk.ring.enabled:
@@ -291,6 +297,7 @@ class Attempts:
         assert made is not None  # it is what was sent
         if self._plain is None and not self._forgotten:
             made = self._made = structs.replace(made, asked=made.asked.unsaid(), sent=made.sent.unsaid())
+            self._drop_decoded()
             self.asked, self._forgotten = self.asked.unsaid(), True
         return made
 
@@ -312,6 +319,8 @@ class Attempts:
             call = self._client.binding.match(self._exchange.request)
             assert call is not None  # it was matched before
             self.asked, self._forgotten = self._client.codec.parse_request(call), False
+            if (account := self._exchange.account) is not None:
+                account.decoded(json_memory(self._exchange.request.body))
         try:
             made = self._desk.memory.plan(
                 self._exchange.request,
@@ -359,9 +368,27 @@ class Attempts:
                 self._record.notes.append(note)
                 self._announce(backend)
         try:
-            return made.request()
+            request = made.request()
         except RecursionError:
             raise Unrepresentable("nested too deeply") from None
+        size, most = len(request.body), self._fleet.config.server.max_body
+        if size > most:
+            message = f"the request for {backend.name} would have {size} bytes; the limit is {most} (server.max_body)"
+            raise TooLarge(message)
+        self._count_rendered(size)
+        return request
+
+    # --- what is counted
+
+    def _count_rendered(self, size: int) -> None:
+        if (account := self._exchange.account) is not None:
+            account.rendered(size)
+
+    def _drop_decoded(self) -> None:
+        """The decoded question is held no more, unless its answer is to be stored with it."""
+        account = self._exchange.account
+        if account is not None and not (self._made is not None and is_stored(self._made)):
+            account.decoded(0)
 
     # --- what is kept of a refusal
 

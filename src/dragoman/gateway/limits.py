@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 
 from dragoman.dialects.base import Extent
 from dragoman.errors import ClientFault, Fault, MalformedRequest, TooLarge
+from dragoman.model.budget import AnswerLimits, Budget
 from dragoman.model.conversation import Conversation, ToolSpec
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
@@ -21,7 +22,9 @@ from dragoman.wire.jsonio import Json
 _SETTING = "server.limits"
 _STREAMS = 2048
 _IN_FLIGHT = 256 * 1024 * 1024
+_ANSWER = AnswerLimits()
 _SCHEMA_DEPTH, _SCHEMA_NODES = 64, 20_000
+_VALUE = 100  # bytes of a JSON value in memory, beside its text
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//")
 _BUSY = 1.0  # seconds after which to come back
 _PEERS_LEAST = 64  # half of a small limit would be too little for a gateway with one client
@@ -36,6 +39,9 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
     tools: Annotated[int, Meta(ge=0)] = 512
     schema: Annotated[int, Meta(ge=1024)] = 256 * 1024  # bytes of one tool's
     name: Annotated[int, Meta(ge=1)] = 256  # characters of a tool's
+    answer: Annotated[int, Meta(ge=64 * 1024)] = _ANSWER.answer  # bytes that are kept of one answer
+    blocks: Annotated[int, Meta(ge=1)] = _ANSWER.blocks  # calls, texts and other blocks of one answer
+    choices: Annotated[int, Meta(ge=1)] = _ANSWER.choices  # of one answer
     streams: Annotated[int, Meta(ge=1)] = _STREAMS  # requests at once
     in_flight: Annotated[int, Meta(ge=1024 * 1024)] = _IN_FLIGHT  # bytes held for all of them
     peer_requests: Annotated[int, Meta(ge=0)] = 0  # requests at once from one address; 0: half of `streams`
@@ -69,6 +75,11 @@ def _marks(text: bytes) -> int:
     return text.count(b",") + text.count(b"[") + text.count(b"{") + 1
 
 
+def json_memory(body: bytes) -> int:
+    """Bytes that the values of a body take when they are read, about. Text with commas counts for more."""
+    return len(body) + _VALUE * _marks(body)
+
+
 class Shape(Struct, frozen=True):
     """What a walk through a body has shown."""
 
@@ -76,6 +87,11 @@ class Shape(Struct, frozen=True):
     nodes: int
     refers: bool  # somewhere stands a `$ref`
     size: int  # bytes of its text
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the values take when they are read, about."""
+        return self.size + _VALUE * self.nodes
 
 
 def check_tree(tree: Json, size: int, limits: RequestLimits) -> Shape:
@@ -210,11 +226,27 @@ def peer_share(setting: int, total: int) -> int:
 class Account:
     """The memory of one request: what is held of the question (`asked`) and of the answer (`kept`)."""
 
-    __slots__ = ("_load", "_peer", "asked", "kept")
+    __slots__ = ("_decoded", "_load", "_peer", "_rendered", "asked", "kept")
 
     def __init__(self, load: Load, peer: str = "") -> None:
         self.asked = self.kept = 0
+        self._decoded = self._rendered = 0
         self._load, self._peer = load, peer
+
+    def budget(self) -> Budget:
+        """Return a budget for one answer to this request."""
+        limits = self._load.limits
+        return Budget(AnswerLimits(limits.answer, limits.blocks, limits.choices), self)
+
+    def decoded(self, size: int) -> None:
+        """Count the decoded request instead of what was counted of it before; 0 when it is no longer held."""
+        self.add(size - self._decoded)
+        self._decoded = size
+
+    def rendered(self, size: int) -> None:
+        """Count the body that is sent upstream instead of the one before; 0 when it was sent."""
+        self.add(size - self._rendered)
+        self._rendered = size
 
     def reserve(self, size: int) -> None:
         """Take room for bytes of the request that are still to come. Raises Overloaded, and then takes none."""

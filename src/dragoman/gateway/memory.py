@@ -17,10 +17,11 @@ from msgspec import Struct, structs
 
 from dragoman.dialects.base import Dialect, Encoder, World
 from dragoman.errors import DragomanError
-from dragoman.model.assemble import fold
+from dragoman.model.assemble import Assembly
 from dragoman.model.blocks import Block, Node, Where
+from dragoman.model.budget import Budget
 from dragoman.model.conversation import Conversation, Message, Reply
-from dragoman.model.events import Event, Events, Failed, Finished
+from dragoman.model.events import Events, Failed, Finished
 from dragoman.translate import Plan, Settings, plan
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
@@ -208,6 +209,11 @@ def _earlier(node: N) -> N:
     return structs.replace(node, at=Where(_WHERE, bare=node.at.bare), **inside)
 
 
+def is_stored(made: Plan) -> bool:
+    """Whether the answer to this plan is stored, so that the question is held until then."""
+    return isinstance(made.client.codec, _Heard)
+
+
 class _Heard:
     """A codec that is listened to as it tells the client its answer; in all else it is that codec."""
 
@@ -224,9 +230,10 @@ class _Heard:
         self._told(ids.given, reply, raw)
         return raw
 
-    def encoder(self, asked: Conversation, world: World) -> Encoder:
+    def encoder(self, asked: Conversation, world: World, budget: Budget | None = None) -> Encoder:
         ids = _Ids(self._codec.answer_ids, "")
-        return _HeardEncoder(self._codec.encoder(asked, ids.noted(world)), ids, self._codec, self._told)
+        encoder = self._codec.encoder(asked, ids.noted(world), budget)
+        return _HeardEncoder(encoder, ids, self._codec, self._told, budget)
 
 
 class _Ids:
@@ -247,24 +254,25 @@ class _Ids:
 
 
 class _HeardEncoder:
-    def __init__(self, encoder: Encoder, ids: _Ids, codec: Continues, told: Told) -> None:
+    def __init__(self, encoder: Encoder, ids: _Ids, codec: Continues, told: Told, budget: Budget | None = None) -> None:
         self._encoder, self._ids, self._codec, self._told = encoder, ids, codec, told
-        self._events: list[Event] = []
+        self._assembly = Assembly(budget)
         self.ping = encoder.ping
 
     def passes(self, events: Events) -> bool:
         return False  # only the words of other families are listened to
 
     def feed(self, events: Events) -> Iterable[Payload]:
+        if events and isinstance(events[-1], Failed):
+            return self._encoder.feed(events)
+        for event in events:
+            self._assembly.add(event)
         payloads = list(self._encoder.feed(events))
-        self._events += events
         if events and isinstance(events[-1], Finished):
             try:
-                reply = fold(self._events)
+                reply = self._assembly.reply()
             except DragomanError:
                 return payloads
             response = self._codec.response_in(payloads[-1].data) if payloads else b""
             self._told(self._ids.given or reply.id, reply, response)
-        elif events and isinstance(events[-1], Failed):
-            self._events = []
         return payloads

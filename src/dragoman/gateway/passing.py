@@ -9,7 +9,6 @@ that are no frames (D7). The frame that is the violation does not go out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Protocol
 
 from dragoman.answer import Mask, Progress, note_unread
@@ -61,6 +60,7 @@ class Passing:
         self._frame = plan.client.binding.frame
         self._held: list[bytes] = []
         self._unasked: list[bytes] = []  # frames that tell what only we asked for
+        self._follows = True  # the encoder could take all that passed
         self._unheard: list[Events] = []  # what passed, and the encoder was not told yet
         self._silent: Callable[[Events], bool] | None = getattr(self._encoder, "silent", None) if plan.notes else None
         self._fitted = False  # the last chunk was a frame like the one before it
@@ -151,10 +151,12 @@ class Passing:
         """The encoder, when it has counted what passed: an end or error of ours must have the right number."""
         encoder, unheard = self._encoder, self._unheard
         self._unheard = []
-        for events in unheard:
-            with suppress(DragomanError):
+        try:
+            for events in unheard if self._follows else ():
                 if not encoder.passes(events):
                     list(encoder.feed(events))
+        except DragomanError:
+            self._follows = False  # it lacks something, so what comes next would have no place in it
         return encoder
 
     def _ended_with(self, fault: Fault, before: bytes) -> bytes:

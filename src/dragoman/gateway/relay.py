@@ -23,7 +23,7 @@ from dragoman.gateway import listing
 from dragoman.gateway.attempts import Attempts, Desk, Question
 from dragoman.gateway.backend import Fleet, Refused
 from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.limits import Account, check_conversation, check_tree
+from dragoman.gateway.limits import Account, check_conversation, check_tree, json_memory
 from dragoman.gateway.observe import Record
 from dragoman.gateway.router import Matched
 from dragoman.gateway.stored import StoredAnswer
@@ -73,6 +73,8 @@ class Relay:
         except RecursionError:
             raise MalformedRequest("nested too deeply") from None
         check_conversation(asked, shape, limits)
+        if (account := self._exchange.account) is not None:
+            account.decoded(shape.memory)
         self._call = structs.replace(self._call, body=None, asked=None)  # a stream may last, and the tree is large
         return asked
 
@@ -171,6 +173,7 @@ class Whole:
         self._size = 0
 
     def _count(self, size: int) -> None:
+        """Count bytes of the answer, or with a minus, bytes that are held no more. Raises Overloaded."""
         if self._account is not None:
             self._account.keep(size)
         self._size += size
@@ -197,11 +200,16 @@ class Whole:
             kind = [field for field in reply.headers if field[0] == "content-type"]
             self.response = HttpResponse(200, (kind[0] if kind else _JSON,), body)
             return
+        read = json_memory(body)
+        self._count(read)
         try:
-            told, notes = reply_whole(made, body)
+            told, notes = reply_whole(made, body, budget=self._account.budget() if self._account is not None else None)
+            raw = made.client.codec.render_reply(told, made.asked, REAL_WORLD)
         except RecursionError:
             raise BadFrame("the answer is nested too deeply") from None
-        raw = made.client.codec.render_reply(told, made.asked, REAL_WORLD)
+        finally:
+            self._count(-read)
+        self._count(len(raw))
         self._record.verbatim = False
         named(told.id)
         self._record.notes += notes
@@ -218,10 +226,14 @@ class Whole:
         if skim is not None and (seen := skim(body)) is not None:
             self._record.usage, self._record.stop = seen.usage, seen.stop
             return ""
+        read = json_memory(body)
+        self._count(read)
         try:
             told = made.upstream.codec.parse_reply(body, made.sent)
         except RecursionError:
             return ""
+        finally:
+            self._count(-read)
         self._record.usage = told.usage
         self._record.stop = told.choices[0].stop if told.choices else None
         return told.id

@@ -21,6 +21,7 @@ from dragoman.gateway.outlet import Outlet, Pulse
 from dragoman.gateway.passing import Passing, Telling
 from dragoman.gateway.refusing import BUG, ENDING
 from dragoman.gateway.whole_answer import WholeAnswer
+from dragoman.model.budget import Budget
 from dragoman.model.events import Failed
 from dragoman.translate import Plan
 from dragoman.upstream.client import Reply
@@ -38,6 +39,7 @@ class Stream:
         "_answer",
         "_attempts",
         "_begun",
+        "_budget",
         "_client",
         "_exchange",
         "_is_job",
@@ -64,6 +66,7 @@ class Stream:
         self._exchange, self._record, self._journal = exchange, record, journal
         self._client, self._attempts = client, attempts
         self._answer: Telling | None = None
+        self._budget = Budget()  # of the answer
         self._made: Plan | None = None  # until the first bytes tell whether they are a stream
         self._reply: Reply | None = None  # until the answer has said its end
         self._named: Callable[[str], None] | None = None  # to be told the answer's id
@@ -102,6 +105,7 @@ class Stream:
 
     def drop(self) -> None:
         self._answer = None
+        self._budget.close()
         self._outlet.drop()
 
     async def take(
@@ -109,8 +113,9 @@ class Stream:
     ) -> Fault | None:
         outlet = self._outlet
         self._named, self._is_job = named, made.asked.is_job
-        mask = self._journal.redactor.upstream_fault
-        self._answer = Passing(made, mask=mask) if _passes(made) else Answer(made, mask=mask)
+        mask, account = self._journal.redactor.upstream_fault, self._exchange.account
+        self._budget = Budget() if account is None else account.budget()
+        self._answer = (Passing if _passes(made) else Answer)(made, mask=mask, budget=self._budget)
         self._made = made
         del made  # the attempts let go of it when the answer has begun
         self._reply, self._begun = reply, begun
@@ -124,9 +129,10 @@ class Stream:
             self._reply = self._made = None
         answer = self._answer
         assert answer is not None
-        last = b"" if answer.over else self._closed(answer, broken.fault if broken else None)
+        ended = answer.over
+        last = b"" if ended else self._closed(answer, broken.fault if broken else None)
         if answer.fault is not None:
-            failure = broken or _failure(answer.fault)
+            failure = broken if broken is not None and not ended else _failure(answer.fault)
             if not outlet.flowing:
                 raise failure
             self._note_broken(failure)
@@ -156,7 +162,7 @@ class Stream:
         """Look at the first bytes: no stream begins as a JSON object does."""
         begin = chunk.lstrip()[:1]
         if begin == b"{" and self._made is not None:
-            self._answer = WholeAnswer(self._made, mask=self._journal.redactor.upstream_fault)
+            self._answer = WholeAnswer(self._made, mask=self._journal.redactor.upstream_fault, budget=self._budget)
         if begin:
             self._made = None
 
@@ -173,8 +179,11 @@ class Stream:
             raise _failure(answer.fault)
         if answer.over:
             outlet.end(told)
-            self._reply.end_within(_GRACE)
-            self._reply = None
+            reply, self._reply = self._reply, None
+            if answer.fault is not None and answer.fault.violation:
+                reply.close()  # an answer that broke a rule may have no end either
+            else:
+                reply.end_within(_GRACE)
             return
         outlet.push(told)
         if self._begun is not None and (answer.progress.begun or (self._is_job and answer_id)):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dragoman.answer import MOST_WHOLE, Answer, Mask, Progress
 from dragoman.dialects.base import REAL_WORLD, World
-from dragoman.errors import BadFrame, DragomanError, Fault, UpstreamFault
+from dragoman.errors import BadFrame, DragomanError, Fault, UpstreamFault, UpstreamViolation
+from dragoman.model.budget import Budget
 from dragoman.model.notes import Note
 from dragoman.translate import Plan
 
@@ -15,9 +16,12 @@ class WholeAnswer:
     It has the same members as `Answer`. Whatever cannot be read as a whole answer is read as a stream.
     """
 
-    def __init__(self, plan: Plan, world: World = REAL_WORLD, mask: Mask | None = None) -> None:
+    def __init__(
+        self, plan: Plan, world: World = REAL_WORLD, mask: Mask | None = None, budget: Budget | None = None
+    ) -> None:
         self._plan, self._world = plan, world
-        self._answer = Answer(plan, world, mask)
+        self._budget = budget or Budget()
+        self._answer = Answer(plan, world, mask, self._budget)
         self._pieces: list[bytes] = []
         self._size = 0
 
@@ -41,12 +45,17 @@ class WholeAnswer:
         self._size += len(chunk)
         if self._size > MOST_WHOLE:
             return self._answer.close(BadFrame(f"the answer is longer than {MOST_WHOLE} bytes").fault)
+        try:
+            self._budget.keep(len(chunk))
+        except UpstreamViolation as error:
+            return self._answer.close(error.fault)
         self._pieces.append(chunk)
         return b""
 
     def close(self, broken: Fault | None = None) -> bytes:
         """The body is over: tell all of it."""
         body, self._pieces = b"".join(self._pieces), []
+        self._budget.free(len(body))
         if broken is not None:
             return self._answer.close(broken)
         try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 from msgspec import structs
 
 from dragoman.errors import Truncated, UpstreamFault
 from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Text, ToolCall
+from dragoman.model.budget import AnswerLimits, Budget, KeptText
 from dragoman.model.conversation import Choice, Reply, Stop, Usage, Why
 from dragoman.model.events import (
     FINISHED,
@@ -26,6 +28,7 @@ from dragoman.model.events import (
     Stopped,
     TextDelta,
     UsageReported,
+    event_size,
 )
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
@@ -34,16 +37,16 @@ from dragoman.wire import jsonio
 class _Growing:
     """A block under construction."""
 
-    def __init__(self, started: BlockStarted) -> None:
+    def __init__(self, started: BlockStarted, budget: Budget) -> None:
         self.block = started.block
         self.choice = started.choice
-        self.pieces: list[str] = []
+        self.pieces = KeptText(budget)
         self.citations: list[Opaque] = []
         self.seal: Seal | None = None
         self.complete = False
 
     def built(self) -> Block:
-        text = "".join(self.pieces)
+        text = self.pieces.text()
         match self.block:
             case Text() as block:
                 seal = self.seal or block.seal
@@ -58,43 +61,64 @@ class _Growing:
                 return whole
 
 
-def fold(events: Iterable[Event], notes: Notes | None = None) -> Reply:
-    """Assemble a whole reply. Raises the fault of a failed stream, and Truncated for one without an end."""
-    started: Started | None = None
-    usage: Usage | None = None
-    growing: dict[int, _Growing] = {}
-    stops: dict[int, Stop] = {}
-    finished = False
-    for event in events:
+class Assembly:
+    """A whole reply while its events come. Without a budget there is no limit to it."""
+
+    def __init__(self, budget: Budget | None = None) -> None:
+        self._budget = budget or Budget(AnswerLimits(answer=sys.maxsize))
+        self._started: Started | None = None
+        self._usage: Usage | None = None
+        self._growing: dict[int, _Growing] = {}
+        self._stops: dict[int, Stop] = {}
+        self._finished = False
+
+    def add(self, event: Event) -> None:
+        """Take the next event. Raises the fault of a failed stream."""
+        growing = self._growing
         match event:
             case TextDelta(key, text) | ReasoningDelta(key, text) | ArgumentsDelta(key, text):
-                growing[key].pieces.append(text)
+                growing[key].pieces.add(text)
             case BlockStarted():
-                growing[event.key] = _Growing(event)
+                self._budget.keep(event_size(event))
+                growing[event.key] = _Growing(event, self._budget)
             case BlockEnded(key, complete):
                 growing[key].complete = complete
             case Sealed(key, seal):
+                self._budget.keep(event_size(event))
                 growing[key].seal = seal
             case Cited(key, citation):
+                self._budget.keep(event_size(event))
                 growing[key].citations.append(citation)
             case Started():
-                started, usage = event, event.usage or usage
+                self._started, self._usage = event, event.usage or self._usage
             case UsageReported():
-                usage = event.usage
+                self._usage = event.usage
             case Stopped():
-                stops[event.choice] = event.stop
+                self._stops[event.choice] = event.stop
             case Failed(fault):
                 raise UpstreamFault(fault.message, fault=fault)
             case Finished():
-                finished = True
+                self._finished = True
             case _:
                 pass  # an OpaqueEvent belongs to streams alone
-    if started is None or not finished:
-        raise Truncated("the stream ended before its end")
-    choices = {index: _choice(index, stop, growing.values(), notes) for index, stop in stops.items()}
-    return Reply(
-        started.id, started.model, tuple(choices[index] for index in sorted(choices)), usage, extra=started.extra
-    )
+
+    def reply(self, notes: Notes | None = None) -> Reply:
+        """Return the whole reply. Raises Truncated for a stream without an end."""
+        started = self._started
+        if started is None or not self._finished:
+            raise Truncated("the stream ended before its end")
+        growing = self._growing.values()
+        choices = {index: _choice(index, stop, growing, notes) for index, stop in self._stops.items()}
+        told = tuple(choices[index] for index in sorted(choices))
+        return Reply(started.id, started.model, told, self._usage, extra=started.extra)
+
+
+def fold(events: Iterable[Event], notes: Notes | None = None) -> Reply:
+    """Assemble a whole reply. Raises the fault of a failed stream, and Truncated for one without an end."""
+    assembly = Assembly()
+    for event in events:
+        assembly.add(event)
+    return assembly.reply(notes)
 
 
 def _choice(index: int, stop: Stop, growing: Iterable[_Growing], notes: Notes | None) -> Choice:
@@ -129,6 +153,7 @@ def unfold(reply: Reply, keys: BlockKeys | None = None) -> Events:
     keys = keys or BlockKeys()
     events: list[Event] = [Started(reply.id, reply.model, extra=reply.extra)]
     for index, choice in enumerate(reply.choices):
+        keys.budget.choice()
         for block in choice.blocks:
             events.extend(_block_events(keys.fresh(block), index, block))
         events.append(Stopped(choice.stop, index))

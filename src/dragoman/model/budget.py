@@ -9,10 +9,10 @@ from __future__ import annotations
 from io import StringIO
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from dragoman.errors import AnswerTooLarge
-from dragoman.model.blocks import Block, Opaque, ToolCall
+from dragoman.model.blocks import Block, ToolCall
 
 _BLOCK = 2048  # bytes that decoder, filters and encoder together have for one block, beside what it says
 _CHOICE = 8192  # the same for a choice
@@ -156,8 +156,8 @@ def json_size(*values: object) -> int:
         elif isinstance(value, list | tuple):
             size += _ITEM * len(value)
             todo += value
-        elif isinstance(value, Opaque):
-            todo.append(value.data)
+        elif isinstance(value, Struct):
+            todo += structs.astuple(value)
         elif isinstance(value, bytes):
             size += len(value)
     return size

@@ -141,8 +141,8 @@ class GeminiDecoder:
         elif news := {name: value for name, value in rest.items() if self._told.get(name) != value}:
             events.append(OpaqueEvent(FAMILY, "response", news))
         if news:
-            before = [self._told.get(name) for name in news]
-            self._keys.budget.keep(json_size(news) - json_size(*before))
+            before = {name: self._told[name] for name in news if name in self._told}
+            self._keys.budget.keep(json_size(news) - json_size(before))
             self._told |= news
 
     def _candidate(self, choice: _Choice, candidate: Candidate, blocks: list[Block], events: list[Event]) -> None:

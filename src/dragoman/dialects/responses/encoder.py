@@ -182,6 +182,7 @@ class ResponsesEncoder:
             case BlockEnded(key, complete):
                 yield from self._end(key, complete)
             case Started():
+                self._budget.keep(json_size(event.id, event.model, wire_fields(event.extra)))
                 yield from self._started(event)
             case UsageReported(usage):
                 self._usage = usage
@@ -200,7 +201,6 @@ class ResponsesEncoder:
 
     def _started(self, event: Started) -> Iterator[Payload]:
         extra = wire_fields(event.extra)
-        self._budget.keep(json_size(extra, event.id, event.model))
         envelope = self._envelope = Envelope(event.id, event.model, extra, self._asked, self._world)
         self._usage = event.usage
         yield self._event("response.created", {"response": envelope.begun()})

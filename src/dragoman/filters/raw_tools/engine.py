@@ -100,6 +100,11 @@ class Engine(Quotations):
         """Whether text is held that a native call would turn into residue."""
         return bool(self._held) or self._state == STRAY
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it reads what is a call or may be one. Only then it may keep more than half a marker."""
+        return self._hold is not None or self._state == BODY
+
     def close(self) -> list[Output]:
         """The answer is over."""
         self._run(self._held, True)

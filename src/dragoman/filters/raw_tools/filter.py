@@ -18,6 +18,7 @@ from dragoman.filters.raw_tools.names import Ids, Tools
 from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Carrier, Output, Remark, Said
 from dragoman.filters.raw_tools.tables import tables_of
 from dragoman.model.blocks import Reasoning, Text, ToolCall
+from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Alphabet
 from dragoman.model.conversation import Conversation, Stop, ToolSpec, Why
 from dragoman.model.events import (
@@ -43,6 +44,7 @@ from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Action, Notes
 
 _KIMI = re.compile(r"kimi|moonshot", re.IGNORECASE)
+_PIECE, _CHARACTER = 128, 8  # bytes of a piece of text that waits, and of a character with what is read of it
 _NO_IDS: frozenset[str] = frozenset()  # the same for all: even an empty one takes its place
 
 
@@ -149,9 +151,11 @@ class _Lane:
 class _Voice:
     """One choice: its engine, its lanes, its open call, and what is to be noted of it."""
 
-    __slots__ = ("call", "choice", "closed", "engine", "lanes", "remarks", "thoughts")
+    __slots__ = ("_budget", "_counted", "call", "choice", "closed", "engine", "lanes", "remarks", "thoughts")
 
-    def __init__(self, settings: _Settings, choice: int) -> None:
+    def __init__(self, settings: _Settings, choice: int, budget: Budget) -> None:
+        self._budget = budget
+        self._counted = 0  # bytes of text that the engine may keep
         ids = Ids(settings.used, settings.calls, settings.alphabet, str(choice))
         self.choice = choice
         self.engine = Engine(
@@ -168,6 +172,16 @@ class _Voice:
         self.call = 0  # the open call's key
         self.remarks: dict[str, tuple[int, str]] = {}
         self.closed = False
+
+    def count(self, text: str) -> None:
+        """Count what the engine may keep: all text since what it reads began."""
+        if self.engine.is_busy:
+            size = _PIECE + _CHARACTER * len(text)
+            self._budget.keep(size)
+            self._counted += size
+        elif self._counted:
+            self._budget.free(self._counted)
+            self._counted = 0
 
 
 class _Back:
@@ -212,6 +226,7 @@ class _Back:
     def _delta(self, events: Events, lane: _Lane, text: str) -> Events:
         """One delta, as most frames are: what comes out may still be what went in."""
         outputs = lane.engine.feed(text, lane.carrier)
+        self._speaker(lane).count(text)
         if len(outputs) == 1 and lane.key == lane.started.key:
             said = outputs[0]
             if type(said) is Said and said.text == text and said.carrier is lane.carrier and not said.written:
@@ -273,7 +288,7 @@ class _Back:
     def _voice(self, choice: int) -> _Voice:
         voice = self._voices.get(choice)
         if voice is None:
-            voice = self._voices[choice] = _Voice(self._settings, choice)
+            voice = self._voices[choice] = _Voice(self._settings, choice, self._keys.budget)
         return voice
 
     def _speaker(self, lane: _Lane) -> _Voice:
@@ -286,7 +301,9 @@ class _Back:
             self._tell(voice, voice.engine.pause(), out)
         voice.lanes[lane.carrier] = lane
         lane.told = True
-        self._tell(voice, voice.engine.feed(text, lane.carrier), out)
+        outputs = voice.engine.feed(text, lane.carrier)
+        voice.count(text)
+        self._tell(voice, outputs, out)
 
     def _end_lane(self, lane: _Lane, event: BlockEnded, out: list[Event]) -> None:
         voice = self._speaker(lane)
@@ -346,8 +363,9 @@ class _Back:
             if lane.key is not None and (lane.carrier is Carrier.REASONING or not self._settings.interleaves):
                 out.append(BlockEnded(lane.key))
                 lane.key = None
-        voice.call = self._keys.fresh()
-        out.append(BlockStarted(voice.call, ToolCall(call.id, call.name), voice.choice))
+        block = ToolCall(call.id, call.name)
+        voice.call = self._keys.fresh(block)
+        out.append(BlockStarted(voice.call, block, voice.choice))
         where = f"the call {call.id} of {call.name} was written into the {call.carrier.value} ({call.table})"
         self._notes.changed("raw_tools.recovered", f"choices[{voice.choice}]", where)
 

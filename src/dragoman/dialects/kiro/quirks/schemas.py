@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TypeAlias
 
+from dragoman.model.budget import json_size
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
@@ -38,36 +39,75 @@ ANNOTATIONS = frozenset(
 )
 _UNIONS = ("anyOf", "oneOf", "allOf")
 _LONGEST_KEPT = 4096  # bytes of a schema whose plain form is remembered
-_MOST_NODES = 10_000  # references within references may multiply; what is beyond this is any value
+_MOST_KEPT = 16 * 1024  # bytes that its references may add
+MOST_ADDED = 256 * 1024  # bytes that the references of all tools of a request may add
+_SCHEMAS_IN = frozenset({"items", "anyOf", "oneOf", "allOf", "prefixItems"})
+_SCHEMA = 64  # bytes that one more schema adds, beside its words
 
 
-def clean(schema: Mapping[str, Json]) -> tuple[Schema, list[str]]:
-    """The schema as the service takes it, and the keywords that are gone, sorted. Nobody may change either of them."""
+class TooMuchAdded(Exception):
+    """References within references add more than they may."""
+
+
+class Room:
+    """How many bytes references may still add. Each reference puts a copy of its target in its place, and targets may
+    hold references, so a short request can become a very long one.
+    """
+
+    def __init__(self, left: int = MOST_ADDED) -> None:
+        self.left = left
+
+    def take(self, size: int) -> None:
+        """Raises TooMuchAdded before there is more than may be."""
+        self.left -= size
+        if self.left < 0:
+            raise TooMuchAdded
+
+
+def clean(schema: Mapping[str, Json], room: Room | None = None) -> tuple[Schema, list[str]]:
+    """The schema as the service takes it, and the keywords that are gone, sorted. Nobody may change either of them.
+
+    What references add is taken from `room`. Raises TooMuchAdded.
+    """
+    room = room or Room()
     try:
         text = jsonio.encode(schema)
-    except jsonio.JsonError:
-        return _cleaned({**schema})
-    return _kept(text) if len(text) <= _LONGEST_KEPT else _cleaned({**schema})
+        if len(text) <= _LONGEST_KEPT:
+            cleaned, removed, added = _kept(text)
+            room.take(added)
+            return cleaned, removed
+    except (jsonio.JsonError, _TooLong):
+        pass
+    return _cleaned({**schema}, room)
+
+
+class _TooLong(Exception):
+    """The plain form of a short schema is too long to be remembered."""
 
 
 @lru_cache(maxsize=256)
-def _kept(text: bytes) -> tuple[Schema, list[str]]:
-    """The tools of a conversation come again with every turn."""
+def _kept(text: bytes) -> tuple[Schema, list[str], int]:
+    """The tools of a conversation come again with every turn. Gives how much the references added, too."""
     schema = jsonio.decode(text)
     assert isinstance(schema, dict)
-    return _cleaned(schema)
+    room = Room(_MOST_KEPT)
+    try:
+        cleaned, removed = _cleaned(schema, room)
+    except TooMuchAdded:
+        raise _TooLong from None
+    return cleaned, removed, _MOST_KEPT - room.left
 
 
-def _cleaned(schema: Schema) -> tuple[Schema, list[str]]:
-    work = _Cleaning(schema)
+def _cleaned(schema: Schema, room: Room) -> tuple[Schema, list[str]]:
+    work = _Cleaning(schema, room)
     root = work.root()
     return root, sorted(work.removed - root.keys())
 
 
 class _Cleaning:
-    def __init__(self, whole: Schema) -> None:
+    def __init__(self, whole: Schema, room: Room) -> None:
         self._whole = whole
-        self._nodes = 0
+        self._room = room
         self.removed: set[str] = set()
 
     def root(self) -> Schema:
@@ -100,7 +140,11 @@ class _Cleaning:
             branches = node[union]
             for branch in branches if isinstance(branches, list) else []:
                 if isinstance(branch, dict):
-                    inner = self._flat(self._resolved(branch, seen), seen)
+                    reference = branch.get("$ref")
+                    if isinstance(reference, str):
+                        self._room.take(_SCHEMA)
+                    led = (*seen, reference) if isinstance(reference, str) else seen
+                    inner = self._flat(self._resolved(branch, seen), led)
                     properties = {**_object(inner.get("properties")), **properties}
                     required += _strings(inner.get("required")) if union == "allOf" else []
         rest: Schema = {name: value for name, value in node.items() if name not in _UNIONS}
@@ -108,14 +152,15 @@ class _Cleaning:
 
     def _node(self, node: Schema, seen: tuple[str, ...]) -> Schema:
         """A schema anywhere; `seen` are the references that led to it."""
-        self._nodes += 1
-        if self._nodes > _MOST_NODES:
-            return {}
         cleaned: Schema = {}
+        if seen:
+            self._room.take(_SCHEMA)
         for keyword, value in node.items():
             if keyword in _REMOVED:
                 self.removed.add(keyword)
             elif (kept := self._kept(keyword, value, seen)) is not None:
+                if seen:
+                    self._room.take(_words(keyword, value))
                 cleaned[keyword] = kept
             elif value is not None:
                 self.removed.add(keyword)
@@ -134,7 +179,7 @@ class _Cleaning:
             case "properties":
                 inner = {name: self._inside(each, seen) for name, each in _object(value).items()}
                 return inner or None
-            case "items" | "anyOf" | "oneOf" | "allOf" | "prefixItems":
+            case _ if keyword in _SCHEMAS_IN:
                 return self._many(value, seen)
             case _:
                 return value
@@ -170,6 +215,15 @@ class _Cleaning:
             key = name.replace("~1", "/").replace("~0", "~")
             place = place.get(key) if isinstance(place, dict) else None
         return place if isinstance(place, dict) else {}
+
+
+def _words(keyword: str, value: Json) -> int:
+    """Bytes that a keyword adds, without the schemas in it, which are counted by themselves."""
+    if keyword == "properties" and isinstance(value, dict):
+        return len(keyword) + sum(map(len, value))
+    if keyword in _SCHEMAS_IN:
+        return len(keyword)
+    return len(keyword) + (len(value) if isinstance(value, str) else json_size(value))
 
 
 def _object(value: Json) -> Schema:

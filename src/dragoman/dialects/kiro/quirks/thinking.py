@@ -112,6 +112,7 @@ def _tags(asked: Thinking) -> str:
 
 _OPEN, _CLOSE = "<thinking>", "</thinking>"
 _CLOSING = Markers((_CLOSE,))
+_MOST_BLANKS = 1024  # characters of white space that may wait for a tag, or for the end of its line
 _QUOTES = "`\"'"
 # A closing tag and what follows it, as far as it is there: a blank line decides, so does anything else.
 _ENDING = re.compile(re.escape(_CLOSE) + r"(?P<space>[ \t]*(?:\n[ \t]*(?P<blank>\n)?)?)")
@@ -171,8 +172,10 @@ class _Split:
             yield from self._head(block)
         if block.state == "thinking":
             yield from self._thinking(block)
-        if block.state == "after" and block.held.lstrip():
-            yield from self._plain(block, block.held.lstrip())
+        if block.state == "after":
+            block.held = block.held.lstrip()
+            if block.held:
+                yield from self._plain(block, block.held)
 
     def _head(self, block: _Open) -> Iterable[Event]:
         text = block.held.lstrip()
@@ -181,7 +184,7 @@ class _Split:
             block.held = text.removeprefix(_OPEN).removeprefix("\n")
             self._notes.changed("kiro.thinking.split", "", f"thinking written as {_OPEN} in the text became reasoning")
             yield BlockStarted(block.key, Reasoning("", FAMILY), block.started.choice)
-        elif not _OPEN.startswith(text[: len(_OPEN)]):
+        elif not _OPEN.startswith(text[: len(_OPEN)]) or len(block.held) > _MOST_BLANKS:
             yield from self._plain(block, block.held)
 
     def _thinking(self, block: _Open) -> Iterable[Event]:
@@ -195,7 +198,7 @@ class _Split:
                 yield BlockEnded(self._key(block))
                 block.state, block.held = "after", held[found.end() :]
                 return
-            elif found.end() == len(held):  # undecided
+            elif found.end() == len(held) and len(held) - found.start() <= _MOST_BLANKS:  # undecided
                 yield from self._thought(block, held[: found.start()])
                 block.held = held[found.start() :]
                 return

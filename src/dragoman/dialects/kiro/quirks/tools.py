@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from dragoman.dialects.kiro.nodes import called
-from dragoman.dialects.kiro.quirks.schemas import ANNOTATIONS, clean
+from dragoman.dialects.kiro.quirks.schemas import ANNOTATIONS, MOST_ADDED, Room, TooMuchAdded, clean
 from dragoman.dialects.kiro.request import NO_PARAMETERS
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Opaque, Text
@@ -167,11 +167,16 @@ class CleanSchemas:
         return (conversation if len(notes) == before else structs.replace(conversation, tools=tools)), None
 
     def _cleaned(self, conversation: Conversation, notes: Notes) -> Iterator[ToolSpec | Opaque]:
-        for tool in conversation.tools:
+        room = Room()
+        for index, tool in enumerate(conversation.tools):
             if isinstance(tool, Opaque) or tool.schema is None:
                 yield tool
                 continue
-            schema, removed = clean(tool.schema)
+            try:
+                schema, removed = clean(tool.schema, room)
+            except TooMuchAdded:
+                what = f"the references in the schemas of the tools add more than {MOST_ADDED} bytes where they stand"
+                raise Unrepresentable(what, at=f"tools[{index}]") from None
             if schema == tool.schema:
                 yield tool
                 continue

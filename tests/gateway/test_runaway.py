@@ -1,0 +1,210 @@
+"""S2: an upstream whose answer has no end. The client gets its dialect's error, and the gateway keeps no more than
+its limits allow.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gateway.house import House, house, upstream
+
+WORDS = "words without an end " * 50
+ANSWER = 256 * 1024  # bytes that are kept of one answer
+
+Told = Callable[[], Iterator[dict[str, Any]]]
+
+
+def chunk(delta: dict[str, Any], index: int = 0) -> dict[str, Any]:
+    return {"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": [{"index": index, "delta": delta}]}
+
+
+def called(index: int, arguments: str, **more: str) -> dict[str, Any]:
+    function = {"arguments": arguments, **({"name": more["name"]} if "name" in more else {})}
+    entry = {"index": index, "function": function, **({"id": f"call_{index}"} if "name" in more else {})}
+    return chunk({"tool_calls": [entry]})
+
+
+def arguments() -> Iterator[dict[str, Any]]:
+    yield called(0, '{"path": "', name="read")
+    while True:
+        yield called(0, WORDS)
+
+
+def short_arguments() -> Iterator[dict[str, Any]]:
+    yield called(0, '{"path": "', name="read")
+    while True:
+        yield called(0, "abc")
+
+
+def calls() -> Iterator[dict[str, Any]]:
+    for index in itertools.count():
+        yield called(index, "{}", name="read")
+
+
+def choices() -> Iterator[dict[str, Any]]:
+    for index in itertools.count():
+        yield chunk({"content": "one of many"}, index)
+
+
+def text() -> Iterator[dict[str, Any]]:
+    while True:
+        yield chunk({"content": WORDS})
+
+
+def reasoning() -> Iterator[dict[str, Any]]:
+    while True:
+        yield chunk({"reasoning_content": WORDS})
+
+
+SHAPES: dict[str, Told] = {
+    shape.__name__: shape for shape in (arguments, short_arguments, calls, choices, text, reasoning)
+}
+
+
+class Runaway:
+    """An upstream that answers every request with a stream that has no end. It stops when the other side leaves."""
+
+    def __init__(self) -> None:
+        self.shape: Told = text
+        self.left = threading.Event()  # the gateway left an answer
+        self.sent = 0
+        self.most = 64 * 1024 * 1024
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        try:
+            self._read(connection)
+            head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+            connection.sendall(head.encode())
+            for frames in _batches(self.shape()):
+                data = b"".join([b"data: " + json.dumps(each).encode() + b"\n\n" for each in frames])
+                connection.sendall(b"%x\r\n%b\r\n" % (len(data), data))
+                self.sent += len(data)
+                if self.sent > self.most:
+                    return  # nobody has stopped it: the test fails
+        except OSError:
+            self.left.set()
+        finally:
+            connection.close()
+
+    def _read(self, connection: socket.socket) -> None:
+        got = b""
+        while b"\r\n\r\n" not in got:
+            got += connection.recv(65536)
+        head, _, body = got.partition(b"\r\n\r\n")
+        length = next(int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if b"content-length" in line)
+        while len(body) < length:
+            body += connection.recv(65536)
+
+
+def _batches(told: Iterator[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], ...]]:
+    while batch := tuple(itertools.islice(told, 50)):
+        yield batch
+
+
+@contextmanager
+def running(tmp_path: Path, **flags: Any) -> Iterator[tuple[House, Runaway]]:
+    source = Runaway()
+    limits = {"server__limits__answer": ANSWER, "server__limits__blocks": 64, "server__limits__choices": 8, **flags}
+    try:
+        with house(upstream("up", "openai", source.url), tmp_path, **limits) as home:
+            yield home, source
+    finally:
+        source.close()
+
+
+ASKED: dict[str, tuple[str, dict[str, Any]]] = {
+    "responses": ("/v1/responses", {"model": "m", "input": "go"}),
+    "anthropic": ("/v1/messages", {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "go"}]}),
+    "openai": ("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "go"}]}),
+}
+ERRORS = {"responses": b"response.failed", "anthropic": b"event: error", "openai": b'"error"'}
+
+
+def error_of(home: House, client: str) -> bytes:
+    """The error that ends the client's stream. If the limit is passed before the stream began, it is an HTTP error."""
+    path, body = ASKED[client]
+    status, _, got = home.ask(path, {**body, "stream": True})
+    if status != 200:
+        assert json.loads(got)["error"]
+        return got
+    last = got[got.rindex(b"data: ") :] if client != "anthropic" else got[got.rindex(b"event: ") :]
+    assert ERRORS[client] in last
+    return last
+
+
+@pytest.mark.parametrize("client", ASKED)
+@pytest.mark.parametrize("shape", ["arguments", "short_arguments", "calls", "choices", "reasoning"])
+def test_s2_a_runaway_answer_ends_with_the_error_of_the_dialect(client: str, shape: str, tmp_path: Path) -> None:
+    with running(tmp_path) as (home, source):
+        source.shape = SHAPES[shape]
+        last = error_of(home, client)
+        assert source.left.wait(10)
+        if shape != "choices" or client == "openai":  # others have one choice, and say so
+            assert b"the limit (" in last
+        (line,) = home.lines()
+        assert line["attempts"] == 1  # to ask again would give as much again
+        assert home.running.gateway.load.peak < 4 * ANSWER
+
+
+def test_s2_a_text_that_a_responses_client_gets_again_at_the_end_is_limited(tmp_path: Path) -> None:
+    with running(tmp_path) as (home, source):
+        source.shape = text
+        assert b"the limit (answer)" in error_of(home, "responses")
+        assert source.left.wait(10)
+
+
+def test_s2_a_text_that_nobody_keeps_has_no_limit(tmp_path: Path) -> None:
+    with running(tmp_path) as (home, source):
+        source.shape, source.most = text, 20 * ANSWER
+        path, body = ASKED["openai"]
+        _, _, got = home.ask(path, {**body, "stream": True})
+        assert len(got) > 15 * ANSWER
+        assert b"the limit (" not in got
+        assert home.running.gateway.load.peak < ANSWER
+
+
+@pytest.mark.parametrize("client", ["responses", "anthropic", "openai"])
+def test_s2_a_whole_answer_is_refused_in_the_dialect(client: str, tmp_path: Path) -> None:
+    """A stream comes where a whole answer was asked for, and never ends."""
+    with running(tmp_path, server__limits__in_flight=2 * 1024 * 1024) as (home, source):
+        source.shape = calls
+        path, body = ASKED[client]
+        status, _, got = home.ask(path, body)
+        assert status in (502, 503, 529)
+        assert json.loads(got)["error"]
+
+
+def test_s2_all_answers_together_have_a_limit(tmp_path: Path) -> None:
+    """Each answer is within its own limit. Together they are not, and the last one gets an error."""
+    flags = {"server__limits__in_flight": 1024 * 1024, "server__limits__answer": 32 * 1024 * 1024}
+    with running(tmp_path, **flags) as (home, source):
+        source.shape = arguments
+        assert b"server.limits.in_flight" in error_of(home, "responses")
+        assert source.left.wait(10)
+        assert home.running.gateway.load.peak <= 1024 * 1024 + 4096
+        (line,) = home.lines()
+        assert line["attempts"] == 1
+        assert home.running.gateway.load.kept == 0
