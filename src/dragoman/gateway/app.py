@@ -38,6 +38,8 @@ from dragoman.gateway.guard import Guard, upgrade_refusal
 from dragoman.gateway.limits import Load, check_text
 from dragoman.gateway.meters import Meters, Moment
 from dragoman.gateway.observe import Journal, Level, Record
+from dragoman.gateway.offload.large import LargeRequest, matched_by_worker
+from dragoman.gateway.offload.process import WorkerProcess
 from dragoman.gateway.places import places
 from dragoman.gateway.policy import Budget, Patience
 from dragoman.gateway.private import gateway_key
@@ -98,11 +100,13 @@ class Gateway:
         self._journal = journal or Journal(self.redactor, form=config.log.format, level=config.log.level)
         self._journal.redactor = self.redactor
         ring = Ring((state or ours.state) / "refusals", enabled=config.explain)
-        self._desk = Desk(self._journal, Meters(), ring, Budget(), patience or Patience())
+        dialects = dialects or [registry.get(name) for name in registry.names()]
+        self.worker = WorkerProcess(dialects)
+        self._desk = Desk(self._journal, Meters(), ring, Budget(), patience or Patience(), worker=self.worker)
         self.breaker = Breaker(words=self.redactor.text)
         self._cooldowns = CooldownFile(state or ours.state, self.breaker)
         self.load = Load(config.server.limits)
-        self._router = Router(dialects or [registry.get(name) for name in registry.names()])
+        self._router = Router(dialects)
         self._config = config
         self._door = self._door_of(config)
         self._client: Client | None = None
@@ -132,6 +136,8 @@ class Gateway:
             task.cancel()
         if fleet is not None:
             await fleet.settle()
+        await self._desk.explaining.close()
+        self.worker.close()
         if client is not None:
             await client.aclose()
         if fleet is not None:
@@ -310,6 +316,8 @@ class Gateway:
             self._live.discard(exchange)
             account.leave()
             record.end()
+            if record.afterwards is not None:
+                record.afterwards()
             self._desk.meters.request(record)
             self._journal.request(record)
 
@@ -357,6 +365,12 @@ class Gateway:
             request = exchange.request = structs.replace(request, body=body)
         if exchange.account is not None:  # what came together with the head was not counted
             exchange.account.add(len(body) - exchange.account.asked)
+        if 0 < self._config.server.offload < len(body):
+            if not admitted:
+                self._door.keeper.check(request)
+            exchange.watch()  # it may take a while
+            large = LargeRequest(self.worker, request, exchange.id, self.load.limits, exchange.account)
+            return await matched_by_worker(large, self._router) or self._one_model(request)
         check_text(body, self.load.limits)
         if not admitted:
             self._door.keeper.check(request)

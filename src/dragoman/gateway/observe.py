@@ -99,6 +99,7 @@ class Record(Struct):
     outcome: Outcome = "ok"
     error: str = ""
     began: float = field(default_factory=time.monotonic)
+    afterwards: Callable[[], None] | None = None  # to be called when the client has its answer
 
     @property
     def elapsed(self) -> float:

@@ -28,6 +28,10 @@ class Redactor:
     def __init__(self, secrets: Callable[[], Iterable[str]] = tuple) -> None:
         self._secrets = secrets
 
+    def known(self) -> tuple[str, ...]:
+        """The secrets that are known now, for a redactor elsewhere."""
+        return tuple(dict.fromkeys(self._secrets()))
+
     def text(self, text: str) -> str:
         text = masked(text, dict.fromkeys(self._secrets()))  # one key may serve many upstreams
         return _SECRET_SHAPE.sub(MASK, text) if any(mark in text for mark in _SECRET_MARKS) else text
