@@ -121,8 +121,12 @@ class WorkerProcess:
             first = pickle.dumps(Job(self._dialects))
         except _PICKLE_TROUBLE as error:
             raise Unavailable(str(error)) from None
-        loop = asyncio.get_running_loop()
-        self._process, self._socket = await loop.run_in_executor(None, _start)
+        starting = asyncio.get_running_loop().run_in_executor(None, _start)
+        try:
+            self._process, self._socket = await asyncio.shield(starting)
+        except BaseException:
+            starting.add_done_callback(_discard)
+            raise
         self.started += 1
         await self._exchanged(first, None)
         return True
@@ -180,6 +184,15 @@ def _start() -> tuple[subprocess.Popen[bytes], socket.socket]:
         raise
     ours.setblocking(False)
     return process, ours
+
+
+def _discard(starting: asyncio.Future[tuple[subprocess.Popen[bytes], socket.socket]]) -> None:
+    """End a process that nobody waited for."""
+    if not starting.cancelled() and starting.exception() is None:
+        process, spoken = starting.result()
+        spoken.close()
+        process.kill()
+        process.wait()
 
 
 async def _received(worker: socket.socket, size: int) -> bytearray:

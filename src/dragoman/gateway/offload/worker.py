@@ -23,6 +23,7 @@ from dragoman.gateway.router import Router
 
 _MOST_READ = 2  # requests that are remembered
 _MOST_BYTES = 64 * 1024 * 1024  # of their bodies
+_NO_MEMORY = "the request needs more memory to read than one request may have here"
 
 
 class Worker:
@@ -38,8 +39,7 @@ class Worker:
             return Reply(error=error), b""
         except MemoryError:
             self._read.clear()
-            message = "the request needs more memory to read than one request may have here"
-            return Reply(error=TooLarge(message)), b""
+            return Reply(error=TooLarge(_NO_MEMORY)), b""
         except Exception:  # noqa: BLE001  a bug of ours: the gateway writes it down
             return Reply(failed=Failed(traceback.format_exc())), b""
 
@@ -123,6 +123,8 @@ def main() -> None:
 def _pickled(reply: Reply) -> bytes:
     try:
         return pickle.dumps(reply)
+    except MemoryError:
+        return pickle.dumps(Reply(error=TooLarge(_NO_MEMORY)))
     except Exception as error:  # noqa: BLE001  somebody's dialect whose filters cannot be pickled
         message = f"the plan cannot be handed over: {type(error).__name__}: {error}"
         return pickle.dumps(Reply(failed=Failed(message, unpicklable=True)))
