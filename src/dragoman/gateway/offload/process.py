@@ -177,7 +177,7 @@ def _start() -> tuple[subprocess.Popen[bytes], socket.socket]:
             surroundings = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             command = [sys.executable, "-P", "-m", MODULE, str(MEMORY)]
             process = subprocess.Popen(
-                command, stdin=theirs, stdout=subprocess.DEVNULL, env=surroundings, start_new_session=True
+                command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env=surroundings, start_new_session=True
             )
     except BaseException:
         ours.close()

@@ -7,6 +7,7 @@ planned right after it was read need not be sent and read twice.
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import socket
 import sys
@@ -23,6 +24,7 @@ from dragoman.gateway.router import Router
 
 _MOST_READ = 2  # requests that are remembered
 _MOST_BYTES = 64 * 1024 * 1024  # of their bodies
+_NICE = 5
 _NO_MEMORY = "the request needs more memory to read than one request may have here"
 
 
@@ -93,8 +95,15 @@ def _received(gateway: socket.socket, size: int) -> bytearray:
     return data
 
 
+def _give_way() -> None:
+    """Let the gateway, which many wait for, have the processor first."""
+    if hasattr(os, "nice"):
+        os.nice(_NICE)
+
+
 def main() -> None:
     _limit_memory(int(sys.argv[1]))
+    _give_way()
     gateway = socket.socket(fileno=0)
     worker: Worker | None = None
     while True:
