@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.gateway.config import Config, assemble
+from dragoman.gateway.explain import Refusal, Ring
 from dragoman.gateway.observe import Journal
 from dragoman.gateway.policy import Patience
 from dragoman.gateway.redaction import Redactor
@@ -185,3 +186,11 @@ def wait_until(true: Any, seconds: float = PATIENCE) -> None:
     while not true():
         assert time.monotonic() < until, "it did not come about in time"
         time.sleep(0.005)
+
+
+def kept_refusal(state: Path, request_id: str, seconds: float = 5.0) -> Refusal | None:
+    """What `explain` knows of a request; it is written down after the answer, so it is waited for."""
+    ring, until = Ring(state / "refusals"), time.monotonic() + seconds
+    while (found := ring.load(request_id)) is None and time.monotonic() < until:
+        time.sleep(0.005)
+    return found

@@ -12,7 +12,7 @@ from dragoman.dialects.rulebook import Breach
 from dragoman.gateway.explain import MOST, MOST_BYTES, Refusal, Ring, Sent, explain
 from dragoman.model.notes import Note
 from dragoman.simulator import parse, running_simulator
-from tests.gateway.house import KEY, house, messages, upstream
+from tests.gateway.house import KEY, house, kept_refusal, messages, upstream
 
 REFUSED = '[[turn]]\nstatus = 400\nmessage = "Improperly formed request."'
 
@@ -99,7 +99,7 @@ def test_the_gateway_keeps_what_an_upstream_refused(enabled: bool, tmp_path: Pat
         asked = messages("claude-sonnet-4.5", f"my key is {KEY}", metadata={"user_id": "u"})
         status, headers, _ = home.ask("/v1/messages", asked, authorization="Bearer something-else")
         assert status == 400
-        kept = Ring(tmp_path / "refusals").load(headers["x-request-id"])
+        kept = kept_refusal(tmp_path, headers["x-request-id"], 5.0 if enabled else 0.0)
         if not enabled:
             assert kept is None
             return
@@ -122,7 +122,7 @@ def test_a_key_is_not_kept_wherever_a_client_has_put_it(tmp_path: Path) -> None:
         body = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}], shaped: KEY, KEY: shaped}
         status, headers, _ = home.ask(path, body)
         assert status == 400
-        kept = Ring(tmp_path / "refusals").load(headers["x-request-id"])
+        kept = kept_refusal(tmp_path, headers["x-request-id"])
     assert kept is not None
     assert kept.asked.line == "POST /v1beta/models/***:generateContent?%6bey=***&x=***"
     assert (kept.model, "***" in str(kept.notes)) == ("***", True)
@@ -139,5 +139,5 @@ def test_a_refusal_inside_a_stream_is_kept_too(tmp_path: Path) -> None:
         _, headers, body = home.ask("/v1/messages", messages("claude-sonnet-4.5", stream=True))
         assert b"event: error" in body
         home.lines()
-        kept = Ring(tmp_path / "refusals").load(headers["x-request-id"])
+        kept = kept_refusal(tmp_path, headers["x-request-id"])
         assert kept is not None and "broke" in kept.fault

@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.gateway.explain import Ring
 from dragoman.model.conversation import Conversation
 from dragoman.simulator.script import parse
 from dragoman.simulator.server import running_simulator
 from dragoman.wire.jsonio import Json
-from tests.gateway.house import House, RawClient, house, messages, upstream
+from tests.gateway.house import House, RawClient, house, kept_refusal, messages, upstream
 from tests.gateway.test_resources import Canned, kind_of, simply
 
 BROKEN = '[[turn]]\nparts = [{ text = "Well" }, { wait = 0.1 }, { exception = "server", message = "broke" }]'
@@ -150,7 +149,7 @@ def test_what_broke_late_is_explained_with_all_that_was_asked(tmp_path: Path) ->
         asked = messages(CLAUDE, "the question", stream=True, metadata={"user_id": "u"}, top_k=3)
         _, headers, _ = home.ask("/v1/messages", asked)
         (line,) = home.lines()
-        kept = Ring(tmp_path / "refusals").load(headers["x-request-id"])
+        kept = kept_refusal(tmp_path, headers["x-request-id"])
     assert kept is not None
     assert "the question" in kept.asked.body and "the question" in kept.sent.body
     assert "conversationState" in kept.sent.body

@@ -1,4 +1,6 @@
-"""`make load`: 256 streams for two minutes, and a table. `make soak`: ten minutes with clients that leave and dawdle."""
+"""`make load`: 256 streams for two minutes, then fair turns, each with a table. `make soak`: ten minutes with clients
+that leave and dawdle.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from tests.load.clients import CLIENTS
+from tests.load.fairness import run as fairness_run
 from tests.load.run import MIB, Plan, Report, Sample, run
 from tests.load.upstream import DIALECTS
 
@@ -19,11 +22,14 @@ _STEADY = 0.05  # of the level that memory may grow by in a soak, by its slope
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.load", description=__doc__)
     parser.add_argument("--soak", action="store_true", help="each second a tenth of the clients leaves; some are slow")
+    parser.add_argument("--fairness", action="store_true", help="only measure what others wait beside a greedy client")
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--answer", type=float, default=4.0, help="seconds that one answer takes")
     parser.add_argument("--engine", choices=("own", "uvicorn"), default="own")
     asked = parser.parse_args()
+    if asked.fairness:
+        return _fairness()
     seconds = asked.seconds or (600.0 if asked.soak else 120.0)
     plan = Plan(
         asked.streams,
@@ -42,6 +48,16 @@ def main() -> int:
         troubles.append(f"memory grows by {report.slope() * 3600 / MIB:.1f} MiB an hour")
     print(_table(report))
     print("; ".join(troubles) if troubles else "none lost, none mixed, nothing left over")
+    unfair = 0 if asked.soak else _fairness()
+    return 1 if troubles else unfair
+
+
+def _fairness() -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        fairness = fairness_run(Path(folder))
+    troubles = fairness.troubles()
+    print(fairness.table())
+    print("; ".join(troubles) if troubles else "fair")
     return 1 if troubles else 0
 
 

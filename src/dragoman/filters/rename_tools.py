@@ -81,7 +81,7 @@ class _Aliases:
 
     @property
     def seen(self) -> Collection[str]:
-        return self._aliases.keys()
+        return self._aliases
 
     def allow(self, texts: set[str]) -> bool:
         """Whether none of these needs an alias: most requests have none that does."""

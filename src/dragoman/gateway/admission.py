@@ -13,7 +13,7 @@ from dragoman.gateway.config import Server
 from dragoman.gateway.door import Door
 from dragoman.gateway.exchange import Exchange, Pace
 from dragoman.gateway.guard import Guard
-from dragoman.gateway.limits import Load, check_text
+from dragoman.gateway.limits import Load
 from dragoman.gateway.peers import TrustedProxies, limit_key
 from dragoman.gateway.unproven import SECONDS, UnprovenRequests
 from dragoman.wire.http import HttpRequest
@@ -61,7 +61,6 @@ class Admission:
             if not claim.is_proven:
                 self._unproven.remember(limit_key(exchange.client), claim.id)
                 self._let_in(exchange, len(body))
-        check_text(body, self.load.limits)
         return request
 
     def _let_in(self, exchange: Exchange, size: int = 0) -> None:

@@ -35,8 +35,11 @@ from dragoman.gateway.cooldowns import CooldownFile
 from dragoman.gateway.exchange import Exchange, Gone
 from dragoman.gateway.explain import Ring
 from dragoman.gateway.guard import upgrade_refusal
+from dragoman.gateway.limits import check_text
 from dragoman.gateway.meters import Meters, Moment
 from dragoman.gateway.observe import Journal, Level, Record
+from dragoman.gateway.offload.large import LargeRequest, matched_by_worker
+from dragoman.gateway.offload.process import WorkerProcess
 from dragoman.gateway.places import places
 from dragoman.gateway.policy import Patience
 from dragoman.gateway.private import gateway_key
@@ -97,12 +100,14 @@ class Gateway:
         self._journal = journal or Journal(self.redactor, form=config.log.format, level=config.log.level)
         self._journal.redactor = self.redactor
         ring = Ring((state or ours.state) / "refusals", enabled=config.explain)
-        self._desk = Desk(self._journal, Meters(), ring, patience or Patience())
+        dialects = dialects or [registry.get(name) for name in registry.names()]
+        self.worker = WorkerProcess(dialects)
+        self._desk = Desk(self._journal, Meters(), ring, patience or Patience(), worker=self.worker)
         self.breaker = Breaker(words=self.redactor.text)
         self._cooldowns = CooldownFile(state or ours.state, self.breaker)
         self._admission = Admission(config.server, self.key)
         self.load = self._admission.load
-        self._router = Router(dialects or [registry.get(name) for name in registry.names()])
+        self._router = Router(dialects)
         self._config = config
         self._client: Client | None = None
         self._fleet: Fleet | None = None
@@ -131,6 +136,8 @@ class Gateway:
             task.cancel()
         if fleet is not None:
             await fleet.settle()
+        await self._desk.explaining.close()
+        self.worker.close()
         if client is not None:
             await client.aclose()
         if fleet is not None:
@@ -289,7 +296,7 @@ class Gateway:
         record = Record(exchange.id, method, path, client=exchange.client)
         self._live.add(exchange)
         try:
-            matched = self._matched(await self._admission.request(exchange))
+            matched = await self._matched(exchange, await self._admission.request(exchange))
             if matched is None:
                 self._refuse_unmatched(exchange, record)
                 return
@@ -310,6 +317,8 @@ class Gateway:
             if exchange.account is not None:
                 exchange.account.leave()
             record.end()
+            if record.afterwards is not None:
+                record.afterwards()
             self._desk.meters.request(record)
             self._journal.request(record)
 
@@ -351,8 +360,14 @@ class Gateway:
         state = b"draining\n" if self.draining else b"ready\n" if self._ready else b"no upstream\n"
         exchange.whole(200 if self._ready else 503, _TEXT, state)
 
-    def _matched(self, request: HttpRequest) -> Matched | None:
-        """The call that a request is, in a dialect. Raises Unreadable."""
+    async def _matched(self, exchange: Exchange, request: HttpRequest) -> Matched | None:
+        """The call that a request is, in a dialect. Raises ClientFault, Unreadable."""
+        server = self._config.server
+        if 0 < server.offload < len(request.body):
+            exchange.watch()  # it may take a while
+            large = LargeRequest(self.worker, request, exchange.id, server, exchange.account)
+            return await matched_by_worker(large, self._router) or self._one_model(request)
+        check_text(request.body, server.limits)
         return self._router.glance(request) or self._router.match(request) or self._one_model(request)
 
     def _one_model(self, request: HttpRequest) -> Matched | None:

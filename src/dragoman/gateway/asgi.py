@@ -170,7 +170,8 @@ class AsgiExchange(Exchange):
     # --- the end
 
     def watch(self) -> None:
-        self._watcher = asyncio.create_task(self._watch())
+        if self._watcher is None:
+            self._watcher = asyncio.create_task(self._watch())
 
     async def close(self) -> None:
         """Wait until all is written, or nobody reads it."""

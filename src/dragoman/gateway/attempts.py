@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from msgspec import Struct, field, structs
@@ -20,21 +21,23 @@ from dragoman.errors import (
     DragomanError,
     Fault,
     MalformedRequest,
-    TooLarge,
-    Unrepresentable,
     UpstreamFault,
 )
 from dragoman.filters.refuse_held import refusal_of
 from dragoman.gateway.backend import Backend, Busy, Fleet, Refused
 from dragoman.gateway.breaker import Resting, Ticket
 from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.explain import Ring, remembered
+from dragoman.gateway.explain import Ring
+from dragoman.gateway.explaining import Case, Explaining
 from dragoman.gateway.familiar import Outline
 from dragoman.gateway.holders import Holder, Holders
 from dragoman.gateway.limits import json_memory
 from dragoman.gateway.memory import Memory, is_stored, owner_of
 from dragoman.gateway.meters import Meters
 from dragoman.gateway.observe import Journal, Record
+from dragoman.gateway.offload.jobs import ExplainJob, PlanJob, counting, refuse_doubled, rendered
+from dragoman.gateway.offload.large import LargeRequest, Prepared
+from dragoman.gateway.offload.process import Unavailable, WorkerProcess
 from dragoman.gateway.outlet import Pulse
 from dragoman.gateway.policy import Patience, next_step, not_held, to_tell
 from dragoman.model.conversation import Conversation
@@ -42,7 +45,6 @@ from dragoman.model.notes import Note
 from dragoman.translate import Plan
 from dragoman.upstream.client import Reply
 from dragoman.upstream.credentials import Credential, CredentialFault
-from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest, HttpResponse
 
 _SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id", "session_id", "x-session-affinity")
@@ -59,6 +61,8 @@ class Desk(Struct, frozen=True):
     meters: Meters
     ring: Ring
     patience: Patience
+    explaining: Explaining = field(default_factory=Explaining)
+    worker: WorkerProcess | None = None  # that reads large requests
     memory: Memory = field(default_factory=Memory)
     holders: Holders = field(default_factory=Holders)
     pulse: Pulse = field(default_factory=Pulse)
@@ -88,13 +92,14 @@ class Delivery(Protocol):
 
 
 class Question(Struct, frozen=True):
-    """What is asked, and by whom. Of a plain one, `asked` is bare, and `read` tells all of it."""
+    """What is asked, and by whom. Of a plain or large one, `asked` is bare, and `read` tells all of it."""
 
     exchange: Exchange
     client: Dialect
     asked: Conversation
     plain: Plain | None
     read: Callable[[], Conversation]
+    large: LargeRequest | None = None
 
 
 class Attempts:
@@ -107,9 +112,11 @@ class Attempts:
         "_exchange",
         "_fleet",
         "_forgotten",
+        "_large",
         "_made",
         "_outline",
         "_plain",
+        "_prepared",
         "_read",
         "_record",
         "_ticket",
@@ -123,8 +130,10 @@ class Attempts:
         self._exchange, self._client = question.exchange, question.client
         self.asked = question.asked  # without its messages once it is sent
         self._forgotten = False  # whether only the client's own bytes tell it
-        self._plain = question.plain
-        self._read: Callable[[], Conversation] | None = question.read if question.plain else None  # until it was
+        self._plain, self._large = question.plain, question.large
+        self._prepared: Prepared | None = None  # of a large request: what the worker process made of it
+        bare = question.plain or question.large
+        self._read: Callable[[], Conversation] | None = question.read if bare else None  # until it was
         self._outline: Outline | None = None  # of the question like it that went before
         self._tries = 0  # beyond the first
         self._violations = 0  # answers that broke their own dialect
@@ -171,7 +180,7 @@ class Attempts:
 
     async def _ask(self, backend: Backend, model: str, delivery: Delivery, *, last: bool) -> None:
         """Ask one target, with each of its credentials if need be, and again if that may help."""
-        self._made = self.planned(backend, model)
+        self._made = await self.prepared(backend, model)
         self._bound = self._made.sent.is_bound
         self._check_holder(backend, self._made.sent)
         credentials = self._credentials(backend, model)
@@ -237,10 +246,10 @@ class Attempts:
             if fault is None:
                 backend.went_well(ticket)
             else:
-                await self._keep_stream(backend, reply, fault)
+                self._keep_stream(backend, reply, fault)
                 backend.went_wrong(ticket, UpstreamFault("", fault=fault))
         except DragomanError as error:
-            await self._failed(backend, ticket, reply, error)
+            self._failed(backend, ticket, reply, error)
             raise
         finally:
             if reply is not None:
@@ -257,11 +266,11 @@ class Attempts:
         holder = Holder(owner_of(self._exchange.request), backend.name, backend.base_url, credential.name)
         return lambda answer_id: self._desk.holders.remember(answer_id, holder)
 
-    async def _failed(self, backend: Backend, ticket: Ticket, reply: Reply | None, error: DragomanError) -> None:
+    def _failed(self, backend: Backend, ticket: Ticket, reply: Reply | None, error: DragomanError) -> None:
         if isinstance(error, Refused):
-            await self._keep(backend, error.response, error.fault)
+            self._keep(backend, error.response, error.fault)
         elif isinstance(error, UpstreamFault):
-            await self._keep_stream(backend, reply, error.fault)
+            self._keep_stream(backend, reply, error.fault)
         self._violations += error.fault.violation
         if not isinstance(error, ClientFault | Busy):
             backend.went_wrong(ticket, error)
@@ -275,7 +284,9 @@ class Attempts:
         if self._ticket is not None:
             self._ticket.accepted()
         self._drop_decoded()
-        self._made = self._read = self._outline = self._plain = None
+        self._made = self._read = self._outline = self._plain = self._prepared = None
+        if self._large is not None:
+            self._large.forget()
         self.asked, self._forgotten = _FORGOTTEN, True
         if not self._desk.ring.enabled:
             self._exchange.forget_body()
@@ -295,21 +306,45 @@ class Attempts:
         """
         made = self._made
         assert made is not None  # it is what was sent
-        if self._plain is None and not self._forgotten:
+        if self._plain is None and self._prepared is None and not self._forgotten:
             made = self._made = structs.replace(made, asked=made.asked.unsaid(), sent=made.sent.unsaid())
             self._drop_decoded()
             self.asked, self._forgotten = self.asked.unsaid(), True
         return made
 
-    def planned(self, backend: Backend, model: str) -> Plan:
-        """The question as this target can be asked it. Raises MalformedRequest, Unrepresentable."""
+    async def prepared(self, backend: Backend, model: str, *, counts: bool = False) -> Plan:
+        """The question as this target can be asked it: a large one by the worker process.
+
+        Raises MalformedRequest, Unrepresentable, WorkerFailed.
+        """
+        self._tell_target(backend, model)
+        if self._large is not None:
+            try:
+                self._prepared = await self._large.prepare(
+                    self._client, backend, model, self._desk.memory, counts=counts
+                )
+            except Unavailable:  # it cannot be handed over
+                self._large = None
+            else:
+                self._tell_plan(backend, self._prepared.made)
+                return self._prepared.made
+        return self.planned(backend, model)
+
+    def _tell_target(self, backend: Backend, model: str) -> None:
         record = self._record
         record.upstream, record.upstream_dialect, record.used_model = backend.name, backend.dialect.name, model
+
+    def _tell_plan(self, backend: Backend, made: Plan) -> None:
+        self._record.notes, self._record.verbatim = list(made.notes), made.verbatim
+        self._announce(backend)
+
+    def planned(self, backend: Backend, model: str) -> Plan:
+        """The question as this target can be asked it. Raises MalformedRequest, Unrepresentable."""
+        self._tell_target(backend, model)
         plain = self._plain
         outline = self._outline = None if plain is None else backend.familiar.outline(self._client, plain, model)
         made = outline.plan(plain) if plain and outline else self._planned(backend, model)
-        record.notes, record.verbatim = list(made.notes), made.verbatim
-        self._announce(backend)
+        self._tell_plan(backend, made)
         return made
 
     def _planned(self, backend: Backend, model: str) -> Plan:
@@ -332,9 +367,7 @@ class Attempts:
             )
         except RecursionError:
             raise MalformedRequest("nested too deeply") from None
-        given = self._exchange.request
-        if backend.upstream.settings.losses == "refuse" and (name := jsonio.doubled(given.body, given.document)):
-            raise MalformedRequest(f"{name!r} stands twice in one object; losses are refused")
+        refuse_doubled(self._exchange.request, backend.upstream.settings)
         return made
 
     def _announce(self, backend: Backend) -> None:
@@ -350,33 +383,27 @@ class Attempts:
         made, given = self._plan(backend), self._exchange.request
         if self._outline is not None:
             return self._outline.request(given.body)
+        if self._prepared is not None:
+            self._tell_note(backend, self._prepared.note)
+            return backend.dressed(self._prepared.request())
         self._exchange.request = structs.replace(given)  # what was read of its body is not kept while it is answered
-        request = backend.dressed(self._rendered(backend, made, given))
+        request, note = rendered(made, given, self._fleet.config.server.max_body)
+        if request.body is not given.body:
+            self._count_rendered(len(request.body))
+        self._tell_note(backend, note)
+        request = backend.dressed(request)
         if self._plain is not None:
             backend.familiar.learn(self._plain, made, given, request)
         return request
 
-    def _rendered(self, backend: Backend, made: Plan, given: HttpRequest) -> HttpRequest:
-        binding = made.upstream.binding
-        if made.verbatim and made.sent.model == made.asked.model:
-            if (name := jsonio.doubled(given.body, given.document)) is None:
-                return structs.replace(binding.wrap(made.head()), body=given.body)
-            # Whoever reads it next might take the first of the two, which nobody has looked at here.
-            what = f"{name!r} stands twice in one object; the last one counts"
-            note = Note("json.duplicate_keys", "dropped", "", what)
-            if note not in self._record.notes:
-                self._record.notes.append(note)
-                self._announce(backend)
-        try:
-            request = made.request()
-        except RecursionError:
-            raise Unrepresentable("nested too deeply") from None
-        size, most = len(request.body), self._fleet.config.server.max_body
-        if size > most:
-            message = f"the request for {backend.name} would have {size} bytes; the limit is {most} (server.max_body)"
-            raise TooLarge(message)
-        self._count_rendered(size)
-        return request
+    def _tell_note(self, backend: Backend, note: Note | None) -> None:
+        if note is not None and note not in self._record.notes:
+            self._record.notes.append(note)
+            self._announce(backend)
+
+    def request_to_count(self, backend: Backend, made: Plan) -> HttpRequest:
+        """The request that asks a target to count the tokens of a question that was `prepared` with `counts`."""
+        return backend.dressed(counting(made)[0] if self._prepared is None else self._prepared.request())
 
     # --- what is counted
 
@@ -392,22 +419,26 @@ class Attempts:
 
     # --- what is kept of a refusal
 
-    async def _keep_stream(self, backend: Backend, reply: Reply | None, fault: Fault) -> None:
+    def _keep_stream(self, backend: Backend, reply: Reply | None, fault: Fault) -> None:
         """A refusal inside an answer that had begun well."""
         if reply is not None and reply.status:
             said = HttpResponse(reply.status, reply.headers, backend.dialect.codec.render_fault(fault))
-            await self._keep(backend, said, fault)
+            self._keep(backend, said, fault)
 
-    async def _keep(self, backend: Backend, response: HttpResponse, fault: Fault) -> None:
-        ring, redactor, client = self._desk.ring, self._desk.journal.redactor, self._exchange.request
-        if not ring.enabled:
+    def _keep(self, backend: Backend, response: HttpResponse, fault: Fault) -> None:
+        """Have the refusal described, when the client has its answer. Of several, the last is kept."""
+        desk, request = self._desk, self._exchange.request
+        if not desk.ring.enabled:
             return
-        try:
-            made = self._plan(backend)
-            request = self._request(backend)  # rendered again: nobody holds it while an answer comes
-        except DragomanError:  # what the client went on from is not known any more
-            return
-        way = (self._exchange.id, self._client.name, backend.name)
-        words = (client, request, response, fault)
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, lambda: ring.keep(remembered(way, made, words, redactor)))
+        told = (backend.own_headers(), response, fault, desk.journal.redactor.known())
+        job = ExplainJob(self._job(backend), (self._exchange.id, self._client.name, backend.name), *told)
+        worker = None if self._large is None else self._large.worker
+        case = Case(job, self._client, request.body, desk.memory, worker)
+        self._record.afterwards = partial(desk.explaining.later, case, desk.ring)
+
+    def _job(self, backend: Backend) -> PlanJob:
+        model = self._record.used_model
+        if self._large is not None:
+            return self._large.job(backend, model, self._desk.memory)
+        head, server = structs.replace(self._exchange.request, body=b""), self._fleet.config.server
+        return PlanJob(head, server.limits, server.max_body, backend.dialect, model, backend.upstream.settings)

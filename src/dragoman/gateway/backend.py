@@ -29,7 +29,7 @@ from dragoman.model.conversation import Conversation
 from dragoman.upstream.client import Client, Reply, Timeouts, Tls
 from dragoman.upstream.credentials import Credential, Settling, with_headers
 from dragoman.upstream.slots import Full, Slots
-from dragoman.wire.http import HttpRequest, HttpResponse
+from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
 
 _AGENT = f"dragoman/{__version__}"
@@ -209,8 +209,10 @@ class Backend:
 
     def dressed(self, request: HttpRequest) -> HttpRequest:
         """The request with what this upstream wants in every head."""
-        own = tuple((name, value.reveal()) for name, value in self.upstream.headers)
-        return with_headers(request, (("user-agent", _AGENT), *own))
+        return with_headers(request, self.own_headers())
+
+    def own_headers(self) -> Headers:
+        return (("user-agent", _AGENT), *((name, value.reveal()) for name, value in self.upstream.headers))
 
     def _timeouts_for(self, model: str) -> Timeouts:
         patterns = self.upstream.long_thinking

@@ -70,6 +70,7 @@ class Server(Struct, frozen=True, kw_only=True):
     insecure_http: bool = False  # listen beyond loopback without TLS
     key: Secret | None = None  # None: the minted one
     max_body: Annotated[int, Meta(ge=1024)] = 32 * 1024 * 1024
+    offload: Annotated[int, Meta(ge=0)] = 1024 * 1024  # bytes above which a worker process reads a request; 0: never
     ping: Annotated[float, Meta(gt=0)] = 15.0  # seconds of silence before a client is told that we are alive
     hold: Annotated[float, Meta(ge=0)] = 2.0  # seconds in which an upstream's stream may still turn out an error
     drain: Annotated[float, Meta(ge=0)] = 120.0  # seconds that streams have after SIGTERM

@@ -78,13 +78,20 @@ class Ring:
 
     def keep(self, refusal: Refusal) -> bool:
         """Write it down and let the oldest go; False if it could not be, which is nobody's trouble."""
-        if not self._enabled or not _ID.match(refusal.id):
+        try:
+            return self.write(refusal.id, written(refusal))
+        except jsonio.JsonError:
+            return False
+
+    def write(self, identity: str, data: bytes) -> bool:
+        """Write down what `written` gave for a refusal; False if it could not be."""
+        if not self._enabled or not _ID.match(identity):
             return False
         try:
             make_private_folder(self._folder)
-            write_private(self._folder / f"{refusal.id}.json", jsonio.encode(msgspec.to_builtins(refusal)))
+            write_private(self._folder / f"{identity}.json", data)
             self._trim()
-        except (OSError, ConfigError, jsonio.JsonError):
+        except (OSError, ConfigError):
             return False
         return True
 
@@ -126,6 +133,11 @@ class Ring:
                 continue
             found.append((path, stat.st_size, stat.st_mtime_ns / 1e9))
         return sorted(found, key=lambda each: each[2], reverse=True)
+
+
+def written(refusal: Refusal) -> bytes:
+    """The content of a refusal's file. Raises JsonError."""
+    return jsonio.encode(msgspec.to_builtins(refusal))
 
 
 def remembered(

@@ -11,56 +11,42 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, cast
 
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import Dialect, Encoder, World
 from dragoman.errors import DragomanError
+from dragoman.gateway.continuing import (
+    Continues,
+    Pickled,
+    Said,
+    all_said,
+    as_earlier,
+    continued_plan,
+    continues,
+)
 from dragoman.model.assemble import Assembly
-from dragoman.model.blocks import Block, Node, Where
+from dragoman.model.blocks import Block
 from dragoman.model.budget import Budget
-from dragoman.model.conversation import Conversation, Message, Reply
+from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import Events, Failed, Finished
-from dragoman.translate import Plan, Settings, plan
+from dragoman.translate import Plan, Settings
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 from dragoman.wire.http import HttpRequest
 
-N = TypeVar("N", bound=Node)
 Told: TypeAlias = Callable[[str, Reply, bytes], None]  # an answer's id, what it says, and the response itself
 
 MOST = 1000  # answers
 MOST_BYTES = 64 * 1024 * 1024
 OLDEST = 6 * 3600.0  # seconds
 _KEYS = ("authorization", "x-api-key", "api-key")
-_WHERE = "previous_response_id"
 _NO_ITEMS: Mapping[str, Sequence[Block]] = {}
 
 
-class Continues(Protocol):
-    """What a codec has whose clients may go on from an earlier answer."""
-
-    answer_ids: str  # how the ids of answers begin
-
-    def keeps(self, asked: Conversation) -> bool:
-        """Whether the client lets its answer be kept."""
-
-    def continued(self, earlier: Conversation, now: Conversation) -> Conversation:
-        """What is asked now, after what was said before, as one conversation."""
-
-    def resolved(self, asked: Conversation, find: Callable[[str], Sequence[Block] | None]) -> Conversation:
-        """The same with the items that `find` knows in place of the references to them."""
-
-    def response_in(self, data: bytes) -> bytes:
-        """The whole response that the last frame of a stream holds."""
-
-    def items_of(self, response: bytes) -> Mapping[str, Sequence[Block]]:
-        """What each output item of a response says, by the item's id."""
-
-
 class _Kept(Struct, frozen=True, gc=False):
-    said: Conversation
+    said: Said
     response: bytes  # as the client was told it; empty if unknown
     items: Mapping[str, Sequence[Block]]
     size: int
@@ -95,11 +81,12 @@ class Memory:
         self,
         owner: str,
         answer_id: str,
-        said: Conversation,
+        said: Said,
         response: bytes = b"",
         items: Mapping[str, Sequence[Block]] = _NO_ITEMS,
     ) -> None:
-        size = len(jsonio.encode(said)) + 2 * len(response)  # the items say most of the response again
+        asked = said.size if isinstance(said, Pickled) else len(jsonio.encode(said))
+        size = asked + 2 * len(response)  # the items say most of the response again
         self.forget(owner, answer_id)
         if size > self._most_bytes:
             return
@@ -108,7 +95,7 @@ class Memory:
         self._bytes += size
         self._tidy()
 
-    def recall(self, owner: str, answer_id: str) -> Conversation | None:
+    def recall(self, owner: str, answer_id: str) -> Said | None:
         self._tidy()
         kept = self._kept.get((owner, answer_id))
         return None if kept is None else kept.said
@@ -123,7 +110,7 @@ class Memory:
         """What an output item of a kept answer says."""
         self._tidy()
         place = self._items.get((owner, item_id))
-        return None if place is None else [_earlier(block) for block in self._kept[place].items[item_id]]
+        return None if place is None else [as_earlier(block) for block in self._kept[place].items[item_id]]
 
     def forget(self, owner: str, answer_id: str) -> None:
         self._forget((owner, answer_id))
@@ -159,54 +146,42 @@ class Memory:
         settings: Settings,
     ) -> Plan:
         """A plan in which what the client goes on from is told, and whose answer is kept. Raises ClientFault."""
-        if asked.is_job:  # a job is read again from the service that runs it, by the numbers of its own frames
-            settings = structs.replace(settings, repair=False, think_tags=False, raw_tools="off")
-        if not hasattr(client.codec, "continued"):
-            return plan(client, upstream, asked, model=model, settings=settings)
-        codec = cast(Continues, client.codec)
-        at_home = client.codec.family == upstream.codec.family
-        owner = owner_of(request)
-        previous, given = asked.previous, asked
-        asked = codec.resolved(asked, lambda item_id: self.item(owner, item_id))
-        earlier = None if previous is None else self.recall(owner, previous)
-        if earlier is not None:
-            asked = codec.continued(earlier, asked)
-        if asked is not given:
-            settings = structs.replace(settings, repair=True)  # the client's own bytes say less
-        made = plan(client, upstream, asked, model=model, settings=settings)
-        if previous is not None:  # an answer tells it again
-            made = structs.replace(made, asked=structs.replace(asked, previous=previous))
-        # What a service holds of this conversation is not known here, so an answer to it is not kept here either.
-        if (at_home and not settings.repair) or asked.held or not codec.keeps(asked):
-            return made
+        owner = owner_of(request) if continues(client) else ""
+        made, said = continued_plan(
+            client,
+            upstream,
+            asked,
+            model=model,
+            settings=settings,
+            earlier=self.earlier(owner, asked),
+            find=lambda item_id: self.item(owner, item_id),
+        )
+        return made if said is None else self.listening(made, owner, said)
+
+    def earlier(self, owner: str, asked: Conversation) -> Said | None:
+        """What the conversation continues, if it is known here."""
+        return None if asked.previous is None else self.recall(owner, asked.previous)
+
+    def listening(self, made: Plan, owner: str, asked: Conversation | bytes) -> Plan:
+        """The plan, with an answer that is kept as it is told; `asked` is the conversation, or it as pickled bytes."""
+        codec = cast(Continues, made.client.codec)
 
         def told(answer_id: str, reply: Reply, response: bytes) -> None:
             try:
                 items = codec.items_of(response)
             except DragomanError:  # an item that only its own service can read
                 items = _NO_ITEMS
-            self.keep(owner, answer_id, _said(asked, reply), response, items)
+            blocks = reply.choices[0].blocks if reply.choices else ()
+            said = Pickled(asked, blocks) if isinstance(asked, bytes) else all_said(asked, blocks)
+            self.keep(owner, answer_id, said, response, items)
 
-        return structs.replace(made, client=structs.replace(client, codec=_Heard(codec, told)))
+        return structs.replace(made, client=structs.replace(made.client, codec=_Heard(codec, told)))
 
 
 def owner_of(request: HttpRequest) -> str:
     """Whose answers they are: one key's clients never see another's."""
     key = next((value for name in _KEYS if (value := request.header(name))), "").rpartition(" ")[2]  # without "Bearer"
     return sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _said(asked: Conversation, reply: Reply) -> Conversation:
-    """All that was said: the question and the answer, without what only says how to answer."""
-    blocks = reply.choices[0].blocks if reply.choices else ()
-    messages = (*asked.messages, Message("assistant", blocks)) if blocks else asked.messages
-    return Conversation(asked.model, tuple(map(_earlier, messages)), tuple(map(_earlier, asked.system)))
-
-
-def _earlier(node: N) -> N:
-    """The same as a later request has it, which says no more of it than an id."""
-    inside = {name: tuple(map(_earlier, nodes)) for name in ("blocks", "content") if (nodes := getattr(node, name, ()))}
-    return structs.replace(node, at=Where(_WHERE, bare=node.at.bare), **inside)
 
 
 def is_stored(made: Plan) -> bool:

@@ -102,6 +102,7 @@ class Record(Struct):
     error: str = ""
     client: str = ""  # its address
     began: float = field(default_factory=time.monotonic)
+    afterwards: Callable[[], None] | None = None  # to be called when the client has its answer
 
     @property
     def elapsed(self) -> float:

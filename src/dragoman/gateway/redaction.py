@@ -34,6 +34,10 @@ class Redactor:
     ) -> None:
         self._secrets, self._addresses = secrets, addresses
 
+    def known(self) -> tuple[str, ...]:
+        """The secrets that are known now, for a redactor elsewhere."""
+        return tuple(dict.fromkeys(self._secrets()))
+
     def text(self, text: str) -> str:
         text = masked(text, dict.fromkeys(self._secrets()))  # one key may serve many upstreams
         return _SECRET_SHAPE.sub(MASK, text) if any(mark in text for mark in _SECRET_MARKS) else text

@@ -13,7 +13,6 @@ from dragoman.errors import (
     BadFrame,
     ClientFault,
     Fault,
-    MalformedRequest,
     TooLarge,
     TransportError,
     UpstreamFault,
@@ -22,9 +21,13 @@ from dragoman.errors import (
 from dragoman.gateway import listing
 from dragoman.gateway.attempts import Attempts, Desk, Question
 from dragoman.gateway.backend import Fleet, Refused
+from dragoman.gateway.continuing import Pickled, references
 from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.limits import Account, check_conversation, check_tree, json_memory
+from dragoman.gateway.limits import Account, json_memory
+from dragoman.gateway.memory import owner_of
 from dragoman.gateway.observe import Record
+from dragoman.gateway.offload.jobs import parse
+from dragoman.gateway.offload.large import LargeMatched, LargeRequest
 from dragoman.gateway.router import Matched
 from dragoman.gateway.stored import StoredAnswer
 from dragoman.gateway.streaming import Stream
@@ -40,12 +43,13 @@ _PLAIN_NODES = 16  # no fewer values than a message of a plain request has, with
 class Relay:
     """One question. Whoever runs it refuses what it raises, unless the exchange has begun by then."""
 
-    __slots__ = ("_call", "_client", "_desk", "_exchange", "_fleet", "_plain", "_record")
+    __slots__ = ("_call", "_client", "_desk", "_exchange", "_fleet", "_large", "_plain", "_record")
 
     def __init__(self, desk: Desk, fleet: Fleet, exchange: Exchange, matched: Matched, record: Record) -> None:
         self._desk, self._fleet = desk, fleet
         self._exchange, self._record = exchange, record
         self._client, self._call, self._plain = matched.dialect, matched.call, matched.plain
+        self._large = matched.large if isinstance(matched, LargeMatched) else None
         record.dialect, record.operation, record.model = self._client.name, self._call.operation, self._call.model
 
     def run(self) -> Awaitable[None]:
@@ -63,16 +67,11 @@ class Relay:
     def read(self) -> Conversation:
         """All that is asked. Raises MalformedRequest, TooLarge."""
         limits = self._fleet.config.server.limits
-        if self._plain is not None:
+        if self._call.body is None:
             call = self._client.binding.match(self._exchange.request)
-            assert call is not None  # it was skimmed before
-            self._call, self._plain = call, None
-        shape = check_tree(self._call.body, len(self._exchange.request.body), limits)
-        try:
-            asked = self._client.codec.parse_request(self._call)
-        except RecursionError:
-            raise MalformedRequest("nested too deeply") from None
-        check_conversation(asked, shape, limits)
+            assert call is not None  # it was matched before
+            self._call, self._plain, self._large = call, None, None
+        asked, shape = parse(self._client, self._call, len(self._exchange.request.body), limits)
         if (account := self._exchange.account) is not None:
             account.decoded(shape.memory)
         self._call = structs.replace(self._call, body=None, asked=None)  # a stream may last, and the tree is large
@@ -95,13 +94,27 @@ class Relay:
         return Stream(*told, silence=server.ping, hold=server.hold, pulse=self._desk.pulse)
 
     def _attempts(self) -> Attempts:
-        plain, limits = self._plain, self._fleet.config.server.limits
-        if plain is None or plain.messages > limits.messages or plain.messages * _PLAIN_NODES > limits.nodes:
+        plain, limits, large = self._plain, self._fleet.config.server.limits, self._large
+        if large is not None:
+            asked = large.asked()
+        elif plain is None or plain.messages > limits.messages or plain.messages * _PLAIN_NODES > limits.nodes:
             asked, plain = self.read(), None  # the attempts let go of it when the answer has begun
+            large = self._continued(asked)
         else:
             asked = plain.asked
-        question = Question(self._exchange, self._client, asked, plain, self.read)
+        question = Question(self._exchange, self._client, asked, plain, self.read, large)
         return Attempts(self._desk, self._fleet, question, self._record)
+
+    def _continued(self, asked: Conversation) -> LargeRequest | None:
+        """The request as a large one, if it continues a conversation that is large."""
+        request, worker, server = self._exchange.request, self._desk.worker, self._fleet.config.server
+        if asked.previous is None or worker is None or not server.offload:
+            return None
+        if not isinstance(self._desk.memory.earlier(owner_of(request), asked), Pickled):
+            return None
+        large = LargeRequest(worker, request, self._exchange.id, server, self._exchange.account)
+        large.knows(asked.unsaid(), references(self._client, asked))
+        return large
 
     def _send(self, response: HttpResponse) -> None:
         self._record.status = response.status
@@ -121,7 +134,9 @@ class Relay:
         asked = attempts.asked
         tokens = await self._counted(attempts)
         estimated = tokens is None
-        body = counts.render_count(listing.estimate(asked) if tokens is None else tokens, estimated)
+        if tokens is None:
+            tokens = listing.estimate(asked) if self._large is None else self._large.tokens
+        body = counts.render_count(tokens, estimated)
         marked: Headers = (("dragoman-estimate", "true"),) if estimated else ()
         self._send(HttpResponse(200, (_JSON, *marked), body))
 
@@ -131,17 +146,16 @@ class Relay:
         backend = self._fleet.backend(target.upstream.name)
         counts = backend.dialect.counts
         try:
-            made = attempts.planned(backend, target.model)
+            made = await attempts.prepared(backend, target.model, counts=counts is not None)
             if counts is None:
                 return None
-            call = structs.replace(made.call(), operation="count", stream=False)
+            request = attempts.request_to_count(backend, made)
             credential = backend.credentials(attempts.session(), target.model)[0]
             if backend.rests(credential, target.model):
                 return None
             if not backend.gate.take():
                 await backend.gate.wait()
             try:
-                request = backend.dressed(backend.dialect.binding.wrap(call))
                 reply = await backend.open(request, credential, made.sent)
                 return counts.parse_count((await backend.read(reply)).body)
             finally:

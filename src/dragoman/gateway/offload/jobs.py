@@ -1,0 +1,260 @@
+"""What is done with a large request: read it, plan and render it for a target, explain a refusal of it. Pure.
+
+The worker process runs these functions, and the gateway runs `explained` for small requests. Jobs and results are plain
+values that can be pickled. They hold neither the request's body, which travels beside them, nor the conversation's
+messages, which the gateway does not need.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct, structs
+
+from dragoman.dialects.base import Call, Dialect
+from dragoman.errors import DragomanError, Fault, MalformedRequest, TooLarge, Unrepresentable
+from dragoman.gateway import listing
+from dragoman.gateway.continuing import Said, continued_plan, references
+from dragoman.gateway.explain import Refusal, remembered
+from dragoman.gateway.limits import RequestLimits, Shape, check_conversation, check_text, check_tree
+from dragoman.gateway.redaction import Redactor
+from dragoman.gateway.router import Router, Unreadable
+from dragoman.model.blocks import Block
+from dragoman.model.conversation import Conversation
+from dragoman.model.filter import MakeBack
+from dragoman.model.notes import Note
+from dragoman.translate import Plan, Settings
+from dragoman.upstream.credentials import with_headers
+from dragoman.wire import jsonio
+from dragoman.wire.http import Headers, HttpRequest, HttpResponse
+
+
+class Bare(Struct, frozen=True):
+    """A conversation without its messages, and the estimate of their tokens, if one was made."""
+
+    said: Conversation
+    tokens: int | None
+
+    @classmethod
+    def of(cls, conversation: Conversation) -> Bare:
+        return cls(conversation.unsaid(), conversation.__dict__.get("tokens"))
+
+    def conversation(self) -> Conversation:
+        if self.tokens is not None:
+            self.said.__dict__["tokens"] = self.tokens
+        return self.said
+
+
+class ReadJob(Struct, frozen=True):
+    """Find out which dialect a request speaks and what it asks for."""
+
+    request: HttpRequest  # without its body
+    limits: RequestLimits
+
+
+class ReadResult(Struct, frozen=True):
+    """What the gateway must know of a request to route it.
+
+    `unreadable` says that the request cannot be matched. `refusal` says that it was matched and breaks a limit or its
+    dialect. Without a `dialect` no dialect has this path.
+    """
+
+    dialect: str | None = None
+    call: Call | None = None  # without its body
+    asked: Bare | None = None
+    unreadable: DragomanError | None = None
+    refusal: DragomanError | None = None
+    items: tuple[str, ...] = ()  # ids of items of earlier answers that it refers to
+    tokens: int | None = None  # for a request to count them
+
+
+class PlanJob(Struct, frozen=True):
+    """Plan a request for one target and render what is sent there."""
+
+    request: HttpRequest  # without its body
+    limits: RequestLimits
+    max_body: int  # bytes of what is sent
+    upstream: Dialect
+    model: str
+    settings: Settings
+    earlier: Said | None = None  # the conversation that the request continues
+    items: Mapping[str, Sequence[Block]] = {}  # those items of earlier answers that are known
+    counts: bool = False  # render a request to count tokens
+
+
+class PlanResult(Struct, frozen=True):
+    """A plan without its dialects and messages, and the request that is sent."""
+
+    asked: Bare
+    sent: Bare
+    notes: tuple[Note, ...]
+    makers: tuple[MakeBack, ...]
+    settings: Settings
+    passes: bool
+    finds_calls: bool
+    said: bytes | None  # the conversation, pickled, if the answer is kept
+    request: HttpRequest | None  # without its body, which travels beside it; None: it cannot be rendered
+    refusal: DragomanError | None  # why not
+    verbatim: bool  # the body is the client's own
+    note: Note | None  # about what is sent
+
+    def plan(self, client: Dialect, upstream: Dialect) -> Plan:
+        asked, sent = self.asked.conversation(), self.sent.conversation()
+        return Plan(
+            client, upstream, asked, sent, self.notes, self.makers, self.settings, self.passes, self.finds_calls
+        )
+
+
+class ExplainJob(Struct, frozen=True):
+    """Describe a refusal for `dragoman explain`."""
+
+    plan: PlanJob
+    way: tuple[str, str, str]  # the request's id, the client's dialect, the upstream's name
+    headers: Headers  # that the upstream gets beside those of the dialect
+    response: HttpResponse
+    fault: Fault
+    secrets: tuple[str, ...]
+
+
+class Read(Struct, frozen=True):
+    """A request that was read."""
+
+    dialect: Dialect
+    request: HttpRequest
+    asked: Conversation
+
+
+# --- reading
+
+
+def read(job: ReadJob, body: bytes, router: Router) -> tuple[ReadResult, Read | None]:
+    """Match a request and read all of it; gives what the gateway must know, and what planning needs."""
+    request = structs.replace(job.request, body=body)
+    try:
+        check_text(body, job.limits)
+    except DragomanError as error:
+        return ReadResult(unreadable=error), None
+    try:
+        matched = router.match(request)
+    except Unreadable as error:
+        return ReadResult(error.dialect.name, unreadable=error.error), None
+    if matched is None:
+        return ReadResult(), None
+    dialect, call = matched.dialect, matched.call
+    bare = structs.replace(call, body=None, asked=None)
+    if call.operation not in ("generate", "count"):
+        return ReadResult(dialect.name, bare), None
+    try:
+        asked, _ = parse(dialect, call, len(body), job.limits)
+    except DragomanError as error:
+        return ReadResult(dialect.name, bare, refusal=error), None
+    tokens = listing.estimate(asked) if call.operation == "count" else None
+    result = ReadResult(dialect.name, bare, Bare.of(asked), items=references(dialect, asked), tokens=tokens)
+    return result, Read(dialect, request, asked)
+
+
+def parse(dialect: Dialect, call: Call, size: int, limits: RequestLimits) -> tuple[Conversation, Shape]:
+    """What a call asks, within the limits, and the shape of its body. Raises MalformedRequest, TooLarge."""
+    shape = check_tree(call.body, size, limits)
+    try:
+        asked = dialect.codec.parse_request(call)
+    except RecursionError:
+        raise MalformedRequest("nested too deeply") from None
+    check_conversation(asked, shape, limits)
+    return asked, shape
+
+
+# --- planning and rendering
+
+
+def plan(job: PlanJob, known: Read) -> tuple[PlanResult, bytes]:
+    """Plan what was read for one target; gives the plan and the body to send. Raises ClientFault."""
+    made, said = planned(job, known)
+    request: HttpRequest | None = None
+    refusal: DragomanError | None = None
+    note: Note | None = None
+    body = b""
+    verbatim = False
+    try:
+        request, note = counting(made) if job.counts else rendered(made, known.request, job.max_body)
+        verbatim = request.body is known.request.body
+        body = b"" if verbatim else request.body
+        request = structs.replace(request, body=b"")
+    except DragomanError as error:
+        refusal = error
+    result = PlanResult(
+        Bare.of(made.asked),
+        Bare.of(made.sent),
+        made.notes,
+        made.makers,
+        made.settings,
+        made.passes,
+        made.finds_calls,
+        None if said is None else pickle.dumps(said),
+        request,
+        refusal,
+        verbatim,
+        note,
+    )
+    return result, body
+
+
+def planned(job: PlanJob, known: Read) -> tuple[Plan, Conversation | None]:
+    """The plan, and the conversation if its answer is kept. Raises ClientFault."""
+    try:
+        made, said = continued_plan(
+            known.dialect,
+            job.upstream,
+            known.asked,
+            model=job.model,
+            settings=job.settings,
+            earlier=job.earlier,
+            find=job.items.get,
+        )
+    except RecursionError:
+        raise MalformedRequest("nested too deeply") from None
+    refuse_doubled(known.request, job.settings)
+    return made, said
+
+
+def refuse_doubled(given: HttpRequest, settings: Settings) -> None:
+    """Refuse a name that stands twice in one object where losses are refused. Raises MalformedRequest."""
+    if settings.losses == "refuse" and (name := jsonio.doubled(given.body, given.document)):
+        raise MalformedRequest(f"{name!r} stands twice in one object; losses are refused")
+
+
+def rendered(made: Plan, given: HttpRequest, max_body: int) -> tuple[HttpRequest, Note | None]:
+    """What is sent, and a note about it if there is something to say. Raises Unrepresentable, TooLarge."""
+    note: Note | None = None
+    if made.verbatim and made.sent.model == made.asked.model:
+        if (name := jsonio.doubled(given.body, given.document)) is None:
+            return structs.replace(made.upstream.binding.wrap(made.head()), body=given.body), None
+        # Whoever reads it next might take the first of the two, which nobody has looked at here.
+        note = Note("json.duplicate_keys", "dropped", "", f"{name!r} stands twice in one object; the last one counts")
+    try:
+        request = made.request()
+    except RecursionError:
+        raise Unrepresentable("nested too deeply") from None
+    if (size := len(request.body)) > max_body:
+        what = f"the request has {size} bytes in the upstream's dialect; the limit is {max_body} (server.max_body)"
+        raise TooLarge(what)
+    return request, note
+
+
+def counting(made: Plan) -> tuple[HttpRequest, None]:
+    """The request that asks the target to count the tokens of this one."""
+    call = structs.replace(made.call(), operation="count", stream=False)
+    return made.upstream.binding.wrap(call), None
+
+
+# --- explaining
+
+
+def explained(job: ExplainJob, known: Read) -> Refusal:
+    """All about a refusal, without secrets. Raises ClientFault if the request cannot be planned any more."""
+    made, _ = planned(job.plan, known)
+    request, _ = rendered(made, known.request, job.plan.max_body)
+    request = with_headers(request, job.headers)
+    words = (known.request, request, job.response, job.fault)
+    return remembered(job.way, made, words, Redactor(lambda: job.secrets))

@@ -1,0 +1,139 @@
+"""One large request, as the gateway handles it: the worker process reads and plans it."""
+
+from __future__ import annotations
+
+from msgspec import Struct, structs
+
+from dragoman.dialects.base import Dialect
+from dragoman.errors import DragomanError
+from dragoman.gateway.backend import Backend
+from dragoman.gateway.config import Server
+from dragoman.gateway.limits import Account, check_text
+from dragoman.gateway.memory import Memory, owner_of
+from dragoman.gateway.offload.jobs import PlanJob, PlanResult, ReadJob, ReadResult
+from dragoman.gateway.offload.process import Unavailable, WorkerProcess
+from dragoman.gateway.router import Matched, Router, Unreadable
+from dragoman.model.conversation import Conversation
+from dragoman.model.notes import Note
+from dragoman.translate import Plan
+from dragoman.wire.http import HttpRequest
+
+
+class LargeMatched(Matched, frozen=True, kw_only=True):
+    """A request that a dialect knows, whose body the worker process has read."""
+
+    large: LargeRequest
+
+
+class Prepared(Struct, frozen=True):
+    """A plan for one target, and what is sent there."""
+
+    made: Plan
+    sent: HttpRequest | None
+    refusal: DragomanError | None
+    note: Note | None
+
+    def request(self) -> HttpRequest:
+        """What is sent. Raises Unrepresentable."""
+        if self.sent is None:
+            assert self.refusal is not None  # one of the two came
+            raise self.refusal
+        return self.sent
+
+
+class LargeRequest:
+    """`read` it first, unless it was read already; then `prepare` it for every target that is asked."""
+
+    def __init__(
+        self,
+        worker: WorkerProcess,
+        request: HttpRequest,
+        request_id: str,
+        server: Server,
+        account: Account | None,
+    ) -> None:
+        self.worker = worker
+        self.limits, self._max_body, self._account = server.limits, server.max_body, account
+        self._head, self._body, self._id = structs.replace(request, body=b""), request.body, request_id
+        self._items: tuple[str, ...] = ()
+        self._asked: Conversation | None = None
+        self._refusal: DragomanError | None = None
+        self.tokens = 0  # the estimate, of a request to count them
+
+    async def read(self) -> ReadResult:
+        """Find out what the request is. Raises WorkerFailed, Overloaded, Unavailable."""
+        result, _ = await self.worker.ask(ReadJob(self._head, self.limits), self._id, self._body)
+        found: ReadResult = result
+        self.knows(found.asked.conversation() if found.asked is not None else None, found.items)
+        self._refusal = found.refusal
+        self.tokens = found.tokens or 0
+        return found
+
+    def knows(self, asked: Conversation | None, items: tuple[str, ...]) -> None:
+        self._asked, self._items = asked, items
+
+    def asked(self) -> Conversation:
+        """What is asked, without its messages. Raises MalformedRequest, TooLarge."""
+        if self._refusal is not None:
+            raise self._refusal
+        assert self._asked is not None  # it was read
+        return self._asked
+
+    def job(self, backend: Backend, model: str, memory: Memory, *, counts: bool = False) -> PlanJob:
+        """What the worker must know to plan it for this target."""
+        owner, asked = owner_of(self._head), self.asked()
+        items = {item_id: found for item_id in self._items if (found := memory.item(owner, item_id)) is not None}
+        earlier = memory.earlier(owner, asked)
+        settings = backend.upstream.settings
+        return PlanJob(
+            self._head, self.limits, self._max_body, backend.dialect, model, settings, earlier, items, counts
+        )
+
+    async def prepare(
+        self, client: Dialect, backend: Backend, model: str, memory: Memory, *, counts: bool = False
+    ) -> Prepared:
+        """Plan it for a target. Raises ClientFault, WorkerFailed, Overloaded, Unavailable."""
+        job = self.job(backend, model, memory, counts=counts)
+        result, body = await self.worker.ask(job, self._id, self._body, known=True)
+        found: PlanResult = result
+        made = found.plan(client, backend.dialect)
+        if found.said is not None:
+            if self._account is not None:
+                self._account.decoded(len(found.said))
+            made = memory.listening(made, owner_of(self._head), found.said)
+        sent = found.request
+        if sent is not None:
+            sent = structs.replace(sent, body=self._body if found.verbatim else body)
+        self._count(len(body))
+        return Prepared(made, sent, found.refusal, found.note)
+
+    def request(self) -> HttpRequest:
+        return structs.replace(self._head, body=self._body)
+
+    def forget(self) -> None:
+        """Nothing will be asked again: the bodies are held no longer."""
+        self._body = b""
+        self._count(0)
+
+    def _count(self, size: int) -> None:
+        if self._account is not None:
+            self._account.rendered(size)
+
+
+async def matched_by_worker(large: LargeRequest, router: Router) -> Matched | None:
+    """The call of a large request, which the worker process reads; None if no dialect has its path.
+
+    Raises ClientFault, Unreadable, WorkerFailed.
+    """
+    try:
+        found = await large.read()
+    except Unavailable:  # one of the dialects cannot be handed over
+        request = large.request()
+        check_text(request.body, large.limits)
+        return router.glance(request) or router.match(request)
+    dialect = None if found.dialect is None else router.named(found.dialect)
+    if found.unreadable is not None:
+        raise found.unreadable if dialect is None else Unreadable(dialect, found.unreadable)
+    if dialect is None or found.call is None:
+        return None
+    return LargeMatched(dialect=dialect, call=found.call, large=large)

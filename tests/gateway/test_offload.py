@@ -1,0 +1,317 @@
+"""S7: the worker process for large requests gives the same results, starts late, and ends without a trace."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+from collections.abc import Coroutine, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+import dragoman.dialects as registry
+from dragoman.errors import TooLarge
+from dragoman.gateway.limits import Overloaded, RequestLimits
+from dragoman.gateway.offload import process
+from dragoman.gateway.offload.jobs import ReadJob, ReadResult
+from dragoman.gateway.offload.process import WorkerFailed, WorkerProcess
+from dragoman.gateway.router import Router
+from dragoman.simulator import parse
+from dragoman.simulator.server import Simulator, running_simulator
+from dragoman.wire.http import HttpRequest
+from tests.gateway.house import KEY, House, chat, house, kept_refusal, messages, upstream
+from tests.laws.bodies import BODIES
+from tests.load.upstream import DIALECTS
+
+LIMITS = RequestLimits()
+CLIENTS = tuple(BODIES)
+# What differs by chance: ids, the time, the port.
+MADE = re.compile(rb"[0-9a-f]{24}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\b1[0-9]{9}(?:\.[0-9]+)?\b|127\.0\.0\.1:\d+")
+OURS = {"x-request-id", "request-id", "x-amzn-requestid", "date", "content-length"}
+
+
+@pytest.fixture(scope="module")
+def simulators() -> Iterator[dict[str, Simulator]]:
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(running_simulator(name)) for name in DIALECTS}
+
+
+@pytest.fixture(scope="module")
+def both(simulators: dict[str, Simulator], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[House, House]]:
+    """A gateway that does all itself, and one whose worker reads every request."""
+    text = "".join(
+        upstream(name, name, simulator.url)
+        + f'[[routes]]\nmatch = "to-{name}"\nupstream = "{name}"\nmodel = "claude-sonnet-4.5"\n'
+        for name, simulator in simulators.items()
+    )
+    text += upstream("strict", "openai", simulators["openai"].url, 'translation.losses = "refuse"')
+    text += '[[routes]]\nmatch = "strict"\nupstream = "strict"\n'
+    with (
+        house(text, tmp_path_factory.mktemp("here"), server__offload=0) as here,
+        house(text, tmp_path_factory.mktemp("there"), server__offload=1) as there,
+    ):
+        yield here, there
+
+
+def seen(home: House, simulator: Simulator, request: HttpRequest) -> list[Any]:
+    """What the client and the upstream see of a request."""
+    before = len(home.lines(0))
+    asked = len(simulator.requests)
+    path = f"{request.path}?{request.query}" if request.query else request.path
+    headers = {name.replace("-", "_"): value for name, value in request.headers}
+    status, told, body = home.ask(path, request.body, method=request.method, **headers)
+    line = home.lines(before + 1)[before]
+    sent = [
+        (each.method, each.path, {name: value for name, value in each.headers.items() if name != "host"}, each.body)
+        for each in simulator.requests[asked:]
+    ]
+    shown = {name: value for name, value in told.items() if name not in OURS}
+    noted = {
+        name: line.get(name) for name in ("outcome", "notes", "rules", "verbatim", "error", "status", "used_model")
+    }
+    return [status, shown, MADE.sub(b"#", body), noted, MADE.sub(b"#", repr(sent).encode())]
+
+
+def request_to(client: str, target: str, *, stream: bool) -> HttpRequest:
+    dialect = registry.get(client)
+    call = dialect.binding.unwrap(BODIES[client])
+    return dialect.binding.wrap(structs.replace(call, stream=stream, model=f"to-{target}"))
+
+
+@pytest.mark.parametrize("target", DIALECTS)
+@pytest.mark.parametrize("client", [name for name in CLIENTS if name != "kiro"])
+def test_s7_all_is_the_same_with_and_without_the_worker(
+    client: str, target: str, both: tuple[House, House], simulators: dict[str, Simulator]
+) -> None:
+    for stream in (False, True):
+        request = request_to(client, target, stream=stream)
+        here, there = (seen(home, simulators[target], request) for home in both)
+        if client == "bedrock" and stream:  # the checksums of frames cover ids
+            here[2], there[2] = len(here[2]), len(there[2])
+        assert there == here
+
+
+WRONG = {
+    "no JSON": ("/v1/messages", b'{"model": "to-openai"'),
+    "no model": ("/v1/messages", json.dumps({"messages": []}).encode()),
+    "half a character": ("/v1/messages", json.dumps(messages("to-openai", "\ud800")).encode()),
+    "broken UTF-8": ("/v1/messages", b'{"model": "to-openai\xff"}'),
+    "too deep": ("/v1/messages", b'{"model": "to-openai", "messages": ' + b"[" * 600 + b"]" * 600 + b"}"),
+    "too deep for any": ("/v1/messages", b'{"model": "to-openai", "messages": ' + b"[" * 99999),
+    "too many messages": ("/v1/messages", json.dumps(messages("to-openai") | {"messages": messages()["messages"] * 3000}).encode()),
+    "too many values": ("/v1/chat/completions", json.dumps(chat("to-openai", x=[0] * 1_100_000)).encode()),
+    "a wrong type": ("/v1/messages", json.dumps(messages("to-openai") | {"messages": 3}).encode()),
+    "an unknown model": ("/v1/messages", json.dumps(messages("nothing-like-it")).encode()),
+    "no such path": ("/v1/nothing", json.dumps(messages("to-openai")).encode()),
+    "a name twice": ("/v1/chat/completions", b'{"model": "to-openai", "model": "to-openai", "messages": [{"role": "user", "content": "x"}]}'),
+    "a name twice, refused": ("/v1/chat/completions", b'{"model": "strict", "model": "strict", "messages": [{"role": "user", "content": "x"}]}'),
+    "a loss, refused": ("/v1/messages", json.dumps(messages("strict", top_k=3)).encode()),
+    "nothing known to continue": ("/v1/responses", json.dumps({"model": "to-openai", "input": "x", "previous_response_id": "resp_1"}).encode()),
+    "tokens counted": ("/v1/messages/count_tokens", json.dumps(messages("to-anthropic")).encode()),
+    "tokens estimated": ("/v1/messages/count_tokens", json.dumps(messages("to-kiro")).encode()),
+    "a list of models": ("/v1/models", b"{}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_s7_errors_are_the_same_with_and_without_the_worker(
+    what: str, both: tuple[House, House], simulators: dict[str, Simulator]
+) -> None:
+    path, body = WRONG[what]
+    request = HttpRequest("POST", path, body=body)
+    here, there = (seen(home, simulators["openai"], request) for home in both)
+    assert there == here
+
+
+def test_s7_a_conversation_is_continued_by_its_id(both: tuple[House, House], simulators: dict[str, Simulator]) -> None:
+    """The worker gets the earlier conversation along, and keeps the new one."""
+    sent = []
+    for home in both:
+        told = None
+        for words in ("first", "second", "third"):
+            body = {"model": "to-openai", "input": words} | ({"previous_response_id": told} if told else {})
+            status, _, answer = home.ask("/v1/responses", body)
+            assert status == 200
+            told = json.loads(answer)["id"]
+        sent.append(json.loads(simulators["openai"].requests[-1].body)["messages"])
+    assert sent[0] == sent[1]
+    assert [each["content"] for each in sent[1] if each["role"] == "user"] == ["first", "second", "third"]
+
+
+def test_s7_the_gateway_itself_reads_nothing_of_a_large_request(
+    both: tuple[House, House], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def must_not(*_: object) -> None:
+        raise AssertionError("read in the gateway")
+
+    for name in (
+        "app.check_text",
+        "relay.parse",
+        "attempts.rendered",
+        "attempts.refuse_doubled",
+        "memory.continued_plan",
+    ):
+        monkeypatch.setattr(f"dragoman.gateway.{name}", must_not)
+    for name in ("glance", "match"):
+        monkeypatch.setattr(Router, name, must_not)
+    for model in ("to-openai", "to-anthropic"):
+        status, _, body = both[1].ask("/v1/messages", messages(model), anthropic_version="2023-06-01")
+        assert status == 200, body
+
+
+def test_s7_a_refusal_of_a_large_request_is_explained_by_the_worker(tmp_path: Path) -> None:
+    with running_simulator(
+        "kiro", script=parse('then = "last"\n[[turn]]\nstatus = 400\nmessage = "Improperly formed"')
+    ) as simulator:
+        found = []
+        for offload in (0, 1):
+            state = tmp_path / str(offload)
+            with house(upstream("one", "kiro", simulator.url), state, server__offload=offload) as home:
+                asked = messages("claude-sonnet-4.5", f"my key is {KEY}", top_k=3)
+                status, headers, _ = home.ask("/v1/messages", asked)
+                assert status == 400
+                kept = kept_refusal(state, headers["x-request-id"])
+                assert kept is not None
+                found.append(structs.replace(kept, id="", at=0.0))
+    assert MADE.sub(b"#", repr(found[0]).encode()) == MADE.sub(b"#", repr(found[1]).encode())
+    assert KEY not in repr(found)
+
+
+# --- the process
+
+
+def body_of(text: str = "hello") -> bytes:
+    return json.dumps(messages("m", text)).encode()
+
+
+def asking(worker: WorkerProcess, body: bytes) -> Coroutine[Any, Any, tuple[Any, bytes]]:
+    return worker.ask(ReadJob(HttpRequest("POST", "/v1/messages"), LIMITS), "req", body)
+
+
+async def dialect_of(worker: WorkerProcess, body: bytes) -> str | None:
+    found: ReadResult = (await asking(worker, body))[0]
+    return found.dialect
+
+
+def new_worker(**more: Any) -> WorkerProcess:
+    return WorkerProcess([registry.get("anthropic")], **more)
+
+
+def test_the_worker_starts_when_it_is_needed_and_ends_when_it_is_idle() -> None:
+    async def main() -> None:
+        worker = new_worker(idle_seconds=0.01)
+        assert (worker.started, worker.pid) == (0, None)
+        assert await dialect_of(worker, body_of()) == "anthropic"
+        while worker.pid is not None:
+            await asyncio.sleep(0.005)
+        assert await dialect_of(worker, body_of()) == "anthropic"
+        assert worker.started == 2
+        worker.close()
+
+    asyncio.run(main())
+
+
+def test_a_worker_that_was_killed_is_replaced() -> None:
+    async def main() -> None:
+        worker = new_worker()
+        for times in (1, 2):
+            assert await dialect_of(worker, body_of()) == "anthropic"
+            assert worker.started == times
+            assert worker.pid is not None
+            os.kill(worker.pid, signal.SIGKILL)
+        worker.close()
+
+    asyncio.run(main())
+
+
+def test_a_request_that_two_workers_fail_at_gets_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        worker = new_worker()
+        monkeypatch.setattr(process, "MODULE", "this")  # ends at once
+        with pytest.raises(WorkerFailed) as caught:
+            await asking(worker, body_of())
+        assert (caught.value.fault.status, worker.started) == (500, 2)
+        monkeypatch.undo()
+        assert await dialect_of(worker, body_of()) == "anthropic"  # and no other does
+        worker.close()
+
+    asyncio.run(main())
+
+
+def test_a_job_that_takes_too_long_ends_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "SECONDS", 0.0)
+
+    async def main() -> None:
+        worker = new_worker()
+        with pytest.raises(WorkerFailed):
+            await asking(worker, body_of())
+        assert worker.pid is None
+
+    asyncio.run(main())
+
+
+def test_a_request_that_is_given_up_ends_its_worker_and_not_those_that_wait() -> None:
+    async def main() -> None:
+        worker = new_worker()
+        assert await dialect_of(worker, body_of()) == "anthropic"
+        first = asyncio.ensure_future(asking(worker, body_of("x" * 5_000_000)))
+        second = asyncio.ensure_future(dialect_of(worker, body_of()))
+        third = asyncio.ensure_future(dialect_of(worker, body_of()))
+        await asyncio.sleep(0)
+        third.cancel()
+        first.cancel()
+        assert await second == "anthropic"
+        assert worker.started == 2
+        worker.close()
+
+    asyncio.run(main())
+
+
+def test_only_so_many_jobs_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "WAITING", 2)
+
+    async def main() -> None:
+        worker = new_worker()
+        jobs = [asyncio.ensure_future(dialect_of(worker, body_of())) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded):
+            await asking(worker, body_of())
+        assert await asyncio.gather(*jobs) == ["anthropic", "anthropic"]
+        worker.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no limits there")
+def test_a_request_that_needs_too_much_memory_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "MEMORY", 400 * 1024 * 1024)
+
+    async def main() -> None:
+        worker = new_worker()
+        body = json.dumps(messages("m") | {"x": [[]] * 4_000_000}).encode()
+        limits = structs.replace(LIMITS, nodes=100_000_000)
+        with pytest.raises(TooLarge):
+            await worker.ask(ReadJob(HttpRequest("POST", "/v1/messages"), limits), "req", body)
+        worker.close()
+
+    asyncio.run(main())
+
+
+def test_the_worker_ends_with_the_gateway() -> None:
+    """Its standard input is a socket, which ends with the process that has the other end."""
+
+    async def main() -> int | None:
+        worker = new_worker()
+        await dialect_of(worker, body_of())
+        ended, spoken = worker._process, worker._socket
+        assert ended is not None and spoken is not None
+        spoken.close()
+        return await asyncio.get_running_loop().run_in_executor(None, ended.wait, 10)
+
+    assert asyncio.run(main()) == 0

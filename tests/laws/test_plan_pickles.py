@@ -1,0 +1,112 @@
+"""S7: a plan that went through a pickle, as the worker process hands it over, reads answers as the plan itself does."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+import dragoman.dialects as registry
+from dragoman.answer import Answer, reply_whole
+from dragoman.dialects.base import World
+from dragoman.errors import DragomanError
+from dragoman.gateway.limits import RequestLimits
+from dragoman.gateway.offload.frames import Job, Reply
+from dragoman.gateway.offload.jobs import PlanJob, PlanResult, Read, ReadJob, parse, plan, planned, rendered
+from dragoman.gateway.offload.worker import Worker
+from dragoman.translate import Plan, Settings
+from dragoman.wire.http import HttpRequest
+from tests.laws.bodies import BODIES
+from tests.load.payload import answer
+from tests.load.upstream import DIALECTS
+
+NAME = "0" * 16
+WORLD = World(new_id=lambda prefix: f"{prefix}1", now=lambda: 1)
+LIMITS = RequestLimits()
+SETTINGS = {
+    "usual": Settings(),
+    "reading": Settings(think_tags=True, raw_tools="auto"),
+    "repair": Settings(repair=True),
+}
+ALL = [registry.get(name) for name in registry.names()]
+WORKER = Worker(ALL)
+
+
+def request_of(client: str, *, stream: bool = True, model: str = "claude-sonnet-4.5") -> HttpRequest:
+    dialect = registry.get(client)
+    call = dialect.binding.unwrap(BODIES[client])
+    return dialect.binding.wrap(structs.replace(call, stream=stream, model=model))
+
+
+def through_pickles(work: Any, body: bytes | None, request_id: str = "req") -> tuple[Any, bytes]:
+    """What the worker answers to a job, through the bytes that go between the processes."""
+    reply, beside = WORKER.answer(pickle.loads(pickle.dumps(Job(work, request_id))), body)
+    found: Reply = pickle.loads(pickle.dumps(reply))
+    assert found.failed is None
+    if found.error is not None:
+        raise found.error
+    return found.result, beside
+
+
+def outcome(made: Plan, upstream: str) -> list[Any]:
+    """What the client is told of one answer, streamed and whole."""
+    body = b"".join(DIALECTS[upstream](NAME, answer(NAME)))
+    told: list[Any] = []
+    streamed = Answer(made, WORLD)
+    told.append(b"".join(streamed.feed(body[at : at + 777]) for at in range(0, len(body), 777)) + streamed.close())
+    told.append(streamed.notes)
+    try:
+        reply, notes = reply_whole(made, body, WORLD)
+        told += [made.client.codec.render_reply(reply, made.asked, WORLD), notes]
+    except DragomanError as error:
+        told.append(error.fault)
+    return told
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize(("client", "upstream"), list(itertools.product(BODIES, DIALECTS)))
+def test_s7_a_plan_from_the_worker_reads_answers_as_one_made_here(client: str, upstream: str, settings: str) -> None:
+    request = request_of(client)
+    head, body = structs.replace(request, body=b""), request.body
+    speaks, target = registry.get(client), registry.get(upstream)
+    job = PlanJob(head, LIMITS, target, "claude-sonnet-4.5", SETTINGS[settings])
+    call = speaks.binding.match(request)
+    assert call is not None
+    known = Read(speaks, request, parse(speaks, call, len(body), LIMITS))
+    try:
+        made, _ = planned(job, known)
+    except DragomanError as error:
+        with pytest.raises(type(error)) as caught:
+            through_pickles(job, body)
+        assert caught.value.fault == error.fault
+        return
+    read, _ = through_pickles(ReadJob(head, LIMITS), body)
+    assert read.dialect == client
+    assert (read.call.model, read.call.stream) == (call.model, call.stream)
+    found: PlanResult
+    found, beside = through_pickles(job, None)  # the worker remembers what it has read
+    sent, note = rendered(made, request)
+    assert found.request is not None
+    assert structs.replace(found.request, body=body if found.verbatim else beside) == structs.replace(sent)
+    assert (found.notes, found.note, found.verbatim) == (made.notes, note, sent.body is request.body)
+    theirs = found.plan(speaks, target)
+    assert theirs.verbatim == made.verbatim and theirs.keeps_frames == made.keeps_frames
+    assert theirs.asked == made.asked.unsaid() and theirs.sent == made.sent.unsaid()
+    assert outcome(theirs, upstream) == outcome(made, upstream)
+
+
+def test_every_dialect_is_among_them() -> None:
+    assert set(BODIES) >= {name for name in registry.names() if name != "bedrock.invoke"}
+
+
+def test_a_forgotten_request_is_planned_from_its_body() -> None:
+    request = request_of("anthropic")
+    job = PlanJob(structs.replace(request, body=b""), LIMITS, registry.get("openai"), "m", Settings())
+    assert through_pickles(job, None, "another") == ("unknown", b"")
+    call = registry.get("anthropic").binding.match(request)
+    assert call is not None
+    known = Read(registry.get("anthropic"), request, parse(registry.get("anthropic"), call, 1, LIMITS))
+    assert through_pickles(job, request.body)[1] == plan(job, known)[1]

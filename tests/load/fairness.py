@@ -1,0 +1,145 @@
+"""Fair turns: what a well-behaved client waits while another sends 30 MB bodies and an upstream 100,000 deltas a second.
+
+Measured alone, with that load in a second gateway process beside it, and with it in the same gateway. The last may be
+at most `MOST` times the second by its 99th percentile: then a shared gateway is as good as one of one's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.load.clients import _request, _trouble
+from tests.load.gateway import ROOT, Gateway, configuration, serving, upstreams
+from tests.load.payload import HASTY
+
+MOST = 3.0
+LEAST_SAMPLES = 500
+_LONGEST = 40.0  # seconds for one part
+_GAP = 0.005  # seconds between two requests
+_WARM = 20  # requests that are not counted
+_CLIENT, _TARGET = "anthropic", "openai"
+
+
+@dataclass
+class Part:
+    """What one part has shown; `load` is what the load got done meanwhile."""
+
+    name: str
+    waits: list[float] = field(default_factory=list)  # seconds for a whole short answer
+    load: dict[str, Any] = field(default_factory=dict)
+
+    def at(self, share: float) -> float:
+        ordered = sorted(self.waits)
+        return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+
+
+@dataclass
+class Fairness:
+    parts: list[Part]
+
+    @property
+    def ratio(self) -> float:
+        return self.parts[2].at(0.99) / self.parts[1].at(0.99)
+
+    def troubles(self) -> list[str]:
+        found = [f"{part.name}: {len(part.waits)} answers" for part in self.parts if len(part.waits) < LEAST_SAMPLES]
+        found += [f"{part.name}: {each}" for part in self.parts for each in part.load.get("trouble", [])]
+        idle = [part.name for part in self.parts[1:] if not part.load.get("bodies") or not part.load.get("deltas")]
+        found += [f"{name}: there was no load" for name in idle]
+        if self.ratio > MOST:
+            found.append(
+                f"the 99th percentile is {self.ratio:.1f} times that beside a second gateway, more than {MOST:g}"
+            )
+        return found
+
+    def table(self) -> str:
+        rows = [
+            f"{'fair turns':28}{'answers':>9}{'p50, ms':>9}{'p99, ms':>9}{'most, ms':>9}{'30 MB bodies':>14}{'deltas/s':>10}"
+        ]
+        for part in self.parts:
+            seconds, load = part.load.get("seconds", 0.0), part.load
+            bodies = f"{load['bodies']:.0f}" if load else "-"
+            deltas = f"{load['deltas'] / seconds:.0f}" if load else "-"
+            waits = "".join(f"{part.at(share) * 1000:9.1f}" for share in (0.5, 0.99, 1.0))
+            rows.append(f"{part.name:28}{len(part.waits):9}{waits}{bodies:>14}{deltas:>10}")
+        return "\n".join([*rows, f"p99 with the load in the same gateway: {self.ratio:.2f} times that beside it"])
+
+
+def run(folder: Path, samples: int = 600) -> Fairness:
+    with ExitStack() as stack:
+        ports = stack.enter_context(upstreams(0.0))
+        flood = stack.enter_context(_flooding())
+        text = configuration({**ports, "flood": flood}).replace('dialect = "flood"', 'dialect = "openai"')
+        text += '\n[upstreams.flood.translation]\nthink_tags = true\nraw_tools = "auto"\n'
+        gateways = []
+        for name in ("one", "two"):
+            (folder / name).mkdir()
+            gateways.append(stack.enter_context(serving(folder / name, text)))
+        ours, other = gateways
+        parts = [Part("alone"), Part("load in a second gateway"), Part("load in the same gateway")]
+        for part, loaded in zip(parts, (None, other, ours), strict=True):
+            with _loading(loaded, part):
+                part.waits = asyncio.run(_ask(ours, samples))
+        return Fairness(parts)
+
+
+async def _ask(gateway: Gateway, samples: int) -> list[float]:
+    """The times of short streamed answers, one after the other on one connection; each answer is checked."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    waits: list[float] = []
+    until = time.monotonic() + _LONGEST
+    for number in range(samples + _WARM):
+        if time.monotonic() > until:
+            break
+        name = f"{HASTY}{number:014x}"
+        request = _request(gateway.url, _CLIENT, _TARGET, name)
+        began = time.monotonic()
+        writer.write(request)
+        head = await reader.readuntil(b"\r\n\r\n")
+        body = b""
+        while size := int(await reader.readuntil(b"\r\n"), 16):
+            body += (await reader.readexactly(size + 2))[:-2]
+        await reader.readexactly(2)
+        waits.append(time.monotonic() - began)
+        assert not (trouble := _trouble(_CLIENT, name, int(head.split()[1]), body)), trouble
+        await asyncio.sleep(_GAP)
+    writer.close()
+    return waits[_WARM:]
+
+
+@contextmanager
+def _flooding() -> Iterator[int]:
+    command = [sys.executable, "-m", "tests.load.flood", "upstream"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+@contextmanager
+def _loading(gateway: Gateway | None, part: Part) -> Iterator[None]:
+    """The load on this gateway, from processes of its own, for as long as the part lasts."""
+    if gateway is None:
+        yield
+        return
+    command = [sys.executable, "-m", "tests.load.flood", "clients", gateway.url]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            time.sleep(2.0)  # for the load to begin
+            yield
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.close()
+            part.load = json.loads(process.stdout.readline())
+        finally:
+            process.kill()
