@@ -9,7 +9,7 @@ import pytest
 
 import dragoman.dialects as registry
 from dragoman.dialects.base import Call
-from dragoman.errors import ClientFault, MalformedRequest
+from dragoman.errors import MalformedRequest
 from dragoman.simulator import running_simulator
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.paths import name_problem

@@ -24,6 +24,7 @@ from dragoman.gateway.attempts import Attempts, Desk, Question
 from dragoman.gateway.backend import Fleet, Refused
 from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.limits import Account, check_conversation, check_tree
+from dragoman.gateway.media_urls import check_media_urls
 from dragoman.gateway.observe import Record
 from dragoman.gateway.router import Matched
 from dragoman.gateway.stored import StoredAnswer
@@ -73,6 +74,7 @@ class Relay:
         except RecursionError:
             raise MalformedRequest("nested too deeply") from None
         check_conversation(asked, shape, limits)
+        check_media_urls(asked, self._client.codec.family, self._fleet.config.server.media_urls)
         self._call = structs.replace(self._call, body=None, asked=None)  # a stream may last, and the tree is large
         return asked
 
