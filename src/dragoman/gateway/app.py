@@ -369,6 +369,7 @@ class Gateway:
         check_text(body, self.load.limits)
         if not admitted:
             self._door.keeper.check(request)
+        exchange.owner = self._door.keeper.owner_of(request)
         return self._router.glance(request) or self._router.match(request) or self._one_model(request)
 
     def _one_model(self, request: HttpRequest) -> Matched | None:

@@ -30,7 +30,7 @@ from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.explain import Ring, remembered
 from dragoman.gateway.familiar import Outline
 from dragoman.gateway.holders import Holder, Holders
-from dragoman.gateway.memory import Memory, owner_of
+from dragoman.gateway.memory import Memory
 from dragoman.gateway.meters import Meters
 from dragoman.gateway.observe import Journal, Record
 from dragoman.gateway.outlet import Pulse
@@ -164,7 +164,7 @@ class Attempts:
             holder = self._desk.holders.find(held.answer)
             if holder is None:
                 continue
-            if holder.address != backend.base_url or holder.owner != owner_of(self._exchange.request):
+            if holder.address != backend.base_url or holder.owner != self._exchange.owner:
                 raise refusal_of(held)
 
     async def _ask(self, backend: Backend, model: str, delivery: Delivery, *, last: bool) -> None:
@@ -249,7 +249,7 @@ class Attempts:
         may_hold = self._client.stored is not None or bool(self.asked.held)
         if not may_hold or backend.dialect.codec.family != self._client.codec.family:
             return lambda _: None
-        holder = Holder(owner_of(self._exchange.request), backend.name, backend.base_url, credential.name)
+        holder = Holder(self._exchange.owner, backend.name, backend.base_url, credential.name)
         return lambda answer_id: self._desk.holders.remember(answer_id, holder)
 
     async def _failed(self, backend: Backend, ticket: Ticket, reply: Reply | None, error: DragomanError) -> None:
@@ -314,7 +314,7 @@ class Attempts:
             self.asked, self._forgotten = self._client.codec.parse_request(call), False
         try:
             made = self._desk.memory.plan(
-                self._exchange.request,
+                self._exchange.owner,
                 self._client,
                 backend.dialect,
                 self.asked,

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from msgspec import structs
 
 from dragoman.errors import TooLarge
+from dragoman.gateway.auth import Owner
 from dragoman.gateway.limits import Account
 from dragoman.wire.http import Headers, HttpRequest
 
@@ -56,6 +57,7 @@ class Exchange(ABC):
         "id",
         "last",
         "like",
+        "owner",
         "paused",
         "request",
         "target",
@@ -66,6 +68,7 @@ class Exchange(ABC):
     def __init__(self, request: HttpRequest, *, target: str, version: str, began: float) -> None:
         self.id = ""
         self.request = request
+        self.owner = Owner("")  # whose key it has proven
         self.account: Account | None = None  # what is held for it is counted here
         self.target, self.version = target, version  # as they stood in the request line
         self.headers: Headers = ()  # of every response to it, beside its id

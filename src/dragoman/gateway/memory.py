@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from hashlib import sha256
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import Dialect, Encoder, World
 from dragoman.errors import DragomanError
+from dragoman.gateway.auth import Owner
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Block, Node, Where
 from dragoman.model.conversation import Conversation, Message, Reply
@@ -24,7 +24,6 @@ from dragoman.model.events import Event, Events, Failed, Finished
 from dragoman.translate import Plan, Settings, plan
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
-from dragoman.wire.http import HttpRequest
 
 N = TypeVar("N", bound=Node)
 Told: TypeAlias = Callable[[str, Reply, bytes], None]  # an answer's id, what it says, and the response itself
@@ -32,7 +31,6 @@ Told: TypeAlias = Callable[[str, Reply, bytes], None]  # an answer's id, what it
 MOST = 1000  # answers
 MOST_BYTES = 64 * 1024 * 1024
 OLDEST = 6 * 3600.0  # seconds
-_KEYS = ("authorization", "x-api-key", "api-key")
 _WHERE = "previous_response_id"
 _NO_ITEMS: Mapping[str, Sequence[Block]] = {}
 
@@ -149,7 +147,7 @@ class Memory:
 
     def plan(
         self,
-        request: HttpRequest,
+        owner: Owner,
         client: Dialect,
         upstream: Dialect,
         asked: Conversation,
@@ -164,7 +162,6 @@ class Memory:
             return plan(client, upstream, asked, model=model, settings=settings)
         codec = cast(Continues, client.codec)
         at_home = client.codec.family == upstream.codec.family
-        owner = owner_of(request)
         previous, given = asked.previous, asked
         asked = codec.resolved(asked, lambda item_id: self.item(owner, item_id))
         earlier = None if previous is None else self.recall(owner, previous)
@@ -187,12 +184,6 @@ class Memory:
             self.keep(owner, answer_id, _said(asked, reply), response, items)
 
         return structs.replace(made, client=structs.replace(client, codec=_Heard(codec, told)))
-
-
-def owner_of(request: HttpRequest) -> str:
-    """Whose answers they are: one key's clients never see another's."""
-    key = next((value for name in _KEYS if (value := request.header(name))), "").rpartition(" ")[2]  # without "Bearer"
-    return sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _said(asked: Conversation, reply: Reply) -> Conversation:

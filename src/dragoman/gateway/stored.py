@@ -21,9 +21,9 @@ from dragoman.errors import (
     UpstreamViolation,
 )
 from dragoman.gateway.attempts import Desk
+from dragoman.gateway.auth import Owner
 from dragoman.gateway.backend import Backend, Fleet, Refused
 from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.memory import owner_of
 from dragoman.gateway.observe import Record
 from dragoman.upstream.client import Reply
 from dragoman.upstream.credentials import Credential
@@ -55,7 +55,7 @@ class StoredAnswer:
         self._id, self._action = call.hints["id"], call.hints["action"]
 
     async def run(self) -> None:
-        owner = owner_of(self._exchange.request)
+        owner = self._exchange.owner
         response = self._desk.memory.response(owner, self._id)
         if self._action == "delete":
             self._desk.memory.forget(owner, self._id)
@@ -94,7 +94,7 @@ class StoredAnswer:
 
     # --- stored by the upstream that made it
 
-    def _holder(self, owner: str) -> tuple[Backend, Sequence[Credential]]:
+    def _holder(self, owner: Owner) -> tuple[Backend, Sequence[Credential]]:
         """The upstream to ask, and the credentials to ask it with, in order."""
         holder = self._desk.holders.find(self._id)
         family = self._client.codec.family
