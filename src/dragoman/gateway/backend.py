@@ -256,9 +256,10 @@ def _timeouts(told: Seconds) -> tuple[Timeouts, Timeouts]:
         write=told.write,
         head=told.first_byte,
         idle=told.idle,
+        silent=told.silent,
         total=told.total,
     )
-    return usual, structs.replace(usual, idle=told.long_idle)
+    return usual, structs.replace(usual, idle=told.long_idle, silent=max(told.silent, told.long_idle))
 
 
 class Fleet:

@@ -20,6 +20,7 @@ class WholeAnswer:
         self._answer = Answer(plan, world, mask)
         self._pieces: list[bytes] = []
         self._size = 0
+        self.hushed = 0
 
     @property
     def progress(self) -> Progress:
@@ -39,6 +40,7 @@ class WholeAnswer:
 
     def feed(self, chunk: bytes) -> bytes:
         self._size += len(chunk)
+        self.hushed += chunk.isspace()
         if self._size > MOST_WHOLE:
             return self._answer.close(BadFrame(f"the answer is longer than {MOST_WHOLE} bytes").fault)
         self._pieces.append(chunk)
