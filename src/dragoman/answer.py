@@ -210,6 +210,11 @@ class Answer:
     def notes(self) -> list[Note]:
         return list(self._ways.notes)
 
+    @property
+    def hushed(self) -> int:
+        """How many chunks brought no content."""
+        return self._reader.hushed
+
     def feed(self, chunk: bytes) -> bytes:
         filling, sole = self._filling, self._moulds.sole
         if filling is not None and (lone := sole(chunk)) is not None:

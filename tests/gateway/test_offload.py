@@ -19,7 +19,7 @@ import dragoman.dialects as registry
 from dragoman.errors import TooLarge
 from dragoman.gateway.limits import Overloaded, RequestLimits
 from dragoman.gateway.offload import process
-from dragoman.gateway.offload.jobs import ReadJob, ReadResult
+from dragoman.gateway.offload.jobs import Bounds, ReadJob, ReadResult
 from dragoman.gateway.offload.process import WorkerFailed, WorkerProcess
 from dragoman.gateway.router import Router
 from dragoman.simulator import parse
@@ -29,7 +29,7 @@ from tests.gateway.house import KEY, House, chat, house, kept_refusal, messages,
 from tests.laws.bodies import BODIES
 from tests.load.upstream import DIALECTS
 
-LIMITS = RequestLimits()
+BOUNDS = Bounds(RequestLimits(), 32 * 1024 * 1024, "web")
 CLIENTS = tuple(BODIES)
 # What differs by chance: ids, the time, the port.
 MADE = re.compile(rb"[0-9a-f]{24}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|\b1[0-9]{9}(?:\.[0-9]+)?\b|127\.0\.0\.1:\d+")
@@ -191,7 +191,7 @@ def body_of(text: str = "hello") -> bytes:
 
 
 def asking(worker: WorkerProcess, body: bytes) -> Coroutine[Any, Any, tuple[Any, bytes]]:
-    return worker.ask(ReadJob(HttpRequest("POST", "/v1/messages"), LIMITS), "req", body)
+    return worker.ask(ReadJob(HttpRequest("POST", "/v1/messages"), BOUNDS), "req", body)
 
 
 async def dialect_of(worker: WorkerProcess, body: bytes) -> str | None:
@@ -295,9 +295,9 @@ def test_a_request_that_needs_too_much_memory_is_too_large(monkeypatch: pytest.M
     async def main() -> None:
         worker = new_worker()
         body = json.dumps(messages("m") | {"x": [[]] * 4_000_000}).encode()
-        limits = structs.replace(LIMITS, nodes=100_000_000)
+        bounds = structs.replace(BOUNDS, limits=RequestLimits(nodes=100_000_000))
         with pytest.raises(TooLarge):
-            await worker.ask(ReadJob(HttpRequest("POST", "/v1/messages"), limits), "req", body)
+            await worker.ask(ReadJob(HttpRequest("POST", "/v1/messages"), bounds), "req", body)
         worker.close()
 
     asyncio.run(main())

@@ -166,7 +166,10 @@ def test_rule_2_after_the_hold_the_client_has_its_head_and_the_error_comes_in_th
     client: str, tmp_path: Path
 ) -> None:
     head, error = one_stream(TOO_FAST)
-    with gated(error, head) as (url, gate), house(upstream("one", "anthropic", url), tmp_path, server__hold=0.1) as home:
+    with (
+        gated(error, head) as (url, gate),
+        house(upstream("one", "anthropic", url), tmp_path, server__hold=0.1) as home,
+    ):
         with RawClient(home, client, STREAMING[client]) as raw:
             assert raw.read_until(b"\r\n\r\n").startswith(b"HTTP/1.1 200")
             gate.set()
@@ -300,9 +303,17 @@ def test_rule_5_signs_of_life_do_not_keep_a_silent_upstream_alive(tmp_path: Path
 
 def test_rule_6_the_numbers() -> None:
     assert Timeouts() == Timeouts(
-        dns=3.0, connect=5.0, tls=5.0, write=30.0, first_byte=300.0, idle=120.0, long_idle=900.0, total=3600.0
+        dns=3.0,
+        connect=5.0,
+        tls=5.0,
+        write=30.0,
+        first_byte=300.0,
+        idle=120.0,
+        long_idle=900.0,
+        silent=900.0,
+        total=3600.0,
     )
-    assert UpstreamTimeouts() == UpstreamTimeouts(3.0, 5.0, 5.0, 30.0, 300.0, 120.0, 3600.0)
+    assert UpstreamTimeouts() == UpstreamTimeouts(3.0, 5.0, 5.0, 30.0, 300.0, 120.0, 900.0, 3600.0)
     assert (exchange.STALL, carrier.HEAD_SECONDS, carrier.IDLE_SECONDS) == (60.0, 10.0, 75.0)
     assert backend._REFRESH_SECONDS == 15.0
 

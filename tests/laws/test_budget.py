@@ -28,6 +28,7 @@ from dragoman.dialects.base import Dialect
 from dragoman.errors import AnswerTooLarge
 from dragoman.filters.raw_tools.grammar import Grammar
 from dragoman.filters.raw_tools.table import Table
+from dragoman.gateway.auth import Owner
 from dragoman.gateway.memory import Memory
 from dragoman.gateway.passing import Passing, Telling
 from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall
@@ -49,7 +50,6 @@ from dragoman.model.events import (
 from dragoman.translate import Plan, Settings, plan
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
-from dragoman.wire.http import HttpRequest
 from dragoman.wire.markers import Markers
 
 DIALECTS = sorted(registry.names())
@@ -422,10 +422,10 @@ def test_s2_no_answer_makes_a_reader_that_follows_it_grow(name: str) -> None:
 
 @pytest.mark.parametrize("upstream", [name for name in DIALECTS if FAMILIES[name] != "responses"])
 def test_s2_what_is_stored_of_an_answer_is_counted(upstream: str) -> None:
-    memory, request = Memory(), HttpRequest("POST", "/v1/responses", (("authorization", "Bearer a"),), b"")
+    memory, owner = Memory(), Owner("a")
     for name, shape in shapes_of(upstream).items():
         client = registry.get("responses")
-        made = memory.plan(request, client, registry.get(upstream), asked(), model="model-1", settings=Settings())
+        made = memory.plan(owner, client, registry.get(upstream), asked(), model="model-1", settings=Settings())
         bounded(made, Answer, name, shape)
     assert len(memory) == 0
 

@@ -15,7 +15,7 @@ from dragoman.dialects.base import World
 from dragoman.errors import DragomanError
 from dragoman.gateway.limits import RequestLimits
 from dragoman.gateway.offload.frames import Job, Reply
-from dragoman.gateway.offload.jobs import PlanJob, PlanResult, Read, ReadJob, parse, plan, planned, rendered
+from dragoman.gateway.offload.jobs import Bounds, PlanJob, PlanResult, Read, ReadJob, parse, plan, planned, rendered
 from dragoman.gateway.offload.worker import Worker
 from dragoman.translate import Plan, Settings
 from dragoman.wire.http import HttpRequest
@@ -25,7 +25,7 @@ from tests.load.upstream import DIALECTS
 
 NAME = "0" * 16
 WORLD = World(new_id=lambda prefix: f"{prefix}1", now=lambda: 1)
-LIMITS = RequestLimits()
+BOUNDS = Bounds(RequestLimits(), 32 * 1024 * 1024, "web")
 SETTINGS = {
     "usual": Settings(),
     "reading": Settings(think_tags=True, raw_tools="auto"),
@@ -72,10 +72,10 @@ def test_s7_a_plan_from_the_worker_reads_answers_as_one_made_here(client: str, u
     request = request_of(client)
     head, body = structs.replace(request, body=b""), request.body
     speaks, target = registry.get(client), registry.get(upstream)
-    job = PlanJob(head, LIMITS, target, "claude-sonnet-4.5", SETTINGS[settings])
+    job = PlanJob(head, BOUNDS, target, "claude-sonnet-4.5", SETTINGS[settings])
     call = speaks.binding.match(request)
     assert call is not None
-    known = Read(speaks, request, parse(speaks, call, len(body), LIMITS))
+    known = Read(speaks, request, parse(speaks, call, len(body), BOUNDS)[0])
     try:
         made, _ = planned(job, known)
     except DragomanError as error:
@@ -83,7 +83,7 @@ def test_s7_a_plan_from_the_worker_reads_answers_as_one_made_here(client: str, u
             through_pickles(job, body)
         assert caught.value.fault == error.fault
         return
-    read, _ = through_pickles(ReadJob(head, LIMITS), body)
+    read, _ = through_pickles(ReadJob(head, BOUNDS), body)
     assert read.dialect == client
     assert (read.call.model, read.call.stream) == (call.model, call.stream)
     found: PlanResult
@@ -104,9 +104,9 @@ def test_every_dialect_is_among_them() -> None:
 
 def test_a_forgotten_request_is_planned_from_its_body() -> None:
     request = request_of("anthropic")
-    job = PlanJob(structs.replace(request, body=b""), LIMITS, registry.get("openai"), "m", Settings())
+    job = PlanJob(structs.replace(request, body=b""), BOUNDS, registry.get("openai"), "m", Settings())
     assert through_pickles(job, None, "another") == ("unknown", b"")
     call = registry.get("anthropic").binding.match(request)
     assert call is not None
-    known = Read(registry.get("anthropic"), request, parse(registry.get("anthropic"), call, 1, LIMITS))
+    known = Read(registry.get("anthropic"), request, parse(registry.get("anthropic"), call, 1, BOUNDS)[0])
     assert through_pickles(job, request.body)[1] == plan(job, known)[1]

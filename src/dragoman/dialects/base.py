@@ -18,7 +18,20 @@ from dragoman.errors import BadFrame, ClientFault, DragomanError, Fault
 from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Reply, Stop, Usage
-from dragoman.model.events import BlockKeys, Event, Events, Failed, Finished, Run, Step
+from dragoman.model.events import (
+    ArgumentsDelta,
+    BlockKeys,
+    Event,
+    Events,
+    Failed,
+    Finished,
+    OpaqueEvent,
+    ReasoningDelta,
+    Run,
+    Step,
+    TextDelta,
+    UsageReported,
+)
 from dragoman.model.filter import Filter
 from dragoman.wire.frame import Frame, FrameDecoder, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
@@ -244,6 +257,34 @@ class Dialect(Struct, frozen=True):
     attribution: bool = False  # its service reads Claude Code's accounting line in the system prompt
 
 
+class Content:
+    """Tells content from signs of life: pings, empty deltas, and counts or unknown frames that repeat the last one."""
+
+    __slots__ = ("_frame", "_usage")
+
+    def __init__(self) -> None:
+        self._usage: Usage | None = None
+        self._frame: Json = None
+
+    def is_in(self, steps: Sequence[Step | Run]) -> bool:
+        return any(type(step) is Run or any(map(self._is_content, step.events)) for step in steps)
+
+    def _is_content(self, event: Event) -> bool:
+        match event:
+            case TextDelta() | ReasoningDelta() | ArgumentsDelta():
+                return event.text != ""
+            case UsageReported():
+                counts, self._usage = self._usage, event.usage
+                return event.usage != counts
+            case OpaqueEvent(kind=kind, data=data):
+                if isinstance(data, dict):
+                    data = {name: item for name, item in data.items() if name != _NUMBER}
+                last, self._frame = self._frame, [kind, data]
+                return kind not in _PINGS and self._frame != last
+            case _:
+                return True
+
+
 class Reader:
     """Bytes to steps, cut anywhere. A violation becomes Failed, so the frames before a bad one are not lost.
 
@@ -254,7 +295,17 @@ class Reader:
     Frames that are alike but for one text come as one `Run` (moulds.py), which stands for as many steps.
     """
 
-    __slots__ = ("_decoder", "_frames", "_keeps_unread", "_skips", "error", "moulds", "over")
+    __slots__ = (
+        "_content",
+        "_decoder",
+        "_frames",
+        "_keeps_unread",
+        "_skips",
+        "error",
+        "hushed",
+        "moulds",
+        "over",
+    )
 
     def __init__(
         self, frames: FrameDecoder, decoder: Decoder, *, skips: bool = False, keeps_unread: bool = False
@@ -266,6 +317,8 @@ class Reader:
         self.moulds = Moulds(frames, decoder)
         self.over = False
         self.error: DragomanError | None = None  # what the decoders raised, if that ended the stream
+        self.hushed = 0  # chunks that brought no content
+        self._content = Content()
 
     def feed(self, chunk: bytes) -> list[Step | Run]:
         if self.over:
@@ -278,14 +331,17 @@ class Reader:
         if run is not None:
             steps.append(run)
             chunk = chunk[len(run.row.raw) :]
-        return self._taken(chunk, steps) if chunk else steps
+        if chunk:
+            self._taken(chunk, steps)
+        if not self._content.is_in(steps):
+            self.hushed += 1
+        return steps
 
-    def _taken(self, chunk: bytes, steps: list[Step | Run]) -> list[Step | Run]:
+    def _taken(self, chunk: bytes, steps: list[Step | Run]) -> None:
         try:
             self._read(self._frames.feed(chunk), steps)
         except DragomanError as error:
             steps.append(self._broken(error))
-        return steps
 
     def _broken(self, error: DragomanError) -> Step:
         """The end that an error makes. Raises one that is not the upstream's fault."""
@@ -339,4 +395,6 @@ class Reader:
         return Step(events)
 
 
+_PINGS = frozenset({"ping", "pingEvent", "keepalive", "keep-alive", "heartbeat"})
+_NUMBER = "sequence_number"  # counts frames, and so differs in each
 _LAST: frozenset[type[Event]] = frozenset({Finished, Failed})

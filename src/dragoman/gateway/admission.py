@@ -61,6 +61,7 @@ class Admission:
             if not claim.is_proven:
                 self._unproven.remember(limit_key(exchange.client), claim.id)
                 self._let_in(exchange, len(body))
+        exchange.owner = self._door.keeper.owner_of(request)
         return request
 
     def _let_in(self, exchange: Exchange, size: int = 0) -> None:

@@ -365,7 +365,7 @@ class Gateway:
         server = self._config.server
         if 0 < server.offload < len(request.body):
             exchange.watch()  # it may take a while
-            large = LargeRequest(self.worker, request, exchange.id, server, exchange.account)
+            large = LargeRequest(self.worker, exchange, server)
             return await matched_by_worker(large, self._router) or self._one_model(request)
         check_text(request.body, server.limits)
         return self._router.glance(request) or self._router.match(request) or self._one_model(request)

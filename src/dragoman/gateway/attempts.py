@@ -32,10 +32,10 @@ from dragoman.gateway.explaining import Case, Explaining
 from dragoman.gateway.familiar import Outline
 from dragoman.gateway.holders import Holder, Holders
 from dragoman.gateway.limits import json_memory
-from dragoman.gateway.memory import Memory, is_stored, owner_of
+from dragoman.gateway.memory import Memory, is_stored
 from dragoman.gateway.meters import Meters
 from dragoman.gateway.observe import Journal, Record
-from dragoman.gateway.offload.jobs import ExplainJob, PlanJob, counting, refuse_doubled, rendered
+from dragoman.gateway.offload.jobs import Bounds, ExplainJob, PlanJob, counting, refuse_doubled, rendered
 from dragoman.gateway.offload.large import LargeRequest, Prepared
 from dragoman.gateway.offload.process import Unavailable, WorkerProcess
 from dragoman.gateway.outlet import Pulse
@@ -175,7 +175,7 @@ class Attempts:
             holder = self._desk.holders.find(held.answer)
             if holder is None:
                 continue
-            if holder.address != backend.base_url or holder.owner != owner_of(self._exchange.request):
+            if holder.address != backend.base_url or holder.owner != self._exchange.owner:
                 raise refusal_of(held)
 
     async def _ask(self, backend: Backend, model: str, delivery: Delivery, *, last: bool) -> None:
@@ -263,7 +263,7 @@ class Attempts:
         may_hold = self._client.stored is not None or bool(self.asked.held)
         if not may_hold or backend.dialect.codec.family != self._client.codec.family:
             return lambda _: None
-        holder = Holder(owner_of(self._exchange.request), backend.name, backend.base_url, credential.name)
+        holder = Holder(self._exchange.owner, backend.name, backend.base_url, credential.name)
         return lambda answer_id: self._desk.holders.remember(answer_id, holder)
 
     def _failed(self, backend: Backend, ticket: Ticket, reply: Reply | None, error: DragomanError) -> None:
@@ -358,7 +358,7 @@ class Attempts:
                 account.decoded(json_memory(self._exchange.request.body))
         try:
             made = self._desk.memory.plan(
-                self._exchange.request,
+                self._exchange.owner,
                 self._client,
                 backend.dialect,
                 self.asked,
@@ -433,7 +433,7 @@ class Attempts:
         told = (backend.own_headers(), response, fault, desk.journal.redactor.known())
         job = ExplainJob(self._job(backend), (self._exchange.id, self._client.name, backend.name), *told)
         worker = None if self._large is None else self._large.worker
-        case = Case(job, self._client, request.body, desk.memory, worker)
+        case = Case(job, self._client, request.body, desk.memory, self._exchange.owner, worker)
         self._record.afterwards = partial(desk.explaining.later, case, desk.ring)
 
     def _job(self, backend: Backend) -> PlanJob:
@@ -441,4 +441,4 @@ class Attempts:
         if self._large is not None:
             return self._large.job(backend, model, self._desk.memory)
         head, server = structs.replace(self._exchange.request, body=b""), self._fleet.config.server
-        return PlanJob(head, server.limits, server.max_body, backend.dialect, model, backend.upstream.settings)
+        return PlanJob(head, Bounds.of(server), backend.dialect, model, backend.upstream.settings)

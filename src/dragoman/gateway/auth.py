@@ -16,12 +16,15 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from posixpath import normpath
+from typing import NewType
 from urllib.parse import quote
 
 from msgspec import Struct
 
 from dragoman.errors import NotAuthorised
 from dragoman.wire.http import HttpRequest
+
+Owner = NewType("Owner", str)  # who has proven a key: kept answers belong to it
 
 SKEW = 15 * 60.0  # seconds that a signer's clock may be off
 _SCHEME = "AWS4-HMAC-SHA256"
@@ -67,7 +70,12 @@ class Gatekeeper:
             raise ValueError("a gateway without a key serves nobody")
         self._key = key.encode()  # AWS signatures are made with it
         self._digest = hashlib.sha256(self._key).digest()
+        self._owner = Owner(self._digest.hex())
         self._now = now
+
+    def owner_of(self, _request: HttpRequest) -> Owner:
+        """Whose key a request that was let in has proven, however it was sent. Today there is one key."""
+        return self._owner
 
     def check(self, request: HttpRequest) -> None:
         """Check a whole request. Raises NotAuthorised."""

@@ -126,12 +126,12 @@ class Backend:
         """
         timeouts = self._timeouts_for(sent.model) if sent is not None else self._timeouts
         once = sent is not None and sent.is_job
-        reply = await self._send(await credential.sign(request), timeouts, fresh=once)
+        reply = await self._send(await credential.sign(request), timeouts, credential, fresh=once)
         if 200 <= reply.status < 300:
             return reply
         response = await self.read(reply)
         if reply.status in (401, 403) and await credential.refused(reply.status):
-            reply = await self._send(await credential.sign(request), timeouts, fresh=once)
+            reply = await self._send(await credential.sign(request), timeouts, credential, fresh=once)
             if 200 <= reply.status < 300:
                 return reply
             response = await self.read(reply)
@@ -218,16 +218,23 @@ class Backend:
         patterns = self.upstream.long_thinking
         return self._long_timeouts if patterns and any(fits(each, model) for each in patterns) else self._timeouts
 
-    def _send(self, request: HttpRequest, timeouts: Timeouts, *, fresh: bool) -> Awaitable[Reply]:
+    def _send(
+        self, request: HttpRequest, timeouts: Timeouts, credential: Credential, *, fresh: bool
+    ) -> Awaitable[Reply]:
         proxy = self.upstream.proxy.reveal() if self.upstream.proxy else None
-        return self._client.open(self.base_url, request, timeouts=timeouts, tls=self._tls, proxy=proxy, fresh=fresh)
+        lane = f"{self.name} {credential.name}"
+        return self._client.open(
+            self.base_url, request, timeouts=timeouts, tls=self._tls, proxy=proxy, fresh=fresh, lane=lane
+        )
 
     async def _fetch(self, base_url: str, request: HttpRequest) -> HttpResponse:
         """For credentials that ask a sign-in service, which may be behind the same proxy."""
         self._fetched_from.add(base_url)
         proxy = self.upstream.proxy.reveal() if self.upstream.proxy else None
         timeouts = Timeouts(head=_REFRESH_SECONDS, idle=_REFRESH_SECONDS, total=_REFRESH_SECONDS)
-        reply = await self._client.open(base_url, request, timeouts=timeouts, tls=self._tls, proxy=proxy)
+        reply = await self._client.open(
+            base_url, request, timeouts=timeouts, tls=self._tls, proxy=proxy, lane=f"{self.name} sign-in"
+        )
         try:
             return HttpResponse(reply.status, reply.headers, await reply.read(_REFUSAL_BYTES))
         finally:
@@ -251,9 +258,10 @@ def _timeouts(told: Seconds) -> tuple[Timeouts, Timeouts]:
         write=told.write,
         head=told.first_byte,
         idle=told.idle,
+        silent=told.silent,
         total=told.total,
     )
-    return usual, structs.replace(usual, idle=told.long_idle)
+    return usual, structs.replace(usual, idle=told.long_idle, silent=max(told.silent, told.long_idle))
 
 
 class Fleet:

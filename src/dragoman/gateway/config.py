@@ -18,6 +18,7 @@ from msgspec import NODEFAULT, Meta, Struct, structs
 from dragoman.gateway.layers import Leaves, flat, from_environment, from_flags, nested, stacked
 from dragoman.gateway.limits import RequestLimits
 from dragoman.gateway.loopback import is_loopback, is_network
+from dragoman.gateway.media_urls import MediaUrls
 from dragoman.gateway.places import Places, expanded, places
 from dragoman.gateway.presets import BUILT_IN, PRESETS, preset_of
 from dragoman.gateway.problems import DEFAULT, ConfigError, Key, Origin, Problem, near
@@ -71,6 +72,7 @@ class Server(Struct, frozen=True, kw_only=True):
     key: Secret | None = None  # None: the minted one
     max_body: Annotated[int, Meta(ge=1024)] = 32 * 1024 * 1024
     offload: Annotated[int, Meta(ge=0)] = 1024 * 1024  # bytes above which a worker process reads a request; 0: never
+    media_urls: MediaUrls = "web"  # addresses of images and files that upstreams are given to fetch
     ping: Annotated[float, Meta(gt=0)] = 15.0  # seconds of silence before a client is told that we are alive
     hold: Annotated[float, Meta(ge=0)] = 2.0  # seconds in which an upstream's stream may still turn out an error
     drain: Annotated[float, Meta(ge=0)] = 120.0  # seconds that streams have after SIGTERM

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from msgspec import Struct, structs
 
 from dragoman.errors import Fault, TooLarge
+from dragoman.gateway.auth import Owner
 from dragoman.gateway.limits import Account
 from dragoman.wire.http import Headers, HttpRequest
 
@@ -98,6 +99,7 @@ class Exchange(ABC):
         "id",
         "last",
         "like",
+        "owner",
         "paused",
         "request",
         "target",
@@ -109,6 +111,7 @@ class Exchange(ABC):
         self.id = ""
         self.request = request
         self.client = ""  # its address; empty if the server that carries it does not say
+        self.owner = Owner("")  # whose key it has proven
         self.account: Account | None = None  # what is held for it is counted here
         self.target, self.version = target, version  # as they stood in the request line
         self.headers: Headers = ()  # of every response to it, beside its id

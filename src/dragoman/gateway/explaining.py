@@ -14,9 +14,10 @@ from msgspec import Struct, structs
 
 from dragoman.dialects.base import Dialect
 from dragoman.errors import DragomanError
+from dragoman.gateway.auth import Owner
 from dragoman.gateway.continuing import references
 from dragoman.gateway.explain import Ring, written
-from dragoman.gateway.memory import Memory, owner_of
+from dragoman.gateway.memory import Memory
 from dragoman.gateway.offload.jobs import ExplainJob, Read, explained
 from dragoman.gateway.offload.process import Unavailable, WorkerProcess
 from dragoman.wire.jsonio import JsonError
@@ -33,6 +34,7 @@ class Case(Struct, frozen=True):
     client: Dialect
     body: bytes  # of the client's request
     memory: Memory  # that knows what the request continues
+    owner: Owner  # of what it continues
     worker: WorkerProcess | None  # that describes it; None: a thread does
 
 
@@ -86,7 +88,7 @@ async def _keep(case: Case, ring: Ring) -> None:
         await loop.run_in_executor(None, ring.write, request_id, data)
         return
     known, items = await loop.run_in_executor(None, _read, case)
-    owner, memory = owner_of(known.request), case.memory
+    owner, memory = case.owner, case.memory
     found = {item_id: blocks for item_id in items if (blocks := memory.item(owner, item_id)) is not None}
     plan = structs.replace(case.job.plan, earlier=memory.earlier(owner, known.asked), items=found)
     job = structs.replace(case.job, plan=plan)

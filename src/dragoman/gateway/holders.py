@@ -16,7 +16,7 @@ MOST_ANSWERS = 10_000
 class Holder(Struct, frozen=True, gc=False):
     """The upstream that holds one answer."""
 
-    owner: str  # the client that got the answer, as `memory.owner_of` names it
+    owner: str  # who got the answer
     upstream: str
     address: str  # of the upstream: another one with the same address is the same service
     credential: str

@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from hashlib import sha256
 from typing import Any, TypeAlias, cast
 
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import Dialect, Encoder, World
 from dragoman.errors import DragomanError
+from dragoman.gateway.auth import Owner
 from dragoman.gateway.continuing import (
     Continues,
     Pickled,
@@ -24,7 +24,6 @@ from dragoman.gateway.continuing import (
     all_said,
     as_earlier,
     continued_plan,
-    continues,
 )
 from dragoman.model.assemble import Assembly
 from dragoman.model.blocks import Block
@@ -34,14 +33,12 @@ from dragoman.model.events import Events, Failed, Finished
 from dragoman.translate import Plan, Settings
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
-from dragoman.wire.http import HttpRequest
 
 Told: TypeAlias = Callable[[str, Reply, bytes], None]  # an answer's id, what it says, and the response itself
 
 MOST = 1000  # answers
 MOST_BYTES = 64 * 1024 * 1024
 OLDEST = 6 * 3600.0  # seconds
-_KEYS = ("authorization", "x-api-key", "api-key")
 _NO_ITEMS: Mapping[str, Sequence[Block]] = {}
 
 
@@ -137,7 +134,7 @@ class Memory:
 
     def plan(
         self,
-        request: HttpRequest,
+        owner: Owner,
         client: Dialect,
         upstream: Dialect,
         asked: Conversation,
@@ -146,7 +143,6 @@ class Memory:
         settings: Settings,
     ) -> Plan:
         """A plan in which what the client goes on from is told, and whose answer is kept. Raises ClientFault."""
-        owner = owner_of(request) if continues(client) else ""
         made, said = continued_plan(
             client,
             upstream,
@@ -176,12 +172,6 @@ class Memory:
             self.keep(owner, answer_id, said, response, items)
 
         return structs.replace(made, client=structs.replace(made.client, codec=_Heard(codec, told)))
-
-
-def owner_of(request: HttpRequest) -> str:
-    """Whose answers they are: one key's clients never see another's."""
-    key = next((value for name in _KEYS if (value := request.header(name))), "").rpartition(" ")[2]  # without "Bearer"
-    return sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def is_stored(made: Plan) -> bool:

@@ -34,6 +34,10 @@ class Telling(Protocol):
     def fault(self) -> Fault | None: ...
     @property
     def notes(self) -> list[Note]: ...
+    @property
+    def hushed(self) -> int:
+        """How many chunks brought no content."""
+
     def feed(self, chunk: bytes) -> bytes: ...
     def close(self, broken: Fault | None = None) -> bytes: ...
     def ping(self) -> bytes: ...
@@ -68,6 +72,10 @@ class Passing:
     @property
     def notes(self) -> list[Note]:
         return list(self._notes)
+
+    @property
+    def hushed(self) -> int:
+        return self._reader.hushed
 
     def feed(self, chunk: bytes) -> bytes:
         fits = self._moulds.fits

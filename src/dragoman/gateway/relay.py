@@ -24,9 +24,8 @@ from dragoman.gateway.backend import Fleet, Refused
 from dragoman.gateway.continuing import Pickled, references
 from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.limits import Account, json_memory
-from dragoman.gateway.memory import owner_of
 from dragoman.gateway.observe import Record
-from dragoman.gateway.offload.jobs import parse
+from dragoman.gateway.offload.jobs import Bounds, parse
 from dragoman.gateway.offload.large import LargeMatched, LargeRequest
 from dragoman.gateway.router import Matched
 from dragoman.gateway.stored import StoredAnswer
@@ -66,12 +65,12 @@ class Relay:
 
     def read(self) -> Conversation:
         """All that is asked. Raises MalformedRequest, TooLarge."""
-        limits = self._fleet.config.server.limits
+        server = self._fleet.config.server
         if self._call.body is None:
             call = self._client.binding.match(self._exchange.request)
             assert call is not None  # it was matched before
             self._call, self._plain, self._large = call, None, None
-        asked, shape = parse(self._client, self._call, len(self._exchange.request.body), limits)
+        asked, shape = parse(self._client, self._call, len(self._exchange.request.body), Bounds.of(server))
         if (account := self._exchange.account) is not None:
             account.decoded(shape.memory)
         self._call = structs.replace(self._call, body=None, asked=None)  # a stream may last, and the tree is large
@@ -107,12 +106,12 @@ class Relay:
 
     def _continued(self, asked: Conversation) -> LargeRequest | None:
         """The request as a large one, if it continues a conversation that is large."""
-        request, worker, server = self._exchange.request, self._desk.worker, self._fleet.config.server
+        worker, server = self._desk.worker, self._fleet.config.server
         if asked.previous is None or worker is None or not server.offload:
             return None
-        if not isinstance(self._desk.memory.earlier(owner_of(request), asked), Pickled):
+        if not isinstance(self._desk.memory.earlier(self._exchange.owner, asked), Pickled):
             return None
-        large = LargeRequest(worker, request, self._exchange.id, server, self._exchange.account)
+        large = LargeRequest(worker, self._exchange, server)
         large.knows(asked.unsaid(), references(self._client, asked))
         return large
 

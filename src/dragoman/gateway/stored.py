@@ -21,9 +21,9 @@ from dragoman.errors import (
     UpstreamViolation,
 )
 from dragoman.gateway.attempts import Desk
+from dragoman.gateway.auth import Owner
 from dragoman.gateway.backend import Backend, Fleet, Refused
 from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.memory import owner_of
 from dragoman.gateway.observe import Record
 from dragoman.upstream.client import Reply
 from dragoman.upstream.credentials import Credential
@@ -37,6 +37,7 @@ _UNKNOWN = (
     "no response {!r} is known here: the gateway does not store it and does not know which upstream made it;"
     " make the response again"
 )
+_SIGNS_OF_LIFE = frozenset({"keepalive", "response.in_progress"})
 _NAMES = {"read": "body", "input_items": "input items"}
 _NOT_IN_BACKGROUND = {
     "cancel": "only a response that runs in the background can be cancelled",
@@ -55,7 +56,7 @@ class StoredAnswer:
         self._id, self._action = call.hints["id"], call.hints["action"]
 
     async def run(self) -> None:
-        owner = owner_of(self._exchange.request)
+        owner = self._exchange.owner
         response = self._desk.memory.response(owner, self._id)
         if self._action == "delete":
             self._desk.memory.forget(owner, self._id)
@@ -94,7 +95,7 @@ class StoredAnswer:
 
     # --- stored by the upstream that made it
 
-    def _holder(self, owner: str) -> tuple[Backend, Sequence[Credential]]:
+    def _holder(self, owner: Owner) -> tuple[Backend, Sequence[Credential]]:
         """The upstream to ask, and the credentials to ask it with, in order."""
         holder = self._desk.holders.find(self._id)
         family = self._client.codec.family
@@ -144,12 +145,13 @@ class StoredAnswer:
         """Pass whole frames as they come. A stream without its last frame ends with the dialect's error."""
         exchange, stored, frames = self._exchange, backend.dialect.stored, backend.dialect.binding.frames()
         assert stored is not None  # the upstream is of the client's family
-        ended = False
+        ended, hushed = False, 0
 
         def pass_on(chunk: bytes) -> None:
-            nonlocal ended
+            nonlocal ended, hushed
             complete = list(frames.feed(chunk))
             ended = ended or any(stored.is_end(frame) for frame in complete)
+            hushed += all(frame.kind in _SIGNS_OF_LIFE for frame in complete)
             if complete:
                 exchange.chunk(b"".join([frame.raw for frame in complete]))
 
@@ -160,7 +162,7 @@ class StoredAnswer:
         exchange.feed_from(reply)
         broken: DragomanError = Truncated("the upstream's stream ended before its last event")
         try:
-            await reply.pump(pass_on)
+            await reply.pump(pass_on, lambda: hushed)
         except (TransportError, UpstreamViolation) as error:
             broken = error
         if not ended:

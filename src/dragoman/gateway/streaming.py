@@ -122,7 +122,7 @@ class Stream:
         outlet.feed_from(reply)
         broken: DragomanError | None = None
         try:
-            await reply.pump(self._hear)
+            await reply.pump(self._hear, self._hushed)
         except (TransportError, UpstreamViolation) as error:
             broken = error
         finally:
@@ -157,6 +157,9 @@ class Stream:
             self._turn(answer, told)
         elif told:
             self._exchange.chunk(told)
+
+    def _hushed(self) -> int:
+        return 0 if self._answer is None else self._answer.hushed
 
     def _sniff(self, chunk: bytes) -> None:
         """Look at the first bytes: no stream begins as a JSON object does."""

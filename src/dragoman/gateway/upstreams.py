@@ -44,7 +44,8 @@ _FIRST = ("preset", "dialect", "base_url", "region")
 
 
 class Timeouts(Struct, frozen=True, kw_only=True):
-    """In seconds. `first_byte`: until the answer begins. `idle`: between two pieces of it."""
+    """In seconds. `first_byte`: until the answer begins. `idle`: between two pieces of it. `silent`: between two
+    pieces with content, whatever pings come meanwhile."""
 
     dns: Seconds = 3.0
     connect: Seconds = 5.0
@@ -53,6 +54,7 @@ class Timeouts(Struct, frozen=True, kw_only=True):
     first_byte: Seconds = 300.0
     idle: Seconds = 120.0
     long_idle: Seconds = 900.0  # the same for models in `long_thinking`
+    silent: Seconds = 900.0  # at least `long_idle` for models in `long_thinking`
     total: Seconds = 3600.0
 
 

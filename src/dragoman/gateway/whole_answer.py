@@ -24,6 +24,7 @@ class WholeAnswer:
         self._answer = Answer(plan, world, mask, self._budget)
         self._pieces: list[bytes] = []
         self._size = 0
+        self.hushed = 0
 
     @property
     def progress(self) -> Progress:
@@ -43,6 +44,7 @@ class WholeAnswer:
 
     def feed(self, chunk: bytes) -> bytes:
         self._size += len(chunk)
+        self.hushed += chunk.isspace()
         if self._size > MOST_WHOLE:
             return self._answer.close(BadFrame(f"the answer is longer than {MOST_WHOLE} bytes").fault)
         try:

@@ -17,6 +17,7 @@ _PORTS = {"http": 80, "https": 443}
 _METADATA = frozenset(
     map(ipaddress.ip_address, ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "192.0.0.192", "168.63.129.16"))
 )
+_COMPATIBLE = ipaddress.ip_network("::/96")  # IPv4 as old software wrote it
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")  # IPv4 behind NAT64
 
 
@@ -124,11 +125,17 @@ def objection(host: str, address: str) -> str:
     Private networks are no reason: services of one's own have names, too, and only the configuration names them.
     """
     found = _meant(ipaddress.ip_address(address.partition("%")[0]))
-    if found.is_link_local or found.is_multicast or found.is_unspecified or found in _METADATA:
+    if is_metadata(found) or found.is_multicast or found.is_unspecified:
         return f"it leads to {found}, where no service of others is"
     if found.is_loopback and not _is_loopback(host):
         return f"it leads to {found}, which is this machine: name that localhost if it is meant"
     return ""
+
+
+def is_metadata(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
+    """Whether an address is link-local, or one where a cloud answers a machine with the machine's credentials."""
+    found = _meant(address)
+    return found.is_link_local or found in _METADATA
 
 
 def _meant(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -137,6 +144,8 @@ def _meant(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.
         return address
     if address in _TRANSLATED:
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    if address in _COMPATIBLE and int(address) > 0xFFFF:
+        return ipaddress.IPv4Address(int(address))
     return address.ipv4_mapped or address.sixtofour or address
 
 

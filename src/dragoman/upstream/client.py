@@ -23,6 +23,7 @@ from dragoman.upstream.pool import Lane, LaneState, PoolLimits
 from dragoman.upstream.reply import Reply, Stale, Timeouts
 from dragoman.upstream.tls import Tls
 from dragoman.wire.http import Headers, HttpRequest
+from dragoman.wire.paths import has_dot_segment
 
 __all__ = ["Client", "LaneState", "PoolLimits", "Reply", "Timeouts", "Tls"]
 
@@ -64,8 +65,8 @@ class Client:
     def __init__(self, *, caps: PoolLimits | None = None, sweep_seconds: float = _SWEEP_SECONDS) -> None:
         self._caps = caps or PoolLimits()
         self._sweep_seconds = sweep_seconds
-        self._ways: dict[tuple[str, Tls | None, str | None], _Way] = {}
-        self._lanes: dict[tuple[str, Tls | None, Proxy | None], Lane] = {}
+        self._ways: dict[tuple[str, Tls | None, str | None, str], _Way] = {}
+        self._lanes: dict[tuple[str, Tls | None, Proxy | None, str], Lane] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -78,31 +79,33 @@ class Client:
         tls: Tls | None = None,
         proxy: str | None = None,
         fresh: bool = False,
+        lane: str = "",
     ) -> Reply:
         """Send a request and give the reply when its head is here; `path` and `query` follow the base URL's own.
 
-        With `fresh` it goes over a new connection, so it is never sent twice.
+        With `fresh` it goes over a new connection, so it is never sent twice. Requests of another `lane` (an upstream
+        and its credential) never use the same connection, though they go to the same address.
 
         Raises ConnectFailed (nothing was sent; kind `overloaded` when the queue is full, `timeout` when time ran out),
         TimedOut, Reset, Truncated or BadFrame. Whatever ends it early, cancellation included, closes the connection.
         """
         began = monotonic()
         limits = timeouts or Timeouts()
-        way = self._ways.get((base_url, tls, proxy)) or self._find_way(base_url, tls, proxy)
+        way = self._ways.get((base_url, tls, proxy, lane)) or self._find_way(base_url, tls, proxy, lane)
         payload = _render(way, request)
-        lane = way.lane
-        if not lane.take_slot():
-            await lane.wait(limits.total)
-        reply = Reply(lane, limits, began, bodiless=request.method == "HEAD")
+        shared = way.lane
+        if not shared.take_slot():
+            await shared.wait(limits.total)
+        reply = Reply(shared, limits, began, bodiless=request.method == "HEAD")
         try:
-            connection = (None if fresh else lane.take()) or await self._dial(way, limits, began)
-            self._watch(reply, lane)
+            connection = (None if fresh else shared.take()) or await self._dial(way, limits, began)
+            self._watch(reply, shared)
             try:
                 await reply.ask(connection, payload)
             except Stale:
-                lane.live.discard(reply)
+                shared.live.discard(reply)
                 connection = await self._dial(way, limits, began)
-                self._watch(reply, lane)
+                self._watch(reply, shared)
                 await reply.ask(connection, payload)
         except BaseException:
             reply.close()
@@ -110,7 +113,7 @@ class Client:
         return reply
 
     def lanes(self) -> list[LaneState]:
-        """Say what runs, idles and waits, by origin."""
+        """Say what runs, idles and waits, lane by lane."""
         return [lane.state for lane in self._lanes.values()]
 
     async def aclose(self) -> None:
@@ -125,17 +128,17 @@ class Client:
                 while any(lane.connections for lane in self._lanes.values()):
                     await asyncio.sleep(0)
 
-    def _find_way(self, base_url: str, tls: Tls | None, proxy_url: str | None) -> _Way:
+    def _find_way(self, base_url: str, tls: Tls | None, proxy_url: str | None, name: str) -> _Way:
         address = parse_address(base_url)
         proxy = parse_proxy(proxy_url) if proxy_url else None
         origin = f"{address.scheme}://{address.authority}"
-        lane = self._lanes.setdefault((origin, tls, proxy), Lane(origin, self._caps))
+        lane = self._lanes.setdefault((origin, tls, proxy, name), Lane(origin, self._caps))
         before, fixed = address.prefix, f"host: {address.authority}\r\naccept-encoding: identity\r\n"
         if proxy is not None and address.scheme == "http":  # no tunnel: the proxy reads the request
             before = origin + before
             fixed += f"proxy-authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
         way = _Way(address, tls, proxy, lane, before, fixed)
-        self._ways[base_url, tls, proxy_url] = way
+        self._ways[base_url, tls, proxy_url, name] = way
         return way
 
     async def _dial(self, way: _Way, timeouts: Timeouts, began: float) -> Connection:
@@ -187,6 +190,8 @@ def _begun(before: str, asked: str, fixed: str, method: str, path: str, query: s
     lines = len(fields) + fixed.count("\n") + 1
     if head.count("\n") != lines or head.count("\r") != lines or "\0" in head:
         raise LocalMisuse("a request's method, path or header holds a line break or a NUL")
+    if has_dot_segment(path):  # whoever made it should have refused it: it names another place than it seems to
+        raise LocalMisuse("a request's path has a segment `.` or `..`")
     if not method.isalpha() or not path.startswith("/") or " " in target or not target.isascii():
         raise LocalMisuse("a request's method or path is not written as HTTP needs it")
     try:

@@ -100,13 +100,13 @@ class Connection(asyncio.Protocol):
         """Whether part of the request is still here."""
         return self._transport is not None and self._transport.get_write_buffer_size() > 0
 
-    def usable(self, since: float) -> bool:
-        """Whether an idle connection is still good: open, and with nothing to read, which could only be its end. One
-        that is idle only `since` then is not looked at: its end would be seen when we ask.
+    def usable(self) -> bool:
+        """Whether an idle connection is still good: open, and with nothing to read: that would be its end, or bytes
+        that belong to no request. What the loop has read of such bytes has closed it (`data_received`).
         """
         if self._transport is None or self._transport.is_closing():
             return False
-        return self.idle_since > since or self._lane.quiet(self._transport.get_extra_info("socket").fileno())
+        return self._lane.quiet(self._transport.get_extra_info("socket").fileno())
 
     def pause(self) -> None:
         self._paused = True
@@ -288,6 +288,9 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         # With bytes still to write, the answer came before the request was sent: the rest of it would go first.
         if transport is None or transport.is_closing() or self.writing:
+            return False
+        # While paused, TLS may hold bytes behind the answer that no look at the socket shows.
+        if self._paused and transport.get_extra_info("ssl_object") is not None:
             return False
         self.resume()
         self._reused = True

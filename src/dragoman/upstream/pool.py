@@ -1,13 +1,18 @@
-"""One lane per origin: its kept connections, how many exchanges may run at once, and the short queue before it.
+"""One lane per upstream and credential: its kept connections, how many exchanges may run, and the queue before them.
 
 A new connection is made only when none is idle, so there are never more connections than slots.
+
+What is promised about a kept connection (S14): its answer was whole and nothing came with it or after it, up to the
+moment at which the next request is written; one that received a byte before that is closed, and the request goes over
+another. What HTTP/1.1 cannot tell: an answer that a peer sends after it was sent the next request, without having read
+it, looks like the answer to that request. So a connection is used again only for the upstream and credential it was
+made for, and a false answer can only come from the service that was asked, to a request with the same credential.
 """
 
 from __future__ import annotations
 
 import asyncio
 import select
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -20,11 +25,8 @@ if TYPE_CHECKING:
     from dragoman.upstream.reply import Reply
 
 
-_FRESH = 0.05  # seconds after an answer in which nobody asks whether its connection has ended
-
-
 class PoolLimits(Struct, frozen=True):
-    """Caps, each for one origin (scheme, host, port, TLS settings and proxy)."""
+    """Caps, each for one lane."""
 
     connections: int = 256
     idle: int = 64
@@ -70,7 +72,7 @@ class Lane:
         """Give the connection used last, if one is idle and still good."""
         while self._idle:
             connection = self._idle.pop()
-            if connection.usable(since=monotonic() - _FRESH):
+            if connection.usable():
                 return connection
             connection.abort()
         return None

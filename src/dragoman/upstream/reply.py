@@ -30,7 +30,8 @@ HELD = 64 * 1024  # body bytes kept for a reader who has not come yet; past it t
 class Timeouts(Struct, frozen=True):
     """Seconds. `dns`, `connect` and `tls` are for each step of a new connection; `write` is for the upstream to take
     the request, `head` runs from the request to the whole head, `idle` between two reads of the body (not while
-    paused), `total` from the call of `open` to the body's end.
+    paused), `silent` between two reads that bring content (blanks and pings are none), `total` from the call of `open`
+    to the body's end.
     """
 
     dns: float = 3.0
@@ -39,6 +40,7 @@ class Timeouts(Struct, frozen=True):
     write: float = 30.0
     head: float = 300.0
     idle: float = 120.0
+    silent: float = 900.0
     total: float = 3600.0
 
 
@@ -56,9 +58,13 @@ class Reply:
         "_error",
         "_held",
         "_held_size",
+        "_hushed",
         "_lane",
         "_paused",
+        "_pieces",
         "_read",
+        "_said",
+        "_said_at",
         "_seen",
         "_sink",
         "_timeouts",
@@ -87,9 +93,14 @@ class Reply:
         self._read = False
         self._ended = False
         self._error: Exception | None = None
+        self._pieces = 0  # of the body that came
+        self._hushed: Callable[[], int] | None = None  # how many of them brought no content
+        self._said, self._said_at = -1, 0.0  # pieces with content at the last sweep that found more, and when that was
 
-    async def pump(self, on_bytes: Callable[[bytes], None]) -> None:
+    async def pump(self, on_bytes: Callable[[bytes], None], hushed: Callable[[], int] | None = None) -> None:
         """Hand every piece of the body to `on_bytes`, from the read callback; return at the body's own end.
+
+        `hushed` tells how many of the pieces brought no content; without it all do.
 
         Raises Reset, Truncated, TimedOut or BadFrame when there is no such end, and what `on_bytes` raises. Whatever
         ends it early, cancellation included, closes the connection.
@@ -101,7 +112,7 @@ class Reply:
             while self._held:
                 await self._give_held(on_bytes)
             if not self._ended:
-                self._sink = on_bytes
+                self._sink, self._hushed = on_bytes, hushed
                 self._waiter = self._lane.loop.create_future()
                 if not self._paused:
                     self._let_flow()
@@ -110,7 +121,7 @@ class Reply:
             self.close()
             raise
         finally:
-            self._sink = None  # it knows us, and all that was asked
+            self._sink = self._hushed = None  # they know us, and all that was asked
         self._raise_error()
 
     async def _give_held(self, on_bytes: Callable[[bytes], None]) -> None:
@@ -129,18 +140,19 @@ class Reply:
         `count` is told the size of each piece before it is held.
         """
         pieces: list[bytes] = []
-        size = 0
+        size = blank = 0
 
         def gather(piece: bytes) -> None:
-            nonlocal size
+            nonlocal size, blank
             size += len(piece)
+            blank += piece.isspace()  # some services send these to keep a connection open
             if size > limit:
                 raise TooLarge(f"{self._lane.name} answered more than {limit} bytes")
             if count is not None:
                 count(len(piece))
             pieces.append(piece)
 
-        await self.pump(gather)
+        await self.pump(gather, lambda: blank)
         return b"".join(pieces)
 
     def pause(self) -> None:
@@ -180,6 +192,7 @@ class Reply:
 
     def take(self, body: bytes) -> None:
         sink = self._sink
+        self._pieces += 1
         if sink is None:
             self._held.append(body)
             self._held_size += len(body)
@@ -233,12 +246,22 @@ class Reply:
                 return f"gave no answer within {timeouts.head:g} s"
             if now >= self._seen + timeouts.write and self._connection is not None and self._connection.writing:
                 return f"did not take the request within {timeouts.write:g} s"
+        elif self._is_silent(now):
+            return f"sent no content, only signs of life, for {timeouts.silent:g} s"
         elif self.fresh or self._paused or (self._sink is None and self._held):
             self.fresh = False
             self._seen = now
         elif now >= self._seen + timeouts.idle:
             return f"went silent in the middle of its answer for {timeouts.idle:g} s"
         return None
+
+    def _is_silent(self, now: float) -> bool:
+        """Whether nothing but signs of life has come for too long; not while nobody reads."""
+        said = self._pieces - (self._hushed() if self._hushed is not None else 0)
+        if said != self._said or self._paused or self._sink is None:
+            self._said, self._said_at = said, now
+            return False
+        return now >= self._said_at + self._timeouts.silent
 
     def _let_flow(self) -> None:
         if self._connection is not None and (self._sink is not None or not self._held):

@@ -12,17 +12,16 @@ from dragoman.conformance.laws import encoded, still_world
 from dragoman.conformance.samples import STREAMS
 from dragoman.errors import ClientFault, Fault
 from dragoman.gateway import memory
+from dragoman.gateway.auth import Owner
 from dragoman.gateway.memory import Memory
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.events import BlockEnded, BlockStarted, Failed, Started, TextDelta
 from dragoman.translate import Settings
 from dragoman.wire import jsonio
-from dragoman.wire.http import HttpRequest
 
 RESPONSES, CHAT = registry.get("responses"), registry.get("openai")
-KEY = HttpRequest("POST", "/v1/responses", headers=(("authorization", "Bearer one"),))
-OTHER = HttpRequest("POST", "/v1/responses", headers=(("authorization", "Bearer two"),))
+KEY, OTHER = Owner("one"), Owner("two")
 
 
 def said(text: str) -> Conversation:
@@ -72,9 +71,9 @@ def test_the_same_id_again_replaces_what_was_kept() -> None:
     assert memory.recall("me", "a") == said("two") and memory.size == size
 
 
-def answered(memory: Memory, request: HttpRequest, asked: Conversation, *, fails: bool = False) -> str:
+def answered(memory: Memory, owner: Owner, asked: Conversation, *, fails: bool = False) -> str:
     """The id the client was given for an answer that streamed through."""
-    made = memory.plan(request, RESPONSES, CHAT, asked, model="m", settings=Settings())
+    made = memory.plan(owner, RESPONSES, CHAT, asked, model="m", settings=Settings())
     events = STREAMS["text"]
     if fails:
         events = (Started("x", "m"), BlockStarted(0, Text("")), TextDelta(0, "Hel"), BlockEnded(0))

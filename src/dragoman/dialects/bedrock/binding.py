@@ -17,6 +17,7 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.frame import FrameDecoder, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
+from dragoman.wire.paths import path_name
 
 EVENT_STREAM = "application/vnd.amazon.eventstream"
 _PATH = re.compile(r"/model/(.*)/(converse|converse-stream|count-tokens)/?\Z", re.DOTALL)
@@ -25,13 +26,16 @@ _COUNTED = frozenset({"messages", "system", "toolConfig", "additionalModelReques
 
 
 def model_path(model: str, operation: str) -> str:
-    """The path of an operation. Colons and slashes of the id are encoded, as the SDK does it, and signs it."""
-    return f"/model/{quote(model, safe='', errors='surrogatepass')}/{operation}"
+    """The path of an operation. Colons and slashes of the id are encoded, as the SDK does it, and signs it.
+
+    Raises MalformedRequest for a name that would make the path lead elsewhere.
+    """
+    return f"/model/{quote(path_name(model), safe='', errors='surrogatepass')}/{operation}"
 
 
 def model_in(label: str) -> str:
-    """The model id in a path, whose colons may come raw or encoded."""
-    return unquote(label)
+    """The model id in a path, whose colons may come raw or encoded. Raises MalformedRequest."""
+    return path_name(unquote(label))
 
 
 def refusal(fault: Fault, body: bytes) -> HttpResponse:

@@ -19,6 +19,7 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.frame import FrameDecoder, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
+from dragoman.wire.paths import path_name
 from dragoman.wire.sse import encode_sse
 
 _VERSION = r"/v\d+(?:alpha|beta)?\d*"
@@ -46,7 +47,7 @@ class GeminiBinding(Struct, frozen=True):
         found = _CALL.match(path)
         if request.method != "POST" or found is None:
             return None
-        model, method = model_in(found[1]), found[2]
+        model, method = path_name(model_in(found[1])), found[2]
         fields = Fields.of(request) if request.body else Fields({})
         if _METHODS[method] == "count":
             return Call("count", model, False, _counted(fields))
@@ -60,7 +61,7 @@ class GeminiBinding(Struct, frozen=True):
         return Call("generate", model_in(fields.text("model", "") or ""), False, fields.rest())
 
     def wrap(self, call: Call) -> HttpRequest:
-        name = quote(call.model, safe="", errors="surrogatepass")
+        name = quote(path_name(call.model), safe="", errors="surrogatepass")
         path = f"{self.prefix}/models/{name}" if name else f"{self.prefix}/models"
         if call.operation == "models":
             return HttpRequest("GET", path, headers=(("accept", "application/json"),))

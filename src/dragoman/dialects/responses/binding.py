@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 from msgspec import Struct
 
@@ -100,7 +100,12 @@ def _stored(request: HttpRequest, path: str) -> Call:
     if found is None or action is None:
         raise _not_here(request.method, path)
     streams = action == "read" and "true" in parse_qs(request.query).get("stream", ())
-    return Call("stored", "", streams, None, {"id": found[1], "action": action, "query": request.query})
+    return Call("stored", "", streams, None, {"id": found[1], "action": action, "query": _query(request.query)})
+
+
+def _query(query: str) -> str:
+    """The query for the upstream, without a key: that one is of the service that the client asked."""
+    return "&".join(pair for pair in query.split("&") if unquote(pair.partition("=")[0]) != "key")
 
 
 def _stored_request(call: Call, prefix: str) -> HttpRequest:

@@ -15,9 +15,11 @@ from msgspec import Struct, structs
 from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import DragomanError, Fault, MalformedRequest, TooLarge, Unrepresentable
 from dragoman.gateway import listing
+from dragoman.gateway.config import Server
 from dragoman.gateway.continuing import Said, continued_plan, references
 from dragoman.gateway.explain import Refusal, remembered
 from dragoman.gateway.limits import RequestLimits, Shape, check_conversation, check_text, check_tree
+from dragoman.gateway.media_urls import MediaUrls, check_media_urls
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.router import Router, Unreadable
 from dragoman.model.blocks import Block
@@ -46,11 +48,23 @@ class Bare(Struct, frozen=True):
         return self.said
 
 
+class Bounds(Struct, frozen=True):
+    """What a request may be, as `[server]` says."""
+
+    limits: RequestLimits
+    max_body: int  # bytes, also of what is sent
+    media_urls: MediaUrls
+
+    @classmethod
+    def of(cls, server: Server) -> Bounds:
+        return cls(server.limits, server.max_body, server.media_urls)
+
+
 class ReadJob(Struct, frozen=True):
     """Find out which dialect a request speaks and what it asks for."""
 
     request: HttpRequest  # without its body
-    limits: RequestLimits
+    bounds: Bounds
 
 
 class ReadResult(Struct, frozen=True):
@@ -73,8 +87,7 @@ class PlanJob(Struct, frozen=True):
     """Plan a request for one target and render what is sent there."""
 
     request: HttpRequest  # without its body
-    limits: RequestLimits
-    max_body: int  # bytes of what is sent
+    bounds: Bounds
     upstream: Dialect
     model: str
     settings: Settings
@@ -132,7 +145,7 @@ def read(job: ReadJob, body: bytes, router: Router) -> tuple[ReadResult, Read | 
     """Match a request and read all of it; gives what the gateway must know, and what planning needs."""
     request = structs.replace(job.request, body=body)
     try:
-        check_text(body, job.limits)
+        check_text(body, job.bounds.limits)
     except DragomanError as error:
         return ReadResult(unreadable=error), None
     try:
@@ -146,7 +159,7 @@ def read(job: ReadJob, body: bytes, router: Router) -> tuple[ReadResult, Read | 
     if call.operation not in ("generate", "count"):
         return ReadResult(dialect.name, bare), None
     try:
-        asked, _ = parse(dialect, call, len(body), job.limits)
+        asked, _ = parse(dialect, call, len(body), job.bounds)
     except DragomanError as error:
         return ReadResult(dialect.name, bare, refusal=error), None
     tokens = listing.estimate(asked) if call.operation == "count" else None
@@ -154,14 +167,15 @@ def read(job: ReadJob, body: bytes, router: Router) -> tuple[ReadResult, Read | 
     return result, Read(dialect, request, asked)
 
 
-def parse(dialect: Dialect, call: Call, size: int, limits: RequestLimits) -> tuple[Conversation, Shape]:
+def parse(dialect: Dialect, call: Call, size: int, bounds: Bounds) -> tuple[Conversation, Shape]:
     """What a call asks, within the limits, and the shape of its body. Raises MalformedRequest, TooLarge."""
-    shape = check_tree(call.body, size, limits)
+    shape = check_tree(call.body, size, bounds.limits)
     try:
         asked = dialect.codec.parse_request(call)
     except RecursionError:
         raise MalformedRequest("nested too deeply") from None
-    check_conversation(asked, shape, limits)
+    check_conversation(asked, shape, bounds.limits)
+    check_media_urls(asked, dialect.codec.family, bounds.media_urls)
     return asked, shape
 
 
@@ -177,7 +191,7 @@ def plan(job: PlanJob, known: Read) -> tuple[PlanResult, bytes]:
     body = b""
     verbatim = False
     try:
-        request, note = counting(made) if job.counts else rendered(made, known.request, job.max_body)
+        request, note = counting(made) if job.counts else rendered(made, known.request, job.bounds.max_body)
         verbatim = request.body is known.request.body
         body = b"" if verbatim else request.body
         request = structs.replace(request, body=b"")
@@ -254,7 +268,7 @@ def counting(made: Plan) -> tuple[HttpRequest, None]:
 def explained(job: ExplainJob, known: Read) -> Refusal:
     """All about a refusal, without secrets. Raises ClientFault if the request cannot be planned any more."""
     made, _ = planned(job.plan, known)
-    request, _ = rendered(made, known.request, job.plan.max_body)
+    request, _ = rendered(made, known.request, job.plan.bounds.max_body)
     request = with_headers(request, job.headers)
     words = (known.request, request, job.response, job.fault)
     return remembered(job.way, made, words, Redactor(lambda: job.secrets))

@@ -8,9 +8,10 @@ from dragoman.dialects.base import Dialect
 from dragoman.errors import DragomanError
 from dragoman.gateway.backend import Backend
 from dragoman.gateway.config import Server
-from dragoman.gateway.limits import Account, check_text
-from dragoman.gateway.memory import Memory, owner_of
-from dragoman.gateway.offload.jobs import PlanJob, PlanResult, ReadJob, ReadResult
+from dragoman.gateway.exchange import Exchange
+from dragoman.gateway.limits import check_text
+from dragoman.gateway.memory import Memory
+from dragoman.gateway.offload.jobs import Bounds, PlanJob, PlanResult, ReadJob, ReadResult
 from dragoman.gateway.offload.process import Unavailable, WorkerProcess
 from dragoman.gateway.router import Matched, Router, Unreadable
 from dragoman.model.conversation import Conversation
@@ -47,14 +48,13 @@ class LargeRequest:
     def __init__(
         self,
         worker: WorkerProcess,
-        request: HttpRequest,
-        request_id: str,
+        exchange: Exchange,
         server: Server,
-        account: Account | None,
     ) -> None:
-        self.worker = worker
-        self.limits, self._max_body, self._account = server.limits, server.max_body, account
-        self._head, self._body, self._id = structs.replace(request, body=b""), request.body, request_id
+        request = exchange.request
+        self.worker, self.limits = worker, server.limits
+        self._bounds, self._account, self._owner = Bounds.of(server), exchange.account, exchange.owner
+        self._head, self._body, self._id = structs.replace(request, body=b""), request.body, exchange.id
         self._items: tuple[str, ...] = ()
         self._asked: Conversation | None = None
         self._refusal: DragomanError | None = None
@@ -62,7 +62,7 @@ class LargeRequest:
 
     async def read(self) -> ReadResult:
         """Find out what the request is. Raises WorkerFailed, Overloaded, Unavailable."""
-        result, _ = await self.worker.ask(ReadJob(self._head, self.limits), self._id, self._body)
+        result, _ = await self.worker.ask(ReadJob(self._head, self._bounds), self._id, self._body)
         found: ReadResult = result
         self.knows(found.asked.conversation() if found.asked is not None else None, found.items)
         self._refusal = found.refusal
@@ -81,13 +81,11 @@ class LargeRequest:
 
     def job(self, backend: Backend, model: str, memory: Memory, *, counts: bool = False) -> PlanJob:
         """What the worker must know to plan it for this target."""
-        owner, asked = owner_of(self._head), self.asked()
+        owner, asked = self._owner, self.asked()
         items = {item_id: found for item_id in self._items if (found := memory.item(owner, item_id)) is not None}
         earlier = memory.earlier(owner, asked)
         settings = backend.upstream.settings
-        return PlanJob(
-            self._head, self.limits, self._max_body, backend.dialect, model, settings, earlier, items, counts
-        )
+        return PlanJob(self._head, self._bounds, backend.dialect, model, settings, earlier, items, counts)
 
     async def prepare(
         self, client: Dialect, backend: Backend, model: str, memory: Memory, *, counts: bool = False
@@ -100,7 +98,7 @@ class LargeRequest:
         if found.said is not None:
             if self._account is not None:
                 self._account.decoded(len(found.said))
-            made = memory.listening(made, owner_of(self._head), found.said)
+            made = memory.listening(made, self._owner, found.said)
         sent = found.request
         if sent is not None:
             sent = structs.replace(sent, body=self._body if found.verbatim else body)

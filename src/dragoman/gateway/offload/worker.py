@@ -55,7 +55,7 @@ class Worker:
             return Reply(result), b""
         if body is not None:
             asked = work.plan if isinstance(work, ExplainJob) else work
-            result, again = read(ReadJob(asked.request, asked.limits), body, self._router)
+            result, again = read(ReadJob(asked.request, asked.bounds), body, self._router)
             if again is None:
                 raise result.unreadable or result.refusal or DragomanError("the request cannot be read")
         else:

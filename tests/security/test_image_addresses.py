@@ -1,0 +1,236 @@
+"""S10: which addresses of images and files a request may hand to an upstream."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.gateway.media_urls import objection
+from dragoman.simulator import running_simulator
+from tests.gateway.house import house, upstream
+
+METADATA = (
+    *("http://169.254.169.254/latest/meta-data/", "HTTPS://169.254.169.254", "http://169.254.169.254:80/x"),
+    *("http://2852039166/", "http://0xA9FEA9FE/", "http://0xa9.0xfe.0xa9.0xfe/", "http://0251.0376.0251.0376/"),
+    *("http://169.254.43518/", "http://169.16689662/", "http://025177524776/", "http://169.254.169.254./"),
+    *("http://[::ffff:169.254.169.254]/", "http://[::ffff:a9fe:a9fe]/", "http://[64:ff9b::169.254.169.254]/"),
+    *("http://[::169.254.169.254]/", "http://[fe80::1]/", "http://[FE80::1%25eth0]:8080/", "http://[fd00:ec2::254]/"),
+    *("http://[2002:a9fe:a9fe::]/", "http://100.100.100.200/", "http://168.63.129.16/", "http://169.254.0.1/"),
+    *("http://example.com@169.254.169.254/", "http://169.254.169.254@example.com/", "http://a:b@169.254.169.254/"),
+    *(
+        "http://example.com\\@169.254.169.254/",
+        "http:\\\\169.254.169.254\\x",
+        "http:169.254.169.254/",
+        "http:///169.254.169.254",
+    ),
+    *("http://169.254.169.254#@example.com/", "http://169.254.169.254?@example.com/", " http://169.254.169.254/"),
+    *(
+        "ht\ntp://169.254.169.254/",
+        "http://169.254.\t169.254/",
+        "http://%31%36%39.254.169.254/",
+        "http://１６９.２５４.１６９.２５４/",
+    ),
+    *("http://169。254。169。254/", "http://①⑥⑨.254.169.254/", "http://metadata.google.internal/computeMetadata/v1/"),
+    *("http://METADATA.google.internal./x", "http://metadata/", "http://instance-data/latest", "http://metadata.goog/"),
+)
+OTHER_SCHEMES = (
+    *("file:///etc/passwd", "FILE:/etc/passwd", "ftp://example.com/a.png", "gopher://example.com/", "jar:http://x!/y"),
+    *(
+        "javascript:alert(1)",
+        "blob:https://x/y",
+        "//example.com/a.png",
+        "/etc/passwd",
+        "a.png",
+        "",
+        "gs://b/o",
+        "s3://b/o",
+    ),
+    *("\\\\host\\share", "ldap://x", "unix:/run/x", "httpx://example.com", "view-source:http://x"),
+)
+ORDINARY = (
+    *("https://example.com/a.png", "http://example.com:8080/a?b=c#d", "https://user@example.com/a.png"),
+    *("https://1.2.3.4/a.png", "http://127.0.0.1:9000/a.png", "http://10.0.0.5/a.png", "http://[2001:db8::1]/a.png"),
+    *(
+        "https://example.com/169.254.169.254",
+        "https://example.com/?u=http://169.254.169.254/",
+        "https://bücher.example/",
+    ),
+    *(
+        "data:image/png;base64,iVBORw0KGgo=",
+        "DATA:text/plain,hello",
+        "https://169.253.1.1/",
+        "https://metadata.example.com/",
+    ),
+    "https://169.254.169.254.example.com/",  # a name: only the upstream looks it up
+)
+
+
+@pytest.mark.parametrize("url", METADATA + OTHER_SCHEMES)
+def test_s10_no_such_address_is_ordinary(url: str) -> None:
+    assert objection(url)
+
+
+@pytest.mark.parametrize("url", ORDINARY)
+def test_ordinary_addresses_are_not_objected_to(url: str) -> None:
+    assert objection(url) == ""
+
+
+def test_an_address_of_its_own_cloud_is_allowed_for_its_family_only() -> None:
+    assert objection("gs://bucket/a.pdf", "gemini") == objection("s3://bucket/a.png", "bedrock") == ""
+    assert objection("gs://bucket/a.pdf", "bedrock") and objection("s3://bucket/a.png", "gemini")
+
+
+# --- through the gateway
+
+MODEL = "m"
+
+
+def anthropic(source: dict[str, Any], kind: str = "image") -> dict[str, Any]:
+    blocks = [{"type": "text", "text": "look"}, {"type": kind, "source": source}]
+    return {"model": MODEL, "max_tokens": 10, "messages": [{"role": "user", "content": blocks}]}
+
+
+def chat(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"model": MODEL, "messages": [{"role": "user", "content": [{"type": "text", "text": "look"}, *parts]}]}
+
+
+def responses(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"model": MODEL, "input": [{"role": "user", "content": [{"type": "input_text", "text": "look"}, *parts]}]}
+
+
+def gemini(uri: str) -> dict[str, Any]:
+    return {"contents": [{"role": "user", "parts": [{"fileData": {"mimeType": "image/png", "fileUri": uri}}]}]}
+
+
+def requests_with(url: str) -> list[tuple[str, dict[str, Any]]]:
+    """The same address in every place of every dialect that takes one."""
+    source = {"type": "url", "url": url}
+    nested = {"type": "content", "content": [{"type": "image", "source": source}]}
+    call = {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}]}
+    result = [{"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "image", "source": source}]}]
+    in_result = anthropic(source)
+    in_result["messages"] = [in_result["messages"][0] | {"content": "go"}, call, {"role": "user", "content": result}]
+    output = {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "image_url": url}]}
+    called = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    shot = {"type": "computer_call_output", "call_id": "c", "output": {"type": "computer_screenshot", "image_url": url}}
+    return [
+        ("/v1/messages", anthropic(source)),
+        ("/v1/messages", anthropic(source) | {"stream": True}),
+        ("/v1/messages", anthropic(source, "document")),
+        ("/v1/messages", anthropic(nested, "document")),
+        ("/v1/messages", in_result),
+        ("/v1/messages/count_tokens", anthropic(source)),
+        ("/v1/chat/completions", chat({"type": "image_url", "image_url": {"url": url}})),
+        ("/v1/chat/completions", chat({"type": "image_url", "image_url": url})),
+        ("/v1/chat/completions", chat({"type": "video_url", "video_url": {"url": url}})),
+        ("/v1/chat/completions", chat({"type": "file", "file": {"filename": "a.pdf", "file_data": url}})),
+        ("/v1/chat/completions", chat({"type": "image", "source": source})),
+        ("/v1/responses", responses({"type": "input_image", "image_url": url})),
+        ("/v1/responses", responses({"type": "input_file", "file_url": url})),
+        ("/v1/responses", {"model": MODEL, "input": [{"role": "user", "content": "go"}, called, output]}),
+        ("/v1/responses", {"model": MODEL, "input": [{"role": "user", "content": "go"}, shot]}),
+        (f"/v1beta/models/{MODEL}:generateContent", gemini(url)),
+        (f"/v1beta/models/{MODEL}:streamGenerateContent?alt=sse", gemini(url)),
+    ]
+
+
+@pytest.mark.parametrize("dialect", ["anthropic", "openai", "responses", "gemini", "bedrock", "kiro"])
+def test_s10_no_dialect_hands_such_an_address_on(dialect: str, tmp_path: Path) -> None:
+    """S10: `file://` and metadata addresses reached upstreams, translated or passed on."""
+    with running_simulator(dialect) as simulator:
+        with house(upstream("one", dialect, simulator.url, "translation.repair = false"), tmp_path) as home:
+            for url in ("file:///etc/passwd", "http://169.254.169.254/latest/meta-data/"):
+                for path, body in requests_with(url):
+                    status, _, answer = home.ask(path, body)
+                    assert status == 400, (path, body, answer)
+                    assert b"[" in answer and url.encode() not in answer  # names the place, not the address
+        assert simulator.total == 0
+
+
+def test_ordinary_images_pass(tmp_path: Path) -> None:
+    with running_simulator("anthropic") as simulator:
+        with house(upstream("one", "anthropic", simulator.url), tmp_path) as home:
+            for url in ("https://example.com/a.png", "http://10.1.2.3/a.png"):
+                assert home.ask("/v1/messages", anthropic({"type": "url", "url": url}))[0] == 200
+                assert (
+                    home.ask("/v1/chat/completions", chat({"type": "image_url", "image_url": {"url": url}}))[0] == 200
+                )
+        assert simulator.total == 4
+
+
+def test_arguments_schemas_and_results_may_say_any_address(tmp_path: Path) -> None:
+    """What a tool is given or gives back is data: nobody fetches it."""
+    with (
+        running_simulator("anthropic") as simulator,
+        house(upstream("one", "anthropic", simulator.url), tmp_path) as home,
+    ):
+        body = anthropic({"type": "url", "url": "https://example.com/a.png"})
+        resource = {"uri": "file:///src/main.py", "text": "print(1)"}
+        body["messages"] += [
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"image_url": "file:///etc/passwd"}}
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "toolu_1",
+                        "content": [
+                            {"type": "text", "text": "http://169.254.169.254/"},
+                            {"type": "resource", "resource": resource},
+                        ],
+                    }
+                ],
+            },
+        ]
+        body["tools"] = [{"name": "f", "input_schema": {"type": "object", "default": {"url": "file:///x"}}}]
+        status, _, answer = home.ask("/v1/messages", body)
+        assert status == 200, answer
+
+
+@pytest.mark.parametrize(
+    ("dialect", "path", "body"),
+    [
+        ("gemini", f"/v1beta/models/{MODEL}:generateContent", gemini("gs://bucket/a.png")),
+        (
+            "bedrock",
+            f"/model/{MODEL}/converse",
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {"text": "look"},
+                            {"image": {"format": "png", "source": {"s3Location": {"uri": "s3://bucket/a.png"}}}},
+                        ],
+                    }
+                ]
+            },
+        ),
+    ],
+)
+def test_objects_of_the_clients_own_cloud_pass(dialect: str, path: str, body: dict[str, Any], tmp_path: Path) -> None:
+    with running_simulator(dialect) as simulator:
+        with house(upstream("one", dialect, simulator.url), tmp_path) as home:
+            status, _, answer = home.ask(path, body)
+            assert status == 200, answer
+        assert simulator.total == 1
+
+
+def test_the_setting_allows_all_or_none(tmp_path: Path) -> None:
+    body = anthropic({"type": "url", "url": "http://169.254.169.254/a.png"})
+    ordinary = anthropic({"type": "url", "url": "https://example.com/a.png"})
+    inline = anthropic({"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="})
+    with running_simulator("anthropic") as simulator:
+        text = upstream("one", "anthropic", simulator.url)
+        with house(text, tmp_path, server__media_urls="any") as home:
+            assert home.ask("/v1/messages", body)[0] == 200
+        with house(text, tmp_path, server__media_urls="none") as home:
+            assert home.ask("/v1/messages", ordinary)[0] == 400
+            assert home.ask("/v1/messages", inline)[0] == 200
