@@ -88,7 +88,7 @@ def test_s7_a_plan_from_the_worker_reads_answers_as_one_made_here(client: str, u
     assert (read.call.model, read.call.stream) == (call.model, call.stream)
     found: PlanResult
     found, beside = through_pickles(job, None)  # the worker remembers what it has read
-    sent, note = rendered(made, request)
+    sent, note = rendered(made, request, BOUNDS.max_body)
     assert found.request is not None
     assert structs.replace(found.request, body=body if found.verbatim else beside) == structs.replace(sent)
     assert (found.notes, found.note, found.verbatim) == (made.notes, note, sent.body is request.body)
