@@ -113,8 +113,8 @@ class Strict(HttpToolsProtocol):
         if late and self._late:
             self.deadline, self._refusal = inf, TOO_SLOW
             self.send_400_response("")
-        elif self._half_closed and is_reset(self.transport):
-            self.abort()
+        elif self._half_closed:
+            self._check_left()
 
     def data_received(self, data: bytes) -> None:
         if self._is_over():
@@ -156,8 +156,17 @@ class Strict(HttpToolsProtocol):
         if not self._held and (self.cycle.more_body or self._in_head):
             return False
         self._half_closed = True
-        self.loop.call_later(_PROBE_SECONDS, probe, self.transport)
+        self.loop.call_later(_PROBE_SECONDS, self._probe)
+        self.loop.call_later(2 * _PROBE_SECONDS, self._check_left)
         return True
+
+    def _probe(self) -> None:
+        if not self.transport.is_closing():
+            probe(self.transport)
+
+    def _check_left(self) -> None:
+        if not self.transport.is_closing() and is_reset(self.transport):
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._roster.remove(self)
