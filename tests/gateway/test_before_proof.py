@@ -214,8 +214,9 @@ def test_signers_that_were_let_in_before_are_not_shut_out_by_strangers() -> None
 def test_s6_a_content_length_is_reserved_at_admission(tmp_path: Path, simulator: Simulator, engine: str) -> None:
     """S6: of 16 uploads of which 8 fit, 8 succeed, and the others hear it before they have sent anything."""
     body = question("x" * 400_000).partition(b"\r\n\r\n")[2]
-    flags = {"server__limits__in_flight": len(body) * 8 + len(body) // 2}
-    with house(upstream("one", "anthropic", simulator.url), tmp_path, **flags) as home, ExitStack() as stack:
+    room = len(body) * 8 + len(body) // 2
+    text = upstream("one", "anthropic", simulator.url)
+    with house(text, tmp_path, server__limits__in_flight=room) as home, ExitStack() as stack:
         clients = [stack.enter_context(Client(home, first=head(len(body)) + body[:1000])) for _ in range(8)]
         wait_until(lambda: home.running.gateway.load.asked == 8 * len(body))
         for path, status in (("/v1/messages", 529), ("/v1/chat/completions", 503)):

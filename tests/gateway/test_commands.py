@@ -188,6 +188,19 @@ def test_s16_when_the_first_ends_status_says_where_the_other_is(home: Home) -> N
         assert f"another gateway runs at {second.url}" in done.stderr
 
 
+def test_s11_serve_raises_its_limit_of_open_files(home: Home) -> None:
+    """S11: each stream needs two, and the usual soft limit is 1024."""
+    code = (
+        "import resource as r; _, hard = r.getrlimit(r.RLIMIT_NOFILE); r.setrlimit(r.RLIMIT_NOFILE, (256, hard));"
+        "from dragoman.gateway.serve import raise_file_limit; raise_file_limit(); now = r.getrlimit(r.RLIMIT_NOFILE);"
+        "print(now[0] == now[1] == hard)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=home.environ({}), capture_output=True, timeout=20, check=True
+    )
+    assert done.stdout == b"True\n"
+
+
 def test_s15_serve_warns_as_root(home: Home) -> None:
     """S15: it said nothing. One line for people on stderr, one in the log."""
     with home.serving() as served:

@@ -14,6 +14,7 @@ from dragoman.gateway.server.carrier import Carrier
 
 _AT_ONCE = 64  # connections taken in one go, so that those that are open are served in between
 _REST = 0.5  # seconds without file descriptors, before it is tried again
+_SILENCE = 10.0  # seconds between two complaints about that
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -38,9 +39,10 @@ class Acceptor:
         self._most, self._most_of_peer, self._exhausted = most, most_of_peer, exhausted
         self._protocol = protocol
         self._loop = asyncio.get_running_loop()
-        self._opening: dict[asyncio.Task[None], str] = {}  # and whose they are
+        self._opening: set[asyncio.Task[None]] = set()
         self._waits = self._closed = False
         self._rest: asyncio.TimerHandle | None = None
+        self._silent_until = 0.0
         self._pending = select.poll()
         self._pending.register(listening, select.POLLIN)
         self._loop.add_reader(listening, self._accept)
@@ -60,7 +62,7 @@ class Acceptor:
     def _accept(self) -> None:
         roster = self._carrier.roster
         for _ in range(_AT_ONCE):
-            if len(roster) + len(self._opening) >= self._most:
+            if len(roster) >= self._most:
                 if not self._pending.poll(0):  # nobody is shed for nobody
                     return
                 if not roster.shed():
@@ -73,37 +75,36 @@ class Acceptor:
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
                     raise
-                self._exhausted(error)
-                roster.shed()
-                self._pause()
-                self._rest = self._loop.call_later(_REST, self._rested)
+                self._make_room(error)
                 return
             self._take(client, address)
 
+    def _make_room(self, error: OSError) -> None:
+        """The system gives no more connections. What is shed is closed at the end of this turn of the loop."""
+        now = self._loop.time()
+        if now >= self._silent_until:
+            self._silent_until = now + _SILENCE
+            self._exhausted(error)
+        if not self._carrier.roster.shed():
+            self._pause()
+            self._rest = self._loop.call_later(_REST, self._rested)
+
     def _take(self, client: socket.socket, address: Any) -> None:
-        name = plain_address(address[0])
+        name, roster = plain_address(address[0]), self._carrier.roster
         peer = limit_key(name)
-        if self._has_too_many(peer) and not self._carrier.roster.shed(peer):
+        if roster.of(peer) >= self._most_of_peer(peer) and not roster.shed(peer):
             client.close()
             return
         client.setblocking(False)
-        opening = self._loop.create_task(self._open(client, name))
-        self._opening[opening] = peer
-        opening.add_done_callback(self._opened)
+        opening = self._loop.create_task(self._open(client, self._protocol(name)))
+        self._opening.add(opening)
+        opening.add_done_callback(self._opening.discard)
 
-    def _has_too_many(self, peer: str) -> bool:
-        most, count = self._most_of_peer(peer), self._carrier.roster.of(peer)
-        if count + len(self._opening) < most:
-            return False
-        return count + sum([each == peer for each in self._opening.values()]) >= most
-
-    def _opened(self, opening: asyncio.Task[None]) -> None:
-        del self._opening[opening]
-
-    async def _open(self, client: socket.socket, name: str) -> None:
+    async def _open(self, client: socket.socket, protocol: asyncio.BaseProtocol) -> None:
         try:
-            await self._loop.connect_accepted_socket(lambda: self._protocol(name), client)
+            await self._loop.connect_accepted_socket(lambda: protocol, client)
         except OSError:
+            self._carrier.roster.remove(protocol)
             client.close()
 
     def _pause(self) -> None:

@@ -44,6 +44,7 @@ def _nowhere(_: bytes) -> None:
 
 class Connection(Reader):
     __slots__ = (
+        "_aborted",
         "_discarded",
         "_half_closed",
         "_mould",
@@ -61,6 +62,7 @@ class Connection(Reader):
     def __init__(self, carrier: OwnCarrier, client: str = "") -> None:
         super().__init__(carrier, client)
         self.peer = limit_key(client)
+        self._aborted = False
         self._transport: asyncio.Transport | None = None
         self.write: Callable[[bytes], None] = _nowhere  # the transport's own: no frame of ours for a chunk
         self._half_closed = False  # the client sends nothing more
@@ -71,13 +73,15 @@ class Connection(Reader):
         self._moved = self._still_since = 0.0
         self._mould = carrier.mould  # of the requests that it sends, probably
         self._patience = _PATIENCE
+        carrier.roster.add(self)
 
     # --- for the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self.write = self._transport.write
-        self._carrier.roster.add(self)
+        if self._aborted:
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
@@ -234,6 +238,7 @@ class Connection(Reader):
         return self._current is not None or self._in_head
 
     def abort(self) -> None:
+        self._aborted = True
         if self._transport is not None:
             self._transport.abort()
 

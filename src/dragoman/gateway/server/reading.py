@@ -155,6 +155,10 @@ class Reader(asyncio.Protocol):
         try:
             for at in range(0, len(data), _PIECE):
                 self._parser.feed_data(view[at : at + _PIECE])
+                if self._is_endless(min(_PIECE, len(data) - at)):
+                    self._refusal = HEAD_TOO_LONG
+                    self._no_further()
+                    return
                 if self._is_ahead():
                     self._held = data[at + _PIECE :]
                     self.deadline = inf  # it is we who do not read
@@ -167,12 +171,14 @@ class Reader(asyncio.Protocol):
             return
         if self._chunks and self._arriving is not None:
             self._hand_over(self._arriving)
+
+    def _is_endless(self, size: int) -> bool:
+        """Whether a head, or what is around the chunks of a body, is too long with these bytes."""
+        if self._chunks:
             self._barren = 0
         elif self._in_head or self._arriving is not None:
-            self._barren += len(data)
-            if self._barren > HEAD_BYTES:
-                self._refusal = HEAD_TOO_LONG
-                self._no_further()
+            self._barren += size
+        return self._barren > HEAD_BYTES + _PIECE  # a piece may begin with the end of another request
 
     def _is_ahead(self) -> bool:
         """Whether enough requests wait for their turn."""

@@ -11,6 +11,8 @@ if sys.platform != "win32":
     from fcntl import ioctl
     from termios import TIOCOUTQ
 
+_TCP_CLOSE = 7  # the state of a connection that was reset
+
 
 def unsent(transport: asyncio.Transport) -> int:
     """Return how many bytes the client has not taken yet, as far as the system tells."""
@@ -43,6 +45,9 @@ def probe(transport: asyncio.Transport) -> None:
 def is_reset(transport: asyncio.Transport) -> bool:
     """Whether the client has answered with a reset, which nobody sees while nothing is read."""
     try:
-        return bool(transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+        asked = transport.get_extra_info("socket")
+        if sys.platform == "linux":  # the error itself is reported once only, perhaps to a write before this
+            return bool(asked.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE)
+        return bool(asked.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
     except (OSError, AttributeError):
         return False

@@ -90,17 +90,22 @@ class Strict(HttpToolsProtocol):
         self._barren = 0
         self._refusal = BAD_REQUEST
         self._running: RequestResponseCycle | None = None
+        self._aborted = False
+        roster.add(self)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._roster.add(self)
+        if self._aborted:
+            transport.abort()
 
     @property
     def is_busy(self) -> bool:
         return self._in_head or (self._running is not None and not self._running.response_complete)
 
     def abort(self) -> None:
-        self.transport.abort()
+        self._aborted = True
+        if self.flow is not None:
+            self.transport.abort()
 
     def check(self, now: float) -> None:
         """End a head that takes too long, if it did before too: after a slow turn bytes may wait to be read."""
@@ -108,11 +113,11 @@ class Strict(HttpToolsProtocol):
         if late and self._late:
             self.deadline, self._refusal = inf, TOO_SLOW
             self.send_400_response("")
-        elif self._half_closed and is_reset(self.transport):
-            self.abort()
+        elif self._half_closed:
+            self._check_left()
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf or self.transport.is_closing():
+        if self._is_over():
             return
         if self._held:
             self._held += data
@@ -120,16 +125,18 @@ class Strict(HttpToolsProtocol):
             return
         for at in range(0, len(data), _PIECE):
             super().data_received(data[at : at + _PIECE])
+            if self._is_over():
+                return
+            self._barren += min(_PIECE, len(data) - at) if self._in_head else 0
+            if self._barren > HEAD_BYTES + _PIECE:
+                self._refusal = HEAD_TOO_LONG
+                self.send_400_response("")
+                return
             if len(self.pipeline) >= MOST_PIPELINED:
                 self._held = data[at + _PIECE :]
                 self.deadline = inf  # it is we who do not read
                 break
-        if self._in_head:
-            self._barren += len(data)
-            if self._barren > HEAD_BYTES:
-                self._refusal = HEAD_TOO_LONG
-                self.send_400_response("")
-        elif self.deadline == inf and (self._running is None or self._running.response_complete):
+        if not self._in_head and self.deadline == inf and (self._running is None or self._running.response_complete):
             self.deadline = monotonic() + HEAD_SECONDS  # its own timer is off by now
 
     def on_response_complete(self) -> None:
@@ -144,12 +151,22 @@ class Strict(HttpToolsProtocol):
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Return whether the connection stays open: a client that has sent whole requests may wait for the answers."""
-        running = self._running
-        if running is None or running.response_complete or self.cycle.more_body or self._in_head:
+        if self._running is None or self._running.response_complete:
+            return False
+        if not self._held and (self.cycle.more_body or self._in_head):
             return False
         self._half_closed = True
-        self.loop.call_later(_PROBE_SECONDS, probe, self.transport)
+        self.loop.call_later(_PROBE_SECONDS, self._probe)
+        self.loop.call_later(2 * _PROBE_SECONDS, self._check_left)
         return True
+
+    def _probe(self) -> None:
+        if not self.transport.is_closing():
+            probe(self.transport)
+
+    def _check_left(self) -> None:
+        if not self.transport.is_closing() and is_reset(self.transport):
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._roster.remove(self)
@@ -187,6 +204,9 @@ class Strict(HttpToolsProtocol):
         self.scope["extensions"] = {TARGET: {"target": target, "client": self._address, "admitted": self._prove}}
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False
+
+    def _is_over(self) -> bool:
+        return self._deaf or self.transport.is_closing()
 
     def _prove(self) -> None:
         self._roster.prove(self)

@@ -1,0 +1,216 @@
+"""S11: limits by peer address, and which connections are closed first when room runs short."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from dragoman.gateway import exchange
+from dragoman.gateway.limits import Load, Overloaded, RequestLimits, peer_share
+from dragoman.gateway.peers import limit_key
+from dragoman.gateway.server import running
+from dragoman.gateway.server.carrier import HEAD_SECONDS
+from dragoman.gateway.server.connection import Connection
+from dragoman.gateway.server.own import OwnCarrier
+from dragoman.gateway.server.roster import Roster
+from dragoman.simulator import Simulator, parse, running_simulator
+from tests.gateway.front import Client, head, question
+from tests.gateway.house import House, house, upstream, wait_until
+
+pytestmark = pytest.mark.usefixtures("engine")
+PROBE = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+LONG = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]'
+
+
+@contextmanager
+def scripted(script: str, tmp_path: Path, **flags: int) -> Iterator[tuple[House, Simulator]]:
+    with (
+        running_simulator("openai", script=parse(script)) as simulator,
+        house(upstream("one", "openai", simulator.url), tmp_path, **flags) as home,  # type: ignore[arg-type]
+    ):
+        yield home, simulator
+
+
+# --- connections
+
+
+def test_s11_room_is_made_for_new_connections_by_those_that_proved_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """S11: as many idle sockets as fit kept everybody else out for as long as they liked."""
+    monkeypatch.setattr(running, "_room", lambda: 4)
+    with scripted('then = "last"\n[[turn]]\ntext = "Yes."', tmp_path) as (home, _), ExitStack() as stack:
+        kept = stack.enter_context(Client(home, first=question()))
+        assert kept.answer()[0] == 200
+        shapes = (b"", PROBE[:20], head(1000, key="wrong"), head(10, "authorization: AWS4-HMAC-SHA256 x", key=""))
+        idle = [stack.enter_context(Client(home, first=shape)) for shape in shapes * 5]
+        for _ in range(3):
+            with Client(home, first=question()) as client:
+                assert client.answer()[0] == 200
+        assert idle[0].is_closed()
+        kept.send(question())  # who was let in before is not closed for those who were not
+        assert kept.answer()[0] == 200
+
+
+def test_s11_running_requests_are_never_shed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(running, "_room", lambda: 3)
+    with scripted(LONG, tmp_path) as (home, simulator), ExitStack() as stack:
+        streams = [stack.enter_context(Client(home, first=question(stream=True))) for _ in range(3)]
+        for stream in streams:
+            assert stream.head()[0] == 200
+        waiting = stack.enter_context(Client(home, first=question(stream=True)))  # in the backlog
+        wait_until(lambda: home.running.gateway.in_flight == 3)
+        streams[0].__exit__()
+        assert waiting.head()[0] == 200
+        wait_until(lambda: simulator.total == 4)
+        assert home.running.gateway.in_flight == 3
+
+
+def test_s11_the_oldest_idle_connection_is_shed_when_all_have_proven_themselves(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(running, "_room", lambda: 3)
+    with scripted('then = "last"\n[[turn]]\ntext = "Yes."', tmp_path) as (home, _), ExitStack() as stack:
+        for _ in range(8):
+            client = stack.enter_context(Client(home, first=question()))
+            assert client.answer()[0] == 200
+
+
+def test_s11_one_peer_has_its_share_of_connections(tmp_path: Path) -> None:
+    """S11: there was no limit by peer."""
+    flags = {"server__limits__peer_connections": 2}
+    with scripted(LONG, tmp_path, **flags) as (home, _), ExitStack() as stack:
+        streams = [stack.enter_context(Client(home, first=question(stream=True))) for _ in range(2)]
+        assert [stream.head()[0] for stream in streams] == [200, 200]
+        with Client(home) as third:  # nothing of this peer can be closed for it
+            assert third.is_closed()
+        other = stack.enter_context(Client(home, "127.0.0.2", first=question(stream=True)))
+        assert other.head()[0] == 200
+        idle = stack.enter_context(Client(home, "127.0.0.2"))
+        with Client(home, "127.0.0.2", first=PROBE) as client:
+            assert client.answer()[0] == 200
+        assert idle.is_closed()
+
+
+class Stub:
+    """A connection, as the roster sees it."""
+
+    def __init__(self, peer: str, deadline: float = 0.0, is_busy: bool = False) -> None:
+        self.peer, self.deadline, self.is_busy = peer, deadline, is_busy
+        self.aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def test_the_order_in_which_connections_give_way() -> None:
+    roster: Roster[Stub] = Roster()
+    new, other, busy = Stub("a"), Stub("b"), Stub("a", is_busy=True)
+    old_idle, idle = Stub("a", 1.0), Stub("b", 2.0)
+    for each in (new, other, busy, old_idle, idle):
+        roster.add(each)
+    for each in (busy, old_idle, idle):
+        roster.prove(each)
+    assert (roster.of("a"), roster.of("b"), len(roster)) == (3, 2, 5)
+    order = []
+    for peer in ("b", "", "a", "", ""):
+        before = [each for each in (new, other, busy, old_idle, idle) if each.aborted]
+        found = roster.shed(peer)
+        gone = [each for each in (new, other, busy, old_idle, idle) if each.aborted and each not in before]
+        order.append(gone[0] if found else None)
+    assert order == [other, new, old_idle, idle, None]
+    roster.remove(busy)
+    roster.remove(busy)
+    assert (roster.of("a"), len(roster)) == (0, 0)
+
+
+# --- requests
+
+
+def test_s11_one_peer_has_its_share_of_running_requests(tmp_path: Path) -> None:
+    with scripted(LONG, tmp_path, server__limits__peer_requests=2) as (home, _), ExitStack() as stack:
+        streams = [stack.enter_context(Client(home, first=question(stream=True))) for _ in range(2)]
+        assert [stream.head()[0] for stream in streams] == [200, 200]
+        with Client(home, first=question()) as third:
+            status, headers, body = third.answer()
+            assert (status, headers["retry-after"], b"server.limits.peer_requests" in body) == (529, "1", True)
+        other = stack.enter_context(Client(home, "127.0.0.2", first=question(stream=True)))
+        assert other.head()[0] == 200
+        streams[0].__exit__()
+        wait_until(lambda: home.running.gateway.load.by_peer == {"127.0.0.1": 1, "127.0.0.2": 1})
+
+
+def test_the_share_of_a_peer_is_half_and_enough_for_one_client_alone() -> None:
+    assert peer_share(0, 2048) == 1024
+    assert [peer_share(0, total) for total in (1, 64, 100)] == [1, 64, 64]
+    assert peer_share(7, 2048) == 7
+    load = Load(RequestLimits(streams=2048))
+    accounts = [load.enter("a") for _ in range(1024)]
+    load.check("a")
+    accounts.append(load.enter("a"))
+    with pytest.raises(Overloaded, match="peer_requests"):
+        load.check("a")
+    load.check("b")
+    for account in accounts:
+        account.leave()
+    assert (load.requests, load.by_peer) == (0, {})
+
+
+def test_an_ipv6_peer_is_its_network() -> None:
+    assert limit_key("2001:db8::1") == limit_key("2001:db8::ffff:2") != limit_key("2001:db8:0:1::1")
+    assert limit_key("192.0.2.1") == "192.0.2.1"
+
+
+# --- the clock
+
+
+class Silent(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += bytes(data)
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def abort(self) -> None:
+        self.closed = True
+
+    def close(self) -> None:
+        self.closed = True
+
+    def write_eof(self) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+def test_s3_bytes_that_came_during_a_slow_turn_are_read_before_deadlines_are_judged() -> None:
+    """S3: deadlines were judged at once after a turn of the loop that took longer than they lasted."""
+
+    async def answer(_: exchange.Exchange) -> None: ...
+
+    async def judged(comes: bool) -> bytes:
+        carrier, wire = OwnCarrier(answer), Silent()
+        now = 1000.0
+        carrier.clock = lambda: now
+        client = Connection(carrier)
+        client.connection_made(wire)
+        client.data_received(PROBE[:20])
+        now += HEAD_SECONDS + 5  # the loop stood still
+        carrier.sweep(now)
+        assert wire.written == b""
+        if comes:
+            client.data_received(PROBE[20:])
+        carrier.sweep(now + 0.25)
+        return wire.written
+
+    assert asyncio.run(judged(comes=True)) == b""
+    assert b" 408 " in asyncio.run(judged(comes=False))
