@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from dragoman.simulator import running_simulator
+from tests.gateway.house import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and Unix sockets")
 
@@ -416,9 +417,10 @@ def test_explain_shows_both_sides_of_a_refusal_until_it_is_purged(home: Home) ->
     config = home.write("config.toml", f'{SIMULATED}\n[upstreams.sim.simulator]\nscript = "{script}"\n')
     with home.serving("--config", str(config)) as served:
         status, headers, body = served.say("A word that only this request has: xylophone.")
+        identity = headers["x-request-id"]
+        wait_until(lambda: home.run("explain", identity).returncode == 0)  # it is written down after the answer
     assert status == 400
     assert "Improperly formed request." in body["error"]["message"]
-    identity = headers["x-request-id"]
     shown = home.run("explain", identity)
     assert shown.returncode == 0
     for words in ("Improperly formed request.", "AS THE CLIENT SENT IT", "AS WE SENT IT", "conversationState"):

@@ -290,11 +290,11 @@ def test_only_so_many_jobs_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no limits there")
 def test_a_request_that_needs_too_much_memory_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "MEMORY", 400 * 1024 * 1024)
+    monkeypatch.setattr(process, "MEMORY", 300 * 1024 * 1024)
 
     async def main() -> None:
         worker = new_worker()
-        body = json.dumps(messages("m") | {"x": [[]] * 4_000_000}).encode()
+        body = json.dumps(messages("m") | {"x": [[]] * 6_000_000}).encode()
         bounds = structs.replace(BOUNDS, limits=RequestLimits(nodes=100_000_000))
         with pytest.raises(TooLarge):
             await worker.ask(ReadJob(HttpRequest("POST", "/v1/messages"), bounds), "req", body)

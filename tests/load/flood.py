@@ -42,21 +42,24 @@ _END = (
 async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answer a large request at once, and any other with deltas until the client leaves."""
     frames = _frames(int(DELTAS * _BEAT))
-    piece = b"%x\r\n%b\r\n" % (len(frames), frames)
+    deltas = b"%x\r\n%b\r\n" % (len(frames), frames)
     with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
         while True:
             lines = (await reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
             length = next(int(line[15:]) for line in lines if line.startswith(b"content-length:"))
             left = length
             while left:
-                left -= len(await reader.read(min(left, 1 << 20)))
+                piece = await reader.read(min(left, 1 << 20))
+                if not piece:
+                    raise ConnectionError
+                left -= len(piece)
             writer.write(_HEAD)
             if length > BODY // 2:
                 writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(_END), _END))
                 continue
             due = time.monotonic()
             while True:
-                writer.write(piece)
+                writer.write(deltas)
                 await writer.drain()
                 due = max(due + _BEAT, time.monotonic() - 1.0)
                 await asyncio.sleep(max(due - time.monotonic(), 0.0))

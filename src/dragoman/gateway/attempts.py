@@ -326,6 +326,7 @@ class Attempts:
             except Unavailable:  # it cannot be handed over
                 self._large = None
             else:
+                self.asked = self._prepared.made.asked
                 self._tell_plan(backend, self._prepared.made)
                 return self._prepared.made
         return self.planned(backend, model)

@@ -31,6 +31,7 @@ MOST = 20
 MOST_BYTES = 16 * 1024 * 1024
 MOST_SECONDS = 24 * 3600.0
 _LONGEST_BODY = 2 * 1024 * 1024
+_LONGEST_SECRET = 16 * 1024
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _WIDTH = 100
 _LONGEST_LINE = 400
@@ -181,8 +182,14 @@ def _request(request: HttpRequest, redactor: Redactor) -> Sent:
 
 
 def _text(body: bytes, redactor: Redactor) -> str:
-    cut = f"\n… {len(body) - _LONGEST_BODY} bytes more" if len(body) > _LONGEST_BODY else ""
-    return redactor.text(body[:_LONGEST_BODY].decode("utf-8", "replace")) + cut
+    """The beginning of a body. It is cut before it is masked, since that takes time.
+
+    A secret at the cut may be cut in two and not be found, so the last characters before the cut are left out.
+    """
+    if len(body) <= _LONGEST_BODY:
+        return redactor.text(body.decode("utf-8", "replace"))
+    shown = redactor.text(body[:_LONGEST_BODY].decode("utf-8", "replace"))[:-_LONGEST_SECRET]
+    return f"{shown}\n… cut: the body has {len(body)} bytes"
 
 
 # --- the page

@@ -16,31 +16,64 @@ from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import DragomanError, Fault, MalformedRequest, TooLarge, Unrepresentable
 from dragoman.gateway import listing
 from dragoman.gateway.config import Server
-from dragoman.gateway.continuing import Said, continued_plan, references
+from dragoman.gateway.continuing import Said, continued_plan, continues, references
 from dragoman.gateway.explain import Refusal, remembered
 from dragoman.gateway.limits import RequestLimits, Shape, check_conversation, check_text, check_tree
 from dragoman.gateway.media_urls import MediaUrls, check_media_urls
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.router import Router, Unreadable
-from dragoman.model.blocks import Block
-from dragoman.model.conversation import Conversation
+from dragoman.model.blocks import Block, Extra
+from dragoman.model.conversation import Conversation, Output, ToolSpec, bare
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Note
 from dragoman.translate import Plan, Settings
 from dragoman.upstream.credentials import with_headers
 from dragoman.wire import jsonio
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
+from dragoman.wire.jsonio import Json
+
+_HEAVY = 1000  # values in one field
+_NOTES = 2000  # that the gateway reads in one turn
 
 
 class Bare(Struct, frozen=True):
-    """A conversation without its messages, and the estimate of their tokens, if one was made."""
+    """A conversation without its messages, and the estimate of their tokens, if one was made.
+
+    It is made into objects again in the gateway, which does nothing else meanwhile. So it holds no more than an answer
+    is read and written with.
+    """
 
     said: Conversation
     tokens: int | None
 
     @classmethod
-    def of(cls, conversation: Conversation) -> Bare:
-        return cls(conversation.unsaid(), conversation.__dict__.get("tokens"))
+    def routed(cls, asked: Conversation) -> Bare:
+        """What the gateway must know to find a target."""
+        return cls(structs.replace(bare(asked), output=Output(), extra=None), None)
+
+    @classmethod
+    def light(cls, conversation: Conversation) -> Bare:
+        """What an answer is read with: the names of tools, but not their schemas, and no large fields."""
+        tools = tuple(
+            [
+                structs.replace(tool, schema={}) if isinstance(tool, ToolSpec) and tool.schema else tool
+                for tool in conversation.tools
+            ]
+        )
+        said = structs.replace(
+            conversation,
+            messages=(),
+            system=conversation.system[:1],
+            tools=tools,
+            output=Output(conversation.output.kind, conversation.output.name),
+            extra=_light_extra(conversation.extra),
+        )
+        return cls(said, conversation.__dict__.get("tokens"))
+
+    @classmethod
+    def whole(cls, asked: Conversation) -> Bare:
+        """All but the messages, for a dialect whose answers repeat what was asked for."""
+        return cls(asked.unsaid(), asked.__dict__.get("tokens"))
 
     def conversation(self) -> Conversation:
         if self.tokens is not None:
@@ -58,6 +91,30 @@ class Bounds(Struct, frozen=True):
     @classmethod
     def of(cls, server: Server) -> Bounds:
         return cls(server.limits, server.max_body, server.media_urls)
+
+
+def _light_extra(extra: Extra | None) -> Extra | None:
+    if extra is None:
+        return None
+    fields = {name: value for name, value in extra.fields.items() if not _is_heavy(value)}
+    return extra if len(fields) == len(extra.fields) else structs.replace(extra, fields=fields)
+
+
+def _is_heavy(value: Json) -> bool:
+    """Whether it has more than so many values."""
+    level, count = [value], 0
+    while level:
+        count += len(level)
+        if count > _HEAVY:
+            return True
+        inside: list[Json] = []
+        for each in level:
+            if isinstance(each, dict):
+                inside += each.values()
+            elif isinstance(each, list):
+                inside += each
+        level = inside
+    return False
 
 
 class ReadJob(Struct, frozen=True):
@@ -101,7 +158,7 @@ class PlanResult(Struct, frozen=True):
 
     asked: Bare
     sent: Bare
-    notes: tuple[Note, ...]
+    notes: tuple[bytes, ...]  # pickled, some at a time
     makers: tuple[MakeBack, ...]
     settings: Settings
     passes: bool
@@ -112,10 +169,11 @@ class PlanResult(Struct, frozen=True):
     verbatim: bool  # the body is the client's own
     note: Note | None  # about what is sent
 
-    def plan(self, client: Dialect, upstream: Dialect) -> Plan:
+    def plan(self, client: Dialect, upstream: Dialect, notes: Sequence[Note]) -> Plan:
+        """The plan again, with the notes that were read from theirs."""
         asked, sent = self.asked.conversation(), self.sent.conversation()
         return Plan(
-            client, upstream, asked, sent, self.notes, self.makers, self.settings, self.passes, self.finds_calls
+            client, upstream, asked, sent, tuple(notes), self.makers, self.settings, self.passes, self.finds_calls
         )
 
 
@@ -155,15 +213,15 @@ def read(job: ReadJob, body: bytes, router: Router) -> tuple[ReadResult, Read | 
     if matched is None:
         return ReadResult(), None
     dialect, call = matched.dialect, matched.call
-    bare = structs.replace(call, body=None, asked=None)
+    shown = structs.replace(call, body=None, asked=None)
     if call.operation not in ("generate", "count"):
-        return ReadResult(dialect.name, bare), None
+        return ReadResult(dialect.name, shown), None
     try:
         asked, _ = parse(dialect, call, len(body), job.bounds)
     except DragomanError as error:
-        return ReadResult(dialect.name, bare, refusal=error), None
+        return ReadResult(dialect.name, shown, refusal=error), None
     tokens = listing.estimate(asked) if call.operation == "count" else None
-    result = ReadResult(dialect.name, bare, Bare.of(asked), items=references(dialect, asked), tokens=tokens)
+    result = ReadResult(dialect.name, shown, Bare.routed(asked), items=references(dialect, asked), tokens=tokens)
     return result, Read(dialect, request, asked)
 
 
@@ -198,9 +256,9 @@ def plan(job: PlanJob, known: Read) -> tuple[PlanResult, bytes]:
     except DragomanError as error:
         refusal = error
     result = PlanResult(
-        Bare.of(made.asked),
-        Bare.of(made.sent),
-        made.notes,
+        Bare.whole(made.asked) if continues(known.dialect) else Bare.light(made.asked),
+        Bare.light(made.sent),
+        tuple([pickle.dumps(made.notes[at : at + _NOTES]) for at in range(0, len(made.notes), _NOTES)]),
         made.makers,
         made.settings,
         made.passes,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import pickle
+
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import Dialect
@@ -94,7 +97,11 @@ class LargeRequest:
         job = self.job(backend, model, memory, counts=counts)
         result, body = await self.worker.ask(job, self._id, self._body, known=True)
         found: PlanResult = result
-        made = found.plan(client, backend.dialect)
+        notes: list[Note] = []
+        for some in found.notes:
+            notes += pickle.loads(some)
+            await asyncio.sleep(0)  # there may be very many
+        made = found.plan(client, backend.dialect, notes)
         if found.said is not None:
             if self._account is not None:
                 self._account.decoded(len(found.said))

@@ -13,6 +13,7 @@ import pickle
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -121,12 +122,13 @@ class WorkerProcess:
             first = pickle.dumps(Job(self._dialects))
         except _PICKLE_TROUBLE as error:
             raise Unavailable(str(error)) from None
-        starting = asyncio.get_running_loop().run_in_executor(None, _start)
+        starting = _Starting()
         try:
-            self._process, self._socket = await asyncio.shield(starting)
+            await asyncio.get_running_loop().run_in_executor(None, starting.run)
         except BaseException:
-            starting.add_done_callback(_discard)
+            starting.give_up()
             raise
+        self._process, self._socket = starting.process, starting.socket
         self.started += 1
         await self._exchanged(first, None)
         return True
@@ -170,29 +172,36 @@ class WorkerProcess:
         self._end()
 
 
-def _start() -> tuple[subprocess.Popen[bytes], socket.socket]:
-    ours, theirs = socket.socketpair()
-    try:
-        with theirs:
+class _Starting:
+    """Starts a process in a thread, which may end after the one who waits for it has given up."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self.socket: socket.socket | None = None
+        self._given_up = False
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        self.socket, theirs = socket.socketpair()
+        self.socket.setblocking(False)
+        with theirs, self._lock:
+            if self._given_up:
+                self.socket.close()
+                return
             surroundings = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             command = [sys.executable, "-P", "-m", MODULE, str(MEMORY)]
-            process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env=surroundings, start_new_session=True
             )
-    except BaseException:
-        ours.close()
-        raise
-    ours.setblocking(False)
-    return process, ours
 
-
-def _discard(starting: asyncio.Future[tuple[subprocess.Popen[bytes], socket.socket]]) -> None:
-    """End a process that nobody waited for."""
-    if not starting.cancelled() and starting.exception() is None:
-        process, spoken = starting.result()
-        spoken.close()
-        process.kill()
-        process.wait()
+    def give_up(self) -> None:
+        with self._lock:
+            self._given_up = True
+            if self.process is not None:
+                self.process.kill()
+                self.process.wait()
+        if self.socket is not None:
+            self.socket.close()
 
 
 async def _received(worker: socket.socket, size: int) -> bytearray:

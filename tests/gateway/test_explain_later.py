@@ -1,0 +1,110 @@
+"""S7: a refusal is described after its client has the answer, beside other requests, and within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dragoman.dialects as registry
+from dragoman.errors import Fault
+from dragoman.gateway import explain, explaining
+from dragoman.gateway.explain import Ring, _text
+from dragoman.gateway.explaining import Case, Explaining
+from dragoman.gateway.limits import RequestLimits
+from dragoman.gateway.memory import Memory
+from dragoman.gateway.offload.jobs import ExplainJob, PlanJob
+from dragoman.gateway.redaction import Redactor
+from dragoman.simulator import parse, running_simulator
+from dragoman.translate import Settings
+from dragoman.wire.http import HttpRequest, HttpResponse
+from tests.gateway.house import house, kept_refusal, messages, upstream
+
+REFUSED = 'then = "last"\n[[turn]]\nstatus = 400\nmessage = "Improperly formed request."'
+BODY = b'{"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}]}'
+
+
+def case(request_id: str, body: bytes = BODY) -> Case:
+    plan = PlanJob(HttpRequest("POST", "/v1/messages"), RequestLimits(), registry.get("openai"), "m", Settings())
+    way = (request_id, "anthropic", "one")
+    job = ExplainJob(plan, way, (), HttpResponse(400, (), b"{}"), Fault("invalid", "no", 400), ())
+    return Case(job, registry.get("anthropic"), body, Memory(), None)
+
+
+def test_s7_the_client_has_its_answer_before_the_refusal_is_described(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on, began = threading.Event(), threading.Event()
+    described = explaining.explained
+
+    def slow(*given: Any) -> Any:
+        began.set()
+        assert may_go_on.wait(30)
+        return described(*given)
+
+    monkeypatch.setattr(explaining, "explained", slow)
+    with (
+        running_simulator("kiro", script=parse(REFUSED)) as simulator,
+        house(upstream("one", "kiro", simulator.url), tmp_path) as home,
+    ):
+        asked = messages("claude-sonnet-4.5")
+        first, headers, _ = home.ask("/v1/messages", asked)
+        assert began.wait(10)
+        second, more, _ = home.ask("/v1/messages", asked)  # others are served meanwhile
+        assert home.ask("/healthz", method="GET")[0] == 200
+        assert (first, second) == (400, 400)
+        assert kept_refusal(tmp_path, headers["x-request-id"], 0.0) is None
+        may_go_on.set()
+        assert kept_refusal(tmp_path, headers["x-request-id"]) is not None
+        assert kept_refusal(tmp_path, more["x-request-id"]) is not None
+
+
+def test_what_waits_is_described_before_the_gateway_ends(tmp_path: Path) -> None:
+    with (
+        running_simulator("kiro", script=parse(REFUSED)) as simulator,
+        house(upstream("one", "kiro", simulator.url), tmp_path) as home,
+    ):
+        ids = [home.ask("/v1/messages", messages("claude-sonnet-4.5"))[1]["x-request-id"] for _ in range(3)]
+    assert set(Ring(tmp_path / "refusals").ids()) == set(ids)
+
+
+@pytest.mark.parametrize(("most", "most_bytes"), [(2, 1 << 20), (9, 2 * len(BODY) + 4)])
+def test_only_so_many_refusals_and_bytes_wait(tmp_path: Path, most: int, most_bytes: int) -> None:
+    async def main() -> tuple[int, int]:
+        later = Explaining(most=most, most_bytes=most_bytes)
+        for number in range(5):
+            later.later(case(f"req_{number}"), Ring(tmp_path))
+        dropped = later.dropped
+        await later.close()
+        assert later.waiting == 0
+        later.later(case("req_9"), Ring(tmp_path))  # there is room again
+        await later.close()
+        return dropped, later.dropped
+
+    assert asyncio.run(main()) == (3, 3)
+    assert set(Ring(tmp_path).ids()) == {"req_0", "req_1", "req_9"}
+
+
+def test_one_that_cannot_be_described_does_not_stop_the_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        later = Explaining()
+        later.later(case("req_1", b'{"model": "m", "messages": 3}'), Ring(tmp_path))
+        later.later(case("req_2"), Ring(tmp_path))
+        await later.close()
+
+    asyncio.run(main())
+    assert Ring(tmp_path).ids() == ["req_2"]
+
+
+@pytest.mark.parametrize("before", range(0, 60, 7))
+def test_a_secret_at_the_cut_is_not_half_shown(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explain, "_LONGEST_BODY", 2000)
+    monkeypatch.setattr(explain, "_LONGEST_SECRET", 100)
+    secret = "a-secret-of-the-upstream-0123456789-abcdefghij"
+    body = b"x" * (2000 - before) + b" " + secret.encode() + b" " + b"y" * 500
+    shown = _text(body, Redactor(lambda: (secret,)))
+    assert secret[:6] not in shown
+    assert f"the body has {len(body)} bytes" in shown
