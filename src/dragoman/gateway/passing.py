@@ -18,7 +18,8 @@ from dragoman.model.budget import Budget
 from dragoman.model.events import FINISHED, BlockKeys, Events, Failed, Run, Step
 from dragoman.model.notes import MOST_OF_ANSWER, Note, Notes
 from dragoman.translate import Plan
-from dragoman.wire.frame import Frame, FrameDecoder, Row
+from dragoman.wire import jsonio
+from dragoman.wire.frame import Frame, FrameDecoder, Payload, Row
 
 _MOST_UNHEARD = 32  # frames that were neither of a run nor told to an encoder
 
@@ -112,11 +113,26 @@ class Passing:
                 whole = count if self._frames.broken is not None else count - 1
                 self._frames.count -= count - whole
                 return self._ended_with(masked, self._through(whole))
+            if (retold := self._retold(step.raw, last.fault)) is not None:
+                self.over, self.fault = True, last.fault
+                return self._through(count - 1) + retold
             self.fault = last.fault
         self._see(step.events)
         if self._silent is not None and self._silent(step.events):
             self._unasked.append(step.raw)
         return None
+
+    def _retold(self, raw: bytes, fault: Fault) -> bytes | None:
+        """An error that came as bare JSON among events, as our own are written; None for any other frame.
+
+        Only Gemini sends such, and most readers of events do not see it.
+        """
+        if not raw.startswith(b"{"):
+            return None
+        payload, *others = self._speaker().feed((Failed(fault),))
+        if others or not payload.error:
+            return None  # an element of an array
+        return self._frame(Payload(payload.kind, jsonio.encode(jsonio.decode(raw)), error=True))
 
     def close(self, broken: Fault | None = None) -> bytes:
         """The bytes are over. What is no end in this dialect gets one: the in-stream error."""

@@ -29,6 +29,7 @@ from dragoman.wire.http import Headers
 from dragoman.wire.jsonio import Json
 
 _GRACE = 1.0  # seconds for the upstream to end its body after its answer has: then the connection can be kept
+_APART = 0.05  # seconds between an error and the same error as bare JSON, so that a client reads them one by one
 _STREAM_HEADERS: Headers = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
 
 
@@ -38,6 +39,7 @@ class Stream:
     __slots__ = (
         "_answer",
         "_attempts",
+        "_bare",
         "_begun",
         "_budget",
         "_client",
@@ -71,6 +73,7 @@ class Stream:
         self._reply: Reply | None = None  # until the answer has said its end
         self._named: Callable[[str], None] | None = None  # to be told the answer's id
         self._is_job = False  # what was asked for runs without us: the client is shown its id at once
+        self._bare = b""  # the bare JSON of an error that ends the stream
         self._begun: Callable[[], None] | None = None  # to be told when the answer says something
         self._outlet = Outlet(exchange, self, silence=silence, hold=hold, pulse=pulse)
 
@@ -82,13 +85,13 @@ class Stream:
             await self._attempts.through(self)
         except asyncio.CancelledError:
             if outlet.flowing and not self._exchange.gone:
-                self._end_with(ENDING)
+                outlet.end(self._error(ENDING))
             raise
         except Exception as error:  # whatever it is: a client that reads a stream must be told its end
             if not outlet.flowing:
                 raise
             self._note_broken(error)
-            self._end_with(error.fault if isinstance(error, DragomanError) else BUG)
+            await self._end(self._error(error.fault if isinstance(error, DragomanError) else BUG))
         finally:
             outlet.close()
             self._note_stream()
@@ -136,7 +139,7 @@ class Stream:
             if not outlet.flowing:
                 raise failure
             self._note_broken(failure)
-        outlet.end(last)
+        await self._end(last)
         return answer.fault
 
     def _closed(self, answer: Telling, broken: Fault | None) -> bytes:
@@ -181,7 +184,8 @@ class Stream:
         if answer.fault is not None and not outlet.flowing:
             raise _failure(answer.fault)
         if answer.over:
-            outlet.end(told)
+            if (last := self._without_bare(told)) or not self._bare:
+                outlet.end(last)
             reply, self._reply = self._reply, None
             if answer.fault is not None and answer.fault.violation:
                 reply.close()  # an answer that broke a rule may have no end either
@@ -208,15 +212,31 @@ class Stream:
         payload = self._client.codec.encoder(self._attempts.asked, REAL_WORLD).ping()
         return b"" if payload is None else self._client.binding.frame(payload)
 
-    def _end_with(self, fault: Fault) -> None:
-        """End a stream that the client sees with its dialect's error, unless it has its end."""
-        outlet, answer = self._outlet, self._answer
+    def _error(self, fault: Fault) -> bytes:
+        """The dialect's error for a stream that the client sees; nothing if it has its end."""
+        answer = self._answer
         fault = self._journal.redactor.upstream_fault(fault)
-        if answer is None:
-            told = self._client.codec.encoder(self._attempts.asked, REAL_WORLD).feed((Failed(fault),))
-            outlet.end(b"".join([self._client.binding.frame(payload) for payload in told]))
-        else:
-            outlet.end(b"" if answer.over else answer.close(fault))
+        if answer is not None:
+            return b"" if answer.over else answer.close(fault)
+        told = self._client.codec.encoder(self._attempts.asked, REAL_WORLD).feed((Failed(fault),))
+        return b"".join([self._client.binding.frame(payload) for payload in told])
+
+    def _without_bare(self, told: bytes) -> bytes:
+        """The last of it, without the bare JSON of an error, which is sent a little later and so read by itself: by
+        that Google's SDK knows an error (see the binding of Gemini). To others the pieces mean nothing.
+        """
+        at = told.rfind(b"\n\n{") + 2
+        if at < 2 or not self._outlet.flowing:
+            return told
+        self._bare = told[at:]
+        self._outlet.push(told[:at])
+        return b""
+
+    async def _end(self, told: bytes) -> None:
+        told = self._without_bare(told)
+        if self._bare:
+            await asyncio.sleep(_APART)
+        self._outlet.end(told or self._bare)
 
     # --- what is noted of it
 

@@ -83,7 +83,10 @@ class GeminiBinding(Struct, frozen=True):
         if payload.kind == ITEM:
             return payload.data
         if payload.error:
-            return payload.data + b"\n\n"  # bare, as the service does it: so the SDKs know an error
+            # As an event, which every reader of events sees, and Google's Python SDK raises. Then bare, as the service
+            # does it, and not closed by a blank line: Google's JavaScript SDK raises for bare JSON in a piece of its
+            # own, and for text that is left over at the end.
+            return encode_sse(b"", payload.data) + payload.data + b"\n"
         return encode_sse(payload.kind, payload.data)
 
     def refuse(self, fault: Fault, body: bytes) -> HttpResponse:

@@ -27,7 +27,7 @@ class _Lint:
         self._running: set[int] = set()
         self._stopped: set[int] = set()
         self._in_pieces = False  # the last call has more pieces to come
-        self._failed = False
+        self._error: dict[str, Json] | None = None
         self._blocked = False
 
     def _breach(self, rule: str, detail: str) -> None:
@@ -44,10 +44,10 @@ class _Lint:
             return
         if frame.kind:
             self._breach("event_name", "frames have no names here")
-        if self._failed:
+        if self._error is not None and data != self._error:  # one may stand there twice: as an event, and bare
             self._breach("after_end", "nothing may follow an error")
         if "error" in data:
-            self._failed = True
+            self._error = data
             return
         feedback = data.get("promptFeedback")
         self._blocked |= isinstance(feedback, dict) and bool(feedback.get("blockReason"))
@@ -88,7 +88,7 @@ class _Lint:
 
     def close(self) -> None:
         self._at = "end"
-        if self._failed or self._blocked:
+        if self._error is not None or self._blocked:
             return
         if not self._running or self._running - self._stopped:
             self._breach("unfinished", "every candidate must end with a finishReason")
