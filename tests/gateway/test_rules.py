@@ -166,7 +166,10 @@ def test_rule_2_after_the_hold_the_client_has_its_head_and_the_error_comes_in_th
     client: str, tmp_path: Path
 ) -> None:
     head, error = one_stream(TOO_FAST)
-    with gated(error, head) as (url, gate), house(upstream("one", "anthropic", url), tmp_path, server__hold=0.1) as home:
+    with (
+        gated(error, head) as (url, gate),
+        house(upstream("one", "anthropic", url), tmp_path, server__hold=0.1) as home,
+    ):
         with RawClient(home, client, STREAMING[client]) as raw:
             assert raw.read_until(b"\r\n\r\n").startswith(b"HTTP/1.1 200")
             gate.set()
