@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, settings
 
 _CALM = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
-# The suite is a proof, not a lottery: the same code has the same verdict. `make laws-long` explores.
+# The suite tries the same examples every time; `make laws-long` explores. What a law must find is an explicit example.
 settings.register_profile(
-    "default", max_examples=150, deadline=None, suppress_health_check=_CALM, print_blob=True, derandomize=True
+    "default", max_examples=80, deadline=None, suppress_health_check=_CALM, print_blob=True, derandomize=True
 )
 settings.register_profile(
     "long",

@@ -11,12 +11,12 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from dragoman.filters.raw_tools import TABLES
 from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Output, Said
+from tests.budget import LONG
 from tests.unit.raw_tools.generated import after_calls, before_calls, calls
 from tests.unit.raw_tools.render_json import as_json
 from tests.unit.raw_tools.renderers import AT_START, BY_NAME_ONLY, MARKUP, MISSING, PYTHON, SPELLINGS, CallToWrite
@@ -24,11 +24,8 @@ from tests.unit.raw_tools.samples import outputs, random_cut
 
 _TABLES = {table.name: table for table in TABLES}
 _STRING_MARKS = {"gemma4": ('<|"|>',), "functiongemma": ("<escape>",), "minimax_m3": ("]<]minimax[>[",)}
-# A format is one of about forty: a fifth of the examples in the suite, all of them in `make laws-long`.
-_SHORT = settings.get_current_profile_name() != "long"
-some = settings(max_examples=settings().max_examples // 5 if _SHORT else settings().max_examples)
-
-every_spelling = pytest.mark.parametrize("title", SPELLINGS)
+# Each example is tried in more than fifty spellings: fewer of them in the suite than other laws have.
+some = settings(max_examples=settings().max_examples if LONG else 30)
 
 
 def endings_of(table: str) -> tuple[str, ...]:
@@ -104,14 +101,23 @@ def test_every_table_has_a_renderer() -> None:
     assert MISSING == []
 
 
-@every_spelling
 @some
 @given(data=st.data(), before=before_calls, after=after_calls, rng=st.randoms(use_true_random=False))
-def test_what_is_rendered_is_read_back(title: str, data: Any, before: str, after: str, rng: random.Random) -> None:
+def test_what_is_rendered_is_read_back(data: Any, before: str, after: str, rng: random.Random) -> None:
+    kinds = {
+        (loose, hyphens): data.draw(calls(identifiers=not loose, hyphens=hyphens))
+        for loose in (False, True)
+        for hyphens in (False, True)
+    }
+    for title, (table, _) in SPELLINGS.items():
+        note(title)
+        written = kinds[table in MARKUP and table != "minimax_m3", table not in PYTHON]
+        if can_be_written(table, written):
+            _is_read_back(title, written, before, after, rng)
+
+
+def _is_read_back(title: str, written: list[CallToWrite], before: str, after: str, rng: random.Random) -> None:
     table, render = SPELLINGS[title]
-    loose = table in MARKUP and table != "minimax_m3"
-    written = data.draw(calls(identifiers=not loose, hyphens=table not in PYTHON))
-    assume(can_be_written(table, written))
     before = "" if table in AT_START else before
     text = before + render(written) + after
     check(table, text, written, before + after, rng)
@@ -119,15 +125,20 @@ def test_what_is_rendered_is_read_back(title: str, data: Any, before: str, after
         check("auto", text, written, before + after, rng)
 
 
-@every_spelling
 @some
-@given(data=st.data(), rng=st.randoms(use_true_random=False))
-def test_two_sections_with_text_between_them(title: str, data: Any, rng: random.Random) -> None:
+@given(plain=calls(hyphens=False), hyphened=calls(hyphens=True), rng=st.randoms(use_true_random=False))
+def test_two_sections_with_text_between_them(
+    plain: list[CallToWrite], hyphened: list[CallToWrite], rng: random.Random
+) -> None:
+    for title, (table, _) in SPELLINGS.items():
+        note(title)
+        written = plain if table in PYTHON else hyphened
+        if table not in AT_START and can_be_written(table, written):
+            _two_sections(title, written, rng)
+
+
+def _two_sections(title: str, written: list[CallToWrite], rng: random.Random) -> None:
     table, render = SPELLINGS[title]
-    if table in AT_START:
-        return
-    written = data.draw(calls(hyphens=table not in PYTHON))
-    assume(can_be_written(table, written))
     text = "First.\n" + render(written[:1]) + "\n\nThen.\n" + render(written[:1]) + "\nDone."
     twice = [written[0], written[0]]
     for choice in (table,) if table in BY_NAME_ONLY else (table, "auto"):
@@ -138,15 +149,18 @@ def test_two_sections_with_text_between_them(title: str, data: Any, rng: random.
         assert outputs(random_cut(text, rng), choice, [written[0].tool]) == whole
 
 
-@every_spelling
 @some
-@given(data=st.data())
-def test_arguments_of_json_formats_are_the_model_s_own_bytes(title: str, data: Any) -> None:
+@given(written=calls())
+def test_arguments_of_json_formats_are_the_model_s_own_bytes(written: list[CallToWrite]) -> None:
     """D3: nothing is parsed and written again where the format writes JSON."""
+    for title, (table, _) in SPELLINGS.items():
+        note(title)
+        if _TABLES[table].body in ("json", "wrapped", "array"):
+            _are_own_bytes(title, written)
+
+
+def _are_own_bytes(title: str, written: list[CallToWrite]) -> None:
     table, render = SPELLINGS[title]
-    if _TABLES[table].body not in ("json", "wrapped", "array"):
-        return
-    written = data.draw(calls())
     told = outputs([render(written)], table, [call.tool for call in written])
     parts: list[str] = []
     for output in told:

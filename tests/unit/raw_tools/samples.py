@@ -30,6 +30,7 @@ from dragoman.model.events import (
 )
 from dragoman.model.notes import Notes
 from dragoman.wire.jsonio import Json
+from tests.budget import LONG
 
 SB, SE = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 CB, AB, CE = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
@@ -83,12 +84,18 @@ class Told(Struct, frozen=True):
 
 
 def all_cuts(text: str, seed: int = 0) -> Iterator[list[str]]:
-    """Whole, at every single place, by character, and fifty at random."""
+    """Whole, by character, at single places, and at random places.
+
+    In `make laws-long` at every place, and fifty at random. In the suite a text of more than 48 characters is cut at
+    every fourth place: which ones depends on its length, so texts of one form and different lengths share the places.
+    """
     yield [text]
     yield list(text)
-    yield from ([text[:at], text[at:]] for at in range(1, len(text)))
-    rng = random.Random(seed)
-    yield from (random_cut(text, rng) for _ in range(50))
+    some = not LONG and len(text) > 48
+    places = range(1 + len(text) % 4, len(text), 4) if some else range(1, len(text))
+    yield from ([text[:at], text[at:]] for at in places)
+    rng = random.Random(f"{seed} {text}" if some else seed)
+    yield from (random_cut(text, rng) for _ in range(50 if LONG else 8))
 
 
 def random_cut(text: str, rng: random.Random) -> list[str]:

@@ -11,6 +11,7 @@ from dragoman.filters.raw_tools import Engine, Tools
 from dragoman.filters.raw_tools.call import HELD_LIMIT
 from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Output, Remark, Said
 from dragoman.filters.raw_tools.readers import LIMIT
+from tests.budget import LONG
 from tests.unit.raw_tools.documents import document_of, prose_and_calls
 from tests.unit.raw_tools.renderers import AT_START, BY_NAME_ONLY, RENDER, CallToWrite
 from tests.unit.raw_tools.samples import TOOLS, merged, outputs, random_cut, tool
@@ -107,22 +108,27 @@ def test_text_with_half_markers_is_not_held(table: str) -> None:
     example = RENDER[table]([CallToWrite("bash", {"command": "ls"}, {})])
     engine = Engine("auto", Tools(TOOLS))
     text = "Some words " + example[: len(example) // 4]
-    for _ in range(2_000):
+    for _ in range(2_000 if LONG else 500):
         engine.feed(text + " and others, ")
     assert engine.peak <= HELD_LIMIT + 4 * LIMIT
     engine = Engine("auto", Tools(TOOLS))
-    for _ in range(20_000):
+    for _ in range(20_000 if LONG else 2_000):
         engine.feed("a < b [c] `d` and ")
     assert engine.peak < LIMIT
 
 
-@every_table_of_auto
-@pytest.mark.parametrize("before", ["```\n", "> ", "    ", "`", '"', "So. "])
+_OPEN = ("```\n", "> ", "    ", "`", '"', "So. ")
+# Every format, and every way to quote with a sixth of them: the limit does not depend on the pair.
+_QUOTED = [(table, before) for table in _IN_AUTO for before in _OPEN]
+_SOME_QUOTED = [(table, _OPEN[at % len(_OPEN)]) for at, table in enumerate(_IN_AUTO)]
+
+
+@pytest.mark.parametrize(("table", "before"), _QUOTED if LONG else _SOME_QUOTED)
 def test_a_quotation_that_never_closes_is_held_up_to_the_limit(table: str, before: str) -> None:
     example = RENDER[table]([CallToWrite("bash", {"command": "ls"}, {})])
     engine = Engine("auto", Tools(TOOLS))
     engine.feed(before + example)
-    for _ in range(HELD_LIMIT // 10_000 * 3):
+    for _ in range(HELD_LIMIT // 10_000 * 3 // 2):
         engine.feed("some words " * 1_000)
     engine.close()
     assert engine.peak <= HELD_LIMIT + 16 * LIMIT

@@ -11,6 +11,7 @@ from dragoman.filters.raw_tools.call import HELD_LIMIT
 from dragoman.filters.raw_tools.guard import AHEAD_LIMIT
 from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Remark, Said
 from dragoman.filters.raw_tools.readers import LIMIT
+from tests.budget import LONG
 from tests.unit.raw_tools.samples import AB, CB, CE, SB, SE, TEXT, TOOLS, call, outputs, section
 
 MARKERS = [SB, SE, CB, AB, CE, "<|tool_call_section_begin|>", "<|im_end|>"]
@@ -90,12 +91,12 @@ def test_buffered_holds_a_megabyte_and_no_more() -> None:
 
 
 def _grown(engine: Engine, pieces: list[str]) -> int:
-    """How much memory eight megabytes of these pieces leave behind."""
-    for piece in pieces * 4000:
+    """How much memory some megabytes of these pieces leave behind."""
+    for piece in pieces * 1200:  # more than any look ahead
         engine.feed(piece)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    for _ in range(8 * 1024 * 1024 // sum(map(len, pieces))):
+    for _ in range((8 if LONG else 1) * 1024 * 1024 // sum(map(len, pieces))):
         for piece in pieces:
             engine.feed(piece)
     grown = tracemalloc.get_traced_memory()[0] - before
@@ -103,7 +104,7 @@ def _grown(engine: Engine, pieces: list[str]) -> int:
     return grown
 
 
-def test_memory_stays_flat_over_eight_megabytes_of_arguments() -> None:
+def test_memory_stays_flat_over_megabytes_of_arguments() -> None:
     engine = Engine("auto", Tools(TOOLS))
     engine.feed(f'{SB}{CB}functions.bash:0{AB}{{"command":"')
     assert (
