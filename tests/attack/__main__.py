@@ -23,7 +23,7 @@ from dragoman.simulator import running_simulator
 from tests.attack.shapes import ATTACKS, MIB, Attack, Target
 from tests.attack.visitor import Seen, Visitor
 from tests.gateway.house import KEY
-from tests.load.gateway import ROOT, Gateway, Measured, serving
+from tests.load.gateway import ROOT, Gateway, Measured, most_memory, serving
 
 KINDS = ("echo", "poison", "arguments", "calls", "choices", "text", "deltas")
 MEMORY = 1024 * MIB  # four times the 256 MiB of `server.limits.in_flight`
@@ -45,6 +45,7 @@ class Outcome:
     peak: int
     start: Measured
     end: Measured
+    workers: int  # processes that the gateway has started to read large requests
 
     def troubles(self) -> list[str]:
         found = self.seen.troubles()
@@ -55,16 +56,16 @@ class Outcome:
             found.append(f"{self.target.left} parts of the attack had no answer within {_MOST_SECONDS:g} s")
         if self.peak > MEMORY:
             found.append(f"memory rose to {self.peak / MIB:.0f} MiB")
-        if self.end.files > self.start.files:
-            found.append(f"{self.end.files - self.start.files} files are left open")
+        if (left := self.end.files - self.start.files - self.workers) > 0:  # each worker has a socket
+            found.append(f"{left} files are left open")
         if self.end.tasks > self.start.tasks:
             found.append(f"{self.end.tasks - self.start.tasks} tasks are left over")
         return found
 
 
-def configuration(port: int, simulators: Mapping[str, str]) -> str:
+def configuration(good: int, bad: int, simulators: Mapping[str, str]) -> str:
     text = f'allow_literal_secrets = true\n[server]\nkey = "{KEY}"\nport = 0\n'
-    for name in ("good", "bad"):
+    for name, port in (("good", good), ("bad", bad)):
         text += f'[upstreams.{name}]\ndialect = "openai"\nbase_url = "http://127.0.0.1:{port}"\nkey = "upstream-secret-{name}"\n'
         text += 'limits.concurrency = 1024\ntranslation.raw_tools = "auto"\ntranslation.think_tags = true\n'
     for dialect, model in MODELS.items():
@@ -108,16 +109,18 @@ def run(attack: Attack, seconds: float, *, short: bool) -> Outcome:
     first = _LIMITED.format(_FEW_FILES if short else _FILES)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        port = stack.enter_context(upstream())
+        good, bad = stack.enter_context(upstream()), stack.enter_context(upstream())
         simulators = {name: stack.enter_context(running_simulator(name)).url for name in MODELS}
-        gateway = stack.enter_context(serving(folder, configuration(port, simulators), first))
-        ports = {port, *(int(url.rpartition(":")[2]) for url in simulators.values())}
+        gateway = stack.enter_context(serving(folder, configuration(good, bad, simulators), first))
+        ports = {good, bad, *(int(url.rpartition(":")[2]) for url in simulators.values())}
         start = gateway.at_rest(ports, 0, 0, 1.0)
         gateway.forget_peak()
         target = Target(gateway.port, 0.1 if short else 1.0)
         seen = asyncio.run(attacked(gateway, attack, target, seconds))
-        end = gateway.at_rest(ports, start.files, start.tasks, _SETTLED)
-        return Outcome(attack.__name__.replace("_", " "), seen, target, gateway.peak(), start, end)
+        workers = gateway.children()
+        end = gateway.at_rest(ports, start.files + len(workers), start.tasks, _SETTLED)
+        peak = gateway.peak() + sum(most_memory(worker) for worker in workers)
+        return Outcome(attack.__name__.replace("_", " "), seen, target, peak, start, end, len(workers))
 
 
 def line(outcome: Outcome) -> str:

@@ -86,6 +86,7 @@ async def _write(writer: asyncio.StreamWriter, batch: list[bytes]) -> None:
     if data:
         writer.write(b"%x\r\n%b\r\n" % (len(data), data))
         await writer.drain()
+        await asyncio.sleep(0)  # `drain` lets nobody else in while the reader keeps up
 
 
 async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -54,8 +54,12 @@ class Gateway:
 
     def peak(self) -> int:
         """The most memory since `forget_peak`."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+        return most_memory(self.process.pid)
+
+    def children(self) -> list[int]:
+        """The processes that it has started and that still run."""
+        pid = self.process.pid
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     def forget_peak(self) -> None:
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
@@ -95,6 +99,15 @@ class Gateway:
             if (found.files <= files and found.tasks <= tasks) or time.monotonic() > until:
                 return found
             time.sleep(0.05)
+
+
+def most_memory(pid: int) -> int:
+    """The most bytes in RAM that a process has had; 0 if it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 def configuration(ports: Mapping[str, int], settings: str = "", engine: str = "own", more: str = "") -> str:

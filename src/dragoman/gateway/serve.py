@@ -21,6 +21,7 @@ from dragoman.gateway.config import Config
 from dragoman.gateway.observe import Journal, Level
 from dragoman.gateway.policy import Patience
 from dragoman.gateway.server.running import Server
+from dragoman.gateway.server.sockets import defer_accept
 
 _SEND_BUFFER = 256 * 1024  # so that the kernel does not hold megabytes for a client that does not read
 _BACKLOG = 2048
@@ -54,6 +55,7 @@ def listen(host: str, port: int, *, shared: bool = False, backlog: int | None = 
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listening.bind((host, port))
         if backlog is not None:
+            defer_accept(listening)
             listening.listen(backlog)
         listening.setblocking(False)
     except OSError:

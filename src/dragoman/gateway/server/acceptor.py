@@ -11,8 +11,11 @@ from typing import Any
 
 from dragoman.gateway.peers import limit_key, plain_address
 from dragoman.gateway.server.carrier import Carrier
+from dragoman.gateway.server.roster import Shed
+from dragoman.gateway.server.sockets import defers_accept, has_data
 
 _AT_ONCE = 64  # connections taken in one go, so that those that are open are served in between
+_GRACE = 0.02  # seconds for those that were accepted to be read, before it is tried again
 _REST = 0.5  # seconds without file descriptors, before it is tried again
 _SILENCE = 10.0  # seconds between two complaints about that
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -38,6 +41,7 @@ class Acceptor:
         self._listening, self._carrier = listening, carrier
         self._most, self._most_of_peer, self._exhausted = most, most_of_peer, exhausted
         self._protocol = protocol
+        self._defers = defers_accept(listening)
         self._loop = asyncio.get_running_loop()
         self._opening: set[asyncio.Task[None]] = set()
         self._waits = self._closed = False
@@ -65,8 +69,10 @@ class Acceptor:
             if len(roster) >= self._most:
                 if not self._pending.poll(0):  # nobody is shed for nobody
                     return
-                if not roster.shed():
+                if (shed := roster.shed()) is not Shed.CLOSED:
                     self._pause()
+                    if shed is Shed.LATER:
+                        self._rest = self._loop.call_later(_GRACE, self._rested)
                     return
             try:
                 client, address = self._listening.accept()
@@ -85,18 +91,21 @@ class Acceptor:
         if now >= self._silent_until:
             self._silent_until = now + _SILENCE
             self._exhausted(error)
-        if not self._carrier.roster.shed():
+        if self._carrier.roster.shed() is not Shed.CLOSED:
             self._pause()
             self._rest = self._loop.call_later(_REST, self._rested)
 
     def _take(self, client: socket.socket, address: Any) -> None:
         name, roster = plain_address(address[0]), self._carrier.roster
         peer = limit_key(name)
-        if roster.of(peer) >= self._most_of_peer(peer) and not roster.shed(peer):
+        if roster.of(peer) >= self._most_of_peer(peer) and roster.shed(peer) is Shed.NOTHING:
             client.close()
             return
         client.setblocking(False)
-        opening = self._loop.create_task(self._open(client, self._protocol(name)))
+        protocol = self._protocol(name)
+        if self._defers and not has_data(client):
+            roster.hurry(protocol)  # it had its grace before it was accepted
+        opening = self._loop.create_task(self._open(client, protocol))
         self._opening.add(opening)
         opening.add_done_callback(self._opening.discard)
 

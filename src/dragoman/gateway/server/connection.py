@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from dragoman.errors import Fault
@@ -52,10 +53,12 @@ class Connection(Reader):
         "_patience",
         "_proven",
         "_reading",
+        "_silent",
         "_still_since",
         "_transport",
         "_write_paused",
         "peer",
+        "since",
         "write",
     )
 
@@ -73,6 +76,8 @@ class Connection(Reader):
         self._moved = self._still_since = 0.0
         self._mould = carrier.mould  # of the requests that it sends, probably
         self._patience = _PATIENCE
+        self.since = monotonic()
+        self._silent = True  # nothing of it was read
         carrier.roster.add(self)
 
     # --- for the loop
@@ -84,6 +89,9 @@ class Connection(Reader):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        if self._silent:
+            self._silent = False
+            self._carrier.roster.hear(self)
         if self._deaf:
             self._discarded += len(data)
             if self._discarded > _LINGER_BYTES:

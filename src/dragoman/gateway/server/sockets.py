@@ -11,6 +11,7 @@ if sys.platform != "win32":
     from fcntl import ioctl
     from termios import TIOCOUTQ
 
+_DEFER_SECONDS = 10  # as long as a head may take
 _TCP_CLOSE = 7  # the state of a connection that was reset
 
 
@@ -51,3 +52,30 @@ def is_reset(transport: asyncio.Transport) -> bool:
         return bool(asked.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
     except (OSError, AttributeError):
         return False
+
+
+def defer_accept(listening: socket.socket) -> None:
+    """Have connections accepted only when their first bytes are here, where the system can do that.
+
+    A flood of connections that say nothing then stays in the system's queue and takes no room here.
+    """
+    if hasattr(socket, "TCP_DEFER_ACCEPT"):
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _DEFER_SECONDS)
+
+
+def defers_accept(listening: socket.socket) -> bool:
+    """Whether a connection that is accepted without bytes was silent for a while already."""
+    if not hasattr(socket, "TCP_DEFER_ACCEPT") or listening.family not in (socket.AF_INET, socket.AF_INET6):
+        return False
+    return listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT) > 0
+
+
+def has_data(client: socket.socket) -> bool:
+    """Whether there is something to read, or the end."""
+    try:
+        client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True

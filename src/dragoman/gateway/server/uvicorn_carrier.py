@@ -91,6 +91,8 @@ class Strict(HttpToolsProtocol):
         self._refusal = BAD_REQUEST
         self._running: RequestResponseCycle | None = None
         self._aborted = False
+        self.since = monotonic()
+        self._silent = True  # nothing of it was read
         roster.add(self)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -117,6 +119,9 @@ class Strict(HttpToolsProtocol):
             self._check_left()
 
     def data_received(self, data: bytes) -> None:
+        if self._silent:
+            self._silent = False
+            self._roster.hear(self)
         if self._is_over():
             return
         if self._held:
