@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,8 +58,12 @@ class Gateway:
 
     def children(self) -> list[int]:
         """The processes that it has started and that still run."""
-        pid = self.process.pid
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        pid, found = str(self.process.pid), []
+        for status in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                if status.read_text().rpartition(")")[2].split()[1] == pid:
+                    found.append(int(status.parent.name))
+        return found
 
     def forget_peak(self) -> None:
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
