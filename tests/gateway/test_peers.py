@@ -146,7 +146,7 @@ def test_s11_one_peer_has_its_share_of_running_requests(tmp_path: Path) -> None:
 
 def test_the_share_of_a_peer_is_half_and_enough_for_one_client_alone() -> None:
     assert peer_share(0, 2048) == 1024
-    assert [peer_share(0, total) for total in (1, 64, 100)] == [1, 64, 64]
+    assert [peer_share(0, total) for total in (1, 256, 300)] == [1, 256, 256]
     assert peer_share(7, 2048) == 7
     load = Load(RequestLimits(streams=2048))
     accounts = [load.enter("a") for _ in range(1024)]

@@ -48,8 +48,6 @@ def run(arguments: Namespace) -> int:
         config = read()
     except ConfigError as error:
         return _wrong(error)
-    if _runs_as_root() and not arguments.worker:
-        print(f"dragoman: {_ROOT}.", file=sys.stderr)
     gc.disable()  # until it serves: loading leaves nothing to collect
     try:
         return _serve(config, read, arguments)
@@ -68,7 +66,8 @@ def _serve(config: Config, read: Callable[[], Config], arguments: Namespace) -> 
 
     if config.server.workers == 1 or arguments.worker:
         worker = arguments.worker is not None
-        return serve.serve(config, ready=partial(_announce, config, quiet=arguments.quiet), read=read, worker=worker)
+        ready = partial(_announce, config, quiet=arguments.quiet, first=arguments.worker in (None, 1))
+        return serve.serve(config, ready=ready, read=read, worker=worker)
     from dragoman.gateway.workers import serve_together
 
     gc.enable()
@@ -116,13 +115,9 @@ def _unreachable(config: Config, error: OSError) -> str:
             return f"cannot listen on {place}, or on the socket {config.server.admin_socket}: {why}."
 
 
-def _runs_as_root() -> bool:
-    return sys.platform != "win32" and os.geteuid() == 0
-
-
-def _announce(config: Config, running: Running, *, quiet: bool) -> None:
-    if _runs_as_root():
-        running.gateway.tell("warning", "root", message=_ROOT)
+def _announce(config: Config, running: Running, *, quiet: bool, first: bool) -> None:
+    if first and sys.platform != "win32" and os.geteuid() == 0:
+        running.gateway.tell("warning", "root", message=_ROOT)  # the log goes to stderr
     for warning in config.warnings:
         running.gateway.tell("warning", "config", message=warning)
     _print_banner(config, running.url, quiet=quiet)

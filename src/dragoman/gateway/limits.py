@@ -27,7 +27,7 @@ _SCHEMA_DEPTH, _SCHEMA_NODES = 64, 20_000
 _VALUE = 100  # bytes of a JSON value in memory, beside its text
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//")
 _BUSY = 1.0  # seconds after which to come back
-_PEERS_LEAST = 64  # half of a small limit would be too little for a gateway with one client
+_PEERS_LEAST = 256  # half of a small limit would be too little for a gateway with one client
 
 
 class RequestLimits(Struct, frozen=True, kw_only=True):
@@ -219,7 +219,7 @@ class Load:
 
 
 def peer_share(setting: int, total: int) -> int:
-    """How much of a total one peer may have: as it is set, or half of it, and not fewer than 64."""
+    """How much of a total one peer may have: as it is set, or half of it, and not fewer than 256."""
     return setting or min(total, max(_PEERS_LEAST, total // 2))
 
 
