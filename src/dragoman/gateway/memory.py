@@ -17,6 +17,7 @@ from msgspec import Struct, structs
 
 from dragoman.dialects.base import Dialect, Encoder, World
 from dragoman.errors import DragomanError
+from dragoman.gateway.limits import count_values
 from dragoman.model.assemble import Assembly
 from dragoman.model.blocks import Block, Node, Where
 from dragoman.model.budget import Budget
@@ -33,6 +34,7 @@ Told: TypeAlias = Callable[[str, Reply, bytes], None]  # an answer's id, what it
 MOST = 1000  # answers
 MOST_BYTES = 64 * 1024 * 1024
 OLDEST = 6 * 3600.0  # seconds
+_ENTRY, _VALUE = 1024, 64  # bytes of an entry with its id, and of a value beside its text
 _KEYS = ("authorization", "x-api-key", "api-key")
 _WHERE = "previous_response_id"
 _NO_ITEMS: Mapping[str, Sequence[Block]] = {}
@@ -88,7 +90,7 @@ class Memory:
 
     @property
     def size(self) -> int:
-        """Bytes that are kept, as JSON would count them."""
+        """Bytes that are kept, about."""
         return self._bytes
 
     def keep(
@@ -99,7 +101,7 @@ class Memory:
         response: bytes = b"",
         items: Mapping[str, Sequence[Block]] = _NO_ITEMS,
     ) -> None:
-        size = len(jsonio.encode(said)) + 2 * len(response)  # the items say most of the response again
+        size = _ENTRY * (1 + len(items)) + _memory(jsonio.encode(said)) + len(response) + _memory(response)
         self.forget(owner, answer_id)
         if size > self._most_bytes:
             return
@@ -188,6 +190,11 @@ class Memory:
             self.keep(owner, answer_id, _said(asked, reply), response, items)
 
         return structs.replace(made, client=structs.replace(client, codec=_Heard(codec, told)))
+
+
+def _memory(data: bytes) -> int:
+    """Bytes that values take, from their JSON. Text takes as much as in JSON, a value somewhat more than its name."""
+    return len(data) + _VALUE * count_values(data)
 
 
 def owner_of(request: HttpRequest) -> str:
