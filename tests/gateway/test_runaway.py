@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,11 +14,10 @@ from typing import Any
 import pytest
 
 from tests.gateway.house import House, house, upstream
+from tests.gateway.runaway import Runaway, Told
 
 WORDS = "words without an end " * 50
 ANSWER = 256 * 1024  # bytes that are kept of one answer
-
-Told = Callable[[], Iterator[dict[str, Any]]]
 
 
 def chunk(delta: dict[str, Any], index: int = 0) -> dict[str, Any]:
@@ -33,34 +30,34 @@ def called(index: int, arguments: str, **more: str) -> dict[str, Any]:
     return chunk({"tool_calls": [entry]})
 
 
-def arguments() -> Iterator[dict[str, Any]]:
+def arguments() -> Iterator[dict[str, Any] | None]:
     yield called(0, '{"path": "', name="read")
     while True:
         yield called(0, WORDS)
 
 
-def short_arguments() -> Iterator[dict[str, Any]]:
+def short_arguments() -> Iterator[dict[str, Any] | None]:
     yield called(0, '{"path": "', name="read")
     while True:
         yield called(0, "abc")
 
 
-def calls() -> Iterator[dict[str, Any]]:
+def calls() -> Iterator[dict[str, Any] | None]:
     for index in itertools.count():
         yield called(index, "{}", name="read")
 
 
-def choices() -> Iterator[dict[str, Any]]:
+def choices() -> Iterator[dict[str, Any] | None]:
     for index in itertools.count():
         yield chunk({"content": "one of many"}, index)
 
 
-def text() -> Iterator[dict[str, Any]]:
+def text() -> Iterator[dict[str, Any] | None]:
     while True:
         yield chunk({"content": WORDS})
 
 
-def reasoning() -> Iterator[dict[str, Any]]:
+def reasoning() -> Iterator[dict[str, Any] | None]:
     while True:
         yield chunk({"reasoning_content": WORDS})
 
@@ -70,63 +67,9 @@ SHAPES: dict[str, Told] = {
 }
 
 
-class Runaway:
-    """An upstream that answers every request with a stream that has no end. It stops when the other side leaves."""
-
-    def __init__(self) -> None:
-        self.shape: Told = text
-        self.left = threading.Event()  # the gateway left an answer
-        self.sent = 0
-        self.most = 64 * 1024 * 1024
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
-
-    def _answer(self, connection: socket.socket) -> None:
-        try:
-            self._read(connection)
-            head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-            connection.sendall(head.encode())
-            for frames in _batches(self.shape()):
-                data = b"".join([b"data: " + json.dumps(each).encode() + b"\n\n" for each in frames])
-                connection.sendall(b"%x\r\n%b\r\n" % (len(data), data))
-                self.sent += len(data)
-                if self.sent > self.most:
-                    return  # nobody has stopped it: the test fails
-        except OSError:
-            self.left.set()
-        finally:
-            connection.close()
-
-    def _read(self, connection: socket.socket) -> None:
-        got = b""
-        while b"\r\n\r\n" not in got:
-            got += connection.recv(65536)
-        head, _, body = got.partition(b"\r\n\r\n")
-        length = next(int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if b"content-length" in line)
-        while len(body) < length:
-            body += connection.recv(65536)
-
-
-def _batches(told: Iterator[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], ...]]:
-    while batch := tuple(itertools.islice(told, 50)):
-        yield batch
-
-
 @contextmanager
 def running(tmp_path: Path, **flags: Any) -> Iterator[tuple[House, Runaway]]:
-    source = Runaway()
+    source = Runaway(text)
     limits = {"server__limits__answer": ANSWER, "server__limits__blocks": 64, "server__limits__choices": 8, **flags}
     try:
         with house(upstream("up", "openai", source.url), tmp_path, **limits) as home:

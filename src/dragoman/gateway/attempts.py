@@ -31,7 +31,7 @@ from dragoman.gateway.explain import Ring
 from dragoman.gateway.explaining import Case, Explaining
 from dragoman.gateway.familiar import Outline
 from dragoman.gateway.holders import Holder, Holders
-from dragoman.gateway.limits import json_memory
+from dragoman.gateway.limits import beside_messages, json_memory
 from dragoman.gateway.memory import Memory, is_stored
 from dragoman.gateway.meters import Meters
 from dragoman.gateway.observe import Journal, Record
@@ -283,7 +283,6 @@ class Attempts:
         """
         if self._ticket is not None:
             self._ticket.accepted()
-        self._drop_decoded()
         self._made = self._read = self._outline = self._plain = self._prepared = None
         if self._large is not None:
             self._large.forget()
@@ -413,10 +412,10 @@ class Attempts:
             account.rendered(size)
 
     def _drop_decoded(self) -> None:
-        """The decoded question is held no more, unless its answer is to be stored with it."""
-        account = self._exchange.account
-        if account is not None and not (self._made is not None and is_stored(self._made)):
-            account.decoded(0)
+        """The messages of the question are held no more, unless its answer is to be stored with them."""
+        account, made = self._exchange.account, self._made
+        if account is not None and made is not None and not is_stored(made):
+            account.decoded(beside_messages(made.asked, made.sent))
 
     # --- what is kept of a refusal
 

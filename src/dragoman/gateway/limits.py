@@ -62,22 +62,33 @@ def check_text(body: bytes, limits: RequestLimits) -> None:
     """Refuse text with too many values in it before it is read: each becomes an object. Raises TooLarge."""
     if len(body) // 2 < limits.nodes:  # a value and what parts it from the next are two bytes
         return
-    if _marks(body) <= limits.nodes:
+    if count_values(body) <= limits.nodes:
         return
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
     plain = b'"'.join(unescaped.split(b'"')[::2])  # of each string one quote
-    if _marks(plain) - plain.count(b"[]") - plain.count(b"{}") > limits.nodes:
+    if count_values(plain) - plain.count(b"[]") - plain.count(b"{}") > limits.nodes:
         raise _too_many_values(limits)
 
 
-def _marks(text: bytes) -> int:
+def count_values(text: bytes) -> int:
     """At least the number of values in it: each but the first of a container follows a comma, the first its bracket."""
     return text.count(b",") + text.count(b"[") + text.count(b"{") + 1
 
 
 def json_memory(body: bytes) -> int:
     """Bytes that the values of a body take when they are read, about. Text with commas counts for more."""
-    return len(body) + _VALUE * _marks(body)
+    return len(body) + _VALUE * count_values(body)
+
+
+def beside_messages(*conversations: Conversation) -> int:
+    """Bytes that conversations take without their messages, about: their tools and system texts."""
+    parts: dict[int, object] = {}  # by identity: what two conversations share is there once
+    for each in conversations:
+        for tool in each.tools:
+            part = tool.schema if isinstance(tool, ToolSpec) else tool.data
+            parts[id(part)] = part
+    texts = {id(text.text): len(text.text) for each in conversations for text in each.system}
+    return sum(texts.values()) + (json_memory(jsonio.encode([*parts.values()])) if parts else 0)
 
 
 class Shape(Struct, frozen=True):
@@ -239,8 +250,15 @@ class Account:
         return Budget(AnswerLimits(limits.answer, limits.blocks, limits.choices), self)
 
     def decoded(self, size: int) -> None:
-        """Count the decoded request instead of what was counted of it before; 0 when it is no longer held."""
-        self.add(size - self._decoded)
+        """Count the decoded request instead of what was counted of it before. Raises Overloaded.
+
+        It is not refused where nothing else is held: a request that is within its own limits can always be served.
+        """
+        more, load = size - self._decoded, self._load
+        if more > 0 and load.asked > self.asked and load.asked + more > load.limits.in_flight:
+            message = f"{load.limits.in_flight} bytes of requests are held, the limit here ({_SETTING}.in_flight)"
+            raise Overloaded(message)
+        self.add(more)
         self._decoded = size
 
     def rendered(self, size: int) -> None:

@@ -25,6 +25,7 @@ from dragoman.gateway.continuing import (
     as_earlier,
     continued_plan,
 )
+from dragoman.gateway.limits import count_values
 from dragoman.model.assemble import Assembly
 from dragoman.model.blocks import Block
 from dragoman.model.budget import Budget
@@ -39,6 +40,7 @@ Told: TypeAlias = Callable[[str, Reply, bytes], None]  # an answer's id, what it
 MOST = 1000  # answers
 MOST_BYTES = 64 * 1024 * 1024
 OLDEST = 6 * 3600.0  # seconds
+_ENTRY, _VALUE = 1024, 64  # bytes of an entry with its id, and of a value beside its text
 _NO_ITEMS: Mapping[str, Sequence[Block]] = {}
 
 
@@ -71,7 +73,7 @@ class Memory:
 
     @property
     def size(self) -> int:
-        """Bytes that are kept, as JSON would count them."""
+        """Bytes that are kept, about."""
         return self._bytes
 
     def keep(
@@ -82,8 +84,8 @@ class Memory:
         response: bytes = b"",
         items: Mapping[str, Sequence[Block]] = _NO_ITEMS,
     ) -> None:
-        asked = said.size if isinstance(said, Pickled) else len(jsonio.encode(said))
-        size = asked + 2 * len(response)  # the items say most of the response again
+        asked = said.size if isinstance(said, Pickled) else _memory(jsonio.encode(said))
+        size = _ENTRY * (1 + len(items)) + asked + len(response) + _memory(response)
         self.forget(owner, answer_id)
         if size > self._most_bytes:
             return
@@ -172,6 +174,11 @@ class Memory:
             self.keep(owner, answer_id, said, response, items)
 
         return structs.replace(made, client=structs.replace(made.client, codec=_Heard(codec, told)))
+
+
+def _memory(data: bytes) -> int:
+    """Bytes that values take, from their JSON. Text takes as much as in JSON, a value somewhat more than its name."""
+    return len(data) + _VALUE * count_values(data)
 
 
 def is_stored(made: Plan) -> bool:

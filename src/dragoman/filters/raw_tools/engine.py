@@ -101,9 +101,14 @@ class Engine(Quotations):
         return bool(self._held) or self._state == STRAY
 
     @property
-    def is_busy(self) -> bool:
-        """Whether it reads what is a call or may be one. Only then it may keep more than half a marker."""
-        return self._hold is not None or self._state == BODY
+    def keeps(self) -> bool:
+        """Whether it keeps all text since a marker."""
+        return self._hold is not None
+
+    @property
+    def reads(self) -> bool:
+        """Whether it reads arguments. What has to be whole before it can go out is kept until then, within limits."""
+        return self._state == BODY
 
     def close(self) -> list[Output]:
         """The answer is over."""

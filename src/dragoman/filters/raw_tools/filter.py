@@ -44,6 +44,7 @@ from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Action, Notes
 
 _KIMI = re.compile(r"kimi|moonshot", re.IGNORECASE)
+_MOST_READ = 8 * 1024 * 1024  # bytes that are counted for arguments which stream
 _PIECE, _CHARACTER = 128, 8  # bytes of a piece of text that waits, and of a character with what is read of it
 _NO_IDS: frozenset[str] = frozenset()  # the same for all: even an empty one takes its place
 
@@ -174,9 +175,12 @@ class _Voice:
         self.closed = False
 
     def count(self, text: str) -> None:
-        """Count what the engine may keep: all text since what it reads began."""
-        if self.engine.is_busy:
+        """Count what the engine may keep: all text since a marker, or a part of the arguments that it reads."""
+        engine = self.engine
+        if engine.keeps or engine.reads:
             size = _PIECE + _CHARACTER * len(text)
+            if not engine.keeps:
+                size = max(0, min(size, _MOST_READ - self._counted))
             self._budget.keep(size)
             self._counted += size
         elif self._counted:
