@@ -174,6 +174,30 @@ class ExplainJob(Struct, frozen=True):
     secrets: tuple[str, ...]
 
 
+class AnswerJob(Struct, frozen=True):
+    """Read a large whole answer, and write it for the client."""
+
+    client: Dialect
+    upstream: Dialect
+    asked: Bare
+    sent: Bare
+    notes: tuple[Note, ...]
+    makers: tuple[MakeBack, ...]
+    settings: Settings
+    passes: bool
+    finds_calls: bool
+
+    @classmethod
+    def of(cls, made: Plan) -> AnswerJob:
+        asked, sent = Bare.whole(made.asked), Bare.whole(made.sent)
+        rest = (made.notes, made.makers, made.settings, made.passes, made.finds_calls)
+        return cls(made.client, made.upstream, asked, sent, *rest)
+
+    def plan(self) -> Plan:
+        rest = (self.notes, self.makers, self.settings, self.passes, self.finds_calls)
+        return Plan(self.client, self.upstream, self.asked.conversation(), self.sent.conversation(), *rest)
+
+
 class Read(Struct, frozen=True):
     """A request that was read."""
 
