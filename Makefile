@@ -90,7 +90,7 @@ laws-long: $(INSTALLED) ## run the laws with many examples, chosen at random: EX
 	DRAGOMAN_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest $(LAWS) -n $(JOBS) --hypothesis-profile=long
 
 .PHONY: load soak
-load: $(INSTALLED) ## 256 streams of mixed dialects for two minutes, each answer checked, and a table; LOAD="--streams 64 --seconds 20"
+load: $(INSTALLED) ## 256 streams of mixed dialects for two minutes, each answer checked, then fair turns; LOAD="--streams 64 --seconds 20", LOAD=--fairness
 	$(BIN)/python -m tests.load $(LOAD)
 
 soak: $(INSTALLED) ## ten minutes of load with clients that leave and dawdle; SOAK="--seconds 7200"

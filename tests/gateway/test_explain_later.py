@@ -16,7 +16,7 @@ from dragoman.gateway.explain import Ring, _text
 from dragoman.gateway.explaining import Case, Explaining
 from dragoman.gateway.limits import RequestLimits
 from dragoman.gateway.memory import Memory
-from dragoman.gateway.offload.jobs import ExplainJob, PlanJob
+from dragoman.gateway.offload.jobs import ExplainJob, PlanJob, explained
 from dragoman.gateway.redaction import Redactor
 from dragoman.simulator import parse, running_simulator
 from dragoman.translate import Settings
@@ -38,12 +38,11 @@ def test_s7_the_client_has_its_answer_before_the_refusal_is_described(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_go_on, began = threading.Event(), threading.Event()
-    described = explaining.explained
 
     def slow(*given: Any) -> Any:
         began.set()
         assert may_go_on.wait(30)
-        return described(*given)
+        return explained(*given)
 
     monkeypatch.setattr(explaining, "explained", slow)
     with (

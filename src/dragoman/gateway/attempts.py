@@ -37,7 +37,7 @@ from dragoman.gateway.meters import Meters
 from dragoman.gateway.observe import Journal, Record
 from dragoman.gateway.offload.jobs import Bounds, ExplainJob, PlanJob, counting, refuse_doubled, rendered
 from dragoman.gateway.offload.large import LargeRequest, Prepared
-from dragoman.gateway.offload.process import Unavailable, WorkerProcess
+from dragoman.gateway.offload.process import Unavailable, WorkerFailed, WorkerProcess
 from dragoman.gateway.outlet import Pulse
 from dragoman.gateway.policy import Patience, next_step, not_held, to_tell
 from dragoman.model.conversation import Conversation
@@ -272,7 +272,7 @@ class Attempts:
         elif isinstance(error, UpstreamFault):
             self._keep_stream(backend, reply, error.fault)
         self._violations += error.fault.violation
-        if not isinstance(error, ClientFault | Busy):
+        if not isinstance(error, ClientFault | Busy | WorkerFailed):
             backend.went_wrong(ticket, error)
             self._desk.meters.retry(backend.name, error.fault.kind)
             self._record.tried.append(f"{backend.name}: {error.fault.kind} {error.fault.status}")

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import structs
 
-from dragoman.answer import MOST_WHOLE, is_event_stream, reply_whole
-from dragoman.dialects.base import REAL_WORLD
+from dragoman.answer import MOST_WHOLE
 from dragoman.errors import (
     BadFrame,
     ClientFault,
@@ -23,13 +22,16 @@ from dragoman.gateway.attempts import Attempts, Desk, Question
 from dragoman.gateway.backend import Fleet, Refused
 from dragoman.gateway.continuing import Pickled, references
 from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.limits import Account, json_memory
+from dragoman.gateway.limits import Account, Overloaded, json_memory
 from dragoman.gateway.observe import Record
-from dragoman.gateway.offload.jobs import Bounds, parse
+from dragoman.gateway.offload.jobs import AnswerJob, Bounds, parse
 from dragoman.gateway.offload.large import LargeMatched, LargeRequest
+from dragoman.gateway.offload.process import Unavailable, WorkerProcess
 from dragoman.gateway.router import Matched
 from dragoman.gateway.stored import StoredAnswer
 from dragoman.gateway.streaming import Stream
+from dragoman.gateway.whole_reply import Told, told_whole
+from dragoman.model.budget import Budget
 from dragoman.model.conversation import Conversation
 from dragoman.translate import Plan
 from dragoman.upstream.client import Reply
@@ -82,7 +84,8 @@ class Relay:
         return self._stream(attempts).run() if self._call.stream else self._whole(attempts)
 
     async def _whole(self, attempts: Attempts) -> None:
-        whole = Whole(self._record, self._exchange.account)
+        offload = self._fleet.config.server.offload
+        whole = Whole(self._record, self._exchange.account, self._desk.worker, offload)
         await attempts.through(whole)
         if whole.response is not None:
             self._send(whole.response)
@@ -174,9 +177,12 @@ class Whole:
     seen = False
     left = math.inf
 
-    def __init__(self, record: Record, account: Account | None = None) -> None:
+    def __init__(
+        self, record: Record, account: Account | None = None, worker: WorkerProcess | None = None, offload: int = 0
+    ) -> None:
         self.response: HttpResponse | None = None
         self._record, self._account = record, account
+        self._worker, self._offload = worker, offload
         self._size = 0
 
     def drop(self) -> None:
@@ -200,64 +206,42 @@ class Whole:
             raise BadFrame(str(error)).after_the_end() from None
         self._record.first()
         try:
-            self._told(reply, made, body, named)
+            await self._told(reply, made, body, named)
         except UpstreamViolation as error:
             raise error.after_the_end() from None
         return None
 
-    def _told(self, reply: Reply, made: Plan, body: bytes, named: Callable[[str], None]) -> None:
+    async def _told(self, reply: Reply, made: Plan, body: bytes, named: Callable[[str], None]) -> None:
         """Write the answer. Raises UpstreamViolation, UpstreamFault."""
-        streams_only = made.upstream.codec.capabilities(made.sent.model).streams_only
-        if made.verbatim and (streams_only or not is_event_stream(body)) and not _holds_calls(made, body):
-            named(self._tap(made, body))
+        told, raw = await self._read_by(made, body)
+        named(told.id)
+        record = self._record
+        record.usage, record.stop = told.usage, told.stop
+        if told.notes is None:
             kind = [field for field in reply.headers if field[0] == "content-type"]
             self.response = HttpResponse(200, (kind[0] if kind else _JSON,), body)
             return
-        read = json_memory(body)
-        self._count(read)
-        try:
-            told, notes = reply_whole(made, body, budget=self._account.budget() if self._account is not None else None)
-            raw = made.client.codec.render_reply(told, made.asked, REAL_WORLD)
-        except RecursionError:
-            raise BadFrame("the answer is nested too deeply") from None
-        finally:
-            self._count(-read)
         self._count(len(raw))
-        self._record.verbatim = False
-        named(told.id)
-        self._record.notes += notes
-        self._record.usage = told.usage
-        self._record.stop = told.choices[0].stop if told.choices else None
+        record.verbatim = False
+        record.notes += told.notes
         self.response = HttpResponse(200, (_JSON,), raw)
 
-    def _tap(self, made: Plan, body: bytes) -> str:
-        """Read along, for the record; gives the answer's id, if it can be read.
-
-        Raises UpstreamViolation for what breaks the dialect: half an answer, a web page, a call without a name.
-        """
-        skim = getattr(made.upstream.codec, "skim_reply", None)
-        if skim is not None and (seen := skim(body)) is not None:
-            self._record.usage, self._record.stop = seen.usage, seen.stop
-            return ""
-        read = json_memory(body)
-        self._count(read)
+    async def _read_by(self, made: Plan, body: bytes) -> tuple[Told, bytes]:
+        """A large answer is read by the worker process, unless its plan cannot be handed over."""
+        worker, account = self._worker, self._account
+        budget = Budget() if account is None else account.budget()
+        if worker is not None and 0 < self._offload < len(body):
+            try:
+                result, raw = await worker.ask(AnswerJob.of(made, budget.limits), "", body)
+                told: Told = result
+                return told, raw
+            except TooLarge:
+                raise BadFrame("the answer needs more memory to read than one may have here") from None
+            except (Unavailable, Overloaded):
+                pass
+        tree = json_memory(body)
+        self._count(tree)
         try:
-            told = made.upstream.codec.parse_reply(body, made.sent)
-        except RecursionError:
-            return ""
+            return told_whole(made, body, budget)
         finally:
-            self._count(-read)
-        self._record.usage = told.usage
-        self._record.stop = told.choices[0].stop if told.choices else None
-        return told.id
-
-
-def _holds_calls(made: Plan, body: bytes) -> bool:
-    """Whether raw tool calls, or what is left of some, are in an answer that may pass as it came otherwise."""
-    if not made.finds_calls:
-        return False
-    try:
-        notes = reply_whole(made, body)[1]
-    except (RecursionError, UpstreamViolation, UpstreamFault):
-        return False  # those who read along say what is wrong
-    return any(note.rule.startswith("raw_tools.") for note in notes)
+            self._count(-tree)

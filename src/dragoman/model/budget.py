@@ -40,13 +40,13 @@ class Account(Protocol):
 class Budget:
     """Counts what is kept of one answer. `account`, if there is one, counts it among all answers too."""
 
-    __slots__ = ("_account", "_blocks", "_choices", "_kept", "_limits", "_room")
+    __slots__ = ("_account", "_blocks", "_choices", "_kept", "_room", "limits")
 
     def __init__(self, limits: AnswerLimits | None = None, account: Account | None = None) -> None:
-        self._limits = limits or AnswerLimits()
+        self.limits = limits or AnswerLimits()
         self._account = account
         self._kept = self._blocks = self._choices = 0
-        self._room = 0 if account is not None else self._limits.answer  # that need not be asked for
+        self._room = 0 if account is not None else self.limits.answer  # that need not be asked for
 
     @property
     def kept(self) -> int:
@@ -71,15 +71,15 @@ class Budget:
 
     def block(self, block: Block | None = None) -> None:
         """Count one more block, with its id, name and extra fields, until the answer ends."""
-        if self._blocks >= self._limits.blocks:
-            raise AnswerTooLarge(f"the answer has more than {self._limits.blocks} blocks, the limit (blocks)")
+        if self._blocks >= self.limits.blocks:
+            raise AnswerTooLarge(f"the answer has more than {self.limits.blocks} blocks, the limit (blocks)")
         self._blocks += 1
         self.keep(_BLOCK if block is None else _BLOCK + block_size(block))
 
     def choice(self) -> None:
         """Count one more choice."""
-        if self._choices >= self._limits.choices:
-            raise AnswerTooLarge(f"the answer has more than {self._limits.choices} choices, the limit (choices)")
+        if self._choices >= self.limits.choices:
+            raise AnswerTooLarge(f"the answer has more than {self.limits.choices} choices, the limit (choices)")
         self._choices += 1
         self.keep(_CHOICE)
 
@@ -91,7 +91,7 @@ class Budget:
         self._kept = 0
 
     def _grow(self, kept: int) -> None:
-        most = self._limits.answer
+        most = self.limits.answer
         if kept > most:
             raise AnswerTooLarge(f"more than {most} bytes of the answer have to be kept, the limit (answer)")
         if self._account is not None:

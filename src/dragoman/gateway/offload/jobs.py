@@ -23,6 +23,7 @@ from dragoman.gateway.media_urls import MediaUrls, check_media_urls
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.router import Router, Unreadable
 from dragoman.model.blocks import Block, Extra
+from dragoman.model.budget import AnswerLimits
 from dragoman.model.conversation import Conversation, Output, ToolSpec, bare
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Note
@@ -186,6 +187,31 @@ class ExplainJob(Struct, frozen=True):
     response: HttpResponse
     fault: Fault
     secrets: tuple[str, ...]
+
+
+class AnswerJob(Struct, frozen=True):
+    """Read a large whole answer, and write it for the client."""
+
+    client: Dialect
+    upstream: Dialect
+    asked: Bare
+    sent: Bare
+    notes: tuple[Note, ...]
+    makers: tuple[MakeBack, ...]
+    settings: Settings
+    passes: bool
+    finds_calls: bool
+    limits: AnswerLimits
+
+    @classmethod
+    def of(cls, made: Plan, limits: AnswerLimits) -> AnswerJob:
+        asked, sent = Bare.whole(made.asked), Bare.whole(made.sent)
+        rest = (made.notes, made.makers, made.settings, made.passes, made.finds_calls)
+        return cls(made.client, made.upstream, asked, sent, *rest, limits)
+
+    def plan(self) -> Plan:
+        rest = (self.notes, self.makers, self.settings, self.passes, self.finds_calls)
+        return Plan(self.client, self.upstream, self.asked.conversation(), self.sent.conversation(), *rest)
 
 
 class Read(Struct, frozen=True):
