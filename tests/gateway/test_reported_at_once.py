@@ -250,3 +250,16 @@ def test_s12_addresses_are_found_in_every_spelling(text: str, url: str, told: st
 def test_s12_an_address_of_the_request_is_kept() -> None:
     text = "the image http://93.184.216.34/a.png cannot be read"
     assert without_addresses(text, [("http://10.0.0.5", "U")], "invalid") == text
+
+
+# --- redirects
+
+
+def test_a_redirect_is_told_at_once_and_counted_against_its_upstream(tmp_path: Path) -> None:
+    with answering(BROKEN["a redirect"]) as url, house(upstream("one", "anthropic", url), tmp_path) as home:
+        for _ in range(5):
+            status, _, answer = home.ask("/v1/messages", ASK["/v1/messages"])
+            assert (status, b"redirect" in answer) == (502, True)
+        assert [line["attempts"] for line in home.lines(5)] == [1] * 5  # none is tried again
+        status, _, answer = home.ask("/v1/messages", ASK["/v1/messages"])
+        assert (status, b"is not asked until" in answer) == (529, True)

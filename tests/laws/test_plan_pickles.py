@@ -121,9 +121,9 @@ def test_s7_a_whole_answer_from_the_worker_is_the_one_made_here(
     request, speaks, target = request_of(client, stream=False), registry.get(client), registry.get(upstream)
     call = speaks.binding.match(request)
     assert call is not None
-    known = Read(speaks, request, parse(speaks, call, 1, LIMITS))
+    known = Read(speaks, request, parse(speaks, call, 1, BOUNDS)[0])
     try:
-        made, _ = planned(PlanJob(request, LIMITS, target, "claude-sonnet-4.5", Settings()), known)
+        made, _ = planned(PlanJob(request, BOUNDS, target, "claude-sonnet-4.5", Settings()), known)
     except DragomanError:
         return
     plan_left = structs.replace(made, asked=made.asked.unsaid(), sent=made.sent.unsaid())

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from dragoman.errors import ConnectFailed
 from dragoman.upstream.credentials import CredentialFault
+from dragoman.upstream.kiro.durable import LockHeld
 from tests.unit.upstream.kiro_world import CHAT, NOW, Service, credential, own, told
 
 
@@ -49,3 +52,32 @@ def test_a_redirect_of_the_sign_in_service_does_not_end_the_login(tmp_path: Path
         asyncio.run(login.sign(CHAT))
     assert not failed.value.lasting
     assert len(service.calls) == 1
+
+
+def test_s5_the_lock_of_another_process_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S5: each request waited 30 s for it."""
+    waited: list[object] = []
+
+    @asynccontextmanager
+    async def held(lock: object) -> AsyncIterator[None]:
+        waited.append(lock)
+        if waited:
+            raise LockHeld("another process has the lock", lasting=False)
+        yield
+
+    monkeypatch.setattr("dragoman.upstream.kiro.credential.locked", held)
+    clock = Clock()
+    login = credential(own(tmp_path), Service(lambda _: told({})).fetch, now=clock)
+
+    async def attempts() -> None:
+        for _ in range(3):
+            with pytest.raises(CredentialFault, match="another process"):
+                await login.sign(CHAT)
+        assert len(waited) == 1
+        clock.now += 31
+        for _ in range(3):
+            with pytest.raises(CredentialFault):
+                await login.sign(CHAT)
+        assert len(waited) == 2
+
+    asyncio.run(attempts())

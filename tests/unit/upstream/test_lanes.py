@@ -8,6 +8,7 @@ import pytest
 
 from dragoman.errors import LocalMisuse
 from dragoman.upstream.client import Client
+from dragoman.upstream.pool import Lane
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.paths import has_dot_segment
 from tests.unit.upstream.conftest import Run
@@ -72,27 +73,22 @@ def test_s14_bytes_before_the_next_request_never_answer_it(run: Run, late: bytes
     run(main())
 
 
-def test_s14_bytes_that_came_within_one_turn_of_the_loop_are_seen(run: Run) -> None:
-    """The answer and the next request follow each other without a turn of the loop in which the bytes are read."""
+def test_s14_a_connection_that_is_not_quiet_is_not_used(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is looked at right after an answer, too."""
+    looked: list[int] = []
+
+    def never_quiet(_lane: Lane, descriptor: int) -> bool:
+        looked.append(descriptor)
+        return False
+
+    monkeypatch.setattr(Lane, "quiet", never_quiet)
 
     async def main() -> None:
-        async def script(talk: Talk) -> None:
-            if talk.number > 1:
-                await good(talk)
-            await talk.request()
-            await talk.send(OK)
-            await talk.gone()
-
-        async with peer(script) as server:
+        async with peer(good) as server:
             client = Client()
             assert await body_of(client, server.url) == b"ok"
-            [connection] = [each for lane in client._lanes.values() for each in lane.connections]
-            looks: list[bool] = []
-            lane = connection._lane
-            quiet = lane.quiet
-            lane.quiet = lambda handle: looks.append(quiet(handle)) or False  # type: ignore[method-assign,func-returns-value]
             assert await body_of(client, server.url) == b"ok"
-            assert (looks, server.connections) == ([True], 2)  # what cannot be told to be quiet is not used
+            assert (len(looked), server.connections) == (1, 2)
             await client.aclose()
 
     run(main())

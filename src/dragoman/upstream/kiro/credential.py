@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 
 from dragoman.errors import DragomanError
 from dragoman.upstream.credentials import CredentialFault, Fetch, Secret, SingleFlight
-from dragoman.upstream.kiro.durable import locked
+from dragoman.upstream.kiro.durable import LockHeld, locked
 from dragoman.upstream.kiro.endpoints import Endpoints
 from dragoman.upstream.kiro.refresh import refresh
 from dragoman.upstream.kiro.service import Usage, list_profiles, signed, usage_limits, with_profile
@@ -34,6 +34,7 @@ _PAUSE = 5.0  # seconds before a service in trouble is asked again, doubled by e
 _LONGEST_PAUSE = 120.0
 _SETTLED = 30.0  # seconds in which a refusal is taken to be of the token before this one
 _OWED = 30.0  # seconds before a write that failed is tried again
+_HELD = 30.0  # seconds before the lock of another process is waited for again
 _UNLISTED = 300.0  # seconds before profiles that could not be listed are asked for again
 
 T = TypeVar("T")
@@ -77,6 +78,7 @@ class KiroCredential:
         self._bad = Secret()  # the access token that was refused
         self._renewed_at = float("-inf")
         self._failure: _Failure | None = None
+        self._held: tuple[float, LockHeld] | None = None  # until when its failure is raised at once
         self._problem = ""
         self._arn = ""  # of a profile that had to be looked up
         self._arn_tried = float("-inf")
@@ -215,9 +217,14 @@ class KiroCredential:
                 if not self._stale(token):
                     return self._adopt(token)
                 self._token = self._token or token  # in case it cannot be renewed but still lives
+            if self._held is not None and self._now() < self._held[0]:
+                raise self._held[1]
+            self._held = None
             async with locked(self._store.lock):
                 return await self._renew_locked()
         except CredentialFault as fault:
+            if isinstance(fault, LockHeld) and self._held is None:
+                self._held = (self._now() + _HELD, fault)
             self._problem = str(fault)
             self._write_at = self._now() + _OWED
             raise

@@ -138,6 +138,10 @@ def lock_beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.dragoman-lock")
 
 
+class LockHeld(CredentialFault):
+    """Another process does not let go of the lock."""
+
+
 @contextlib.asynccontextmanager
 async def locked(lock: Path | None, patience: float = PATIENCE) -> AsyncIterator[None]:
     """Hold the lock, across processes; the kernel lets go of it when its holder dies. None: there is nothing to guard.
@@ -156,7 +160,7 @@ async def locked(lock: Path | None, patience: float = PATIENCE) -> AsyncIterator
         waited = 0.0
         while not _taken(handle):
             if waited >= patience:
-                raise CredentialFault(f"another process has held {lock} for {patience:.0f} s.", lasting=False)
+                raise LockHeld(f"another process has held {lock} for {patience:.0f} s.", lasting=False)
             await asyncio.sleep(_GLANCE)
             waited += _GLANCE
         yield
