@@ -40,7 +40,7 @@ def slowly(dialect: str, go_on: threading.Event) -> Iterator[bytes]:
     *first, last = [b"%x\r\n%b\r\n" % (len(event), event) for event in simply(dialect, "Well")]
     yield f"HTTP/1.1 200 OK\r\ncontent-type: {kind_of(dialect)}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
     yield from first
-    go_on.wait(10)
+    go_on.wait(60)
     yield last + b"0\r\n\r\n"
 
 
@@ -93,7 +93,7 @@ def test_while_an_answer_is_waited_for_only_the_clients_bytes_are_held(
     def refused_at_first() -> Iterator[bytes]:
         first = not asked_once.is_set()
         asked_once.set()
-        go_on.wait(10)
+        go_on.wait(60)
         refusal = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
         return iter([refusal]) if first else slowly(dialect, go_on)
 
@@ -102,7 +102,7 @@ def test_while_an_answer_is_waited_for_only_the_clients_bytes_are_held(
         house(upstream("one", dialect, f"http://127.0.0.1:{canned.port}"), tmp_path) as home,
         RawClient(home, "/v1/messages", asked) as client,
     ):
-        assert asked_once.wait(5)
+        assert asked_once.wait(60)
         until = time.monotonic() + 1
         while questions() and time.monotonic() < until:
             time.sleep(0.05)

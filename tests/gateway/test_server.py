@@ -52,7 +52,7 @@ class Wire:
 
     def __init__(self, home: House) -> None:
         host, _, port = home.url.removeprefix("http://").partition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=10)
+        self.socket = socket.create_connection((host, int(port)), timeout=60)
         self.file = self.socket.makefile("rb")
 
     def __enter__(self) -> Wire:
@@ -88,7 +88,7 @@ class Wire:
             return status, headers, body
         return status, headers, self.file.read(int(headers["content-length"]))
 
-    def closed(self, within: float = 5.0) -> bool:
+    def closed(self, within: float = 60.0) -> bool:
         self.socket.settimeout(within)
         try:
             self.file.read()
@@ -171,7 +171,7 @@ def test_who_leaves_with_a_second_request_sent_has_left(tmp_path: Path) -> None:
         with Wire(home) as wire:
             wire.send(asked(stream=True) + asked())
             wire.head()
-        assert simulator.requests[0].wait(2.0) == "gone"
+        assert simulator.requests[0].wait(60) == "gone"
         wait_until(lambda: home.running.gateway.in_flight == 0)
         assert simulator.total == 1
 
@@ -182,7 +182,7 @@ def test_who_closes_the_sending_side_has_left(tmp_path: Path) -> None:
             wire.ask(stream=True)
             wire.head()
             wire.socket.shutdown(socket.SHUT_WR)
-            assert simulator.requests[0].wait(2.0) == "gone"
+            assert simulator.requests[0].wait(60) == "gone"
         assert home.lines()[0]["outcome"] == "gone"
 
 
@@ -233,7 +233,7 @@ def test_a_body_that_is_too_long_is_refused_before_it_has_come(home: House) -> N
             if framed.startswith(b"content"):
                 status, headers, _ = wire.answer()
                 assert (status, headers["connection"]) == (413, "close")
-        sender.join(10)
+        sender.join(60)
 
 
 def quietly(do: Callable[[bytes], None], raw: bytes) -> None:
@@ -329,7 +329,7 @@ def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch
         RawClient(home, "/v1/messages", messages(stream=True), receive_buffer=65536) as client,
     ):
         client.read_until(b"text_delta")
-        assert simulator.requests[0].wait(5.0) == "gone"
+        assert simulator.requests[0].wait(60) == "gone"
         assert home.lines()[0]["outcome"] == "gone"
 
 
@@ -366,7 +366,7 @@ def test_an_endless_head_is_refused_and_costs_nothing(home: House, endless: byte
         with suppress(ConnectionResetError):  # it may have sent too much to hear it
             assert wire.head()[0] == status
         assert wire.closed()
-        sender.join(10)
+        sender.join(60)
     assert time.process_time() - before < 2.0
 
 
@@ -383,7 +383,7 @@ def test_more_connections_than_fit_wait_for_their_turn(monkeypatch: pytest.Monke
         with pytest.raises(TimeoutError):
             wires[3].socket.recv(1)
         wires[0].__exit__()
-        wires[3].socket.settimeout(5)
+        wires[3].socket.settimeout(60)
         assert wires[3].socket.recv(12) == b"HTTP/1.1 200"
         for wire in wires[1:]:
             wire.__exit__()
