@@ -182,7 +182,7 @@ def bounded(command: list[str], environ: Mapping[str, str], work: Path, stdin: s
             code = process.returncode
         except subprocess.TimeoutExpired:
             _end(process.pid)
-            out, err = process.communicate(timeout=10)
+            out, err = process.communicate(timeout=60)
             code = f"ended after {LONGEST} s"
         finally:
             _end(process.pid)

@@ -41,7 +41,7 @@ def test_nobody_is_given_a_token_that_is_not_on_disk(tmp_path: Path) -> None:
     class Slow(OwnStore):
         def save(self, token: Token, was: Token) -> Token:
             writing.set()
-            assert may_write.wait(5)
+            assert may_write.wait(60)
             return super().save(token, was)
 
     store = Slow(own(tmp_path).path)

@@ -23,6 +23,7 @@ from tests.faults.listening import Hung, Lost, Told, Wrong, ask, connect, listen
 from tests.faults.sizing import big
 from tests.faults.stage import (
     PATIENT,
+    SPARE,
     TALK,
     Case,
     Lag,
@@ -99,7 +100,7 @@ def leave(sock: socket.socket, *, reset: bool) -> float:
 
 
 def eventually(true: Callable[[], Any], seconds: float, what: str) -> None:
-    until = time.monotonic() + seconds
+    until = time.monotonic() + seconds + SPARE
     while not true():
         if time.monotonic() > until:
             raise Hung(what)
@@ -130,7 +131,7 @@ def left(*, reset: bool) -> Callable[[Case], None]:
                 time.sleep(0.05)
                 at = leave(sock, reset=reset)
                 eventually(lambda: proxy.left, 5, "the upstream's connection is still open")
-                if proxy.left[0] - at > WITHIN + _GLANCE + lag.worst:
+                if proxy.left[0] - at > WITHIN + _GLANCE + lag.worst + SPARE:
                     raise Wrong(f"the upstream was let go after {proxy.left[0] - at:.3f} s")
                 settled(home, tasks, 1)
                 if (outcome := home.lines()[0]["outcome"]) != "gone":
@@ -156,7 +157,7 @@ def stopped_reading(case: Case) -> None:
         sock = send(home, case, 4096)
         eventually(lambda: proxy.left, 6, "a client that reads nothing is still served")
         took = proxy.left[0] - began
-        if not 0.9 < took < 1.0 + 1.0 + lag.worst:
+        if not 0.9 < took < 1.0 + 1.0 + lag.worst + SPARE:
             raise Wrong(f"it was given up after {took:.2f} s instead of 1 s")
         # What two kernels hold on loopback is theirs: 6 MiB to receive, 4 MiB to send at the most; the rest is ours.
         if proxy.sent > (6 + 4 + 4) << 20:
@@ -183,7 +184,7 @@ def slow_senders(case: Case) -> None:
                 sock.settimeout(pause)
                 if sock.recv(4096) in (b"",):
                     break
-                sock.settimeout(5)
+                sock.settimeout(5 + SPARE)
                 while sock.recv(4096):
                     pass
                 break
@@ -203,13 +204,13 @@ def slow_senders(case: Case) -> None:
             ("a body byte by byte", head + b"\r\n\r\n", body),
             ("silence after half a body", head + b"\r\n\r\n" + body[:20], b""),
         ):
-            with case.probe(label), connect(home.url, 5) as sock:
+            with case.probe(label), connect(home.url, PATIENT) as sock:
                 sock.sendall(first)
                 if slow:
                     took = trickle(sock, slow, 0.05)
                 else:
                     began = time.monotonic()
-                    sock.settimeout(5)
+                    sock.settimeout(5 + SPARE)
                     try:
                         while sock.recv(4096):
                             pass
@@ -218,10 +219,10 @@ def slow_senders(case: Case) -> None:
                     except ConnectionError:
                         pass
                     took = time.monotonic() - began
-                if took > 0.6 + 0.25 + 0.5 + lag.worst:
+                if took > 0.6 + 0.25 + 0.5 + lag.worst + SPARE:
                     raise Hung(f"closed after {took:.2f} s, with a deadline of 0.6 s")
         with case.probe("others are served meanwhile"):
-            judge(case.pair.client, Probe("it"), ask(home.url, question(case.pair.client), home.key, 5))
+            judge(case.pair.client, Probe("it"), ask(home.url, question(case.pair.client), home.key, PATIENT))
         eventually(lambda: tasks_of(home) <= tasks, 3, "tasks are left over")
 
 
@@ -273,22 +274,22 @@ def expecting(case: Case) -> None:
         head, _, body = written(home.url, question(case.pair.client), home.key, expect="100-continue").partition(
             b"\r\n\r\n"
         )
-        with case.probe("100-continue"), connect(home.url, 5) as sock:
+        with case.probe("100-continue"), connect(home.url, PATIENT) as sock:
             began = time.monotonic()
             sock.sendall(head + b"\r\n\r\n")
             if not (first := sock.recv(65536)).startswith(b"HTTP/1.1 100 "):
                 raise Wrong(f"no 100 Continue but {first[:60]!r}")
             sock.sendall(body)
-            judge(case.pair.client, Probe("it"), listen(sock, began, 5))
-        with case.probe("100-continue for a body that is too long"), connect(home.url, 5) as sock:
+            judge(case.pair.client, Probe("it"), listen(sock, began, PATIENT))
+        with case.probe("100-continue for a body that is too long"), connect(home.url, PATIENT) as sock:
             long = head.replace(f"content-length: {len(body)}".encode(), b"content-length: 99999999999")
             sock.sendall(long + b"\r\n\r\n")
-            told = listen(sock, time.monotonic(), 5)
+            told = listen(sock, time.monotonic(), PATIENT)
             if told.status != 413:
                 raise Wrong(f"{told.status} instead of 413")
-        with case.probe("another expectation"), connect(home.url, 5) as sock:
+        with case.probe("another expectation"), connect(home.url, PATIENT) as sock:
             sock.sendall(head.replace(b"100-continue", b"magic") + b"\r\n\r\n" + body)
-            told = listen(sock, time.monotonic(), 5)
+            told = listen(sock, time.monotonic(), PATIENT)
             if told.status not in (200, 417, 400):
                 raise Wrong(f"{told.status} for an expectation that nobody knows")
         settled(home, tasks, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,8 +26,10 @@ from tests.faults.listening import Hung, Lost, Told, Wrong, ask
 from tests.gateway.house import House, house
 
 KEY_OF_UPSTREAM = "the-upstream-secret"
-SLACK = 0.5  # seconds after a deadline
-PATIENT = 15.0  # seconds for what has no deadline of its own
+# In the suite it counts what happens, and in which order: a busy machine may be late. `make faults` judges the seconds.
+SPARE = 0.0 if os.environ.get("DRAGOMAN_FAULTS") == "all" else 30.0
+SLACK = 0.5 + SPARE  # seconds after a deadline
+PATIENT = 15.0 + SPARE  # seconds for what has no deadline of its own
 
 _PARTS = f"""parts = [
   {{ text = {json.dumps(SAYS, ensure_ascii=False)} }},
@@ -212,7 +215,7 @@ def nothing_left() -> Iterator[None]:
     """Raises Wrong if a file descriptor or a thread is left behind."""
     before, threads = count_fds(), threading.active_count()
     yield
-    until = time.monotonic() + 3
+    until = time.monotonic() + 3 + SPARE
     while (count_fds() > before or threading.active_count() > threads) and time.monotonic() < until:
         time.sleep(0.02)
     if count_fds() > before or threading.active_count() > threads:
@@ -231,13 +234,13 @@ def tasks_of(home: House) -> int:
         done.set()
 
     loop.call_soon_threadsafe(count)
-    assert done.wait(5), "the gateway's loop is stuck"
+    assert done.wait(5 + SPARE), "the gateway's loop is stuck"
     return found[0]
 
 
 def settled(home: House, tasks: int, lines: int) -> None:
     """Raises Wrong unless the gateway comes to rest, with one line a request and no secret in any."""
-    until = time.monotonic() + 3
+    until = time.monotonic() + 3 + SPARE
     while time.monotonic() < until and (tasks_of(home) > tasks or home.running.gateway.in_flight):
         time.sleep(0.01)
     if home.running.gateway.in_flight or tasks_of(home) > tasks:
@@ -324,7 +327,9 @@ def _run_probe(
     shown.case.requests += 1
     client, home, proxy = shown.case.pair.client, shown.home, shown.proxy
     request = question(client, shown.model, stream=probe.stream)
-    told = shown.told = ask(home.url, request, home.key, PATIENT if probe.within is None else probe.within + 5.0)
+    told = shown.told = ask(
+        home.url, request, home.key, PATIENT if probe.within is None else probe.within + 5.0 + SPARE
+    )
     if probe.within is not None and told.seconds > probe.within + SLACK + lag.worst:
         raise Hung(f"it took {told.seconds:.2f} s, with a deadline of {probe.within:g} s")
     shown.heard = judge(client, probe, told, says, calls)

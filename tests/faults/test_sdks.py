@@ -52,7 +52,7 @@ def by_openai_responses(url: str) -> str:
 @cache
 def _boto3(url: str) -> Any:
     keys = {"aws_access_key_id": "anybody", "aws_secret_access_key": KEY, "region_name": "us-east-1"}
-    config = Config(retries={"max_attempts": 0}, read_timeout=10)
+    config = Config(retries={"max_attempts": 0}, read_timeout=60)
     return boto3.client("bedrock-runtime", endpoint_url=url, config=config, **keys)
 
 

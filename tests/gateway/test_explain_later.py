@@ -12,26 +12,28 @@ import pytest
 import dragoman.dialects as registry
 from dragoman.errors import Fault
 from dragoman.gateway import explain, explaining
+from dragoman.gateway.auth import Owner
 from dragoman.gateway.explain import Ring, _text
 from dragoman.gateway.explaining import Case, Explaining
 from dragoman.gateway.limits import RequestLimits
 from dragoman.gateway.memory import Memory
-from dragoman.gateway.offload.jobs import ExplainJob, PlanJob, explained
+from dragoman.gateway.offload.jobs import Bounds, ExplainJob, PlanJob, explained
 from dragoman.gateway.redaction import Redactor
 from dragoman.simulator import parse, running_simulator
 from dragoman.translate import Settings
 from dragoman.wire.http import HttpRequest, HttpResponse
 from tests.gateway.house import house, kept_refusal, messages, upstream
 
+BOUNDS = Bounds(RequestLimits(), 32 * 1024 * 1024, "web")
 REFUSED = 'then = "last"\n[[turn]]\nstatus = 400\nmessage = "Improperly formed request."'
 BODY = b'{"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": "hi"}]}'
 
 
 def case(request_id: str, body: bytes = BODY) -> Case:
-    plan = PlanJob(HttpRequest("POST", "/v1/messages"), RequestLimits(), registry.get("openai"), "m", Settings())
+    plan = PlanJob(HttpRequest("POST", "/v1/messages"), BOUNDS, registry.get("openai"), "m", Settings())
     way = (request_id, "anthropic", "one")
     job = ExplainJob(plan, way, (), HttpResponse(400, (), b"{}"), Fault("invalid", "no", 400), ())
-    return Case(job, registry.get("anthropic"), body, Memory(), None)
+    return Case(job, registry.get("anthropic"), body, Memory(), Owner("a"), None)
 
 
 def test_s7_the_client_has_its_answer_before_the_refusal_is_described(

@@ -18,7 +18,7 @@ def test_another_request_is_answered_on_the_connection_of_a_big_one(tmp_path: Pa
     with running_simulator("openai") as simulator, house(upstream("o", "openai", simulator.url), tmp_path) as home:
         host, _, port = home.url.removeprefix("http://").partition(":")
         statuses = []
-        with socket.create_connection((host, int(port)), timeout=5) as connection:
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
             for given in (key, KEY, KEY):
                 body = json.dumps(messages(text="long " * 20_000))
                 head = f"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nx-api-key: {given}\r\ncontent-length: {len(body)}\r\n\r\n"

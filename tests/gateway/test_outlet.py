@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -25,6 +26,7 @@ from dragoman.gateway.exchange import HIGH
 from dragoman.gateway.outlet import Outlet, Pulse
 from dragoman.gateway.policy import Budget, Patience, Step, next_step
 from dragoman.wire.http import Headers
+from tests.clock import StillLoop
 
 
 class Client:
@@ -75,7 +77,9 @@ class Tap:
 
 def in_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
     def run() -> None:
-        asyncio.run(asyncio.wait_for(test(), 5))
+        loop = StillLoop()
+        with patch("dragoman.gateway.outlet.monotonic", loop.time), asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(asyncio.wait_for(test(), 60))
 
     run.__name__, run.__doc__ = test.__name__, test.__doc__
     return run

@@ -168,7 +168,7 @@ def test_a_verbatim_stream_that_is_cut_ends_with_an_error(tmp_path: Path) -> Non
 
 
 def _direct(url: str, path: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=5)
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)
     try:
         connection.request("POST", path, body, {"x-api-key": "x", "content-type": "application/json"})
         response = connection.getresponse()

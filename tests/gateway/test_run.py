@@ -81,7 +81,7 @@ def environ(home: Home, **more: str) -> dict[str, str]:
 def run(home: Home, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "dragoman", "run", *words]
     return subprocess.run(
-        command, env=environ(home, **more), capture_output=True, text=True, timeout=30, check=False, cwd=home.path
+        command, env=environ(home, **more), capture_output=True, text=True, timeout=60, check=False, cwd=home.path
     )
 
 
@@ -263,14 +263,14 @@ time.sleep(20)
     ) as process:
         wait_for(ready.exists)
         process.send_signal(number)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (7, b"You said: Hello there.\n"), err
 
 
 def test_what_we_were_told_to_ignore_the_child_ignores(home: Home, tmp_path: Path) -> None:
     client(home, "claude", "import signal; print(signal.getsignal(1) is signal.SIG_IGN)")
     command = f"trap '' HUP; exec {shlex.join([sys.executable, '-m', 'dragoman', 'run', *SIMULATED, 'claude'])}"
-    done = subprocess.run(["sh", "-c", command], env=environ(home), capture_output=True, timeout=20, check=False)
+    done = subprocess.run(["sh", "-c", command], env=environ(home), capture_output=True, timeout=60, check=False)
     assert done.stdout == b"True\n"
 
 
@@ -386,7 +386,7 @@ def test_a_shell_that_evaluates_what_is_printed_reaches_the_gateway(home: Home) 
             env=environ(home, ANTHROPIC_API_KEY="stray"),
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=60,
             check=False,
         )
     assert done.stdout == "You said: Hello there.\n", done.stderr

@@ -219,7 +219,7 @@ print("flown")
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=60,
     )
     assert done.stdout == "flown\n", done.stderr
 

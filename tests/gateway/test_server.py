@@ -8,11 +8,13 @@ from __future__ import annotations
 import gc
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -52,7 +54,7 @@ class Wire:
 
     def __init__(self, home: House) -> None:
         host, _, port = home.url.removeprefix("http://").partition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=10)
+        self.socket = socket.create_connection((host, int(port)), timeout=60)
         self.file = self.socket.makefile("rb")
 
     def __enter__(self) -> Wire:
@@ -88,7 +90,7 @@ class Wire:
             return status, headers, body
         return status, headers, self.file.read(int(headers["content-length"]))
 
-    def closed(self, within: float = 5.0) -> bool:
+    def closed(self, within: float = 60.0) -> bool:
         self.socket.settimeout(within)
         try:
             self.file.read()
@@ -155,7 +157,7 @@ def test_who_leaves_with_a_second_request_sent_has_left(tmp_path: Path) -> None:
         with Wire(home) as wire:
             wire.send(asked(stream=True) + asked())
             wire.head()
-        assert simulator.requests[0].wait(2.0) == "gone"
+        assert simulator.requests[0].wait(60) == "gone"
         wait_until(lambda: home.running.gateway.in_flight == 0)
         assert simulator.total == 1
 
@@ -175,18 +177,32 @@ def test_a_client_that_waits_for_a_word_gets_it_or_its_refusal(home: House) -> N
         assert wire.answer()[0] == 401
 
 
+@contextmanager
+def calls_of(home: House) -> Iterator[list[int]]:
+    """Count the calls of Python functions in the gateway's thread."""
+    calls, loop = [0], home.running.loop
+    assert loop is not None
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        calls[0] += event == "call"
+
+    loop.call_soon_threadsafe(sys.setprofile, count)
+    try:
+        yield calls
+    finally:
+        loop.call_soon_threadsafe(sys.setprofile, None)
+
+
 def test_a_body_in_a_million_chunks_costs_little(home: House) -> None:
     text = "x" * 1_000_000
     body = json.dumps(messages(text=text)).encode()
     head = f"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nx-api-key: {KEY}\r\ntransfer-encoding: chunked\r\n\r\n"
     raw = head.encode() + b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
-    began = time.thread_time(), time.process_time()
-    with Wire(home) as wire:
+    with calls_of(home) as calls, Wire(home) as wire:
         wire.send(raw)
         status, _, answer = wire.answer()
-    others = time.process_time() - began[1] - (time.thread_time() - began[0])
     assert (status, text[:100].encode() in answer) == (200, True)
-    assert others < 3.0  # gateway and simulator together
+    assert calls[0] < 3 * len(body)  # a chunk of one byte is a few calls at most
 
 
 def test_a_body_of_twenty_megabytes_is_taken(home: House) -> None:
@@ -207,7 +223,7 @@ def test_a_body_that_is_too_long_is_refused_before_it_has_come(home: House) -> N
             if framed.startswith(b"content"):
                 status, headers, _ = wire.answer()
                 assert (status, headers["connection"]) == (413, "close")
-        sender.join(10)
+        sender.join(60)
 
 
 def quietly(do: Callable[[bytes], None], raw: bytes) -> None:
@@ -251,6 +267,7 @@ def test_an_answer_of_many_megabytes_is_whole(tmp_path: Path) -> None:
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch, name: str, seconds: float) -> None:
+    monkeypatch.setattr(running, "SWEEP_SECONDS", 0.05)
     for module in (connection, reading, uvicorn_carrier, exchange, asgi):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, seconds)
@@ -264,15 +281,10 @@ def test_a_head_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyP
                 wire.send(begun)
                 assert wire.head()[0] == 408 if begun else True
                 assert wire.closed()
-        with Wire(home) as wire:  # a byte now and then is no head either
-            began = time.monotonic()
-            try:
-                for byte in b"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nx-aaaaaaaaaaaa: b\r\n":
-                    wire.send(bytes((byte,)))
-                    time.sleep(0.05)
-            except OSError:
-                pass
-            assert time.monotonic() - began < 4
+        with Wire(home) as wire, pytest.raises(OSError):  # a byte now and then is no head either
+            for byte in b"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nx-" + b"a" * 5000:
+                wire.send(bytes((byte,)))
+                time.sleep(0.02)
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -288,11 +300,11 @@ def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyP
 def test_a_connection_that_nobody_uses_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hurry(monkeypatch, "IDLE_SECONDS", 1.0)
     with house("", tmp_path) as home, Wire(home) as wire:
+        began = time.monotonic()
         wire.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
         wire.answer()
-        began = time.monotonic()
         assert wire.closed()
-        assert 0.5 < time.monotonic() - began < 3
+        assert time.monotonic() - began > 0.5  # a busy machine takes longer, never less
 
 
 def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -303,17 +315,17 @@ def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch
         RawClient(home, "/v1/messages", messages(stream=True), receive_buffer=65536) as client,
     ):
         client.read_until(b"text_delta")
-        assert simulator.requests[0].wait(5.0) == "gone"
+        assert simulator.requests[0].wait(60) == "gone"
         assert home.lines()[0]["outcome"] == "gone"
 
 
 def test_a_client_that_reads_slowly_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    hurry(monkeypatch, "STALL", 2.0)
+    hurry(monkeypatch, "STALL", 1.0)
     with scripted(f'[[turn]]\ntext = "{"x" * 6_000_000}"\nchunk = 16000', tmp_path) as (home, _):
         with RawClient(home, "/v1/messages", messages(stream=True), receive_buffer=262144) as client:
             got = client.read_until(b"text_delta")
-            for _ in range(12):
-                time.sleep(0.25)
+            for _ in range(15):  # longer than it may stand still
+                time.sleep(0.1)
                 got += client.socket.recv(131072)
             got += client.read_all()
         assert got.count(b"x") >= 6_000_000 and b"message_stop" in got
@@ -333,28 +345,27 @@ def test_a_client_that_reads_slowly_is_not(monkeypatch: pytest.MonkeyPatch, tmp_
     ],
 )
 def test_an_endless_head_is_refused_and_costs_nothing(home: House, endless: bytes, status: int) -> None:
-    before = time.process_time()
-    with Wire(home) as wire:
+    with calls_of(home) as calls, Wire(home) as wire:
         sender = threading.Thread(target=quietly, args=(wire.send, endless))
         sender.start()
         with suppress(ConnectionResetError):  # it may have sent too much to hear it
             assert wire.head()[0] == status
         assert wire.closed()
-        sender.join(10)
-    assert time.process_time() - before < 2.0
+        sender.join(60)
+    assert calls[0] < 20_000  # of 100,000 lines, of nine million bytes
 
 
 # --- the end
 
 
 def test_a_drain_says_so_at_once_and_lets_kept_connections_go(tmp_path: Path) -> None:
-    slow = '[[turn]]\nparts = [{ text = "Begin " }, { wait = 1.2 }, { text = "end." }]\n[[turn]]\ntext = "Second."'
-    with scripted(slow, tmp_path, server__drain=10) as (home, simulator), Wire(home) as kept, Wire(home) as streaming:
+    slow = '[[turn]]\nparts = [{ text = "Begin " }, { wait = 1.0 }, { text = "end." }]\n[[turn]]\ntext = "Second."'
+    with scripted(slow, tmp_path, server__drain=60) as (home, simulator), Wire(home) as kept, Wire(home) as streaming:
         kept.send(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert kept.answer()[0] == 200
         streaming.ask(stream=True)
         streaming.head()
-        home.running.stop(linger=0.6)
+        home.running.stop(linger=60)
         with Wire(home) as new:  # still listening, for balancers that are slow to notice
             new.send(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n")
             status, headers, _ = new.answer()
@@ -363,22 +374,28 @@ def test_a_drain_says_so_at_once_and_lets_kept_connections_go(tmp_path: Path) ->
         status, headers, body = kept.answer()
         assert (status, headers["connection"], b"Second." in body) == (200, "close", True)
         assert kept.closed()
-        time.sleep(0.8)
-        with pytest.raises(OSError):
-            Wire(home)
+        server: Any = home.running._server
+        server._linger_until = 0.0  # the time is up
+        wait_until(lambda: not listens(home))
         rest = streaming.file.read()
         assert b"end." in rest and rest.endswith(b"0\r\n\r\n") and b"message_stop" in rest
         assert simulator.total == 2
 
 
+def listens(home: House) -> bool:
+    try:
+        with Wire(home):
+            return True
+    except OSError:
+        return False
+
+
 def test_a_drain_does_not_wait_for_idle_connections(tmp_path: Path) -> None:
-    with house("", tmp_path, server__drain=20) as home, Wire(home) as kept, Wire(home):
+    with house("", tmp_path, server__drain=600) as home, Wire(home) as kept, Wire(home):
         kept.send(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
         kept.answer()
-        began = time.monotonic()
         home.running.stop()
         assert kept.closed()
-        assert time.monotonic() - began < 2
 
 
 def test_nothing_is_kept_of_a_stream_that_has_ended(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.simulator import parse, running_simulator
-from tests.gateway.house import KEY, messages, upstream
+from tests.gateway.house import KEY, messages, upstream, wait_until
 
 pytestmark = [
     pytest.mark.usefixtures("engine"),
@@ -42,7 +42,7 @@ class Served:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def probe(self, path: str = "/readyz") -> int:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request("GET", path)
             return connection.getresponse().status
@@ -54,7 +54,7 @@ class Served:
         head = (
             f"POST /v1/messages HTTP/1.1\r\nhost: localhost\r\nx-api-key: {KEY}\r\ncontent-length: {len(body)}\r\n\r\n"
         )
-        client = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        client = socket.create_connection(("127.0.0.1", self.port), timeout=60)
         client.sendall((head + body).encode())
         got = b""
         while b"Begin" not in got:
@@ -88,28 +88,24 @@ def served(tmp_path: Path, engine: str, text: str = "", *, script: str = "", dra
 
 def test_without_file_descriptors_it_waits_and_does_not_spin(tmp_path: Path, engine: str) -> None:
     with served(tmp_path, engine, script=STARVED) as server:
-        clients = [socket.create_connection(("127.0.0.1", server.port), timeout=5) for _ in range(120)]
-        time.sleep(0.5)
+        clients = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(120)]
+        wait_until(lambda: "no_connection" in (tmp_path / "log").read_text())
         before = server.cpu()
-        time.sleep(1.5)
-        assert server.cpu() - before < 0.3
-        told = (tmp_path / "log").read_text().count("no_connection")
-        assert 1 <= told <= 10
+        time.sleep(1.0)
+        assert server.cpu() - before < 0.3  # one that spins takes all it can get
+        assert 1 <= (tmp_path / "log").read_text().count("no_connection") <= 10
         for client in clients:
             client.close()
-        time.sleep(1.0)
         assert server.probe() == 200
 
 
 def test_the_first_signal_drains_and_the_second_cuts(tmp_path: Path, engine: str) -> None:
-    script = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin " }, { wait = 60.0 }]'
+    script = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin " }, { wait = 600.0 }]'
     with running_simulator("openai", script=parse(script)) as simulator:
-        with served(tmp_path, engine, upstream("one", "openai", simulator.url)) as server:
+        with served(tmp_path, engine, upstream("one", "openai", simulator.url), drain=600) as server:
             streams = [server.stream() for _ in range(5)]
             server.process.send_signal(signal.SIGTERM)
-            time.sleep(0.3)
-            assert server.probe() == 503  # still listening, and saying so
-            began = time.monotonic()
+            wait_until(lambda: server.probe() == 503)  # still listening, and saying so
             server.process.send_signal(signal.SIGTERM)
             for client in streams:
                 rest = b""
@@ -117,16 +113,17 @@ def test_the_first_signal_drains_and_the_second_cuts(tmp_path: Path, engine: str
                     rest += piece
                 client.close()
                 assert b"event: error" in rest and b"shutting down" in rest and rest.endswith(b"0\r\n\r\n")
-            assert server.process.wait(10) == 0
-            assert time.monotonic() - began < 5
-        assert all(request.wait(2.0) == "gone" for request in simulator.requests)
+            assert server.process.wait(60) == 0  # and not after the minute that the upstream takes
+        assert all(request.wait(60) == "gone" for request in simulator.requests)
 
 
 def test_a_drain_cuts_none_of_a_hundred_streams(tmp_path: Path, engine: str) -> None:
-    script = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin " }, { wait = 2.0 }, { text = "end." }]'
+    script = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin " }, { wait = 1.0 }, { text = "end." }]'
     with (
         running_simulator("openai", script=parse(script)) as simulator,
-        served(tmp_path, engine, upstream("one", "openai", simulator.url, "limits.concurrency = 200")) as server,
+        served(
+            tmp_path, engine, upstream("one", "openai", simulator.url, "limits.concurrency = 200"), drain=60
+        ) as server,
     ):
         streams = [server.stream() for _ in range(100)]
         server.process.send_signal(signal.SIGTERM)
@@ -136,6 +133,6 @@ def test_a_drain_cuts_none_of_a_hundred_streams(tmp_path: Path, engine: str) -> 
                 rest += piece
             client.close()
             assert b"message_stop" in rest and b"error" not in rest and rest.endswith(b"0\r\n\r\n")
-        assert server.process.wait(10) == 0
+        assert server.process.wait(60) == 0
         log = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines() if '"request"' in line]
         assert [line["outcome"] for line in log] == ["ok"] * 100

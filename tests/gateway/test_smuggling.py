@@ -136,7 +136,7 @@ def said(home: House, raw: bytes) -> bytes:
     """All that the server answers before it ends the connection; it must end it."""
     host, _, port = home.url.removeprefix("http://").partition(":")
     got = b""
-    with socket.create_connection((host, int(port)), timeout=5) as client:
+    with socket.create_connection((host, int(port)), timeout=60) as client:
         try:
             client.sendall(raw)
             while piece := client.recv(65536):

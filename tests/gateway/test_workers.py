@@ -36,7 +36,7 @@ class Crew:
         return [worker["pid"] for worker in self.status()["workers"]]
 
     def ask(self) -> int:
-        connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=10)
+        connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=60)
         try:
             connection.request("POST", "/v1/messages", body(), {"x-api-key": KEY})
             response = connection.getresponse()
@@ -90,7 +90,7 @@ def test_all_workers_serve_and_end_together(tmp_path: Path, engine: str) -> None
         assert sum(float(line.rpartition(" ")[2]) for line in lines) == 24
         assert workers.metrics().count("# TYPE dragoman_requests_total ") == 1
         workers.process.send_signal(signal.SIGTERM)
-        assert workers.process.wait(15) == 0
+        assert workers.process.wait(60) == 0
         assert not any(map(is_alive, pids))
 
 
@@ -98,17 +98,17 @@ def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
     with crew(tmp_path) as workers:
         victim = workers.pids()[0]
         os.kill(victim, signal.SIGKILL)
-        wait_until(lambda: len(found := workers.pids()) == 2 and victim not in found, 15)
+        wait_until(lambda: len(found := workers.pids()) == 2 and victim not in found)
         assert {workers.ask() for _ in range(12)} == {200}
         workers.process.send_signal(signal.SIGINT)
-        assert workers.process.wait(15) == 0
+        assert workers.process.wait(60) == 0
 
 
 def test_workers_do_not_outlive_their_parent(tmp_path: Path) -> None:
     with crew(tmp_path) as workers:
         pids = workers.pids()
         workers.process.kill()
-        workers.process.wait(5)
+        workers.process.wait(60)
         began = time.monotonic()
-        wait_until(lambda: not any(map(is_alive, pids)), 10)
+        wait_until(lambda: not any(map(is_alive, pids)))
         assert time.monotonic() - began < 8

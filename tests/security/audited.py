@@ -66,7 +66,7 @@ def main(url: str, state: str) -> None:
         place = running.url.removeprefix("http://")
 
         def ask(method: str, path: str, body: Any, **headers: str) -> int:
-            connection = http.client.HTTPConnection(place, timeout=20)
+            connection = http.client.HTTPConnection(place, timeout=60)
             raw = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else None
             connection.request(method, path, raw, {"x-api-key": KEY, **headers})
             response = connection.getresponse()

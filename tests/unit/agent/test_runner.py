@@ -221,7 +221,7 @@ def test_a_tool_that_ends_its_thread_is_answered_too() -> None:
 
 
 def test_calls_run_side_by_side_and_are_answered_in_their_order() -> None:
-    barrier = threading.Barrier(3, timeout=5)
+    barrier = threading.Barrier(3, timeout=60)
 
     def meet(n: int) -> int:
         barrier.wait()

@@ -262,7 +262,7 @@ def invoked() -> Iterator[Simulator]:
 
 def claude(simulator: Simulator) -> anthropic.AnthropicBedrock:
     keys = {"aws_access_key": "key", "aws_secret_key": "secret", "aws_region": "us-east-1"}
-    return anthropic.AnthropicBedrock(base_url=simulator.url, max_retries=0, timeout=10, **keys)  # type: ignore[arg-type]
+    return anthropic.AnthropicBedrock(base_url=simulator.url, max_retries=0, timeout=60, **keys)  # type: ignore[arg-type]
 
 
 def test_anthropics_client_for_bedrock_runs_a_tool_loop(invoked: Simulator) -> None:

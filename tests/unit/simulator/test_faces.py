@@ -22,11 +22,11 @@ WEATHER: Any = [{"role": "user", "content": 'Call get_weather {"city": "Paris"}'
 
 
 def claude(simulator: Simulator) -> anthropic.Anthropic:
-    return anthropic.Anthropic(base_url=simulator.url, api_key="key", max_retries=0, timeout=10)
+    return anthropic.Anthropic(base_url=simulator.url, api_key="key", max_retries=0, timeout=60)
 
 
 def gpt(simulator: Simulator) -> openai.OpenAI:
-    return openai.OpenAI(base_url=simulator.url + "/v1", api_key="key", max_retries=0, timeout=10)
+    return openai.OpenAI(base_url=simulator.url + "/v1", api_key="key", max_retries=0, timeout=60)
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ TARGET = {
     "x-amz-target": "AmazonCodeWhispererStreamingService.GenerateAssistantResponse",
 }
 # One connection a request, and no time spent on certificates that loopback has no use for.
-CLIENT = httpx.Client(timeout=10, verify=False, limits=httpx.Limits(max_keepalive_connections=0))
+CLIENT = httpx.Client(timeout=60, verify=False, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 def events(content: bytes) -> list[tuple[str, Any]]:

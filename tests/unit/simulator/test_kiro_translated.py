@@ -148,7 +148,7 @@ def test_the_nearest_client_request_passes(rule: int) -> None:
 
 def post(url: str, done: dragoman.Translated) -> tuple[int, bytes]:
     place = urlsplit(url)
-    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=20)
+    connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=60)
     connection.request("POST", done.path, done.raw, {**done.headers, "authorization": "Bearer token"})
     answer = connection.getresponse()
     body = answer.read()

@@ -28,7 +28,7 @@ async def fetch(base_url: str, request: HttpRequest) -> HttpResponse:
 
 
 def _fetch(base_url: str, request: HttpRequest) -> HttpResponse:
-    connection = http.client.HTTPConnection(urlsplit(base_url).netloc, timeout=10)
+    connection = http.client.HTTPConnection(urlsplit(base_url).netloc, timeout=60)
     try:
         target = request.path + (f"?{request.query}" if request.query else "")
         connection.request(request.method, target, request.body, dict(request.headers))

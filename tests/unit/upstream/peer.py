@@ -133,7 +133,7 @@ def run_on(loop: Callable[[], asyncio.AbstractEventLoop], main: Coroutine[Any, A
 
     async def watched() -> T:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await main
 
     with asyncio.Runner(loop_factory=loop) as runner:
