@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -16,7 +17,7 @@ from dragoman.gateway.server import running
 from dragoman.gateway.server.carrier import HEAD_SECONDS
 from dragoman.gateway.server.connection import Connection
 from dragoman.gateway.server.own import OwnCarrier
-from dragoman.gateway.server.roster import Roster
+from dragoman.gateway.server.roster import Roster, Shed
 from dragoman.simulator import Simulator, parse, running_simulator
 from tests.gateway.front import Client, head, question
 from tests.gateway.house import House, house, upstream, wait_until
@@ -99,8 +100,8 @@ def test_s11_one_peer_has_its_share_of_connections(tmp_path: Path) -> None:
 class Stub:
     """A connection, as the roster sees it."""
 
-    def __init__(self, peer: str, deadline: float = 0.0, is_busy: bool = False) -> None:
-        self.peer, self.deadline, self.is_busy = peer, deadline, is_busy
+    def __init__(self, peer: str, deadline: float = 0.0, is_busy: bool = False, since: float = 0.0) -> None:
+        self.peer, self.deadline, self.is_busy, self.since = peer, deadline, is_busy, since
         self.aborted = False
 
     def abort(self) -> None:
@@ -121,11 +122,29 @@ def test_the_order_in_which_connections_give_way() -> None:
         before = [each for each in (new, other, busy, old_idle, idle) if each.aborted]
         found = roster.shed(peer)
         gone = [each for each in (new, other, busy, old_idle, idle) if each.aborted and each not in before]
-        order.append(gone[0] if found else None)
+        order.append(gone[0] if found is Shed.CLOSED else None)
     assert order == [other, new, old_idle, idle, None]
     roster.remove(busy)
     roster.remove(busy)
     assert (roster.of("a"), len(roster)) == (0, 0)
+
+
+def test_a_connection_has_grace_for_its_first_bytes() -> None:
+    """One that has just been accepted is not closed for another, one that sent something is, and so is a silent one."""
+    roster: Roster[Stub] = Roster()
+    new, idle = Stub("a", since=monotonic() + 60.0), Stub("a")
+    for each in (new, idle):
+        roster.add(each)
+    roster.prove(idle)
+    assert roster.shed() is Shed.LATER and not new.aborted and not idle.aborted
+    heard, silent = Stub("b", since=monotonic() + 60.0), Stub("c", since=monotonic() + 60.0)
+    for each in (heard, silent):
+        roster.add(each)
+    roster.hear(heard)
+    assert roster.shed() is Shed.CLOSED and heard.aborted
+    roster.hurry(silent)
+    assert roster.shed("c") is Shed.CLOSED and silent.aborted
+    assert roster.shed() is Shed.LATER and not idle.aborted
 
 
 # --- requests

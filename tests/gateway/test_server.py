@@ -21,7 +21,7 @@ import pytest
 
 from dragoman.gateway import asgi, exchange
 from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.server import connection, reading, uvicorn_carrier
+from dragoman.gateway.server import connection, reading, running, uvicorn_carrier
 from dragoman.simulator import Simulator, parse, running_simulator
 from tests.gateway.house import KEY, House, RawClient, house, messages, upstream, wait_until
 

@@ -353,8 +353,8 @@ def fed(answer: Telling, pieces: Iterator[bytes]) -> bytes:
 # --- what is held
 
 
-SHARED_KINDS = (type, types.ModuleType, types.BuiltinFunctionType, Plan, Dialect, Conversation, Settings, Memory)
-SHARED_KINDS += (Grammar, Markers, Table)  # of raw tool calls
+SHARED_KINDS: tuple[type, ...] = (type, types.ModuleType, types.BuiltinFunctionType, Plan, Dialect, Conversation)
+SHARED_KINDS += (Settings, Memory, Grammar, Markers, Table)  # the last three are of raw tool calls
 
 
 def held(*roots: object) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from math import inf
 from typing import Any, Protocol
 
@@ -102,6 +103,7 @@ class Exchange(ABC):
         "owner",
         "paused",
         "request",
+        "sign",
         "target",
         "version",
         "wrote",
@@ -126,6 +128,7 @@ class Exchange(ABC):
         self.wrote = False  # a chunk, since somebody last looked
         self._source: Source | None = None
         self._task: asyncio.Task[Any] | None = None  # that answers it
+        self.sign: Callable[[], None] | None = None  # writes a sign of life into a stream
 
     # --- in
 

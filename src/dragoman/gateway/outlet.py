@@ -60,6 +60,7 @@ class Outlet:
         self._held_since = inf  # when the attempt was answered
         self._pulse = pulse
         pulse.add(self)
+        exchange.sign = self._break_silence
 
     # --- for the read callback
 
@@ -103,6 +104,7 @@ class Outlet:
     def close(self) -> None:
         """It is over, whether it was ended or not."""
         self._pulse.discard(self)
+        self._exchange.sign = None
         self._voice = None  # who holds us need not be held by us until the next collection
 
     # --- for the attempts

@@ -19,6 +19,7 @@ _UNASKED = 64 * 1024  # bytes of a body kept before anybody asks for it
 _ONE_PIECE = 64 * 1024  # bytes of a body that are copied behind the head
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 _STATUS = {status: f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n" for status in range(200, 600)}
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BODILESS = frozenset({204, 304})
 _IDS = "".join([f"{name}: %s\r\n" for name in ID_HEADERS])
 
@@ -59,7 +60,7 @@ class HttpExchange(Exchange):
         if not self.arrived and self._broken is None:
             self._limit = limit
             if self._chunked and self.request.header("expect"):
-                self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                self._connection.write(CONTINUE)
             self._waiter = asyncio.get_running_loop().create_future()
             self._connection.expect_body(self, pace)
             if self.size <= limit:
@@ -131,6 +132,14 @@ class HttpExchange(Exchange):
         if not self.finished and not self.gone:
             self.gone = True
             self._connection.abort()
+
+    def probe(self) -> None:
+        """Write what says nothing: an interim response, or inside of a stream its dialect's sign of life."""
+        if self.begun:
+            if self.sign is not None:
+                self.sign()
+        elif self._chunked:  # HTTP/1.0 has no interim responses
+            self._connection.write(CONTINUE)
 
     def streams(self) -> None:
         self._connection.streams(self)

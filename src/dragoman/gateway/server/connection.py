@@ -225,9 +225,11 @@ class Connection(Reader):
             self._leave()
 
     def probe(self) -> None:
-        """Find out whether a client that sends nothing more still waits."""
-        if self._transport is not None and not self._transport.is_closing():
-            probe(self._transport)
+        """Find out whether a client that sends nothing more still waits: its system answers what is sent, or not."""
+        if self._transport is None or self._transport.is_closing() or probe(self._transport):
+            return
+        if self._current is not None:
+            self._current.probe()
 
     def check_left(self) -> None:
         """End the work for a client that turned out to have closed its socket."""

@@ -7,6 +7,8 @@ import os
 import socket
 import sys
 
+from dragoman.gateway.loopback import is_loopback
+
 if sys.platform != "win32":
     from fcntl import ioctl
     from termios import TIOCOUTQ
@@ -27,27 +29,31 @@ def unsent(transport: asyncio.Transport) -> int:
     return left
 
 
-def probe(transport: asyncio.Transport) -> None:
+def probe(transport: asyncio.Transport) -> bool:
     """Send one urgent byte, to which the system of a client that has closed its socket answers with a reset.
 
     A client that only closed its sending side still waits for its answer; both look the same until something is sent.
-    Urgent data is no part of the stream: whoever reads the answer does not see it. It must be sent once only, since a
-    second urgent byte would make the first one ordinary. Where it cannot be sent, the next write tells.
+    Urgent data is no part of the stream: who reads the answer does not see it, on Linux. On other systems some programs
+    do. So it is sent to clients on this machine only, if that is Linux. Return whether it was.
     """
-    if sys.platform == "win32":
-        return
+    if sys.platform != "linux":
+        return False
     try:
-        with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as copy:
+        asked = transport.get_extra_info("socket")
+        if not is_loopback(asked.getpeername()[0]):
+            return False
+        with socket.socket(fileno=os.dup(asked.fileno())) as copy:
             copy.send(b"\n", socket.MSG_OOB | socket.MSG_DONTWAIT)
     except (OSError, AttributeError):
-        return
+        return False
+    return True
 
 
 def is_reset(transport: asyncio.Transport) -> bool:
     """Whether the client has answered with a reset, which nobody sees while nothing is read."""
     try:
         asked = transport.get_extra_info("socket")
-        if sys.platform == "linux":  # the error itself is reported once only, perhaps to a write before this
+        if hasattr(socket, "TCP_INFO"):  # the error itself is reported once only, perhaps to a write before this
             return bool(asked.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE)
         return bool(asked.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
     except (OSError, AttributeError):

@@ -15,6 +15,7 @@ from dragoman.gateway.app import Gateway
 from dragoman.gateway.asgi import TARGET
 from dragoman.gateway.guard import LONGEST_TARGET, MOST_HEADERS
 from dragoman.gateway.peers import limit_key
+from dragoman.gateway.server.answering import CONTINUE
 from dragoman.gateway.server.carrier import (
     BAD_REQUEST,
     HEAD_BYTES,
@@ -166,8 +167,11 @@ class Strict(HttpToolsProtocol):
         return True
 
     def _probe(self) -> None:
-        if not self.transport.is_closing():
-            probe(self.transport)
+        running = self._running
+        if self.transport.is_closing() or probe(self.transport):
+            return
+        if running is not None and not running.response_started:
+            self.transport.write(CONTINUE)
 
     def _check_left(self) -> None:
         if not self.transport.is_closing() and is_reset(self.transport):
