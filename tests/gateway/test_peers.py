@@ -52,7 +52,7 @@ def test_s11_room_is_made_for_new_connections_by_those_that_proved_nothing(
         for _ in range(3):
             with Client(home, first=question()) as client:
                 assert client.answer()[0] == 200
-        assert idle[0].is_closed()
+        assert idle[1].is_closed()
         kept.send(question())  # who was let in before is not closed for those who were not
         assert kept.answer()[0] == 200
 
@@ -87,11 +87,11 @@ def test_s11_one_peer_has_its_share_of_connections(tmp_path: Path) -> None:
     with scripted(LONG, tmp_path, **flags) as (home, _), ExitStack() as stack:
         streams = [stack.enter_context(Client(home, first=question(stream=True))) for _ in range(2)]
         assert [stream.head()[0] for stream in streams] == [200, 200]
-        with Client(home) as third:  # nothing of this peer can be closed for it
+        with Client(home, first=PROBE) as third:  # nothing of this peer can be closed for it
             assert third.is_closed()
         other = stack.enter_context(Client(home, "127.0.0.2", first=question(stream=True)))
         assert other.head()[0] == 200
-        idle = stack.enter_context(Client(home, "127.0.0.2"))
+        idle = stack.enter_context(Client(home, "127.0.0.2", first=PROBE[:20]))
         with Client(home, "127.0.0.2", first=PROBE) as client:
             assert client.answer()[0] == 200
         assert idle.is_closed()
