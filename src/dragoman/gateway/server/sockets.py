@@ -55,7 +55,8 @@ def is_reset(transport: asyncio.Transport) -> bool:
         asked = transport.get_extra_info("socket")
         if hasattr(socket, "TCP_INFO"):  # the error itself is reported once only, perhaps to a write before this
             return bool(asked.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE)
-        return bool(asked.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+        else:  # noqa: RET505  for the type checker, which knows the platform
+            return bool(asked.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
     except (OSError, AttributeError):
         return False
 
