@@ -17,6 +17,7 @@ from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import BadFrame, Fault, MalformedRequest, MissingField, OutOfOrder, Truncated, Unrepresentable
 from dragoman.model.assemble import fold, unfold
 from dragoman.model.blocks import Block, Text, ToolCall, ToolResult, Where
+from dragoman.model.budget import Budget
 from dragoman.model.canonical import canonical
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Reply, Stop, ToolSpec, Usage, Why
@@ -154,7 +155,7 @@ class PigeonCodec(Struct, frozen=True):
     def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> PigeonDecoder:
         return PigeonDecoder(keys)
 
-    def encoder(self, asked: Conversation, world: World) -> PigeonEncoder:
+    def encoder(self, asked: Conversation, world: World, budget: Budget | None = None) -> PigeonEncoder:
         return PigeonEncoder()
 
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:

@@ -353,8 +353,10 @@ def fed(answer: Telling, pieces: Iterator[bytes]) -> bytes:
 # --- what is held
 
 
-SHARED_KINDS = (type, types.ModuleType, types.BuiltinFunctionType, Plan, Dialect, Conversation, Settings, Memory)
-SHARED_KINDS += (Grammar, Markers, Table)  # of raw tool calls
+SHARED_KINDS: tuple[type, ...] = (
+    type, types.ModuleType, types.BuiltinFunctionType, Plan, Dialect, Conversation, Settings, Memory,
+    Grammar, Markers, Table,  # of raw tool calls
+)  # fmt: skip
 
 
 def held(*roots: object) -> int:
@@ -422,7 +424,7 @@ def test_s2_no_answer_makes_a_reader_that_follows_it_grow(name: str) -> None:
 
 @pytest.mark.parametrize("upstream", [name for name in DIALECTS if FAMILIES[name] != "responses"])
 def test_s2_what_is_stored_of_an_answer_is_counted(upstream: str) -> None:
-    memory, request = Memory(), HttpRequest("POST", "/v1/responses", (("authorization", "Bearer a"),), b"")
+    memory, request = Memory(), HttpRequest("POST", "/v1/responses", headers=(("authorization", "Bearer a"),))
     for name, shape in shapes_of(upstream).items():
         client = registry.get("responses")
         made = memory.plan(request, client, registry.get(upstream), asked(), model="model-1", settings=Settings())
