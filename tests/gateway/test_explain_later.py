@@ -38,6 +38,7 @@ def test_s7_the_client_has_its_answer_before_the_refusal_is_described(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_go_on, began = threading.Event(), threading.Event()
+
     def slow(*given: Any) -> Any:
         began.set()
         assert may_go_on.wait(30)
