@@ -227,16 +227,16 @@ def responses(body: bytes) -> Heard:
 
 
 def gemini(body: bytes) -> Heard:
-    heard = Heard()
+    heard, last = Heard(), ""
     for name, data in events(body):
         if name == ":":
             heard.pings += 1
             continue
         told = json.loads(data)
-        if heard.error:
+        if heard.error and data != last:  # the error stands there twice: as an event, and bare
             heard.odd.append(f"{data[:60]} after the end")
         if "error" in told:
-            heard.error, heard.ended = told["error"]["message"], False
+            heard.error, heard.ended, last = told["error"]["message"], False, data
             continue
         for candidate in told.get("candidates") or []:
             parts = (candidate.get("content") or {}).get("parts") or []
