@@ -121,7 +121,9 @@ def test_a_drain_cuts_none_of_a_hundred_streams(tmp_path: Path, engine: str) -> 
     script = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin " }, { wait = 1.0 }, { text = "end." }]'
     with (
         running_simulator("openai", script=parse(script)) as simulator,
-        served(tmp_path, engine, upstream("one", "openai", simulator.url, "limits.concurrency = 200"), drain=60) as server,
+        served(
+            tmp_path, engine, upstream("one", "openai", simulator.url, "limits.concurrency = 200"), drain=60
+        ) as server,
     ):
         streams = [server.stream() for _ in range(100)]
         server.process.send_signal(signal.SIGTERM)
