@@ -27,7 +27,8 @@ from dragoman.model.events import Events, Run
 from dragoman.translate import Plan, Settings, plan
 from dragoman.wire.eventstream import encode_event
 from dragoman.wire.frame import Frame, FrameDecoder
-from tests.unit.wire.cutting import grows_linearly, reads
+from tests.growth import grows_linearly
+from tests.unit.wire.cutting import reads
 
 ASKED = Conversation(
     "model-1",
@@ -479,4 +480,4 @@ def test_a_read_of_many_frames_is_linear(upstream: str, word: str) -> None:
         data = b"".join(frames)
         return lambda: Answer(made, still_world()).feed(data)
 
-    grows_linearly(work, 300)
+    grows_linearly(work, 150)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 import dragoman
 from dragoman.errors import LocalMisuse, MalformedRequest, Unrepresentable, UpstreamViolation
+from tests.growth import grows_linearly
 
 BODY: dict[str, Any] = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 PAIRS = [(one, other) for one in ("anthropic", "openai") for other in ("anthropic", "openai")]
@@ -149,19 +149,13 @@ def conversation(pairs: int, size: int) -> bytes:
 
 
 def test_a_20_mb_body_is_served_in_linear_time() -> None:
-    small, large = conversation(100, 4_000), conversation(1_600, 4_000)
-    assert len(large) > 19_000_000
+    assert len(conversation(1_600, 4_000)) > 19_000_000
 
-    def cost(body: bytes) -> float:
-        best = float("inf")
-        for _ in range(3):
-            gc.collect()
-            start = time.process_time()
-            dragoman.translate_request(body, source="anthropic", target="openai")
-            best = min(best, time.process_time() - start)
-        return best
+    def work(pairs: int) -> Callable[[], object]:
+        body = conversation(pairs, 4_000)
+        return lambda: dragoman.translate_request(body, source="anthropic", target="openai")
 
-    assert cost(large) / cost(small) < 16 * 3  # quadratic would be 256
+    grows_linearly(work, 100, 16)
 
 
 def test_a_dialect_registered_by_entry_point_works_without_an_edit() -> None:
@@ -242,19 +236,8 @@ def one_id_again_and_again(count: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("shape", [many_tool_messages, one_id_again_and_again])
 def test_many_small_messages_are_served_in_linear_time(shape: Any) -> None:
-    def cost(body: dict[str, Any]) -> float:
-        return min(_timed(body) for _ in range(3))
+    def work(count: int) -> Callable[[], object]:
+        body = shape(count)
+        return lambda: dragoman.translate_request(body, source="openai", target="anthropic")
 
-    assert cost(shape(8_000)) < 24 * cost(shape(1_000))  # quadratic would be 64
-
-
-def _timed(body: dict[str, Any]) -> float:
-    """CPU time of a translation, without the collector: it would walk all that other tests left in this process."""
-    gc.collect()
-    gc.disable()
-    try:
-        start = time.process_time()
-        dragoman.translate_request(body, source="openai", target="anthropic")
-        return time.process_time() - start
-    finally:
-        gc.enable()
+    grows_linearly(work, 250)

@@ -53,6 +53,7 @@ from dragoman.model.notes import Notes
 from dragoman.translate import plan
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
 from dragoman.wire.frame import Frame
+from tests.growth import grows_linearly
 from tests.unit.dialects.kiro_talk import (
     WEATHER,
     answered,
@@ -71,7 +72,6 @@ from tests.unit.dialects.kiro_talk import (
     usage,
     user,
 )
-from tests.unit.wire.cutting import grows_linearly
 
 Body = dict[str, Any]
 
@@ -662,8 +662,8 @@ def test_the_search_for_leaked_calls_is_linear(start: str, piece: str, end: str)
     def apart(count: int) -> Callable[[], object]:
         return partial(recovered, *leaking(piece, count, start=start, end=end))
 
-    grows_linearly(together, 400)
-    grows_linearly(apart, 400)
+    grows_linearly(together, 200)
+    grows_linearly(apart, 200)
 
 
 def test_recovery_can_be_turned_off() -> None:

@@ -7,7 +7,6 @@ import os
 import pickle
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +15,8 @@ import pytest
 
 from dragoman.gateway.config import ConfigError
 from dragoman.gateway.secrets import BadReference, Secret, SecretUnavailable, Surroundings, literal, reference
+from tests.gateway.house import wait_until
+from tests.gateway.test_workers import is_alive
 
 CANARY = "sk-canary-0123456789"
 
@@ -149,21 +150,25 @@ def test_no_shell_reads_a_command(tmp_path: Path) -> None:
 
 
 def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
-    child = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3); open(chr(120), chr(119))']); time.sleep(60)"
-    began = time.monotonic()
-    with pytest.raises(SecretUnavailable, match=r"no answer within 0\.5 s"):
-        named(python(child), tmp_path, timeout=0.5).reveal()
-    assert time.monotonic() - began < 3
-    time.sleep(max(0.0, 3.5 - (time.monotonic() - began)))
-    assert not (tmp_path / "x").exists()
+    told = tmp_path / "pid"
+    child = (
+        "import pathlib, subprocess, sys, time;"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
+        f"part = pathlib.Path({str(told)!r} + '.part'); part.write_text(str(child.pid)); part.rename({str(told)!r});"
+        "time.sleep(600)"
+    )
+    for seconds in (0.5, 2.0, 8.0, 32.0):  # a busy machine may end it before it has a child
+        with pytest.raises(SecretUnavailable, match=rf"no answer within {seconds:g} s"):
+            named(python(child), tmp_path, timeout=seconds).reveal()
+        if told.exists():
+            break
+    wait_until(lambda: not is_alive(int(told.read_text())))
 
 
 def test_a_command_that_leaves_a_child_with_our_pipe_does_not_hold_us(tmp_path: Path) -> None:
-    leaves = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(30)'])"
-    began = time.monotonic()
-    with pytest.raises(SecretUnavailable):
+    leaves = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
+    with pytest.raises(SecretUnavailable):  # and not after the child's ten minutes
         named(python(leaves), tmp_path, timeout=1.0).reveal()
-    assert time.monotonic() - began < 10
 
 
 def test_what_a_command_is_given_is_shown_to_nobody() -> None:

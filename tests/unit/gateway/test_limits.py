@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from dragoman.gateway.limits import Load, Overloaded, RequestLimits, check_conve
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.wire import jsonio
+from tests.growth import grows_linearly, steps
 
 LIMITS = RequestLimits()
 
@@ -178,36 +178,23 @@ def test_what_is_held_is_limited_and_always_given_back() -> None:
 # --- what it costs
 
 
-def _cpu(work: Any, times: int) -> float:
-    """The least of several, in seconds of this process."""
-    spent = []
-    for _ in range(7):
-        began = time.process_time()
-        for _ in range(times):
-            work()
-        spent.append((time.process_time() - began) / times)
-    return min(spent)
-
-
 def test_looking_costs_a_small_part_of_reading() -> None:
-    """200 messages, 507 KB: the limits cost less than a fifth of the decoding that comes before."""
+    """200 messages, 507 KB: a few instructions for a value, however long it is."""
     body = jsonio.encode({"messages": [{"role": "user", "content": "word " * 500}] * 200})
     tree = jsonio.decode(body)
-    reading = _cpu(lambda: jsonio.decode(body), 20)
-    check_text(body, LIMITS)  # looks at its length alone
-    looking = _cpu(lambda: check_tree(tree, len(body), LIMITS), 20)
-    assert looking < 0.5 * reading
+    assert steps(lambda: check_text(body, LIMITS)) < 200  # looks at its length alone
+    nodes = check_tree(tree, len(body), LIMITS).nodes
+    assert nodes == 602 and steps(lambda: check_tree(tree, len(body), LIMITS)) < 25 * nodes
 
 
 def test_looking_at_twenty_megabytes_is_linear() -> None:
     def text(size: int) -> bytes:
         return jsonio.encode({"messages": [{"role": "user", "content": '{"a":[1,2,{}]},' * 200}] * (size // 4000)})
 
-    small, large = text(5_000_000), text(20_000_000)
     limits = RequestLimits(nodes=100_000)  # so that the text is looked at twice
 
-    def look(body: bytes) -> float:
-        return _cpu(lambda: check_text(body, limits), 1)
+    def work(size: int) -> Any:
+        body = text(size)
+        return lambda: check_text(body, limits)
 
-    assert look(large) < 8 * look(small)
-    assert look(large) < 2.0
+    grows_linearly(work, 2_500_000)

@@ -26,10 +26,9 @@ from dragoman.wire.eventstream import (
     encode_message,
 )
 from dragoman.wire.frame import Frame
+from tests.growth import a_read_costs_the_same_however_much_is_held, grows_linearly
 from tests.unit.wire.cutting import (
-    a_read_costs_the_same_however_much_is_held,
     cut,
-    grows_linearly,
     reads,
     two_way_cuts,
     vectors,
@@ -293,7 +292,7 @@ def test_a_read_costs_the_same_however_much_is_held(size: int) -> None:
 
 
 def test_many_messages_in_one_read_are_linear() -> None:
-    grows_linearly(lambda count: lambda: decode([EVENT * count]), 1000)
+    grows_linearly(lambda count: lambda: decode([EVENT * count]), 300)
 
 
 def test_message_is_a_plain_value() -> None:

@@ -1,0 +1,92 @@
+"""Work grows no faster than its input: judged by counting, not by the clock.
+
+What Python does is counted in instructions, which are the same in every run. What C does (copying bytes, regular
+expressions) cannot be counted: there the CPU time of this thread decides, with the least of many runs and a bound that
+is far from linear and farther from quadratic growth.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+Work = Callable[[], object]
+
+
+def steps(work: Work) -> int:
+    """How many instructions of Python the work executes."""
+    count = 0
+
+    def local(_frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal count
+        count += event == "opcode"
+        return local
+
+    def begin(frame: FrameType, _event: str, _argument: object) -> Any:
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return local
+
+    before = sys.gettrace()
+    sys.settrace(begin)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def cpu(work: Work, runs: int = 5) -> float:
+    """The least CPU time of this thread of several runs."""
+    least = float("inf")
+    gc.collect()
+    gc.disable()  # it would walk all that other tests left
+    try:
+        for _ in range(runs):
+            began = time.thread_time()
+            work()
+            least = min(least, time.thread_time() - began)
+    finally:
+        gc.enable()
+    return max(least, 1e-6)
+
+
+def grows_linearly(work: Callable[[int], Work], small: int, factor: int = 8, *, in_c: bool = True) -> None:
+    """Fail if `factor` times the input is more than about `factor` times the work; quadratic would be its square.
+
+    `in_c`: look at the CPU time, too, since the work may be done in C.
+    """
+    work(small)()  # what is only done once is done
+    short, long = steps(work(small)), steps(work(factor * small))
+    assert long <= 1.25 * factor * short, f"{factor} times the input took {long / short:.1f} times the instructions"
+    if in_c:
+        costs_at_most(lambda: cpu(work(factor * small)) / cpu(work(small)), 4 * factor)
+
+
+def costs_at_most(ratio: Callable[[], float], most: float, attempts: int = 5) -> None:
+    """Fail if a ratio of two CPU times is never as small as that."""
+    found: list[float] = []
+    while len(found) < attempts:
+        found.append(ratio())
+        if found[-1] <= most:
+            return
+    raise AssertionError(f"{min(found):.0f} times as much, where {most:g} may be")
+
+
+def a_read_costs_the_same_however_much_is_held(feed: Callable[[bytes], object], size: int) -> None:
+    """Fail if reads get slower while one frame of 8 MiB gathers: what is held must not be copied at every read."""
+    read = b"a" * size
+
+    def some() -> None:
+        for _ in range(500):
+            feed(read)
+
+    some()
+    early_steps, early = steps(some), cpu(some)
+    for _ in range(8):
+        feed(b"a" * (1 << 20))
+    assert steps(some) <= 1.1 * early_steps
+    costs_at_most(lambda: cpu(some) / early, 20)  # to copy 8 MiB takes a thousand times as long
