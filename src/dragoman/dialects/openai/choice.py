@@ -283,7 +283,7 @@ class ChoiceReader:
     def _close_prose(self, events: list[Event]) -> None:
         """End the open text or reasoning."""
         if self._text >= 0:
-            if not self._refusing:
+            if self._sources and not self._refusing:
                 events += [Cited(self._text, source) for source in self._sources]
                 self._keys.budget.free(json_size(*self._sources))
                 self._sources = []
