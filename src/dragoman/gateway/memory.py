@@ -177,8 +177,8 @@ class Memory:
 
 
 def _memory(data: bytes) -> int:
-    """Bytes that values take, from their JSON. Text takes as much as in JSON, a value somewhat more than its name."""
-    return len(data) + _VALUE * count_values(data)
+    """Bytes that values take, from their JSON. A text that is not ASCII is there twice, once as UTF-8."""
+    return (len(data) if data.isascii() else 2 * len(data)) + _VALUE * count_values(data)
 
 
 def is_stored(made: Plan) -> bool:
