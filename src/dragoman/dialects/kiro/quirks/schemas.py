@@ -42,10 +42,12 @@ _LONGEST_KEPT = 4096  # bytes of a schema whose plain form is remembered
 _MOST_KEPT = 16 * 1024  # bytes that its references may add
 MOST_ADDED = 256 * 1024  # bytes that the references of all tools of a request may add
 _SCHEMAS_IN = frozenset({"items", "anyOf", "oneOf", "allOf", "prefixItems"})
+_DEPTHS = (64, 4, 2, 1, 0)  # of references within references that are tried, until the schema fits
+_CUT = "$ref (as any value)"  # among the keywords that are gone: some references have nothing in their place
 _SCHEMA = 64  # bytes that one more schema adds, beside its words
 
 
-class TooMuchAdded(Exception):
+class _TooMuchAdded(Exception):
     """References within references add more than they may."""
 
 
@@ -58,27 +60,36 @@ class Room:
         self.left = left
 
     def take(self, size: int) -> None:
-        """Raises TooMuchAdded before there is more than may be."""
+        """Raises _TooMuchAdded before there is more than may be."""
         self.left -= size
         if self.left < 0:
-            raise TooMuchAdded
+            raise _TooMuchAdded
 
 
 def clean(schema: Mapping[str, Json], room: Room | None = None) -> tuple[Schema, list[str]]:
     """The schema as the service takes it, and the keywords that are gone, sorted. Nobody may change either of them.
 
-    What references add is taken from `room`. Raises TooMuchAdded.
+    What references add is taken from `room`. Where that is not enough, references within references stand for any
+    value, as those of a circle do.
     """
     room = room or Room()
     try:
         text = jsonio.encode(schema)
         if len(text) <= _LONGEST_KEPT:
             cleaned, removed, added = _kept(text)
-            room.take(added)
-            return cleaned, removed
+            if added <= room.left:
+                room.take(added)
+                return cleaned, removed
     except (jsonio.JsonError, _TooLong):
         pass
-    return _cleaned({**schema}, room)
+    left = room.left
+    for depth in _DEPTHS:
+        room.left = left
+        try:
+            return _cleaned({**schema}, room, depth)
+        except _TooMuchAdded:
+            continue
+    raise AssertionError("without references nothing is added")
 
 
 class _TooLong(Exception):
@@ -92,26 +103,26 @@ def _kept(text: bytes) -> tuple[Schema, list[str], int]:
     assert isinstance(schema, dict)
     room = Room(_MOST_KEPT)
     try:
-        cleaned, removed = _cleaned(schema, room)
-    except TooMuchAdded:
+        cleaned, removed = _cleaned(schema, room, _DEPTHS[0])
+    except _TooMuchAdded:
         raise _TooLong from None
     return cleaned, removed, _MOST_KEPT - room.left
 
 
-def _cleaned(schema: Schema, room: Room) -> tuple[Schema, list[str]]:
-    work = _Cleaning(schema, room)
+def _cleaned(schema: Schema, room: Room, depth: int) -> tuple[Schema, list[str]]:
+    work = _Cleaning(schema, room, depth)
     root = work.root()
     return root, sorted(work.removed - root.keys())
 
 
 class _Cleaning:
-    def __init__(self, whole: Schema, room: Room) -> None:
+    def __init__(self, whole: Schema, room: Room, depth: int) -> None:
         self._whole = whole
-        self._room = room
+        self._room, self._depth = room, depth
         self.removed: set[str] = set()
 
     def root(self) -> Schema:
-        plain = self._flat(self._resolved(self._whole, ()), ())
+        plain = self._flat(self._resolved(self._whole, (), always=True), ())
         cleaned = self._node(plain, ())
         properties = cleaned.get("properties")
         names = properties if isinstance(properties, dict) else {}
@@ -141,7 +152,7 @@ class _Cleaning:
             for branch in branches if isinstance(branches, list) else []:
                 if isinstance(branch, dict):
                     reference = branch.get("$ref")
-                    if isinstance(reference, str):
+                    if isinstance(reference, str) and len(seen) < self._depth:
                         self._room.take(_SCHEMA)
                     led = (*seen, reference) if isinstance(reference, str) else seen
                     inner = self._flat(self._resolved(branch, seen), led)
@@ -195,9 +206,11 @@ class _Cleaning:
         reference = value.get("$ref")
         if not isinstance(reference, str):
             return self._node(value, seen)
+        if len(seen) >= self._depth:
+            return self._node(self._resolved(value, seen), seen)
         return self._node(self._resolved(value, seen), (*seen, reference))
 
-    def _resolved(self, node: Schema, seen: tuple[str, ...]) -> Schema:
+    def _resolved(self, node: Schema, seen: tuple[str, ...], *, always: bool = False) -> Schema:
         """The node with what it refers to put in its place; its own words win. A circle is any value."""
         reference = node.get("$ref")
         if not isinstance(reference, str):
@@ -206,7 +219,10 @@ class _Cleaning:
         rest: Schema = {name: value for name, value in node.items() if name != "$ref"}
         if reference in seen:
             return rest
-        target = self._resolved(self._found(reference), (*seen, reference))
+        if len(seen) >= self._depth and not always:
+            self.removed.add(_CUT)
+            return rest
+        target = self._resolved(self._found(reference), (*seen, reference), always=always)
         return {**target, **rest}
 
     def _found(self, reference: str) -> Schema:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from dragoman.dialects.kiro.nodes import called
-from dragoman.dialects.kiro.quirks.schemas import ANNOTATIONS, MOST_ADDED, Room, TooMuchAdded, clean
+from dragoman.dialects.kiro.quirks.schemas import ANNOTATIONS, Room, clean
 from dragoman.dialects.kiro.request import NO_PARAMETERS
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Opaque, Text
@@ -168,15 +168,11 @@ class CleanSchemas:
 
     def _cleaned(self, conversation: Conversation, notes: Notes) -> Iterator[ToolSpec | Opaque]:
         room = Room()
-        for index, tool in enumerate(conversation.tools):
+        for tool in conversation.tools:
             if isinstance(tool, Opaque) or tool.schema is None:
                 yield tool
                 continue
-            try:
-                schema, removed = clean(tool.schema, room)
-            except TooMuchAdded:
-                what = f"the references in the schemas of the tools add more than {MOST_ADDED} bytes where they stand"
-                raise Unrepresentable(what, at=f"tools[{index}]") from None
+            schema, removed = clean(tool.schema, room)
             if schema == tool.schema:
                 yield tool
                 continue
