@@ -18,10 +18,11 @@ CLIENTS ?= all
 WHEELS := build/wheel
 # What reads tool results and builds histories has every branch tried (document 000, success metric 1).
 EXACT := src/dragoman/dialects/kiro/quirks/results.py,src/dragoman/dialects/kiro/quirks/history.py,src/dragoman/dialects/kiro/turns.py,src/dragoman/dialects/kiro/request.py
-EXACT_TESTS := tests/unit/dialects/test_kiro_*.py
+EXACT_TESTS := $(foreach part,cases conversion document_002 history quirks request tool_results,tests/unit/dialects/test_kiro_$(part).py)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONPATH PYTHONHOME
+unexport PYTHONDONTWRITEBYTECODE # compiled files save minutes in tests that start processes
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -51,13 +52,25 @@ quick-clients: $(INSTALLED)
 	@NPM='$(NPM)' $(BIN)/python -m tests.clients.install quick
 
 check: $(INSTALLED) ## format, lint, strict types, import contracts, branch coverage where it must be whole, codecs no slower, clean locks
+	@$(MAKE) --no-print-directory --output-sync=target -j 2 check-types check-style check-branches check-codecs check-locks
+
+.PHONY: check-types check-style check-branches check-codecs check-locks
+check-types:
+	$(BIN)/mypy
+
+check-style:
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/coverage run --data-file=.coverage.exact -m pytest -q --no-header -p no:cacheprovider $(EXACT_TESTS)
+
+check-branches:
+	$(BIN)/coverage run --data-file=.coverage.exact -m pytest -q --no-header -n 0 -p no:cacheprovider $(EXACT_TESTS)
 	$(BIN)/coverage report --data-file=.coverage.exact --include='$(EXACT)' --fail-under=100
+
+check-codecs:
 	$(BIN)/python -m bench.guard
+
+check-locks:
 	@! grep -nE '://|^(-i|-f|--index-url|--extra-index-url|--find-links)' requirements/*.lock $(PINS)/*/*.lock || { echo "A lock of Python packages names a host." >&2; exit 1; }
 	@! grep -nE '"resolved"|://' $(SDK)/package-lock.json $(PINS)/*/package-lock.json || { echo "A package-lock.json names a host." >&2; exit 1; }
 

@@ -543,3 +543,12 @@ def test_a_setting_out_of_its_range_is_a_misuse_that_names_it(name: str, value: 
 )
 def test_a_setting_at_the_edge_of_its_range_is_taken(name: str, value: Any) -> None:
     assert dragoman.translate_request(body(), source="kiro", target="kiro", **{name: value}).body
+
+
+def test_a_context_that_holds_tools_alone_leaves_nothing_behind() -> None:
+    tool = {"toolSpecification": {"name": "f", "description": "d", "inputSchema": {"json": {"type": "object"}}}}
+    message = {"content": "hi", "modelId": "m", "userInputMessageContext": {"tools": [tool]}}
+    body: dict[str, Any] = {"conversationState": {"currentMessage": {"userInputMessage": message}}}
+    asked = DIALECT.codec.parse_request(Call("generate", "m", True, body))
+    assert [tool.name for tool in asked.tools if isinstance(tool, ToolSpec)] == ["f"]
+    assert "userInputMessageContext" not in repr(asked.messages)
