@@ -96,11 +96,11 @@ faults: $(INSTALLED) ## cause every fault of the catalogue in every way; the tab
 	@$(BIN)/python -m tests.faults
 
 # The property tests, and how many examples each of them gets.
-LAWS := tests/laws tests/unit/raw_tools tests/unit/filters tests/unit/answers/test_usage.py \
+LAWS := tests/laws tests/disk tests/unit/raw_tools tests/unit/filters tests/unit/test_short_ways.py tests/unit/answers/test_usage.py \
 	tests/unit/dialects/test_kiro_odd_streams.py tests/unit/dialects/test_gemini_structured_results.py
 EXAMPLES ?= 10000
 laws-long: $(INSTALLED) ## run the laws with many examples, chosen at random: EXAMPLES=1000 (10000 take many hours)
-	DRAGOMAN_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest $(LAWS) -n $(JOBS) --hypothesis-profile=long
+	DRAGOMAN_EXAMPLES=$(EXAMPLES) DRAGOMAN_KILLS=400 $(BIN)/python -m pytest $(LAWS) -n $(JOBS) --hypothesis-profile=long
 
 .PHONY: load soak
 load: $(INSTALLED) ## 256 streams of mixed dialects for two minutes, each answer checked, then fair turns; LOAD="--streams 64 --seconds 20", LOAD=--fairness

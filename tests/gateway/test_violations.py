@@ -56,6 +56,8 @@ def answering(status: int, kind: str, body: bytes, **headers: str) -> Iterator[t
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
+        disable_nagle_algorithm = True
+
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
             asked.append(self.path)

@@ -15,7 +15,7 @@ from tests.load.gateway import Gateway, Measured, configuration, serving, upstre
 
 MIB = 1 << 20
 GROWTH = 1.10  # of memory, from the level
-_SETTLED = 10.0  # seconds in which files and tasks go away
+_SETTLED = 60.0  # seconds in which files and tasks go away
 _SAMPLED = 1.0  # seconds between two looks
 
 

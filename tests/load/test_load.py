@@ -18,13 +18,13 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_64_streams_of_mixed_dialects_lose_nothing_and_leave_nothing(tmp_path: Path, engine: str) -> None:
-    report = run(Plan(64, 8.0, answer=0.7, warm=5.0, engine=engine), tmp_path)
+    report = run(Plan(64, 2.5, answer=0.7, warm=1.0, filling=400, engine=engine), tmp_path)
     assert not report.troubles()
     assert report.tally.most == 64 and len(report.tally.pairs) == len(PAIRS)
 
 
 def test_clients_that_leave_and_clients_that_dawdle_leave_nothing(tmp_path: Path) -> None:
-    report = run(Plan(48, 8.0, answer=0.7, warm=5.0, chaos=True, slow=0.1), tmp_path)
+    report = run(Plan(48, 2.5, answer=0.7, warm=1.5, filling=300, chaos=True, slow=0.1), tmp_path)
     assert not report.troubles()
     assert report.tally.left
 

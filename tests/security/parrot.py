@@ -128,6 +128,8 @@ def parrot() -> Iterator[Parrot]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
+        disable_nagle_algorithm = True  # or each answer takes the 40 ms that its head is waited for
+
         def _serve(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
             headers = {name.lower(): value for name, value in self.headers.items()}

@@ -26,8 +26,7 @@ from dragoman.simulator import running_simulator
 from dragoman.upstream.credentials import Secret, StaticKey
 from dragoman.upstream.spellings import spellings
 from dragoman.wire.http import HttpRequest
-from tests.gateway.house import KEY, QUICK, House, chat, house, messages, upstream
-from tests.gateway.test_faults import answering
+from tests.gateway.house import KEY, QUICK, House, RawClient, chat, gated, house, messages, upstream
 from tests.security.parrot import Parrot, forms, parrot
 
 # No shape that is known: only their values give them away. Some have characters that JSON, URLs and base64 spell anew.
@@ -229,11 +228,14 @@ def test_point_18_a_refusal_that_comes_after_a_sign_of_life_is_told_without_the_
     said = b'{"type":"error","error":{"type":"invalid_request_error","message":"no: the-upstream-secret"}}'
     page = b"HTTP/1.1 400 Bad\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (len(said), said)
     with (
-        answering(page, after=0.5) as url,
+        gated(page) as (url, gate),
         house(upstream("one", "anthropic", url), tmp_path, server__ping=0.1) as home,
+        RawClient(home, path, ask(stream=True)) as client,
     ):
-        status, _, body = home.ask(path, ask(stream=True))
-        assert (status, b"no: ***" in body, b"the-upstream-secret" in body) == (200, True, False), body
+        assert client.read_until(b"ping").startswith(b"HTTP/1.1 200")
+        gate.set()
+        body = client.read_all()
+        assert (b"no: ***" in body, b"the-upstream-secret" in body) == (True, False), body
         home.lines()
         assert "the-upstream-secret" not in home.text
 
