@@ -32,7 +32,7 @@ def find(engine: str) -> Any:
     """The gateway's side of the one connection."""
     if engine == "own":
         return next(each for each in gc.get_objects() if type(each) is Connection and each._transport is not None)
-    from dragoman.gateway.server.uvicorn_carrier import Strict  # noqa: PLC0415  slow to load
+    from dragoman.gateway.server.uvicorn_carrier import Strict
 
     return next(each for each in gc.get_objects() if type(each) is Strict and not each.transport.is_closing())
 

@@ -81,6 +81,10 @@ class Connection(Reader):
         self._silent = True  # nothing of it was read
         carrier.roster.add(self)
 
+    def name_client(self, address: str) -> None:
+        self.client = address
+        self._carrier.roster.rename(self, limit_key(address))
+
     # --- for the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -53,7 +53,7 @@ class UvicornCarrier:
         self._quiet = False
         self.roster: Roster[Strict] = Roster()
 
-    def protocol(self, client: str = "") -> asyncio.BaseProtocol:
+    def protocol(self, client: str = "") -> Strict:
         return Strict(self.roster, client, config=self._config, server_state=self._state, app_state={})
 
     def sweep(self, now: float) -> None:
@@ -113,6 +113,10 @@ class Strict(HttpToolsProtocol):
         self.flow: _Flow = _Flow(transport)
         if self._aborted:
             transport.abort()
+
+    def name_client(self, address: str) -> None:
+        self._address = address
+        self._roster.rename(self, limit_key(address))
 
     @property
     def is_busy(self) -> bool:
