@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import socket
 import threading
@@ -12,9 +13,12 @@ from typing import Any
 
 import pytest
 
+from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.server.connection import Connection
+from dragoman.gateway.server.own import OwnCarrier
 from tests.gateway.front import LOOPS, Client, on_loop, question
 from tests.gateway.house import House, house, wait_until
+from tests.gateway.test_peers import Silent
 
 pytestmark = pytest.mark.usefixtures("engine")
 KEYLESS = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n"
@@ -76,3 +80,31 @@ def test_a_client_that_reads_late_gets_every_answer_in_its_order(home: House) ->
         assert statuses == [401] * 3000 + [200]
         client.end()
         assert client.file.read() == b""
+
+
+def test_a_connection_that_was_reset_meanwhile_is_no_bug(engine: str) -> None:
+    """The system refuses to close the sending side of a connection that is reset, but not yet read."""
+    if engine == "uvicorn":
+        pytest.skip("uvicorn closes no side alone")
+
+    class Reset(Silent):
+        def write_eof(self) -> None:
+            raise OSError(107, "Transport endpoint is not connected")
+
+    async def run() -> None:
+        ended: list[BaseException | None] = []
+
+        async def answer(asked: Exchange) -> None:
+            asked.whole(200, (), b"yes")
+
+        carrier, wire = OwnCarrier(answer), Reset()
+        client = Connection(carrier)
+        client.connection_made(wire)
+        client.data_received(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n\x00 no HTTP")
+        assert client._current is not None and client._current._task is not None
+        client._current._task.add_done_callback(lambda task: ended.append(task.exception()))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert wire.written.startswith(b"HTTP/1.1 200 ") and wire.closed and ended == [None]
+
+    asyncio.run(run())

@@ -321,7 +321,10 @@ class Connection(Reader):
         self._held = b""
         self.deadline = self._carrier.clock() + _LINGER_SECONDS
         self.read_on()
-        self._transport.write_eof()
+        try:
+            self._transport.write_eof()
+        except OSError:  # the client has reset the connection, which was not read yet
+            self.abort()
 
     def _close(self) -> None:
         """Once all is written; a client that does not read is given up by the sweeper."""
