@@ -26,6 +26,7 @@ from dragoman.wire.jsonio import Json
 
 _HEAD_BYTES = 8 * 1024
 _SECONDS = 5.0
+_MOST = 32  # connections at once: each takes a file descriptor from the clients
 _NAMED = re.compile(rb"(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?")  # as a Host header may name us
 _JSON, _METRICS, _PLAIN = "application/json", "text/plain; version=0.0.4; charset=utf-8", "text/plain; charset=utf-8"
 
@@ -52,8 +53,19 @@ class Admin:
     def __init__(self, gateway: Asked, *, ours: bool) -> None:
         self._gateway = gateway
         self._ours = ours
+        self._open = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._open >= _MOST:
+            writer.transport.abort()
+            return
+        self._open += 1
+        try:
+            await self._serve(reader, writer)
+        finally:
+            self._open -= 1
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")

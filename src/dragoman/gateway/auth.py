@@ -151,10 +151,10 @@ def sign(request: HttpRequest, secret: bytes, moment: str, region: str, service:
 
 
 def _canonical(request: HttpRequest, headers: tuple[str, ...]) -> str:
-    values = [
-        ",".join(" ".join(value.split()) for name, value in request.headers if name == wanted) for wanted in headers
-    ]
-    lines = [f"{name}:{value}\n" for name, value in zip(headers, values, strict=True)]
+    values: dict[str, list[str]] = {}
+    for name, value in request.headers:
+        values.setdefault(name, []).append(" ".join(value.split()))
+    lines = [f"{name}:{','.join(values.get(name, ()))}\n" for name in headers]
     pairs = sorted(pair.partition("=")[::2] for pair in request.query.split("&") if pair)
     return "\n".join(
         (
@@ -196,12 +196,13 @@ def _claim(head: HttpRequest) -> Claim | None:
     if found is None:
         return None
     headers = tuple(found["headers"].split(";"))
+    given_names = {name for name, _ in head.headers}
     of_aws = [name for name, _ in head.headers if name.startswith("x-amz-")]
     moment, payload = head.header("x-amz-date"), _stated_hash(head) or ""
     if (
         list(headers) != sorted(set(headers))
         or len(set(of_aws)) != len(of_aws)
-        or not {"host", "x-amz-date", *of_aws} <= set(headers)
+        or not {"host", "x-amz-date", *of_aws} <= set(headers) <= given_names
         or not _TIME.fullmatch(moment)
         or moment[:8] != found["day"]
         or (payload and payload != _UNSIGNED and not _HASH.fullmatch(payload))

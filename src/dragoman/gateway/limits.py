@@ -25,6 +25,7 @@ _IN_FLIGHT = 256 * 1024 * 1024
 _ANSWER = AnswerLimits()
 _SCHEMA_DEPTH, _SCHEMA_NODES = 64, 20_000
 _VALUE = 100  # bytes of a JSON value in memory, beside its text
+_TEXT = 2  # times its body that a decoded request may take and count as mostly text
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//")
 _BUSY = 1.0  # seconds after which to come back
 _PEERS_LEAST = 256  # half of a small limit would be too little for a gateway with one client
@@ -252,10 +253,11 @@ class Account:
     def decoded(self, size: int) -> None:
         """Count the decoded request instead of what was counted of it before. Raises Overloaded.
 
-        It is not refused where nothing else is held: a request that is within its own limits can always be served.
+        It is not refused where nothing else is held: a request that is within its own limits can always be served. Nor
+        is one that is mostly text, which takes about as much again: room for its body was reserved when it was let in.
         """
         more, load = size - self._decoded, self._load
-        if more > 0 and load.asked > self.asked and load.asked + more > load.limits.in_flight:
+        if more > _TEXT * self.asked and load.asked > self.asked and load.asked + more > load.limits.in_flight:
             message = f"{load.limits.in_flight} bytes of requests are held, the limit here ({_SETTING}.in_flight)"
             raise Overloaded(message)
         self.add(more)

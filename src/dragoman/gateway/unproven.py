@@ -78,15 +78,16 @@ class Pool:
         return len(self._waiting) + more > self.requests or self.load.asked + size > self.size
 
     def _next_to_go(self, newcomer: Waiting, size: int) -> Waiting | None:
-        """The oldest request of the peer that holds most, by number or bytes; None if that is the newcomer alone."""
-        shares: dict[str, list[int]] = {}
-        more = [] if newcomer in self._waiting else [newcomer]
-        for each in (*self._waiting, *more):
-            share = shares.setdefault(each.peer, [0, 0])
-            share[0] += 1
-            share[1] += each.asked
-        shares[newcomer.peer][1] += size
-        most = max(shares, key=lambda peer: max(shares[peer][0] / self.requests, shares[peer][1] / self.size))
+        """The oldest request of the peer that holds most of what is short; None if that is the newcomer alone.
+
+        Where requests are too many, their bytes do not matter: else one large body would give way to many small ones.
+        """
+        by_bytes = self.load.asked + size > self.size
+        shares = {newcomer.peer: size if by_bytes else 0 if newcomer in self._waiting else 1}
+        for each in self._waiting:
+            shares[each.peer] = shares.get(each.peer, 0) + (each.asked if by_bytes else 1)
+        oldest_first = dict.fromkeys([each.peer for each in self._waiting])
+        most = max((*oldest_first, newcomer.peer), key=shares.__getitem__)
         return next((each for each in self._waiting if each.peer == most and each is not newcomer), None)
 
 

@@ -7,10 +7,10 @@ import errno
 import select
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from dragoman.gateway.peers import limit_key, plain_address
-from dragoman.gateway.server.carrier import Carrier
+from dragoman.gateway.server.carrier import Carried, Carrier
 from dragoman.gateway.server.roster import Shed
 from dragoman.gateway.server.sockets import defers_accept, has_data
 
@@ -36,11 +36,11 @@ class Acceptor:
         most: int,
         most_of_peer: Callable[[str], int],
         exhausted: Callable[[OSError], None],
-        protocol: Callable[[str], asyncio.BaseProtocol],
+        first: Callable[[Carried, str], asyncio.BaseProtocol] | None = None,
     ) -> None:
         self._listening, self._carrier = listening, carrier
         self._most, self._most_of_peer, self._exhausted = most, most_of_peer, exhausted
-        self._protocol = protocol
+        self._first = first  # what reads the first bytes of a connection, if that is not the carrier's own
         self._defers = defers_accept(listening)
         self._loop = asyncio.get_running_loop()
         self._opening: set[asyncio.Task[None]] = set()
@@ -64,11 +64,15 @@ class Acceptor:
             self._listening.close()
 
     def _accept(self) -> None:
-        roster = self._carrier.roster
+        roster, shed_now = self._carrier.roster, 0
         for _ in range(_AT_ONCE):
             if len(roster) >= self._most:
                 if not self._pending.poll(0):  # nobody is shed for nobody
                     return
+                # Not all in one turn: the newest of them may have sent a request that is let in in the next.
+                if shed_now and shed_now >= roster.unproven:
+                    return
+                shed_now += 1
                 if (shed := roster.shed()) is not Shed.CLOSED:
                     self._pause()
                     if shed is Shed.LATER:
@@ -98,20 +102,21 @@ class Acceptor:
     def _take(self, client: socket.socket, address: Any) -> None:
         name, roster = plain_address(address[0]), self._carrier.roster
         peer = limit_key(name)
-        if roster.of(peer) >= self._most_of_peer(peer) and roster.shed(peer) is Shed.NOTHING:
+        if not roster.has_room(peer, self._most_of_peer(name)):
             client.close()
             return
         client.setblocking(False)
-        protocol = self._protocol(name)
+        protocol = self._carrier.protocol(name)
         if self._defers and not has_data(client):
             roster.hurry(protocol)  # it had its grace before it was accepted
-        opening = self._loop.create_task(self._open(client, protocol))
+        opening = self._loop.create_task(self._open(client, protocol, name))
         self._opening.add(opening)
         opening.add_done_callback(self._opening.discard)
 
-    async def _open(self, client: socket.socket, protocol: asyncio.BaseProtocol) -> None:
+    async def _open(self, client: socket.socket, protocol: Carried, name: str) -> None:
+        first = cast(asyncio.BaseProtocol, protocol) if self._first is None else self._first(protocol, name)
         try:
-            await self._loop.connect_accepted_socket(lambda: protocol, client)
+            await self._loop.connect_accepted_socket(lambda: first, client)
         except OSError:
             self._carrier.roster.remove(protocol)
             client.close()

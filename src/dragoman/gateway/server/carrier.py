@@ -6,13 +6,24 @@ import asyncio
 from typing import Any, Protocol
 
 from dragoman.gateway.guard import LONGEST_HEAD, LONGEST_TARGET
-from dragoman.gateway.server.roster import Roster
+from dragoman.gateway.server.roster import Member, Roster
 
 HEAD_SECONDS = 10.0
 IDLE_SECONDS = 75.0
 SWEEP_SECONDS = 0.25
 HEAD_BYTES = LONGEST_HEAD + LONGEST_TARGET  # of an unfinished head; a finished one is counted exactly, by the guard
 MOST_PIPELINED = 16  # requests that wait for the answer to the one before them
+
+
+class Carried(Member, Protocol):
+    """A connection, as the loop and a proxy in front of it see it."""
+
+    def connection_made(self, transport: asyncio.Transport, /) -> None: ...
+    def data_received(self, data: bytes, /) -> None: ...
+    def connection_lost(self, exc: Exception | None, /) -> None: ...
+
+    def name_client(self, address: str) -> None:
+        """A trusted proxy has named the client behind it."""
 
 
 class Carrier(Protocol):
@@ -22,7 +33,7 @@ class Carrier(Protocol):
     def roster(self) -> Roster[Any]:
         """Its connections."""
 
-    def protocol(self, client: str = "") -> asyncio.BaseProtocol:
+    def protocol(self, client: str = "") -> Carried:
         """For a new connection from this address."""
 
     def sweep(self, now: float) -> None:

@@ -8,7 +8,8 @@ What cannot be read any further is still taken from the socket for a while (`lin
 bytes in it would take the answer from a client that is still sending. A client that closes its sending side after whole
 requests gets their answers, and then the connection is closed; one that closes it within a body has left.
 
-Requests that come before their turn wait in a queue. When it is full, reading stops until there is room.
+Requests that come before their turn wait in a queue. When it is full, reading stops until there is room. It also stops
+when the client does not read its answers: the next request waits until it has read them.
 """
 
 from __future__ import annotations
@@ -80,6 +81,10 @@ class Connection(Reader):
         self._silent = True  # nothing of it was read
         carrier.roster.add(self)
 
+    def name_client(self, address: str) -> None:
+        self.client = address
+        self._carrier.roster.rename(self, limit_key(address))
+
     # --- for the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -140,6 +145,8 @@ class Connection(Reader):
         self._still_since = 0.0
         if self._current is not None:
             self._current.flow()
+        elif not self._deaf:
+            self._next()
 
     # --- for the exchange
 
@@ -192,14 +199,13 @@ class Connection(Reader):
         if exchange.last or (self._deaf and not self._queue):
             self._finish(whole=exchange.arrived and not self._deaf and not self._queue)
             return
-        if self._queue:
-            self._begin(self._queue.popleft())
-        elif self._carrier.quiet_now or self._half_closed:
+        if not self._queue and (self._carrier.quiet_now or self._half_closed):
             self._finish(whole=True)
-            return
-        elif not self._in_head:
-            self.deadline = self._carrier.clock() + IDLE_SECONDS
-        self.read_on()  # the queue may have been full, or nobody may have asked for the body
+        elif self._write_paused:  # answers must not pile up for a client that does not read them
+            self.deadline = inf
+            self.read_no_more()
+        else:
+            self._next()
 
     # --- for the sweeper
 
@@ -240,12 +246,12 @@ class Connection(Reader):
         """Keep the connection for no other request."""
         if self._current is not None:
             self._current.last = self._current.last or not self._current.begun
-        elif not self._in_head and self._arriving is None:
+        elif not self._queue and not self._in_head and self._arriving is None:
             self._close()
 
     @property
     def is_busy(self) -> bool:
-        return self._current is not None or self._in_head
+        return self._current is not None or self._in_head or bool(self._queue)
 
     def abort(self) -> None:
         self._aborted = True
@@ -262,6 +268,14 @@ class Connection(Reader):
             arriving.spoil(fault)
         elif watch is not None:
             self.deadline = watch.due
+
+    def _next(self) -> None:
+        """Begin the next request, or wait for one."""
+        if self._queue:
+            self._begin(self._queue.popleft())
+        elif not self._in_head:
+            self.deadline = self._carrier.clock() + IDLE_SECONDS
+        self.read_on()  # the queue may have been full, or nobody may have asked for the body
 
     def _begin(self, exchange: HttpExchange) -> None:
         self._current = exchange
@@ -307,7 +321,10 @@ class Connection(Reader):
         self._held = b""
         self.deadline = self._carrier.clock() + _LINGER_SECONDS
         self.read_on()
-        self._transport.write_eof()
+        try:
+            self._transport.write_eof()
+        except OSError:  # the client has reset the connection, which was not read yet
+            self.abort()
 
     def _close(self) -> None:
         """Once all is written; a client that does not read is given up by the sweeper."""

@@ -31,7 +31,7 @@ class OwnCarrier:
         self._late: set[Connection] = set()
         self._half_closed: set[Connection] = set()  # whose clients send nothing more, and wait for an answer
 
-    def protocol(self, client: str = "") -> asyncio.BaseProtocol:
+    def protocol(self, client: str = "") -> Connection:
         return Connection(self, client)
 
     def sweep(self, now: float) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
 from msgspec import Struct
 
-from dragoman.gateway.peers import plain_address
-from dragoman.gateway.server.carrier import BAD_REQUEST, HEAD_SECONDS, Carrier
+from dragoman.gateway.peers import limit_key, plain_address
+from dragoman.gateway.server.carrier import BAD_REQUEST, Carried
+from dragoman.gateway.server.roster import Roster
 
 _V1, _V1_LONGEST = b"PROXY ", 107
 _V2, _V2_HEAD = b"\r\n\r\n\x00\r\nQUIT\n", 16
@@ -76,19 +78,23 @@ def _parse_v2(data: bytes) -> Preface | None:
 
 
 class ProxiedConnection(asyncio.Protocol):
-    """Reads the header, then gives the connection to the carrier's own protocol."""
+    """Reads the header, then gives the connection to the server's own protocol.
 
-    def __init__(self, carrier: Carrier, proxy: str) -> None:
-        self._carrier, self._proxy = carrier, proxy
+    That one has the transport from the beginning, so that the connection is counted, timed and shed like others. When
+    the header has named a client, it counts for the client.
+    """
+
+    def __init__(self, roster: Roster[Any], own: Carried, most_of_peer: Callable[[str], int]) -> None:
+        self._roster, self._own, self._most_of_peer = roster, own, most_of_peer
         self._data = b""
         self._transport: asyncio.Transport | None = None
-        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._timer = asyncio.get_running_loop().call_later(HEAD_SECONDS, self._transport.abort)
+        self._own.connection_made(self._transport)
 
     def data_received(self, data: bytes) -> None:
+        self._roster.hear(self._own)
         self._data += data
         try:
             preface = parse(self._data)
@@ -99,26 +105,23 @@ class ProxiedConnection(asyncio.Protocol):
             self._hand_over(preface)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end_wait()
+        self._own.connection_lost(exc)
 
     def _refuse(self) -> None:
-        self._end_wait()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(BAD_REQUEST)
             self._transport.close()
 
     def _hand_over(self, preface: Preface) -> None:
-        self._end_wait()
-        transport, rest = self._transport, self._data[preface.size :]
+        transport, own, rest = self._transport, self._own, self._data[preface.size :]
         if transport is None or transport.is_closing():
             return
-        protocol = cast(asyncio.Protocol, self._carrier.protocol(preface.client or self._proxy))
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
+        client, peer = preface.client, limit_key(preface.client)
+        if client and peer != own.peer and not self._roster.has_room(peer, self._most_of_peer(client)):
+            own.abort()
+            return
+        if client:
+            own.name_client(client)
+        transport.set_protocol(cast(asyncio.Protocol, own))
         if rest:
-            protocol.data_received(rest)
-
-    def _end_wait(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+            own.data_received(rest)

@@ -36,25 +36,56 @@ class Member(Protocol):
 M = TypeVar("M", bound=Member)
 
 
-class Roster(Generic[M]):
+class _Group(Generic[M]):
+    """The connections of one peer, or of all."""
+
+    __slots__ = ("members", "silent", "unproven")
+
     def __init__(self) -> None:
         self.members: set[M] = set()
         # None of their requests was let in yet; oldest first.
-        self._silent: dict[M, None] = {}  # nothing was read of them
-        self._unproven: dict[M, None] = {}  # something was, and it was no request that is let in
-        self._by_peer: dict[str, int] = {}
+        self.silent: dict[M, None] = {}  # nothing was read of them
+        self.unproven: dict[M, None] = {}  # something was, and it was no request that is let in
+
+
+class Roster(Generic[M]):
+    def __init__(self) -> None:
+        self._all: _Group[M] = _Group()
+        self._by_peer: dict[str, _Group[M]] = {}
+        self.members = self._all.members
 
     def __len__(self) -> int:
         return len(self.members)
 
+    @property
+    def unproven(self) -> int:
+        """How many connections have sent something, but no request that was let in."""
+        return len(self._all.unproven)
+
     def of(self, peer: str) -> int:
         """How many connections this peer has."""
-        return self._by_peer.get(peer, 0)
+        group = self._by_peer.get(peer)
+        return len(group.members) if group is not None else 0
+
+    def has_room(self, peer: str, most: int) -> bool:
+        """Whether one more connection of this peer may be. If it has `most`, one of them is closed for it."""
+        return self.of(peer) < most or self.shed(peer) is not Shed.NOTHING
 
     def add(self, member: M) -> None:
-        self.members.add(member)
-        self._silent[member] = None
-        self._by_peer[member.peer] = self._by_peer.get(member.peer, 0) + 1
+        for group in (self._all, self._by_peer.setdefault(member.peer, _Group())):
+            group.members.add(member)
+            group.silent[member] = None
+
+    def rename(self, member: M, peer: str) -> None:
+        """Count a connection for another peer: the client that its proxy has named."""
+        if member not in self.members:
+            return
+        heard = member not in self._all.silent
+        self.remove(member)
+        member.peer = peer
+        self.add(member)
+        if heard:
+            self.hear(member)
 
     def hurry(self, member: M) -> None:
         """Give a connection no grace."""
@@ -63,24 +94,26 @@ class Roster(Generic[M]):
 
     def hear(self, member: M) -> None:
         """The first bytes of this connection were read."""
-        if member in self._silent:
-            del self._silent[member]
-            self._unproven[member] = None
+        if member in self._all.silent:
+            for group in (self._all, self._by_peer[member.peer]):
+                del group.silent[member]
+                group.unproven[member] = None
 
     def prove(self, member: M) -> None:
         """A request of this connection was let in."""
-        self._silent.pop(member, None)
-        self._unproven.pop(member, None)
+        if member in self.members:
+            for group in (self._all, self._by_peer[member.peer]):
+                group.silent.pop(member, None)
+                group.unproven.pop(member, None)
 
     def remove(self, member: M) -> None:
         if member not in self.members:
             return
-        self.members.discard(member)
         self.prove(member)
-        left = self._by_peer[member.peer] - 1
-        if left:
-            self._by_peer[member.peer] = left
-        else:
+        self.members.discard(member)
+        group = self._by_peer[member.peer]
+        group.members.discard(member)
+        if not group.members:
             del self._by_peer[member.peer]
 
     def shed(self, peer: str = "") -> Shed:
@@ -90,17 +123,16 @@ class Roster(Generic[M]):
         its whole head at once. Then the oldest that has sent nothing for `GRACE` seconds. While others have that grace,
         nothing more is closed. Last come those that have been idle for longest. A running request is never closed.
         """
-        for member in self._unproven:
-            if not peer or member.peer == peer:
-                self._close(member)
-                return Shed.CLOSED
-        for member in self._silent:
-            if not peer or member.peer == peer:
-                if monotonic() < member.since + GRACE:
-                    return Shed.LATER
-                self._close(member)
-                return Shed.CLOSED
-        idle = [each for each in self.members if not each.is_busy and (not peer or each.peer == peer)]
+        group = self._by_peer.get(peer, _Group()) if peer else self._all
+        for member in group.unproven:
+            self._close(member)
+            return Shed.CLOSED
+        for member in group.silent:
+            if monotonic() < member.since + GRACE:
+                return Shed.LATER
+            self._close(member)
+            return Shed.CLOSED
+        idle = [each for each in group.members if not each.is_busy]
         for member in sorted(idle, key=lambda each: each.deadline)[: _AT_ONCE if not peer else 1]:
             self._close(member)
         return Shed.CLOSED if idle else Shed.NOTHING

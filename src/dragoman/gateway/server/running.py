@@ -14,13 +14,14 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from typing import cast
 
 from dragoman.gateway.app import Gateway
 from dragoman.gateway.config import Server as Settings
 from dragoman.gateway.limits import peer_share
 from dragoman.gateway.peers import TrustedProxies
 from dragoman.gateway.server.acceptor import Acceptor
-from dragoman.gateway.server.carrier import SWEEP_SECONDS, Carrier
+from dragoman.gateway.server.carrier import SWEEP_SECONDS, Carried, Carrier
 from dragoman.gateway.server.proxy_protocol import ProxiedConnection
 from dragoman.gateway.server.trimming import Trimmer
 
@@ -135,13 +136,13 @@ class Server:
         proxies = TrustedProxies(settings.trusted_proxies)
         share = peer_share(settings.limits.peer_connections, room)
 
-        def most_of_peer(peer: str) -> int:  # a proxy has the connections of many clients
-            return room if proxies and proxies.trusts(peer) else share
+        def most_of_peer(address: str) -> int:  # a proxy has the connections of many clients
+            return room if proxies and proxies.trusts(address) else share
 
-        def protocol(client: str) -> asyncio.BaseProtocol:
-            if settings.proxy_protocol and proxies.trusts(client):
-                return ProxiedConnection(carrier, client)
-            return carrier.protocol(client)
+        def first(own: Carried, client: str) -> asyncio.BaseProtocol:
+            if proxies.trusts(client):
+                return ProxiedConnection(carrier.roster, own, most_of_peer)
+            return cast(asyncio.BaseProtocol, own)
 
         return Acceptor(
             listening,
@@ -149,7 +150,7 @@ class Server:
             most=room,
             most_of_peer=most_of_peer,
             exhausted=self._exhausted,
-            protocol=protocol if settings.proxy_protocol else carrier.protocol,
+            first=first if settings.proxy_protocol else None,
         )
 
     def _exhausted(self, error: OSError) -> None:

@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -44,6 +45,7 @@ class UvicornCarrier:
             lifespan="off",
             log_config=None,
             access_log=False,
+            proxy_headers=False,  # who is trusted is ours to say (server.trusted_proxies)
             timeout_keep_alive=int(IDLE_SECONDS),
         )
         self._config.load()
@@ -51,7 +53,7 @@ class UvicornCarrier:
         self._quiet = False
         self.roster: Roster[Strict] = Roster()
 
-    def protocol(self, client: str = "") -> asyncio.BaseProtocol:
+    def protocol(self, client: str = "") -> Strict:
         return Strict(self.roster, client, config=self._config, server_state=self._state, app_state={})
 
     def sweep(self, now: float) -> None:
@@ -72,6 +74,16 @@ class UvicornCarrier:
 
 class _Refused(Exception):
     """Out of a parser's callback: this head is not read on."""
+
+
+class _Flow(FlowControl):
+    """Does not go on reading while bytes are held: uvicorn asks for that after each answer and for each body."""
+
+    holds = False
+
+    def resume_reading(self) -> None:
+        if not self.holds:
+            super().resume_reading()
 
 
 class Strict(HttpToolsProtocol):
@@ -98,8 +110,13 @@ class Strict(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow: _Flow = _Flow(transport)
         if self._aborted:
             transport.abort()
+
+    def name_client(self, address: str) -> None:
+        self._address = address
+        self._roster.rename(self, limit_key(address))
 
     @property
     def is_busy(self) -> bool:
@@ -125,9 +142,8 @@ class Strict(HttpToolsProtocol):
             self._roster.hear(self)
         if self._is_over():
             return
-        if self._held:
+        if self.flow.holds:
             self._held += data
-            self.flow.pause_reading()
             return
         for at in range(0, len(data), _PIECE):
             super().data_received(data[at : at + _PIECE])
@@ -139,21 +155,26 @@ class Strict(HttpToolsProtocol):
                 self.send_400_response("")
                 return
             if len(self.pipeline) >= MOST_PIPELINED:
-                self._held = data[at + _PIECE :]
-                self.deadline = inf  # it is we who do not read
+                self._hold(data[at + _PIECE :])
                 break
         if not self._in_head and self.deadline == inf and (self._running is None or self._running.response_complete):
             self.deadline = monotonic() + HEAD_SECONDS  # its own timer is off by now
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._held and len(self.pipeline) < MOST_PIPELINED:
-            held, self._held = self._held, b""
+        if self.flow.holds and len(self.pipeline) < MOST_PIPELINED and not self.transport.is_closing():
+            held, self._held, self.flow.holds = self._held, b"", False
             self.data_received(held)
-            if self._held:
-                self.flow.pause_reading()
+            self.flow.resume_reading()
         elif self._half_closed and not self.pipeline and not self.is_busy:
             self.transport.close()
+
+    def _hold(self, rest: bytes) -> None:
+        """Keep what does not fit into the pipeline, and read no more until it does."""
+        self._held = rest
+        self.deadline = inf  # it is we who do not read
+        self.flow.pause_reading()
+        self.flow.holds = True
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Return whether the connection stays open: a client that has sent whole requests may wait for the answers."""

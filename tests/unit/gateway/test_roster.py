@@ -1,0 +1,124 @@
+"""Which connection gives way, and that finding it takes the same work however many there are."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from time import monotonic
+
+import pytest
+
+from dragoman.errors import Fault
+from dragoman.gateway.server.acceptor import Acceptor
+from dragoman.gateway.server.own import OwnCarrier
+from dragoman.gateway.server.roster import Roster, Shed
+from dragoman.gateway.unproven import Pool
+from tests.growth import steps
+
+
+class One:
+    def __init__(self, peer: str, *, busy: bool = False) -> None:
+        self.peer, self.is_busy = peer, busy
+        self.since, self.deadline = 0.0, 1.0
+        self.closed = False
+
+    def abort(self) -> None:
+        self.closed = True
+
+
+def filled(*peers: str) -> tuple[Roster[One], list[One]]:
+    roster: Roster[One] = Roster()
+    members = [One(peer) for peer in peers]
+    for member in members:
+        roster.add(member)
+        roster.hear(member)
+    return roster, members
+
+
+@pytest.mark.parametrize("peer", ["", "late"])
+def test_s11_to_shed_one_of_many_takes_no_more_steps_than_one_of_few(peer: str) -> None:
+    """S11: for a peer with too many connections, those of all others were looked at, for each new one."""
+
+    def work(others: int) -> int:
+        roster, _ = filled(*(["early"] * others), *(["late"] * 100))
+        return steps(lambda: roster.shed(peer))
+
+    assert work(5000) <= work(10) + 5
+
+
+def test_a_roster_counts_a_renamed_connection_for_the_client_and_keeps_what_it_has_done() -> None:
+    roster, (first, second) = filled("proxy", "proxy")
+    silent = One("proxy")
+    roster.add(silent)
+    for member in (first, second, silent):
+        roster.rename(member, "client")
+    assert (roster.of("proxy"), roster.of("client"), roster.unproven) == (0, 3, 2)
+    assert roster.shed("client") is Shed.CLOSED and first.closed
+    roster.prove(second)
+    assert roster.shed("client") is Shed.CLOSED and silent.closed and not second.closed
+    roster.remove(second)
+    roster.remove(second)
+    roster.rename(second, "other")
+    assert len(roster) == 0 and roster._by_peer == {} and roster.unproven == 0
+
+
+def test_s11_one_turn_does_not_shed_a_connection_whose_request_was_just_read() -> None:
+    """S11: a flood of 64 connections in one turn closed all that had sent something, a client with a key among them."""
+
+    async def run() -> None:
+        async def answer(_: object) -> None: ...
+
+        carrier = OwnCarrier(answer)
+        with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as stack:
+            listening.setblocking(False)
+            acceptor = Acceptor(listening, carrier, most=8, most_of_peer=lambda _: 8, exhausted=lambda _: None)
+            members = [carrier.protocol(f"192.0.2.{number}") for number in range(8)]
+            for member in members:
+                carrier.roster.hear(member)
+            for _ in range(32):
+                stack.enter_context(socket.create_connection(listening.getsockname()))
+            acceptor._accept()
+            shed = [member for member in members if member._aborted]
+            assert shed == members[: len(shed)] and 0 < len(shed) <= 4
+            carrier.abort()
+            acceptor.close()
+
+    asyncio.run(run())
+
+
+def test_s1_a_large_body_does_not_give_way_to_many_small_requests() -> None:
+    """S1: when requests were too many, the one with most bytes had to go, whoever had sent the others."""
+    refused: list[str] = []
+
+    def told(name: str) -> Callable[[Fault], None]:
+        return lambda _: refused.append(name)
+
+    pool = Pool(4, 1000)
+    pool.enter("first", told("first")).reserve(1)
+    pool.enter("boto3", told("boto3")).reserve(900)
+    for number in range(4):
+        pool.enter(f"bot {number}", told(f"bot {number}")).reserve(1)
+    assert refused == ["first", "boto3"]  # the oldest, since all have one
+    pool.enter("bot 3", told("again"))
+    assert refused[2:] == ["bot 3"]  # now it has two
+
+
+def test_in_a_full_pool_the_oldest_of_equals_gives_way_not_the_newcomer() -> None:
+    refused: list[int] = []
+    pool = Pool(3, 1000)
+    for number in range(6):
+        pool.enter(f"peer {number}", lambda _, number=number: refused.append(number))  # type: ignore[misc]
+    assert refused == [0, 1, 2]
+
+
+def test_grace_counts_from_when_a_connection_was_made() -> None:
+    roster: Roster[One] = Roster()
+    fresh = One("peer")
+    fresh.since = monotonic()
+    roster.add(fresh)
+    assert roster.shed() is Shed.LATER and roster.shed("peer") is Shed.LATER
+    roster.hurry(fresh)
+    assert roster.shed("peer") is Shed.CLOSED and fresh.closed
+    assert roster.shed("peer") is Shed.NOTHING
