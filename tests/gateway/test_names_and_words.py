@@ -9,8 +9,11 @@ import pytest
 
 from dragoman.dialects.kiro.models import name_of
 from dragoman.dialects.kiro.quirks.identity import _SESSION
+from dragoman.errors import Fault
+from dragoman.gateway import redaction
+from dragoman.gateway.redaction import Redactor
 from dragoman.simulator import running_simulator
-from tests.gateway.house import chat, house, messages, upstream
+from tests.gateway.house import chat, gated, house, messages, upstream
 from tests.growth import Work, grows_linearly
 
 LONGEST = 2048
@@ -66,3 +69,54 @@ def test_s3_a_user_id_of_a_hundred_thousand_characters_is_sent_on_at_once(tmp_pa
         user = json.dumps("session" + "_" * 100_000)
         asked = messages("claude-sonnet-4", metadata={"user_id": user})
         assert home.ask("/v1/messages", asked)[0] == 200
+
+
+# --- words of an upstream
+
+
+SECRET = "the-upstream-secret"
+LONG = "bearer " * (2 * 1024 * 1024 // 7)
+
+
+def an_error(message: str) -> bytes:
+    return json.dumps({"error": {"message": message, "type": "server_error", "code": "c" * 100_000}}).encode()
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_s3_a_very_long_error_is_cut_before_it_is_searched_for_secrets(
+    path: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a whole answer and within a stream, which are not limited as refusals are."""
+    looked: list[int] = []
+    searched = redaction.without_shapes
+    monkeypatch.setattr(redaction, "without_shapes", lambda text: looked.append(len(text)) or searched(text))
+    data = an_error(LONG + SECRET)
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\nconnection: close\r\n\r\n"
+    kind = b"text/event-stream" if stream else b"application/json"
+    body = b"data: " + data + b"\n\n" if stream else data
+    with gated(body, head % kind) as (url, gate):
+        gate.set()
+        with house(upstream("one", "openai", url), tmp_path, explain=False) as home:
+            _, _, told = home.ask(path, named(path, "m", stream))
+            assert b"bearer bearer" in told
+            assert len(told) < 4 * redaction.LONGEST
+            assert SECRET.encode() not in told
+            [line] = home.lines()
+            assert len(line["error"]) < 2 * redaction.LONGEST
+            home.running.gateway.status()
+    assert max(looked) <= 2 * redaction.LONGEST
+
+
+@pytest.mark.parametrize("before", range(redaction.LONGEST - len(SECRET) - 2, redaction.LONGEST + 2))
+def test_half_a_secret_at_the_cut_is_not_shown(before: int) -> None:
+    redactor = Redactor(lambda: (SECRET,))
+    for text in ("x" * before + SECRET + "y" * 100, "x " * (before // 2) + SECRET + " y" * 100):
+        told = redactor.message(text)
+        assert len(told) <= redaction.LONGEST + 1
+        assert not any(SECRET[:size] in told for size in range(4, len(SECRET)))
+
+
+def test_details_that_are_cut_would_be_no_json() -> None:
+    fault = Redactor().fault(Fault("server", "m", 500, details=json.dumps(["x" * redaction.LONGEST])))
+    assert fault.details == ""
