@@ -103,7 +103,7 @@ class Gateway:
         dialects = dialects or [registry.get(name) for name in registry.names()]
         self.worker = WorkerProcess(dialects)
         self._desk = Desk(self._journal, Meters(), ring, patience or Patience(), worker=self.worker)
-        self.breaker = Breaker(words=self.redactor.text)
+        self.breaker = Breaker(words=self.redactor.message)
         self._cooldowns = CooldownFile(state or ours.state, self.breaker)
         self._admission = Admission(config.server, self.key)
         self.load = self._admission.load

@@ -21,6 +21,7 @@ from dragoman.gateway.breaker import Breaker, Ticket
 from dragoman.gateway.config import Config
 from dragoman.gateway.familiar import Familiar
 from dragoman.gateway.policy import Budget, Redirected, with_reset
+from dragoman.gateway.redaction import cut
 from dragoman.gateway.routes import fits
 from dragoman.gateway.signing import credentials_of
 from dragoman.gateway.upstreams import Limits, Upstream
@@ -157,7 +158,7 @@ class Backend:
         ticket.failed(error)
         if fault.kind not in ("invalid", "context_full", "too_large", "not_found"):  # those are the request's own
             self.failures += 1
-        self.last_error, self.last_error_at = fault.message, time.time()
+        self.last_error, self.last_error_at = cut(fault.message), time.time()
 
     @property
     def health(self) -> str:

@@ -28,6 +28,7 @@ _VALUE = 100  # bytes of a JSON value in memory, beside its text
 _TEXT = 2  # times its body that a decoded request may take and count as mostly text
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//")
 _BUSY = 1.0  # seconds after which to come back
+_LONGEST_MODEL = 2048  # characters, as many as AWS allows; names are remembered in tables and searched for versions
 _PEERS_LEAST = 256  # half of a small limit would be too little for a gateway with one client
 
 
@@ -69,6 +70,12 @@ def check_text(body: bytes, limits: RequestLimits) -> None:
     plain = b'"'.join(unescaped.split(b'"')[::2])  # of each string one quote
     if count_values(plain) - plain.count(b"[]") - plain.count(b"{}") > limits.nodes:
         raise _too_many_values(limits)
+
+
+def check_model(name: str) -> None:
+    """Refuse a model's name that is longer than any is. Raises MalformedRequest."""
+    if len(name) > _LONGEST_MODEL:
+        raise MalformedRequest(f"a name of {len(name)} characters; the limit here is {_LONGEST_MODEL}", at="model")
 
 
 def count_values(text: bytes) -> int:

@@ -220,7 +220,7 @@ class Journal:
         words = record.method, record.path, record.model, record.used_model
         record.method, record.path, record.model, record.used_model = self._clean.get(words) or self._cleaned(words)
         if record.error:
-            record.error = self.redactor.text(record.error)
+            record.error = self.redactor.message(record.error)
         if self._json:
             self._encoded(record.told(now, level))
         else:

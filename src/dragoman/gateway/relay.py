@@ -22,7 +22,7 @@ from dragoman.gateway.attempts import Attempts, Desk, Question
 from dragoman.gateway.backend import Fleet, Refused
 from dragoman.gateway.continuing import Pickled, references
 from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.limits import Account, Overloaded, json_memory
+from dragoman.gateway.limits import Account, Overloaded, check_model, json_memory
 from dragoman.gateway.observe import Record
 from dragoman.gateway.offload.jobs import AnswerJob, Bounds, parse
 from dragoman.gateway.offload.large import LargeMatched, LargeRequest
@@ -42,7 +42,7 @@ _PLAIN_NODES = 16  # no fewer values than a message of a plain request has, with
 
 
 class Relay:
-    """One question. Whoever runs it refuses what it raises, unless the exchange has begun by then."""
+    """One question. Whoever makes and runs it refuses what it raises, unless the exchange has begun by then."""
 
     __slots__ = ("_call", "_client", "_desk", "_exchange", "_fleet", "_large", "_plain", "_record")
 
@@ -51,7 +51,9 @@ class Relay:
         self._exchange, self._record = exchange, record
         self._client, self._call, self._plain = matched.dialect, matched.call, matched.plain
         self._large = matched.large if isinstance(matched, LargeMatched) else None
-        record.dialect, record.operation, record.model = self._client.name, self._call.operation, self._call.model
+        record.dialect, record.operation = self._client.name, self._call.operation
+        check_model(self._call.model)
+        record.model = self._call.model
 
     def run(self) -> Awaitable[None]:
         match self._call.operation:

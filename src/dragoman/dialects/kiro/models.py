@@ -55,6 +55,7 @@ _PREFIX = re.compile(r"^(?:.*/|kiro-)")
 _SUFFIX = re.compile(
     r"(?:\[1m\]|-thinking|-agentic|-latest|-(?:low|medium|high|xhigh|max)|[-@]\d{8}(?:-v\d+(?::\d+)?)?)$"
 )
+_LONGEST = 256  # characters of a name that is looked at: suffixes are taken off one by one
 _VERSION = re.compile(r"(?<=\d)-(?=\d)")
 _OLD_ORDER = re.compile(r"^claude-(\d(?:\.\d)?)-(opus|sonnet|haiku)$")
 
@@ -74,7 +75,7 @@ def known_window(name: str) -> int | None:
 @lru_cache(256)
 def name_of(name: str) -> str:
     """The service's own name for a model that clients spell in many ways; an unknown one stays as it is."""
-    if name in _TABLE or name.isupper():
+    if name in _TABLE or name.isupper() or len(name) > _LONGEST:
         return name
     plain = _PREFIX.sub("", name.strip().lower())
     while (shorter := _SUFFIX.sub("", plain)) != plain:

@@ -83,6 +83,7 @@ class MarkupBody:
         # a JSON body
         self._scanner = JsonScanner()
         self._broken = False
+        self._ahead: tuple[int, str] | None = None  # the next tag in the text that is read: to look again takes time
 
     @property
     def closed(self) -> bool:
@@ -98,6 +99,7 @@ class MarkupBody:
         return len(text)
 
     def read(self, text: str, at: int, out: list[Piece]) -> int:
+        self._ahead = None
         if self._streams:  # the short way for most of a long value
             end, literal = self._stops.find(text, at, False)
             if not literal and end == len(text):
@@ -134,7 +136,9 @@ class MarkupBody:
         literal = self._marks.ends.match(text, at, False)
         if literal is not None:
             return self._end(at, literal, out) if literal else at
-        end, literal = self._marks.tags.find(text, at + 1, False)
+        if self._ahead is None or self._ahead[0] <= at:
+            self._ahead = self._marks.tags.find(text, at + 1, False)
+        end, literal = self._ahead
         if end - at > LIMIT or literal in self._marks.ends.markers:
             return self._skip("<", at)
         if not literal:

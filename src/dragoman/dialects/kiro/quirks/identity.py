@@ -27,7 +27,7 @@ from dragoman.model.events import (
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 
-_SESSION = re.compile(r"session[\W_]*(?:id)?[\W_]*([0-9a-fA-F][0-9a-fA-F-]{15,})")
+_SESSION = re.compile(r"session[\W_]*(?:id[\W_]*)?([0-9a-fA-F][0-9a-fA-F-]{15,})")
 
 
 class NameModel:

@@ -1,0 +1,122 @@
+"""S2, S3: names and words that others choose are bounded: no table grows with them, and no turn is spent on them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dragoman.dialects.kiro.models import name_of
+from dragoman.dialects.kiro.quirks.identity import _SESSION
+from dragoman.errors import Fault
+from dragoman.gateway import redaction
+from dragoman.gateway.redaction import Redactor
+from dragoman.simulator import running_simulator
+from tests.gateway.house import chat, gated, house, messages, upstream
+from tests.growth import Work, grows_linearly
+
+LONGEST = 2048
+
+
+def named(path: str, model: str, stream: bool) -> object:
+    return messages(model, stream=stream) if path == "/v1/messages" else chat(model, stream=stream)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])
+def test_s3_a_model_name_longer_than_any_is_refused_and_not_remembered(path: str, stream: bool, tmp_path: Path) -> None:
+    with running_simulator("openai") as simulator:
+        with house(upstream("one", "openai", simulator.url), tmp_path) as home:
+            status, _, body = home.ask(path, named(path, "m" * (LONGEST + 1), stream))
+            assert (status, b"2048" in body, len(body) < 1000) == (400, True, True), body
+            [line] = home.lines()
+            assert (line["dialect"], line.get("model", "")) == ("anthropic" if "messages" in path else "openai", "")
+            assert home.ask(path, named(path, "m" * LONGEST, stream))[0] == 200
+        assert simulator.total == 1
+
+
+@pytest.mark.parametrize("suffix", ["-thinking", "-latest", "-20250101", "[1m]"])
+def test_s3_a_name_with_very_many_suffixes_is_not_taken_apart(suffix: str) -> None:
+    def work(count: int) -> Work:
+        name = "claude" + suffix * count
+        return lambda: name_of.__wrapped__(name)
+
+    grows_linearly(work, 1000)
+
+
+def test_s3_a_user_id_is_searched_once_for_a_session() -> None:
+    grows_linearly(lambda count: lambda: _SESSION.search("session" + "_" * count), 2000)
+
+
+@pytest.mark.parametrize(
+    ("user", "session"),
+    [
+        ("user_ab_account__session_0123456789abcdef", "0123456789abcdef"),
+        ('{"session_id": "0123-4567-89ab-cdef"}', "0123-4567-89ab-cdef"),
+        ("session: id: 0123456789abcdef", "0123456789abcdef"),
+        ("sessionid0123456789abcdef", "0123456789abcdef"),
+    ],
+)
+def test_a_session_is_found_however_it_is_written(user: str, session: str) -> None:
+    found = _SESSION.search(user)
+    assert found is not None and found[1] == session
+
+
+def test_s3_a_user_id_of_a_hundred_thousand_characters_is_sent_on_at_once(tmp_path: Path) -> None:
+    """Before, this took minutes of one turn of the event loop."""
+    with running_simulator("kiro") as simulator, house(upstream("one", "kiro", simulator.url), tmp_path) as home:
+        user = json.dumps("session" + "_" * 100_000)
+        asked = messages("claude-sonnet-4", metadata={"user_id": user})
+        assert home.ask("/v1/messages", asked)[0] == 200
+
+
+# --- words of an upstream
+
+
+SECRET = "the-upstream-secret"
+LONG = "bearer " * (2 * 1024 * 1024 // 7)
+
+
+def an_error(message: str) -> bytes:
+    return json.dumps({"error": {"message": message, "type": "server_error", "code": "c" * 100_000}}).encode()
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/chat/completions"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_s3_a_very_long_error_is_cut_before_it_is_searched_for_secrets(
+    path: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a whole answer and within a stream, which are not limited as refusals are."""
+    looked: list[int] = []
+    searched = redaction.without_shapes
+    monkeypatch.setattr(redaction, "without_shapes", lambda text: looked.append(len(text)) or searched(text))
+    data = an_error(LONG + SECRET)
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\nconnection: close\r\n\r\n"
+    kind = b"text/event-stream" if stream else b"application/json"
+    body = b"data: " + data + b"\n\n" if stream else data
+    with gated(body, head % kind) as (url, gate):
+        gate.set()
+        with house(upstream("one", "openai", url), tmp_path, explain=False) as home:
+            _, _, told = home.ask(path, named(path, "m", stream))
+            assert b"bearer bearer" in told
+            assert len(told) < 4 * redaction.LONGEST
+            assert SECRET.encode() not in told
+            [line] = home.lines()
+            assert len(line["error"]) < 2 * redaction.LONGEST
+            home.running.gateway.status()
+    assert max(looked) <= 2 * redaction.LONGEST
+
+
+@pytest.mark.parametrize("before", range(redaction.LONGEST - len(SECRET) - 2, redaction.LONGEST + 2))
+def test_half_a_secret_at_the_cut_is_not_shown(before: int) -> None:
+    redactor = Redactor(lambda: (SECRET,))
+    for text in ("x" * before + SECRET + "y" * 100, "x " * (before // 2) + SECRET + " y" * 100):
+        told = redactor.message(text)
+        assert len(told) <= redaction.LONGEST + 1
+        assert not any(SECRET[:size] in told for size in range(4, len(SECRET)))
+
+
+def test_details_that_are_cut_would_be_no_json() -> None:
+    fault = Redactor().fault(Fault("server", "m", 500, details=json.dumps(["x" * redaction.LONGEST])))
+    assert fault.details == ""
