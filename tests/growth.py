@@ -39,7 +39,7 @@ def steps(work: Work) -> int:
     return count
 
 
-def cpu(work: Work, runs: int = 5) -> float:
+def cpu(work: Work, runs: int = 3) -> float:
     """The least CPU time of this thread of several runs."""
     least = float("inf")
     gc.collect()
@@ -60,8 +60,9 @@ def grows_linearly(work: Callable[[int], Work], small: int, factor: int = 8, *, 
     `in_c`: look at the CPU time, too, since the work may be done in C.
     """
     work(small)()  # what is only done once is done
-    short, long = steps(work(small)), steps(work(factor * small))
-    assert long <= 1.25 * factor * short, f"{factor} times the input took {long / short:.1f} times the instructions"
+    little = max(small // factor, 1)  # to count takes fifty times as long as to do
+    short, long = steps(work(little)), steps(work(small))
+    assert long <= 1.25 * small / little * short, f"{factor} times the input: {long / short:.1f} times the instructions"
     if in_c:
         costs_at_most(lambda: cpu(work(factor * small)) / cpu(work(small)), 4 * factor)
 

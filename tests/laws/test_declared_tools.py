@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, note
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
@@ -140,16 +140,18 @@ def holds(case: Case, target: str) -> None:
         assert later[: len(earlier)] == earlier, "a longer conversation moved a tool"
 
 
-@pytest.mark.parametrize("target", ANTHROPIC_TARGETS)
 @given(case=anthropic_cases())
-def test_l3_every_tool_that_an_anthropic_client_declares_is_sent_and_keeps_its_place(target: str, case: Case) -> None:
-    holds(case, target)
+def test_l3_every_tool_that_an_anthropic_client_declares_is_sent_and_keeps_its_place(case: Case) -> None:
+    for target in ANTHROPIC_TARGETS:
+        note(target)
+        holds(case, target)
 
 
-@pytest.mark.parametrize("target", RESPONSES_TARGETS)
 @given(case=responses_cases())
-def test_l3_every_tool_that_a_responses_client_declares_is_sent_and_keeps_its_place(target: str, case: Case) -> None:
-    holds(case, target)
+def test_l3_every_tool_that_a_responses_client_declares_is_sent_and_keeps_its_place(case: Case) -> None:
+    for target in RESPONSES_TARGETS:
+        note(target)
+        holds(case, target)
 
 
 @given(case=anthropic_cases() | responses_cases())

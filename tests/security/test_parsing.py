@@ -285,7 +285,7 @@ def test_point_29_nor_does_a_pattern_of_the_configuration(pattern: str) -> None:
             name = text * (size // len(text)) + "!"
             return lambda: fits(pattern, name)
 
-        grows_linearly(work, SIZE // 32)
+        grows_linearly(work, SIZE // 64)
 
 
 # --- 31: server-sent events

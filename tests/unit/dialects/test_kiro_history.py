@@ -225,7 +225,7 @@ def test_trimming_takes_time_in_proportion_to_history(oversize: str, limit: int 
         asked = Conversation("claude-sonnet-4.5", (*MANY[:count], Message("user", (Text("now"),))))
         return lambda: FitSize(oversize, limit, merges).forward(asked, Notes())
 
-    grows_linearly(work, len(MANY) // 4, 4, in_c=False)
+    grows_linearly(work, len(MANY), 4, in_c=False)
     fitted, _ = FitSize(oversize, limit, merges).forward(
         Conversation("claude-sonnet-4.5", (*MANY, Message("user", (Text("now"),)))), Notes()
     )

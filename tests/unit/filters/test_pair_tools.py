@@ -183,13 +183,7 @@ def test_every_call_is_answered_once_right_after_it_and_every_result_has_its_cal
         assert all(isinstance(block, ToolResult) for block in blocks[: len(results)])
         ids.extend(calls)
     assert len(set(ids)) == len(ids)
-
-
-@given(strategies.conversations())
-def test_no_text_is_lost(asked: Conversation) -> None:
-    """Only a result that is there twice may go."""
-    fitted, _ = PairTools().forward(asked, Notes())
-    assert {*_texts(asked)} <= {*_texts(fitted)}
+    assert {*_texts(asked)} <= {*_texts(fitted)}  # only a result that is there twice may go
 
 
 def _texts(conversation: Conversation) -> list[str]:
