@@ -107,7 +107,11 @@ VISITS = st.builds(
 def home(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[House]:
     monkeypatch.setattr(admission, "SECONDS", 0.3)
     monkeypatch.setattr(exchange, "RATE_SECONDS", 0.3)
-    limits = {"server__limits__in_flight": 1024 * 1024, "server__limits__streams": 6, "server__max_body": MAX_BODY}
+    limits: dict[str, Any] = {
+        "server__limits__in_flight": 1024 * 1024,
+        "server__limits__streams": 6,
+        "server__max_body": MAX_BODY,
+    }
     with (
         on_loop(request.param, monkeypatch),
         running_simulator("openai", script=parse(SCRIPT)) as simulator,
