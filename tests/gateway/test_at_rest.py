@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dragoman.gateway import admission, exchange
 from dragoman.gateway.server.roster import Roster
 from dragoman.simulator import parse, running_simulator
 from tests.gateway.front import LOOPS, Client, converse, hash_of, head, on_loop, question, raw, signed
-from tests.gateway.house import KEY, House, house, upstream, wait_until
+from tests.gateway.house import KEY, PATIENCE, House, house, upstream, wait_until
 
 pytestmark = pytest.mark.usefixtures("engine")
 MAX_BODY = 128 * 1024
@@ -107,7 +107,11 @@ VISITS = st.builds(
 def home(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[House]:
     monkeypatch.setattr(admission, "SECONDS", 0.3)
     monkeypatch.setattr(exchange, "RATE_SECONDS", 0.3)
-    limits = {"server__limits__in_flight": 1024 * 1024, "server__limits__streams": 6, "server__max_body": MAX_BODY}
+    limits: dict[str, Any] = {
+        "server__limits__in_flight": 1024 * 1024,
+        "server__limits__streams": 6,
+        "server__max_body": MAX_BODY,
+    }
     with (
         on_loop(request.param, monkeypatch),
         running_simulator("openai", script=parse(SCRIPT)) as simulator,
@@ -129,6 +133,9 @@ def visit(client: Client, one: Visit) -> None:
         if one.end.endswith("reads"):
             while client.socket.recv(65536):
                 pass
+        elif one.end == "waits":  # for the answer, or until it is refused for being slow
+            client.socket.settimeout(PATIENCE)
+            client.socket.recv(65536)
         elif one.end == "reads a little":
             client.socket.recv(10)
         elif one.end == "resets":
@@ -165,6 +172,9 @@ def test_s1_everything_is_given_back_however_clients_behave(home: House) -> None
 
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
     @given(st.lists(VISITS, min_size=1, max_size=6))
+    @example([Visit((name,), 0.5, "waits", 2) for name in ("endless chunked", "signed, large")])
+    @example([Visit(("large",), 0.5, "closes", 2 + number % 3) for number in range(12)])
+    @example([Visit(("signed by another",), 0.5, "closes", 2 + number % 3) for number in range(12)])
     def law(visits: list[Visit]) -> None:
         with ExitStack() as stack:
             for one in visits:
@@ -173,3 +183,22 @@ def test_s1_everything_is_given_back_however_clients_behave(home: House) -> None
 
     law()
     assert home.ask("/v1/messages", {"model": "m", "max_tokens": 9, "messages": []})[0] in (200, 400)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_s1_everything_is_given_back_when_the_gateway_ends(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, loop: str
+) -> None:
+    with running_simulator("openai", script=parse(SCRIPT)) as simulator, ExitStack() as stack:
+        with (
+            on_loop(loop, monkeypatch),
+            house(upstream("one", "openai", simulator.url), tmp_path, server__drain=0) as home,
+        ):
+            for top, body in SHAPES.values():
+                stack.enter_context(Client(home, first=top + body[: len(body) // 2]))
+            gateway = home.running.gateway
+            wait_until(lambda: gateway.load.requests >= 5 and gateway._admission._unproven._strangers)
+        load, pool = gateway.load, gateway._admission._unproven._strangers
+        assert (load.requests, load.asked, load.kept, load.by_peer) == (0, 0, 0, {})
+        assert (len(pool), pool.load.requests, pool.load.asked) == (0, 0, 0)
+        assert not gateway._live

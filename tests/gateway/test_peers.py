@@ -104,8 +104,8 @@ def test_s11_one_peer_has_its_share_of_connections(tmp_path: Path) -> None:
 class Stub:
     """A connection, as the roster sees it."""
 
-    def __init__(self, peer: str, deadline: float = 0.0, is_busy: bool = False, since: float = 0.0) -> None:
-        self.peer, self.deadline, self.is_busy, self.since = peer, deadline, is_busy, since
+    def __init__(self, peer: str, idle_since: float = 0.0, is_busy: bool = False, since: float = 0.0) -> None:
+        self.peer, self.idle_since, self.is_busy, self.since = peer, idle_since, is_busy, since
         self.aborted = False
 
     def abort(self) -> None:

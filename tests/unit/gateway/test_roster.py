@@ -21,7 +21,7 @@ from tests.growth import steps
 class One:
     def __init__(self, peer: str, *, busy: bool = False) -> None:
         self.peer, self.is_busy = peer, busy
-        self.since, self.deadline = 0.0, 1.0
+        self.since, self.idle_since = 0.0, 1.0
         self.closed = False
 
     def abort(self) -> None:

@@ -253,6 +253,10 @@ class Connection(Reader):
     def is_busy(self) -> bool:
         return self._current is not None or self._in_head or bool(self._queue)
 
+    @property
+    def idle_since(self) -> float:
+        return self.deadline - IDLE_SECONDS
+
     def abort(self) -> None:
         self._aborted = True
         if self._transport is not None:

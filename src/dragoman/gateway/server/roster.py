@@ -23,7 +23,10 @@ class Member(Protocol):
 
     peer: str  # whom limits count it for
     since: float  # from when on it has its grace, by the monotonic clock
-    deadline: float
+
+    @property
+    def idle_since(self) -> float:
+        """When its last answer was written, if it is not busy."""
 
     @property
     def is_busy(self) -> bool:
@@ -133,7 +136,7 @@ class Roster(Generic[M]):
             self._close(member)
             return Shed.CLOSED
         idle = [each for each in group.members if not each.is_busy]
-        for member in sorted(idle, key=lambda each: each.deadline)[: _AT_ONCE if not peer else 1]:
+        for member in sorted(idle, key=lambda each: each.idle_since)[: _AT_ONCE if not peer else 1]:
             self._close(member)
         return Shed.CLOSED if idle else Shed.NOTHING
 

@@ -104,7 +104,7 @@ class Strict(HttpToolsProtocol):
         self._refusal = BAD_REQUEST
         self._running: RequestResponseCycle | None = None
         self._aborted = False
-        self.since = monotonic()
+        self.since = self.idle_since = monotonic()
         self._silent = True  # nothing of it was read
         roster.add(self)
 
@@ -162,6 +162,7 @@ class Strict(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self.idle_since = monotonic()
         if self.flow.holds and len(self.pipeline) < MOST_PIPELINED and not self.transport.is_closing():
             held, self._held, self.flow.holds = self._held, b"", False
             self.data_received(held)
