@@ -216,10 +216,12 @@ def test_a_token_that_was_used_is_on_disk_even_if_the_one_before_is_burned(
 def test_processes_that_race_for_one_rotating_token_burn_none(home: Nursery, store: str) -> None:
     with signing_in(TokenService) as (simulator, given):
         write_login(store, home.folder, "r0")
-        told = home.order(f"token-{store}-shared", simulator.url, race=3, after=[0.1] * 20, kills=False)
-        statuses = [each.status for each in simulator.requests if each.path == "/refreshToken"]
-    assert len(statuses) >= 8 and set(statuses) == {200}
-    seen = [set(words) for words in told["said"]]
+        statuses, seen, told = list[int](), list[set[str]](), dict[str, Any]()
+        while len(statuses) < 8:  # a busy machine takes several rounds
+            told = home.order(f"token-{store}-shared", simulator.url, race=3, after=[1.0], kills=False)
+            statuses = [each.status for each in simulator.requests if each.path == "/refreshToken"]
+            seen += [set(words) for words in told["said"]]
+    assert set(statuses) == {200}
     assert len(set.union(*seen)) < sum(map(len, seen)), "nobody took up what another had refreshed"
     assert json.loads(told["found"][0])[1] == f"renewed {given[-1]}"
 

@@ -17,7 +17,7 @@ import openai
 import pytest
 
 from dragoman.simulator import Simulator, parse, running_simulator
-from tests.gateway.house import KEY, House, RawClient, chat, house, messages, upstream, wait_until
+from tests.gateway.house import KEY, House, RawClient, chat, gated, house, messages, one_stream, upstream, wait_until
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -299,12 +299,17 @@ def test_a_silent_upstream_does_not_silence_us(tmp_path: Path) -> None:
 
 
 def test_after_a_ping_nothing_is_asked_again(tmp_path: Path) -> None:
-    script = '[[turn]]\nparts = [{ wait = 0.4 }, { exception = "overloaded", message = "busy" }]\n[[turn]]\ntext = "no"'
-    with scripted("anthropic", script, tmp_path, server__ping=0.1) as (home, simulator):
-        status, _, body = home.ask("/v1/messages", messages(stream=True))
-        assert status == 200
-        assert b"event: ping" in body and b"event: error" in body and b"busy" in body
-        assert simulator.total == 1
+    head, busy = one_stream(b'{"type":"error","error":{"type":"overloaded_error","message":"busy"}}')
+    with (
+        gated(busy, head) as (url, gate),
+        house(upstream("one", "anthropic", url), tmp_path, server__ping=0.1) as home,
+        RawClient(home, "/v1/messages", messages(stream=True)) as client,
+    ):
+        assert client.read_until(b"event: ping").startswith(b"HTTP/1.1 200")
+        gate.set()
+        body = client.read_all()
+        assert b'"type":"error"' in body and b"busy" in body
+        assert home.lines()[0]["attempts"] == 1
 
 
 def test_a_client_that_reads_nothing_stops_the_upstream(tmp_path: Path) -> None:
@@ -328,20 +333,25 @@ def test_a_client_that_reads_nothing_stops_the_upstream(tmp_path: Path) -> None:
 
 
 def test_more_than_the_limit_wait_their_turn_and_the_rest_is_told(tmp_path: Path) -> None:
-    script = 'then = "last"\n[[turn]]\ntext = "x"\nfirst_delay = 0.3'
-    more = "limits.concurrency = 1\nlimits.queue = 1\nlimits.queue_wait = 5"
-    with scripted("openai", script, tmp_path, more) as (home, simulator):
+    answer = b'{"id":"c","model":"m","choices":[{"index":0,"message":{"content":"x"},"finish_reason":"stop"}]}'
+    page = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
+    more = "limits.concurrency = 1\nlimits.queue = 1\nlimits.queue_wait = 60"
+    with (
+        gated(page % (len(answer), answer)) as (url, gate),
+        house(upstream("one", "openai", url, more), tmp_path) as home,
+    ):
         statuses: list[int] = []
         threads = [
             threading.Thread(target=lambda: statuses.append(home.ask("/v1/messages", messages())[0])) for _ in range(3)
         ]
-        for thread in threads:
+        for number, thread in enumerate(threads, 1):
             thread.start()
-            time.sleep(0.05)
+            wait_until(lambda number=number: home.running.gateway.in_flight == number or bool(statuses))
+        wait_until(lambda: statuses == [529])  # the one too many is told at once
+        gate.set()
         for thread in threads:
             thread.join()
         assert sorted(statuses) == [200, 200, 529]
-        assert simulator.total == 2
 
 
 @contextmanager

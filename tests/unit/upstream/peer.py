@@ -91,6 +91,12 @@ async def peer(script: Script, *, tls: ssl.SSLContext | None = None, host: str =
         await asyncio.sleep(0.01)  # transports that close, TLS ones above all, need a turn or two
 
 
+async def until(true: Callable[[], object]) -> None:
+    """Wait for what must come; `run_on` ends what waits for a minute."""
+    while not true():
+        await asyncio.sleep(0.002)
+
+
 def fields(head: bytes) -> list[tuple[str, str]]:
     lines = head.decode("latin-1").split("\r\n")[1:]
     return [(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines if line)]
@@ -128,7 +134,7 @@ def once(answer: bytes, *, size: int = 0, end: Callable[[Talk], None] | None = T
 
 
 def run_on(loop: Callable[[], asyncio.AbstractEventLoop], main: Coroutine[Any, Any, T]) -> T:
-    """Run to the end within 20 s; fail if the loop was told of an error that nobody handled."""
+    """Run to the end within a minute; fail if the loop was told of an error that nobody handled."""
     told: list[dict[str, Any]] = []
 
     async def watched() -> T:

@@ -13,7 +13,7 @@ from dragoman.errors import BadFrame, ConnectFailed, DragomanError, LocalMisuse,
 from dragoman.upstream.client import Client, PoolLimits, Reply, Timeouts
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
-from tests.unit.upstream.peer import OK, Script, Talk, once, peer
+from tests.unit.upstream.peer import OK, Script, Talk, once, peer, until
 
 POST = HttpRequest("POST", "/v1/messages", body=b"{}")
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -216,13 +216,11 @@ def test_cancelling_closes_the_connection(run: Run, answer: bytes) -> None:
                 await reply.pump(lambda _: None)
 
             task = asyncio.create_task(call())
-            await asyncio.sleep(0.1)
-            assert server.open == 1
+            await until(lambda: server.open == 1)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            await asyncio.sleep(0.05)
-            assert server.open == 0
+            await until(lambda: server.open == 0)
             state = client.lanes()[0]
             assert (state.active, state.idle) == (0, 0)
             await client.aclose()
@@ -245,8 +243,7 @@ def test_what_the_reader_raises_comes_out_of_pump_and_closes(run: Run) -> None:
 
             with pytest.raises(BadFrame, match="not a frame"):
                 await reply.pump(sink)
-            await asyncio.sleep(0.05)
-            assert (seen, server.open, client.lanes()[0].active) == (3, 0, 0)
+            await until(lambda: (seen, server.open, client.lanes()[0].active) == (3, 0, 0))
             await client.aclose()
 
     run(main())
@@ -263,8 +260,7 @@ def test_closing_a_reply_ends_its_pump_but_not_as_if_it_were_whole(run: Run) -> 
             reply.close()
             reply.pause()
             reply.resume()
-            await asyncio.sleep(0.05)
-            assert (server.open, client.lanes()[0].active) == (0, 0)
+            await until(lambda: (server.open, client.lanes()[0].active) == (0, 0))
             await client.aclose()
 
     run(main())
@@ -315,23 +311,22 @@ def test_a_deadline_ends_the_exchange_and_closes_its_connection(run: Run, case: 
                 await (await client.open(server.url, POST, timeouts=timeouts)).pump(lambda _: None)
             took = loop.time() - began
             assert "0.1 s" in str(caught.value)
-            await asyncio.sleep(0.1)
-            assert (server.open, client.lanes()[0].active) == (0, 0)
+            await until(lambda: (server.open, client.lanes()[0].active) == (0, 0))
             await client.aclose()
             return took
 
-    assert 0.09 < run(main()) < 0.6
+    assert run(main()) > 0.09  # nothing else would have ended it
 
 
 def test_a_stream_that_keeps_talking_is_not_idle(run: Run) -> None:
     async def main() -> int:
-        async with peer(ticking(20, 0.03)) as server:
+        async with peer(ticking(12, 0.1)) as server:
             client = Client(sweep_seconds=0.02)
-            body = await (await client.open(server.url, POST, timeouts=Timeouts(idle=0.2))).read(1000)
+            body = await (await client.open(server.url, POST, timeouts=Timeouts(idle=0.8))).read(1000)
             await client.aclose()
             return body.count(b"data")
 
-    assert run(main()) == 20
+    assert run(main()) == 12
 
 
 def test_one_sweeper_serves_all_and_stops_when_nothing_is_left(run: Run) -> None:
@@ -342,8 +337,7 @@ def test_one_sweeper_serves_all_and_stops_when_nothing_is_left(run: Run) -> None
             replies = await asyncio.gather(*calls)
             ends = await asyncio.gather(*(reply.pump(lambda _: None) for reply in replies), return_exceptions=True)
             assert [type(end) for end in ends] == [TimedOut] * 20
-            await asyncio.sleep(0.1)
-            assert client._timer is None
+            await until(lambda: client._timer is None)
             await client.aclose()
 
     run(main())
@@ -398,7 +392,7 @@ def test_a_connection_that_never_comes_fails_in_time_and_as_not_sent(run: Run, t
         url, sockets = await black_hole()
         client = Client()
         with pytest.raises(ConnectFailed) as caught:
-            await asyncio.wait_for(client.open(url, POST, timeouts=timeouts), 3)
+            await client.open(url, POST, timeouts=timeouts)
         await client.aclose()
         for each in sockets:
             each.close()
@@ -430,15 +424,16 @@ def test_a_dead_address_costs_a_quarter_of_a_second_not_the_whole_deadline(
             monkeypatch.setattr("dragoman.upstream.dial.asyncio.get_running_loop", Names)
             began = loop.time()
             client = Client()
-            reply = await client.open("http://localhost", POST)
+            reply = await client.open("http://localhost", POST, timeouts=Timeouts(connect=50.0))
             took = loop.time() - began
             monkeypatch.undo()
-            await asyncio.sleep(0.01)
-            assert not [task for task in asyncio.all_tasks() if "_attempt" in repr(task)]  # the losers have given up
+            await until(
+                lambda: not [task for task in asyncio.all_tasks() if "_attempt" in repr(task)]
+            )  # the losers have given up
             assert await reply.read(10) == b"ok"
             await client.aclose()
             for each in sockets:
                 each.close()
             return took
 
-    assert 0.2 < run(main()) < 1.0
+    assert 0.2 < run(main()) < 40

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -205,46 +203,6 @@ def test_a_refresh_token_that_another_program_used_up_meanwhile_is_no_disaster(t
     service = Service(answer)
     assert bearer(asyncio.run(credential(own(tmp_path), service.fetch).sign(CHAT))) == "theirs"
     assert len(service.calls) == 1
-
-
-# Each reads the expired token, and is slow on the way to the service: without the lock all of them would ask.
-_PROCESS = """
-import asyncio, sys
-from pathlib import Path
-from dragoman.upstream.kiro import Endpoints, KiroCredential, OwnStore
-from tests.unit.upstream.kiro_world import CHAT, fetch
-
-async def slow(base_url, request):
-    await asyncio.sleep(0.5)
-    return await fetch(base_url, request)
-
-endpoints = Endpoints.everything_at(sys.argv[2])
-credential = KiroCredential(OwnStore(Path(sys.argv[1])), slow, profile="never", endpoints=endpoints)
-print("ready", flush=True)
-sys.stdin.readline()
-asyncio.run(credential.sign(CHAT))
-"""
-
-
-def test_processes_that_race_for_one_rotating_token_burn_none(tmp_path: Path) -> None:
-    with running_simulator("kiro", script=tokens(refresh=["refresh-1"], lifetime=86400)) as simulator:
-        store = own(tmp_path, expires_at="2020-01-01T00:00:00Z")
-        command = [sys.executable, "-c", _PROCESS, str(store.path), simulator.url]
-        root = Path(__file__).parents[3]
-        pipe = subprocess.PIPE
-        racers = [subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, text=True) for _ in range(3)]
-        for racer in racers:
-            assert racer.stdout is not None
-            racer.stdout.readline()
-        for racer in racers:
-            assert racer.stdin is not None
-            racer.stdin.write("go\n")
-            racer.stdin.flush()
-        for racer in racers:
-            racer.communicate(timeout=60)
-        assert [racer.returncode for racer in racers] == [0] * 3
-    assert paths(simulator) == ["/refreshToken"]
-    assert store.load().refresh == Secret("sim-refresh-1")
 
 
 class Stubborn:

@@ -166,7 +166,7 @@ def test_a_kill_at_any_moment_leaves_the_old_token_or_the_new(tmp_path: Path) ->
     path = tmp_path / "default.json"
     replace_file(path, b'{"refresh_token": "' + b"0" * 20000 + b'"}')
     chance = random.Random(7)
-    for _ in range(12):
+    for _ in range(4):  # tests/disk kills more of them
         writer = subprocess.Popen([sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE)
         assert writer.stdout is not None
         with writer.stdout as ready:

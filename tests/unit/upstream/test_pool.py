@@ -13,7 +13,7 @@ from dragoman.upstream import connection, pool
 from dragoman.upstream.client import Client, PoolLimits, Timeouts
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
-from tests.unit.upstream.peer import OK, Peer, Script, Talk, answering, fields, once, peer
+from tests.unit.upstream.peer import OK, Peer, Script, Talk, answering, fields, once, peer, until
 
 POST = HttpRequest("POST", "/v1/messages", headers=(("content-type", "application/json"),), body=b"{}")
 
@@ -147,8 +147,7 @@ def test_no_more_run_at_once_than_the_cap_and_the_rest_wait_in_order(run: Run) -
                 ended.append(number)
 
             tasks = [asyncio.create_task(one(number)) for number in range(10)]
-            await asyncio.sleep(0.1)
-            assert (server.connections, len(server.requests)) == (3, 3)
+            await until(lambda: (server.connections, len(server.requests)) == (3, 3))
             state = client.lanes()[0]
             assert (state.active, state.idle, state.waiting) == (3, 0, 7)
             release.set()
@@ -174,7 +173,7 @@ def test_a_full_queue_and_a_long_wait_say_overloaded(run: Run) -> None:
         async with peer(held(release)) as server:
             client = Client(caps=PoolLimits(connections=1, waiting=1, wait_seconds=0.1))
             first = asyncio.create_task(body_of(client, server.url))
-            await asyncio.sleep(0.05)
+            await until(lambda: len(server.requests) == 1)
             second = asyncio.create_task(body_of(client, server.url))
             await asyncio.sleep(0)
             await overloaded(body_of(client, server.url))
@@ -195,7 +194,7 @@ def test_a_waiter_who_leaves_loses_no_slot(run: Run) -> None:
             client = Client(caps=PoolLimits(connections=1))
             first = await client.open(server.url, POST)
             early, late, last = (asyncio.create_task(client.open(server.url, POST)) for _ in range(3))
-            await asyncio.sleep(0.05)
+            await until(lambda: client.lanes()[0].waiting == 3)
             early.cancel()
             first.close()  # gives the slot to `late`, since `early` is gone
             late.cancel()  # which leaves before it can use it
@@ -212,15 +211,13 @@ def test_no_more_are_kept_than_the_cap_and_none_for_longer_than_allowed(run: Run
     async def main() -> None:
         release = asyncio.Event()
         async with peer(held(release)) as server:
-            client = Client(caps=PoolLimits(idle=2, idle_seconds=0.1), sweep_seconds=0.02)
+            client = Client(caps=PoolLimits(idle=2, idle_seconds=1.0), sweep_seconds=0.02)
             tasks = [asyncio.create_task(body_of(client, server.url)) for _ in range(5)]
-            await asyncio.sleep(0.1)
+            await until(lambda: len(server.requests) == 5)
             release.set()
             await asyncio.gather(*tasks)
             assert client.lanes()[0].idle == 2
-            await asyncio.sleep(0.25)
-            assert client.lanes()[0].idle == 0
-            assert server.open == 0
+            await until(lambda: (client.lanes()[0].idle, server.open) == (0, 0))
             await client.aclose()
 
     run(main())
@@ -437,8 +434,7 @@ def test_closing_the_client_ends_every_call_and_leaves_nothing_open(run: Run) ->
             await client.aclose()
             results = await asyncio.gather(*calls, return_exceptions=True)
             assert all(isinstance(result, DragomanError) for result in results), results
-            await asyncio.sleep(0.05)
-            assert (server.connections, server.open) == (2, 0)
+            await until(lambda: (server.connections, server.open) == (2, 0))
             with pytest.raises(ConnectFailed):
                 await client.open(server.url, POST)
 

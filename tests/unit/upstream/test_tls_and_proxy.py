@@ -17,7 +17,7 @@ from dragoman.errors import ConnectFailed, LocalMisuse, Truncated
 from dragoman.upstream.client import Client, Timeouts, Tls
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
-from tests.unit.upstream.peer import OK, Peer, Talk, answering, fields, once, peer
+from tests.unit.upstream.peer import OK, Peer, Talk, answering, fields, once, peer, until
 
 POST = HttpRequest("POST", "/v1/messages", body=b"{}")
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -171,8 +171,7 @@ def test_a_handshake_that_stalls_fails_in_time(run: Run, house: House) -> None:
             with pytest.raises(ConnectFailed) as caught:
                 await client.open(f"https://localhost:{server.port}", POST, tls=house.tls, timeouts=Timeouts(tls=0.2))
             assert caught.value.fault.kind == "timeout"
-            await asyncio.sleep(0.05)
-            assert server.open == 0
+            await until(lambda: server.open == 0)
             await client.aclose()
 
     run(main())
@@ -186,13 +185,11 @@ def test_cancelling_a_handshake_closes_the_connection(run: Run, house: House) ->
         async with peer(script) as server:
             client = Client()
             task = asyncio.create_task(client.open(f"https://localhost:{server.port}", POST, tls=house.tls))
-            await asyncio.sleep(0.1)
-            assert server.open == 1
+            await until(lambda: server.open == 1)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            await asyncio.sleep(0.05)
-            assert (server.open, client.lanes()[0].active) == (0, 0)
+            await until(lambda: (server.open, client.lanes()[0].active) == (0, 0))
             await client.aclose()
 
     run(main())
@@ -370,8 +367,7 @@ def test_a_proxy_that_stalls_fails_in_time(run: Run, house: House) -> None:
                     "https://api.example", POST, tls=house.tls, proxy=between.url, timeouts=Timeouts(connect=0.2)
                 )
             assert caught.value.fault.kind == "timeout"
-            await asyncio.sleep(0.05)
-            assert between.open == 0
+            await until(lambda: between.open == 0)
             await client.aclose()
 
     run(main())
