@@ -46,12 +46,12 @@ def test_count_is_bounded_and_the_oldest_goes_first() -> None:
 
 
 def test_bytes_are_bounded() -> None:
-    memory = Memory(most_bytes=4000)
+    memory = Memory(most_bytes=8000)
     memory.keep("me", "a", said("x" * 1000))
     memory.keep("me", "b", said("x" * 1000))
     assert memory.recall("me", "a") is None and memory.recall("me", "b") is not None
-    memory.keep("me", "c", said("x" * 5000))
-    assert memory.recall("me", "c") is None and memory.size <= 4000
+    memory.keep("me", "c", said("x" * 9000))
+    assert memory.recall("me", "c") is None and memory.size <= 8000
 
 
 def test_age_is_bounded() -> None:
