@@ -191,9 +191,8 @@ class Answer:
         self._mask = mask
         keys, self._keeps_frames = BlockKeys(budget=budget), plan.keeps_frames
         decoder = upstream.codec.decoder(plan.sent, world, keys)
-        self._reader = Reader(
-            upstream.binding.frames(), decoder, keeps_unread=plan.same_wire and not plan.settings.repair
-        )
+        keeps_unread = plan.same_wire and not plan.settings.repair
+        self._reader = Reader(upstream.binding.frames(), decoder, keeps_unread=keeps_unread, budget=keys.budget)
         self._moulds = self._reader.moulds
         self._ways = WaysBack(plan, keys)
         self._encoder = client.codec.encoder(plan.asked, world, keys.budget)

@@ -271,6 +271,10 @@ class Lines:
     def __init__(self) -> None:
         self._held = b""
 
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
     def feed(self, chunk: bytes) -> Iterator[Frame]:
         *lines, self._held = (self._held + chunk).split(b"\n")
         for line in lines:

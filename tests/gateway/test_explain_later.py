@@ -109,3 +109,28 @@ def test_a_secret_at_the_cut_is_not_half_shown(before: int, monkeypatch: pytest.
     shown = _text(body, Redactor(lambda: (secret,)))
     assert secret[:6] not in shown
     assert f"the body has {len(body)} bytes" in shown
+
+
+def test_a_refusal_that_cannot_be_described_does_not_keep_others_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, a bug at one refusal left it first in the queue for ever."""
+    told: list[str] = []
+
+    def fails(job: ExplainJob, known: Any) -> Any:
+        if job.way[0] == "bad":
+            raise ZeroDivisionError
+        return explained(job, known)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
+        explaining = Explaining()
+        for request_id in ("bad", "good"):
+            explaining.later(case(request_id), ring)
+        await explaining.close()
+        assert (explaining.waiting, explaining._bytes) == (0, 0)
+
+    ring = Ring(tmp_path)
+    monkeypatch.setattr(explaining, "explained", fails)
+    asyncio.run(main())
+    assert (ring.ids(), told) == (["good"], ["the refusal bad cannot be described"])

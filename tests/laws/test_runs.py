@@ -93,6 +93,10 @@ class _Careful:
     def __init__(self, frames: FrameDecoder) -> None:
         self._frames = frames
 
+    @property
+    def held(self) -> int:
+        return self._frames.held
+
     def feed(self, chunk: bytes) -> Iterator[Frame]:
         return self._frames.feed(chunk)
 

@@ -92,4 +92,6 @@ def _missing(wanted: str, ids: list[str], found: list[str]) -> str:
         return f"{wanted!r} begins several ids: {', '.join(found)}."
     if not ids:
         return f"nothing is kept of {wanted!r}, and of no other: only what an upstream refuses is, for a day."
-    return f"nothing is kept of {wanted!r}. Kept are {', '.join(ids)}."
+    return (
+        f"nothing is kept of {wanted!r}; what was refused just now is written down shortly. Kept are {', '.join(ids)}."
+    )

@@ -15,7 +15,7 @@ from msgspec import Struct
 from dragoman.dialects.moulds import Moulds
 from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import BadFrame, ClientFault, DragomanError, Fault
-from dragoman.model.budget import Budget
+from dragoman.model.budget import Budget, KeptSize
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Reply, Stop, Usage
 from dragoman.model.events import (
@@ -292,6 +292,8 @@ class Reader:
     The step keeps the frame's bytes if `keeps_unread` is set: the client speaks the same dialect and gets them. Without
     it the frame is left out, which is a violation while a block is open, because a part of that block may be lost.
 
+    The bytes of a frame that has begun are counted in `budget`.
+
     Frames that are alike but for one text come as one `Run` (moulds.py), which stands for as many steps.
     """
 
@@ -299,6 +301,7 @@ class Reader:
         "_content",
         "_decoder",
         "_frames",
+        "_held",
         "_keeps_unread",
         "_skips",
         "error",
@@ -308,9 +311,16 @@ class Reader:
     )
 
     def __init__(
-        self, frames: FrameDecoder, decoder: Decoder, *, skips: bool = False, keeps_unread: bool = False
+        self,
+        frames: FrameDecoder,
+        decoder: Decoder,
+        *,
+        skips: bool = False,
+        keeps_unread: bool = False,
+        budget: Budget | None = None,
     ) -> None:
         self._frames = frames
+        self._held = KeptSize(budget or Budget())  # of a frame that is not whole
         self._keeps_unread = keeps_unread
         self._skips = skips  # whoever reads need not know of deltas that come after their like
         self._decoder = decoder
@@ -340,6 +350,7 @@ class Reader:
     def _taken(self, chunk: bytes, steps: list[Step | Run]) -> None:
         try:
             self._read(self._frames.feed(chunk), steps)
+            self._held.set(0 if self.over else self._frames.held)
         except DragomanError as error:
             steps.append(self._broken(error))
 

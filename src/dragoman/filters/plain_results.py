@@ -43,24 +43,29 @@ class PlainResults:
             return message
         results: list[Block] = []
         lifted: list[Media] = []
+        counts: Counter[str] = Counter()
         rest: list[Block] = []
         for block in message.blocks:
             if isinstance(block, ToolResult):
-                results.append(self._result(block, lifted, notes))
+                results.append(self._result(block, lifted, counts, notes))
             else:
                 rest.append(block)
         blocks = (*results, *lifted, *rest)
         return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
 
-    def _result(self, result: ToolResult, lifted: list[Media], notes: Notes) -> ToolResult:
-        """Return the result without what it cannot hold; its media is added to `lifted`, that of the whole turn."""
+    def _result(self, result: ToolResult, lifted: list[Media], counts: Counter[str], notes: Notes) -> ToolResult:
+        """Return the result without what it cannot hold; its media is added to `lifted`, that of the whole turn.
+
+        `counts` are the numbers of these media, by kind.
+        """
         content: list[Text | Media | Opaque] = []
         for part in result.content:
             if isinstance(part, Opaque) and part.kind == UNREADABLE:
                 notes.dropped("result.unreadable_media", part.at.path, UNREADABLE_NOTE)
             elif isinstance(part, Media) and part.kind not in self._media:
                 lifted.append(part)
-                name = f"{part.kind} {Counter(media.kind for media in lifted)[part.kind]}"
+                counts[part.kind] += 1
+                name = f"{part.kind} {counts[part.kind]}"
                 notes.changed(
                     "result.media_lifted", part.at.path, f"the {part.kind} now stands after the results, as {name}"
                 )

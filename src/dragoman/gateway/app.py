@@ -35,7 +35,7 @@ from dragoman.gateway.cooldowns import CooldownFile
 from dragoman.gateway.exchange import Exchange, Gone
 from dragoman.gateway.explain import Ring
 from dragoman.gateway.guard import upgrade_refusal
-from dragoman.gateway.limits import check_text
+from dragoman.gateway.limits import check_text, is_large
 from dragoman.gateway.meters import Meters, Moment
 from dragoman.gateway.observe import Journal, Level, Record
 from dragoman.gateway.offload.large import LargeRequest, matched_by_worker
@@ -363,7 +363,7 @@ class Gateway:
     async def _matched(self, exchange: Exchange, request: HttpRequest) -> Matched | None:
         """The call that a request is, in a dialect. Raises ClientFault, Unreadable."""
         server = self._config.server
-        if 0 < server.offload < len(request.body):
+        if is_large(request.body, server.offload):
             exchange.watch()  # it may take a while
             large = LargeRequest(self.worker, exchange, server)
             return await matched_by_worker(large, self._router) or self._one_model(request)

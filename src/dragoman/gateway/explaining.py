@@ -73,9 +73,18 @@ class Explaining:
     async def _run(self) -> None:
         while self._cases:
             case, ring = self._cases[0]
-            # What the client continued may be unknown by now, and a worker may fail: then there is no description.
-            with suppress(DragomanError, Unavailable, JsonError):
-                await _keep(case, ring)
+            try:
+                # What the client continued may be unknown by now, and a worker may fail: then there is no description.
+                with suppress(DragomanError, Unavailable, JsonError):
+                    await _keep(case, ring)
+            except Exception as error:  # noqa: BLE001  a bug of ours, which must not keep the others from being described
+                context = {"message": f"the refusal {case.job.way[0]} cannot be described", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
+            finally:
+                self._done(case)
+
+    def _done(self, case: Case) -> None:
+        if self._cases:  # not if all were dropped meanwhile
             self._cases.popleft()
             self._bytes -= len(case.body) + len(case.job.response.body)
 

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from msgspec import Struct
 
 MOST_ANSWERS = 10_000
+_LONGEST_ID = 512  # characters: no request about an answer can have a longer one in its path
 
 
 class Holder(Struct, frozen=True, gc=False):
@@ -36,7 +37,7 @@ class Holders:
         return len(self._holders)
 
     def remember(self, answer_id: str, holder: Holder) -> None:
-        if not answer_id:
+        if not answer_id or len(answer_id) > _LONGEST_ID:
             return
         self._holders[answer_id] = holder
         self._holders.move_to_end(answer_id)

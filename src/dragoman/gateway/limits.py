@@ -24,6 +24,7 @@ _STREAMS = 2048
 _IN_FLIGHT = 256 * 1024 * 1024
 _ANSWER = AnswerLimits()
 _SCHEMA_DEPTH, _SCHEMA_NODES = 64, 20_000
+_OBJECT, _ARRAY = 100, 10  # bytes of text that take as long to read and translate as a JSON object, and an array
 _VALUE = 100  # bytes of a JSON value in memory, beside its text
 _TEXT = 2  # times its body that a decoded request may take and count as mostly text
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//")
@@ -81,6 +82,13 @@ def check_model(name: str) -> None:
 def count_values(text: bytes) -> int:
     """At least the number of values in it: each but the first of a container follows a comma, the first its bracket."""
     return text.count(b",") + text.count(b"[") + text.count(b"{") + 1
+
+
+def is_large(body: bytes, offload: int) -> bool:
+    """Whether the worker process reads a body: because of its length, or because very many objects are in it."""
+    if not offload or len(body) > offload:
+        return offload > 0
+    return _OBJECT * body.count(b"{") + _ARRAY * body.count(b"[") > offload
 
 
 def json_memory(body: bytes) -> int:

@@ -59,7 +59,7 @@ class Passing:
         self._new_frames = dialect.binding.frames
         self._frames = _LastSeen(dialect.binding.frames())
         decoder = dialect.codec.decoder(plan.sent, world, keys)
-        self._reader = Reader(self._frames, decoder, skips=True, keeps_unread=True)
+        self._reader = Reader(self._frames, decoder, skips=True, keeps_unread=True, budget=keys.budget)
         self._moulds = self._reader.moulds
         self._encoder = plan.client.codec.encoder(plan.asked, world, keys.budget)
         self._frame = plan.client.binding.frame
@@ -242,6 +242,11 @@ class _LastSeen:
             self.fits = frames.fits  # counted by whoever asks
         if hasattr(frames, "skip"):
             self.skip = self._skip
+
+    @property
+    def held(self) -> int:
+        """See FrameDecoder."""
+        return self._frames.held
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
         return self._seen(self._frames.feed(chunk))

@@ -22,7 +22,7 @@ from dragoman.gateway.attempts import Attempts, Desk, Question
 from dragoman.gateway.backend import Fleet, Refused
 from dragoman.gateway.continuing import Pickled, references
 from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.limits import Account, Overloaded, check_model, json_memory
+from dragoman.gateway.limits import Account, Overloaded, check_model, is_large, json_memory
 from dragoman.gateway.observe import Record
 from dragoman.gateway.offload.jobs import AnswerJob, Bounds, parse
 from dragoman.gateway.offload.large import LargeMatched, LargeRequest
@@ -232,7 +232,7 @@ class Whole:
         """A large answer is read by the worker process, unless its plan cannot be handed over."""
         worker, account = self._worker, self._account
         budget = Budget() if account is None else account.budget()
-        if worker is not None and 0 < self._offload < len(body):
+        if worker is not None and is_large(body, self._offload):
             try:
                 result, raw = await worker.ask(AnswerJob.of(made, budget.limits), "", body)
                 told: Told = result
@@ -247,3 +247,4 @@ class Whole:
             return told_whole(made, body, budget)
         finally:
             self._count(-tree)
+            budget.close()  # the reply is written

@@ -16,15 +16,14 @@ from dragoman.errors import (
     DragomanError,
     Fault,
     TooLarge,
-    TransportError,
     Truncated,
-    UpstreamViolation,
 )
 from dragoman.gateway.attempts import Desk
 from dragoman.gateway.auth import Owner
 from dragoman.gateway.backend import Backend, Fleet, Refused
 from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.observe import Record
+from dragoman.model.budget import Budget, KeptSize
 from dragoman.upstream.client import Reply
 from dragoman.upstream.credentials import Credential
 from dragoman.wire import jsonio
@@ -37,6 +36,7 @@ _UNKNOWN = (
     "no response {!r} is known here: the gateway does not store it and does not know which upstream made it;"
     " make the response again"
 )
+_check_json = jsonio.typed(jsonio.Raw)  # makes no values of it
 _SIGNS_OF_LIFE = frozenset({"keepalive", "response.in_progress"})
 _NAMES = {"read": "body", "input_items": "input items"}
 _NOT_IN_BACKGROUND = {
@@ -131,8 +131,9 @@ class StoredAnswer:
     async def _whole(self, reply: Reply, backend: Backend) -> None:
         """Pass the upstream's JSON. Raises BadFrame for another body."""
         try:
-            body = await reply.read(_WHOLE_BYTES)
-            jsonio.decode(body)
+            account = self._exchange.account
+            body = await reply.read(_WHOLE_BYTES, None if account is None else account.keep)
+            _check_json(body)
         except (TooLarge, jsonio.JsonError) as error:
             message = (
                 f"the upstream {backend.name} answered {self._action} of {self._id!r} without readable JSON: {error}"
@@ -145,11 +146,14 @@ class StoredAnswer:
         """Pass whole frames as they come. A stream without its last frame ends with the dialect's error."""
         exchange, stored, frames = self._exchange, backend.dialect.stored, backend.dialect.binding.frames()
         assert stored is not None  # the upstream is of the client's family
+        account = exchange.account
+        held = KeptSize(Budget() if account is None else account.budget())
         ended, hushed = False, 0
 
         def pass_on(chunk: bytes) -> None:
             nonlocal ended, hushed
             complete = list(frames.feed(chunk))
+            held.set(frames.held)
             ended = ended or any(stored.is_end(frame) for frame in complete)
             hushed += all(frame.kind in _SIGNS_OF_LIFE for frame in complete)
             if complete:
@@ -163,7 +167,7 @@ class StoredAnswer:
         broken: DragomanError = Truncated("the upstream's stream ended before its last event")
         try:
             await reply.pump(pass_on, lambda: hushed)
-        except (TransportError, UpstreamViolation) as error:
+        except DragomanError as error:
             broken = error
         if not ended:
             self._record.outcome, self._record.error = "broken", str(broken)

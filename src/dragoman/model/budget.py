@@ -137,6 +137,24 @@ class KeptText:
         return text
 
 
+class KeptSize:
+    """Bytes that somebody else keeps, counted whenever their number changes."""
+
+    __slots__ = ("_budget", "_size")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget, self._size = budget, 0
+
+    def set(self, size: int) -> None:
+        """Count so many instead of those before. Raises AnswerTooLarge."""
+        more = size - self._size
+        if more > 0:
+            self._budget.keep(more)
+        elif more:
+            self._budget.free(-more)
+        self._size = size
+
+
 def text_size(text: str) -> int:
     """Bytes that a string takes, about."""
     return _NODE + (len(text) if text.isascii() else _WIDE * len(text))

@@ -174,6 +174,11 @@ class EventStreamDecoder:
         self._need = _PRELUDE_SIZE  # bytes, before which nothing can be done
         self._failed: BadFrame | None = None
 
+    @property
+    def held(self) -> int:
+        """See FrameDecoder."""
+        return self._size
+
     def feed(self, chunk: bytes) -> Iterator[Frame]:
         """Take more bytes and give the frames they complete. Raises a BadFrame of this module, after those before it.
 

@@ -55,6 +55,10 @@ class FrameDecoder(Protocol):
     may be missing.
     """
 
+    @property
+    def held(self) -> int:
+        """Bytes that wait for the rest of their frame."""
+
     def feed(self, chunk: bytes) -> Iterator[Frame]: ...
 
     def close(self) -> Iterator[Frame]: ...

@@ -98,6 +98,11 @@ class SseDecoder:
         """Whether a block has begun and not ended: at the end of the stream, it broke in mid-frame."""
         return bool(self._held or self._buffer)
 
+    @property
+    def held(self) -> int:
+        """See FrameDecoder."""
+        return self._size
+
     def feed(self, chunk: bytes) -> Iterator[Frame]:
         """Take more bytes and give the frames they complete. Raises FrameTooLong, after the frames before it."""
         if self._failed is not None:

@@ -15,11 +15,11 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("stray", ["<", "<a ", "</", "< <"])
+@pytest.mark.parametrize("stray", ["<", "</a "])
 @pytest.mark.parametrize("form", CALLS)
 def test_s3_strays_after_a_parameter_take_no_square_time(form: str, stray: str) -> None:
     def work(count: int) -> Work:
         text = CALLS[form] + stray * count
         return lambda: Engine("auto", Tools(TOOLS)).feed(text)
 
-    grows_linearly(work, 4000, 4)
+    grows_linearly(work, 3000, 4)

@@ -133,6 +133,11 @@ class _Chunks:
     def __init__(self) -> None:
         self._frames = EventStreamDecoder()
 
+    @property
+    def held(self) -> int:
+        """See FrameDecoder."""
+        return self._frames.held
+
     def feed(self, chunk: bytes) -> Iterator[Frame]:
         return map(_opened, self._frames.feed(chunk))
 

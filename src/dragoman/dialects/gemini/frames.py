@@ -29,6 +29,11 @@ class GeminiFrames:
         self._size = 0
         self._scanner: ObjectScanner | None = None
 
+    @property
+    def held(self) -> int:
+        """See FrameDecoder."""
+        return self._size + self._events.held
+
     def feed(self, chunk: bytes) -> Iterator[Frame]:
         if not self._begun:
             chunk = chunk.lstrip(_SPACE)

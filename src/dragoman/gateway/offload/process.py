@@ -33,7 +33,7 @@ _PICKLE_TROUBLE = (pickle.PickleError, TypeError, AttributeError)
 
 
 class Unavailable(Exception):
-    """This cannot be done in another process: a dialect or a plan in it cannot be pickled."""
+    """This cannot be done in another process: none can be started, or a dialect or a plan cannot be pickled."""
 
 
 class WorkerFailed(DragomanError):
@@ -125,6 +125,9 @@ class WorkerProcess:
         starting = _Starting()
         try:
             await asyncio.get_running_loop().run_in_executor(None, starting.run)
+        except OSError as error:
+            starting.give_up()
+            raise Unavailable(f"no worker process can be started: {error}") from None
         except BaseException:
             starting.give_up()
             raise

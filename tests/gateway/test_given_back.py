@@ -1,0 +1,224 @@
+"""S2, S4: whatever happens to requests and answers, all that was counted for them is given back at their end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dragoman.dialects as registry
+from dragoman.simulator.faults import FaultProxy, parse_fault
+from dragoman.simulator.server import Simulator
+from tests.gateway.house import House, RawClient, chat, gated, house, messages, upstream, wait_until
+from tests.load.upstream import DIALECTS
+
+FAULTS = (
+    *("slicer:size=7", "cut:event=2,how=reset", "cut:event=1,how=close", "drop", "limit_data:after=400,reset=true"),
+    *("script:codes=429+503+200", "status:code=500", "status:code=400", "length:by=-9", "no_last_chunk", "until_close"),
+    *("garbage:event=1", "omit:event=1", "duplicate:event=1", "swap:event=1", "compress", "stale", "hang"),
+)
+TIMEOUTS = "[upstreams.{}.timeouts]\nfirst_byte = 0.3\nidle = 0.3\n"
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+
+
+@contextmanager
+def faulty() -> Iterator[dict[str, str]]:
+    """An address for each pair of a dialect and a fault, and of each dialect without one."""
+    ready, ended, urls = threading.Event(), asyncio.Event(), dict[str, str]()
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def serve() -> None:
+        async with AsyncExitStack() as stack:
+            for number, dialect in enumerate(DIALECTS):
+                simulator = await stack.enter_async_context(Simulator(dialect))
+                urls[dialect] = simulator.url
+                for fault in FAULTS[number :: len(DIALECTS) // 2]:
+                    spoilt = FaultProxy(simulator.url, [parse_fault(fault)], dialect=registry.get(dialect))
+                    urls[f"{dialect}-{fault.partition(':')[0]}{len(urls)}"] = (
+                        await stack.enter_async_context(spoilt)
+                    ).url
+            loops.append(asyncio.get_running_loop())
+            ready.set()
+            await ended.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    ready.wait()
+    try:
+        yield urls
+    finally:
+        loops[0].call_soon_threadsafe(ended.set)
+        thread.join()
+
+
+def held(home: House) -> dict[str, Any]:
+    """All that is counted or waits somewhere."""
+    gateway = home.running.gateway
+    load, desk, fleet = gateway.load, gateway._desk, gateway._fleet
+    assert fleet is not None
+    return {
+        "asked": load.asked,
+        "kept": load.kept,
+        "requests": load.requests,
+        "peers": load.by_peer,
+        "live": len(gateway._live),
+        "outlets": len(desk.pulse._outlets),
+        "explaining": (desk.explaining.waiting, desk.explaining._bytes),
+        "worker": gateway.worker._waiting,
+        "gates": [(each.gate.active, each.gate.waiting) for each in fleet.backends if each.gate.active],
+        "users": fleet._users,
+        "probes": [rest for rest in gateway.breaker._rests.values() if rest.probing],
+    }
+
+
+NOTHING = {
+    "asked": 0,
+    "kept": 0,
+    "requests": 0,
+    "peers": {},
+    "live": 0,
+    "outlets": 0,
+    "explaining": (0, 0),
+    "worker": 0,
+    "gates": [],
+    "users": 0,
+    "probes": [],
+}
+
+
+def at_rest(home: House) -> None:
+    with suppress(AssertionError):
+        wait_until(lambda: held(home) == NOTHING)
+    assert held(home) == NOTHING
+
+
+def gemini_body() -> dict[str, Any]:
+    return {"contents": [{"role": "user", "parts": [{"text": "hello"}]}]}
+
+
+def a_request(chance: random.Random, model: str) -> tuple[str, dict[str, Any]]:
+    stream, size = chance.random() < 0.7, chance.choice([1, 1, 1, 3000])
+    text = "call get_weather, please " * size
+    match chance.randrange(5):
+        case 0:
+            tools = [{"name": "get_weather", "input_schema": SCHEMA}]
+            return "/v1/messages", messages(model, text, stream=stream, tools=tools)
+        case 1:
+            return "/v1/chat/completions", chat(model, text, stream=stream)
+        case 2:
+            return "/v1/responses", {"model": model, "input": text, "stream": stream}
+        case 3:
+            method = "streamGenerateContent?alt=sse" if stream else "generateContent"
+            return f"/v1beta/models/{model}:{method}", gemini_body()
+        case _:
+            return "/v1/messages/count_tokens", {"model": model, "messages": [{"role": "user", "content": text}]}
+
+
+def ask(home: House, seed: int, models: list[str]) -> None:
+    """One request, and a client that may leave at any moment."""
+    chance = random.Random(seed)
+    path, body = a_request(chance, chance.choice(models))
+    leaves = chance.random()
+    if leaves > 0.5:
+        with suppress(HTTPException, OSError):
+            home.ask(path, body)
+        return
+    with suppress(OSError, AssertionError), RawClient(home, path, body) as client:
+        if leaves > 0.1:
+            client.socket.recv(chance.choice([1, 20, 200, 2000]))
+        client.leave(reset=chance.random() < 0.5)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_s2_s4_nothing_is_counted_any_more_after_any_fault(seed: int, tmp_path: Path) -> None:
+    """Retries, fallbacks, refusals, resets, silence, clients that leave, the worker process, explanations."""
+    with faulty() as urls:
+        names = [f"u{number}" for number in range(len(urls))]
+        text, fallbacks = "", random.Random(seed)
+        for name, (place, url) in zip(names, urls.items(), strict=True):
+            dialect = place.partition("-")[0]
+            next_one = fallbacks.choice(names)
+            text += upstream(name, dialect, url, "limits.breaker = false") + TIMEOUTS.format(name)
+            text += f'[[routes]]\nmatch = "m-{name}"\nupstream = "{name}"\nmodel = "claude-sonnet-4.5"\n'
+            text += f'fallbacks = ["{next_one}/claude-sonnet-4.5"]\n' if next_one != name else ""
+        with house(text, tmp_path, server__offload=20_000) as home, ThreadPoolExecutor(8) as pool:
+            models = [f"m-{name}" for name in names]
+            list(pool.map(lambda number: ask(home, 1000 * seed + number, models), range(80)))
+            at_rest(home)
+            assert "bug" not in {line["outcome"] for line in home.lines()}
+
+
+# --- frames that never end
+
+BEGUN: dict[str, bytes] = {
+    "openai": b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"',
+    "anthropic": b'event: message_start\ndata: {"type":"message_start","message":{"id":"',
+    "gemini": b'[{"candidates":[{"content":{"parts":[{"text":"',
+}
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+FRAME = 2 * 1024 * 1024
+
+
+@pytest.mark.parametrize("dialect", BEGUN)
+@pytest.mark.parametrize("client", ["openai", "anthropic"])
+def test_s2_a_frame_that_has_begun_is_counted(dialect: str, client: str, tmp_path: Path) -> None:
+    """Passed and translated alike: of 4 answers with unfinished frames of 2 MiB, 3 are within 6 MiB and one is not."""
+    body = chat(stream=True) if client == "openai" else messages(stream=True)
+    path = "/v1/chat/completions" if client == "openai" else "/v1/messages"
+    with ExitStack() as stack:
+        gates = [stack.enter_context(gated(b"", HEAD + BEGUN[dialect] + b"x" * FRAME)) for _ in range(4)]
+        text = "".join(
+            upstream(f"u{number}", dialect, url) + f'[[routes]]\nmatch = "m{number}"\nupstream = "u{number}"\n'
+            for number, (url, _) in enumerate(gates)
+        )
+        home = stack.enter_context(
+            house(text, tmp_path, server__hold=60, server__limits__in_flight=3 * FRAME + FRAME // 2)
+        )
+        load = home.running.gateway.load
+        clients = []
+        for number in range(3):
+            clients.append(stack.enter_context(RawClient(home, path, {**body, "model": f"m{number}"})))
+            wait_until(lambda least=number + 1: load.kept >= least * FRAME)
+        status, _, told = home.ask(path, {**body, "model": "m3"})
+        assert (status, b"bytes of answers are held" in told) == (529 if client == "anthropic" else 503, True), told
+        assert load.kept < 3 * FRAME + FRAME // 2
+        for each in clients:
+            each.leave()
+        at_rest(home)
+
+
+def test_s2_one_frame_is_limited_by_what_one_answer_may_keep(tmp_path: Path) -> None:
+    with (
+        gated(b"", HEAD + BEGUN["openai"] + b"x" * FRAME) as (url, _),
+        house(upstream("one", "openai", url), tmp_path, server__limits__answer=FRAME // 2) as home,
+    ):
+        status, _, told = home.ask("/v1/messages", messages(stream=True))
+        assert (status, b"have to be kept" in told) == (502, True), told
+        at_rest(home)
+
+
+def test_s2_a_stored_answer_that_is_read_is_counted(tmp_path: Path) -> None:
+    """It may have 64 MiB, and so may all others that are read at the same time."""
+    data = json.dumps({"id": "resp_1", "object": "response", "output": [], "filler": "x" * FRAME}).encode()
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(data)
+    with gated(data[-1:], head + data[:-1]) as (url, gate):
+        with house(upstream("one", "responses", url), tmp_path, server__limits__in_flight=2 * FRAME) as home:
+            load = home.running.gateway.load
+            with ThreadPoolExecutor(1) as pool:
+                asked = pool.submit(home.ask, "/v1/responses/resp_1", method="GET")
+                wait_until(lambda: load.kept >= FRAME)
+                gate.set()
+                assert asked.result()[0] == 200
+            at_rest(home)
+        with house(upstream("one", "responses", url), tmp_path, server__limits__in_flight=FRAME) as home:
+            assert home.ask("/v1/responses/resp_1", method="GET")[0] == 503
+            at_rest(home)
