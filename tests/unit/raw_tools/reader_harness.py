@@ -11,6 +11,7 @@ from dragoman.filters.raw_tools.readers import EndOfCall, NamedCall, Piece
 from dragoman.filters.raw_tools.tables import TABLES
 from dragoman.filters.raw_tools.values import Schema, Shape, shape_of
 from dragoman.wire.jsonio import Json
+from tests.unit.raw_tools.reading import feed
 from tests.unit.raw_tools.samples import all_cuts
 
 
@@ -35,12 +36,7 @@ def read_pieces(table: str, pieces: Iterable[str], schema: Mapping[str, Json] | 
 
     reader = reader_of(chosen, shapes)
     out: list[Piece] = []
-    unread = ""
-    for piece in pieces:
-        unread += piece
-        if not (reader.over or reader.failed):
-            at = reader.read(unread, 0, out)
-            unread = unread[at:]
+    unread = feed(reader, pieces, out)
     said = "".join(each for each in out if not isinstance(each, NamedCall | EndOfCall))
     return Read(said, unread, reader.over, reader.closed, reader.valid, reader.failed)
 

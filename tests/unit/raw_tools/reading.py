@@ -32,15 +32,21 @@ def no_shapes(tool: str, parameter: str) -> Shape:
     return UNKNOWN
 
 
-def run(table: Table, pieces: Iterable[str]) -> Read:
-    """Feed the pieces as the engine does; what the reader leaves it sees again."""
-    reader = reader_of(table, no_shapes)
-    out: list[Piece] = []
+def feed(reader: Reader, pieces: Iterable[str], out: list[Piece]) -> str:
+    """Feed the pieces as the engine does: what the reader leaves it sees again. Gives what it left at last."""
     held = ""
     for piece in pieces:
         held += piece
         if not (reader.over or reader.failed):
             held = held[reader.read(held, 0, out) :]
+    return held
+
+
+def run(table: Table, pieces: Iterable[str]) -> Read:
+    """Feed the pieces, and tell the reader that no more come."""
+    reader = reader_of(table, no_shapes)
+    out: list[Piece] = []
+    held = feed(reader, pieces, out)
     if not (reader.over or reader.failed):
         held = held[reader.finish(held, 0, out) :]
     left = "" if reader.failed else held

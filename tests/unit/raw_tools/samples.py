@@ -65,6 +65,12 @@ class Call(Struct, frozen=True):
     complete: bool = True
 
 
+# One call, as the model writes it and as it is read.
+LS = '{"command":"ls"}'
+ONE = section(call("functions.bash:0", LS))
+BASH = Call("functions.bash:0", "bash", LS)
+
+
 class Told(Struct, frozen=True):
     """All that an answer says, in the order in which it says it."""
 

@@ -26,8 +26,11 @@ from dragoman.model.events import (
 from tests.unit.raw_tools.renderers import BY_NAME_ONLY, RENDER, CallToWrite
 from tests.unit.raw_tools.samples import (
     AB,
+    BASH,
     CB,
     CE,
+    LS,
+    ONE,
     REASONING,
     SB,
     SE,
@@ -45,9 +48,6 @@ from tests.unit.raw_tools.samples import (
     stream,
 )
 
-LS = '{"command":"ls"}'
-ONE = section(call("functions.bash:0", LS))
-BASH = Call("functions.bash:0", "bash", LS)
 NATIVE = Call("call_1", "bash", "{}")
 TAG = '<tool_call>\n{"name": "bash", "arguments": {"command": "ls"}}\n</tool_call>'
 MARKERS = [

@@ -37,8 +37,11 @@ from tests.strategies import conversations, conversations_that_go_on, events
 from tests.unit.raw_tools.documents import broken
 from tests.unit.raw_tools.samples import (
     AB,
+    BASH,
     CB,
     CE,
+    LS,
+    ONE,
     REASONING,
     SB,
     SE,
@@ -55,9 +58,6 @@ from tests.unit.raw_tools.samples import (
     told_by,
 )
 
-LS = '{"command":"ls"}'
-ONE = section(call("functions.bash:0", LS))
-BASH = Call("functions.bash:0", "bash", LS)
 WITHOUT_REQUEST = Conversation("m", ())  # the translation of an answer alone
 
 
