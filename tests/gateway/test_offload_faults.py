@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from dragoman.gateway import memory
 from dragoman.gateway.offload import process
 from dragoman.gateway.offload.process import Unavailable, WorkerFailed, WorkerProcess
 from dragoman.simulator import running_simulator
@@ -155,3 +157,24 @@ def test_s3_a_request_with_very_many_objects_is_read_by_the_worker(tmp_path: Pat
         assert home.running.gateway.worker.started == 0
         assert home.ask("/v1/messages", asked | {"messages": [{"role": "user", "content": parts}]})[0] == 200
         assert home.running.gateway.worker.started == 1
+
+
+def test_s3_a_conversation_that_grew_by_small_requests_is_planned_by_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "LARGE", 5000)
+    with (
+        running_simulator("openai") as simulator,
+        house(upstream("one", "openai", simulator.url), tmp_path) as home,
+    ):
+        told, started = None, []
+        for number in range(4):
+            asked = {"model": "m", "input": f"{number}" * 2000} | ({"previous_response_id": told} if told else {})
+            status, _, answer = home.ask("/v1/responses", asked)
+            assert status == 200
+            told = json.loads(answer)["id"]
+            started.append(home.running.gateway.worker.started)
+        sent = json.loads(simulator.requests[-1].body)["messages"]
+        assert [each["content"][0] for each in sent if each["role"] == "user"] == ["0", "1", "2", "3"]
+        assert (started[0], started[-1]) == (0, 1)
+        wait_until(lambda: home.running.gateway.load.bytes == 0)

@@ -7,6 +7,7 @@ with; in memory only, within bounds of count, bytes and age. A codec that has no
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +26,7 @@ from dragoman.gateway.continuing import (
     as_earlier,
     continued_plan,
 )
-from dragoman.gateway.limits import count_values
+from dragoman.gateway.limits import count_values, is_large
 from dragoman.model.assemble import Assembly
 from dragoman.model.blocks import Block
 from dragoman.model.budget import Budget
@@ -40,6 +41,7 @@ Told: TypeAlias = Callable[[str, Reply, bytes], None]  # an answer's id, what it
 MOST = 1000  # answers
 MOST_BYTES = 64 * 1024 * 1024
 OLDEST = 6 * 3600.0  # seconds
+LARGE = 1024 * 1024  # bytes of JSON above which only the worker process reads a conversation again
 _ENTRY, _VALUE = 1024, 64  # bytes of an entry with its id, and of a value beside its text
 _NO_ITEMS: Mapping[str, Sequence[Block]] = {}
 
@@ -84,7 +86,14 @@ class Memory:
         response: bytes = b"",
         items: Mapping[str, Sequence[Block]] = _NO_ITEMS,
     ) -> None:
-        asked = said.size if isinstance(said, Pickled) else _memory(jsonio.encode(said))
+        if isinstance(said, Pickled):
+            asked = said.size
+        else:
+            data = jsonio.encode(said)
+            asked = _memory(data)
+            if is_large(data, LARGE):
+                said = Pickled(pickle.dumps(said), ())
+                asked = said.size
         size = _ENTRY * (1 + len(items)) + asked + len(response) + _memory(response)
         self.forget(owner, answer_id)
         if size > self._most_bytes:

@@ -13,6 +13,7 @@ from dragoman.conformance.samples import STREAMS
 from dragoman.errors import ClientFault, Fault
 from dragoman.gateway import memory
 from dragoman.gateway.auth import Owner
+from dragoman.gateway.continuing import Pickled, all_said
 from dragoman.gateway.memory import Memory
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message
@@ -140,3 +141,18 @@ def test_an_answer_says_what_it_goes_on_from_and_notes_say_where_the_client_said
     answer = Answer(made, still_world())
     data = answer.feed(encoded(CHAT, STREAMS["text"])) + answer.close()
     assert data.count(b'"previous_response_id":"%b"' % answer_id.encode()) == 3
+
+
+def test_s3_a_conversation_that_has_grown_large_is_kept_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the worker process reads it again: many small requests can make one conversation as large as a large one."""
+    monkeypatch.setattr(memory, "LARGE", 2000)
+    store = Memory()
+    store.keep("me", "a", said("x" * 1000))
+    store.keep("me", "b", said("y" * 3000))
+    small, large = store.recall("me", "a"), store.recall("me", "b")
+    assert not isinstance(small, Pickled)
+    assert isinstance(large, Pickled)
+    assert jsonio.encode(large.read().messages) == jsonio.encode(all_said(said("y" * 3000), ()).messages)
+    store.forget("me", "a")
+    store.forget("me", "b")
+    assert store.size == 0

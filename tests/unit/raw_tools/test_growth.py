@@ -13,13 +13,14 @@ CALLS = {
     "qwen": "<function=f>\n<parameter=a>\nx\n</parameter>\n",
     "invoke": '<function_calls><invoke name="f"><parameter name="a">x</parameter>',
 }
+ENDS = {"qwen": "</function>", "invoke": "</invoke>"}
 
 
 @pytest.mark.parametrize("stray", ["<", "</a "])
 @pytest.mark.parametrize("form", CALLS)
 def test_s3_strays_after_a_parameter_take_no_square_time(form: str, stray: str) -> None:
     def work(count: int) -> Work:
-        text = CALLS[form] + stray * count
+        text = CALLS[form] + stray * count + ENDS[form]
         return lambda: Engine("auto", Tools(TOOLS)).feed(text)
 
-    grows_linearly(work, 3000, 4)
+    grows_linearly(work, 500)
