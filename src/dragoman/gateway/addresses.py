@@ -1,4 +1,4 @@
-"""Keep the network addresses of upstreams out of what clients are told. The log has them. Pure."""
+"""Keep the network addresses of upstreams out of errors that clients get. The log has them. Pure."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Asked(Protocol):
 class Admin:
     """Answers one request a connection.
 
-    On the private socket (`ours`) nobody but this machine's user can ask, so it needs no key and may change things.
+    Only this machine's user can open the private socket (`ours`), so it needs no key and may change things.
     """
 
     def __init__(self, gateway: Asked, *, ours: bool) -> None:

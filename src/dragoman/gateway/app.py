@@ -247,7 +247,7 @@ class Gateway:
             yield from backend.secrets()
 
     def _addresses(self) -> Iterable[Known]:
-        """Where the upstreams are, which no client is told."""
+        """Where the upstreams are, which no client may learn."""
         return (known for backend in (self._fleet.backends if self._fleet else ()) for known in backend.addresses())
 
     # --- ASGI

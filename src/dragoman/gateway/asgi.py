@@ -64,7 +64,7 @@ class AsgiExchange(Exchange):
         super().__init__(request, target=target, version=scope.get("http_version", "1.1"), began=began)
         self.client = ours.get("client") or plain_address((scope.get("client") or ("",))[0])
         self._admitted: Callable[[], None] | None = ours.get("admitted")
-        self._patience: asyncio.Timeout | None = None  # of whoever waits for the body
+        self._patience: asyncio.Timeout | None = None  # of the wait for the body
         self._broken: Fault | None = None
         self._counts = True  # pieces of the body, on the account, as they come
         self._task = asyncio.current_task()

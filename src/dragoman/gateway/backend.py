@@ -191,7 +191,7 @@ class Backend:
         }
 
     def addresses(self) -> Iterator[Known]:
-        """Where it, its proxy and its sign-in services are, with the words that a client is told instead."""
+        """Where it, its proxy and its sign-in services are, with the words that clients get instead."""
         yield self.base_url, f"the upstream {self.name}"
         if self.upstream.proxy:
             yield self.upstream.proxy.reveal(), f"the proxy of {self.name}"

@@ -64,7 +64,7 @@ _COOLS: dict[Kind, _Rule] = {
     "quota": _Rule(whole=True, usual=300.0),
     "auth": _Rule(whole=True, usual=15.0),
 }
-# A short wait mends these, so that one who has nobody else to ask may wait; the others are refused at once.
+# A short wait mends these, so a request without another target may wait; the others are refused at once.
 _MENDED_BY_WAITING: frozenset[str] = frozenset({"rate_limit", "overloaded"})
 # What the client is refused with while the upstream is not asked, if that is not `overloaded`: an error that its SDK
 # takes for passing would be waited for there.

@@ -100,7 +100,7 @@ def continued_plan(
     earlier: Said | None,
     find: Find,
 ) -> tuple[Plan, Conversation | None]:
-    """A plan in which what the client goes on from is told, and the conversation if its answer is to be kept.
+    """A plan that includes what the request continues, and the conversation if its answer is to be kept.
 
     Raises ClientFault.
     """
