@@ -67,7 +67,7 @@ class Room:
 
 
 def clean(schema: Mapping[str, Json], room: Room | None = None) -> tuple[Schema, list[str]]:
-    """The schema as the service takes it, and the keywords that are gone, sorted. Neither may be changed: they are cached.
+    """The schema as the service takes it, and the keywords that are gone, sorted. Both are cached: do not change them.
 
     What references add is taken from `room`. Where that is not enough, references within references stand for any
     value, as those of a circle do.
