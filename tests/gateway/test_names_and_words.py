@@ -12,6 +12,7 @@ from dragoman.dialects.kiro.quirks.identity import _SESSION
 from dragoman.errors import Fault
 from dragoman.gateway import redaction
 from dragoman.gateway.redaction import Redactor
+from dragoman.gateway.secret_shapes import without_shapes
 from dragoman.simulator import running_simulator
 from tests.gateway.house import chat, gated, house, messages, upstream
 from tests.growth import Work, grows_linearly
@@ -89,8 +90,12 @@ def test_s3_a_very_long_error_is_cut_before_it_is_searched_for_secrets(
 ) -> None:
     """In a whole answer and within a stream, which are not limited as refusals are."""
     looked: list[int] = []
-    searched = redaction.without_shapes
-    monkeypatch.setattr(redaction, "without_shapes", lambda text: looked.append(len(text)) or searched(text))
+
+    def searched(text: str) -> str:
+        looked.append(len(text))
+        return without_shapes(text)
+
+    monkeypatch.setattr(redaction, "without_shapes", searched)
     data = an_error(LONG + SECRET)
     head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\nconnection: close\r\n\r\n"
     kind = b"text/event-stream" if stream else b"application/json"

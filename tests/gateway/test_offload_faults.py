@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,6 @@ from typing import Any
 import pytest
 
 from dragoman.gateway import memory
-from dragoman.gateway.offload import process
 from dragoman.gateway.offload.process import Unavailable, WorkerFailed, WorkerProcess
 from dragoman.simulator import running_simulator
 from tests.gateway.house import chat, house, messages, upstream, wait_until
@@ -102,14 +102,14 @@ def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any, **__: Any) -> Any:
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(process.subprocess, "Popen", fails)
+    monkeypatch.setattr(subprocess, "Popen", fails)
 
 
 def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails() -> tuple[socket.socket, socket.socket]:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(process.socket, "socketpair", fails)
+    monkeypatch.setattr(socket, "socketpair", fails)
 
 
 @pytest.mark.parametrize("trouble", [no_interpreter, no_memory, no_files])
