@@ -208,11 +208,13 @@ class Connection(asyncio.Protocol):
         self._end_with(partial(self._lost, exc))
 
     def _end_with(self, last: Callable[[], None]) -> None:
-        """The connection ended: now, or after the bytes that came before the end."""
-        if not self._kept:
-            last()
-        elif self._last is None:
+        """The connection ended: now, or after the bytes that came before the end. Of two ends the first counts."""
+        if self._last is not None:
+            return
+        if self._kept:
             self._last = last
+        else:
+            last()
 
     def _ended(self, in_order: bool) -> None:
         reply = self._reply
