@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 import dragoman.dialects as registry
+from dragoman.gateway import relay
 from dragoman.simulator.faults import FaultProxy, parse_fault
-from dragoman.simulator.server import Simulator
+from dragoman.simulator.server import Simulator, running_simulator
 from tests.gateway.house import House, RawClient, chat, gated, house, messages, upstream, wait_until
 from tests.load.upstream import DIALECTS
 
@@ -222,3 +223,57 @@ def test_s2_a_stored_answer_that_is_read_is_counted(tmp_path: Path) -> None:
         with house(upstream("one", "responses", url), tmp_path, server__limits__in_flight=FRAME) as home:
             assert home.ask("/v1/responses/resp_1", method="GET")[0] == 503
             at_rest(home)
+
+
+# --- whole answers of very many values
+
+
+def calls(count: int) -> bytes:
+    function = {"name": "f", "arguments": "{}"}
+    called = [{"id": f"c{number}", "type": "function", "function": function} for number in range(count)]
+    message = {"role": "assistant", "content": None, "tool_calls": called}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
+    return json.dumps({"id": "x", "object": "chat.completion", "model": "m", "choices": [choice]}).encode()
+
+
+def test_s2_a_whole_answer_in_place_of_a_stream_is_counted_with_its_values_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, megabytes of calls were read on the event loop before their number was looked at."""
+    read: list[int] = []
+    codec = type(registry.get("openai").codec)
+    parse = codec.parse_reply
+
+    def parse_reply(self: Any, body: bytes, *rest: Any) -> Any:
+        read.append(len(body))
+        return parse(self, body, *rest)
+
+    monkeypatch.setattr(codec, "parse_reply", parse_reply)
+    data = calls(60_000)
+    with (
+        gated(data, HEAD.replace(b"text/event-stream", b"application/json")) as (url, gate),
+        house(upstream("one", "openai", url), tmp_path) as home,
+    ):
+        gate.set()
+        status, _, told = home.ask("/v1/messages", messages(stream=True))
+        assert (status, b"have to be kept" in told, read) == (502, True, []), told
+        at_rest(home)
+
+
+def test_s3_a_large_answer_that_the_gateway_keeps_is_read_by_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, those for clients of the Responses API were read on the event loop."""
+    monkeypatch.setattr(relay, "told_whole", None)
+    with (
+        running_simulator("openai") as simulator,
+        house(upstream("one", "openai", simulator.url), tmp_path, server__offload=10) as home,
+    ):
+        status, _, first = home.ask("/v1/responses", {"model": "m", "input": "one"})
+        assert status == 200
+        told = json.loads(first)["id"]
+        assert home.ask(f"/v1/responses/{told}", method="GET")[2] == first
+        status, _, _ = home.ask("/v1/responses", {"model": "m", "input": "two", "previous_response_id": told})
+        sent = json.loads(simulator.requests[-1].body)["messages"]
+        assert (status, [each["role"] for each in sent]) == (200, ["user", "assistant", "user"])
+        at_rest(home)

@@ -11,7 +11,7 @@ import pickle
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from msgspec import Struct, structs
 
@@ -36,7 +36,7 @@ from dragoman.translate import Plan, Settings
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 
-Told: TypeAlias = Callable[[str, Reply, bytes], None]  # an answer's id, what it says, and the response itself
+Told: TypeAlias = Callable[["Answered", bytes], None]  # an answer, and the response as the client gets it
 
 MOST = 1000  # answers
 MOST_BYTES = 64 * 1024 * 1024
@@ -44,6 +44,14 @@ OLDEST = 6 * 3600.0  # seconds
 LARGE = 1024 * 1024  # bytes of JSON above which only the worker process reads a conversation again
 _ENTRY, _VALUE = 1024, 64  # bytes of an entry with its id, and of a value beside its text
 _NO_ITEMS: Mapping[str, Sequence[Block]] = {}
+
+
+class Answered(Struct, frozen=True):
+    """What is kept of an answer beside the response itself."""
+
+    id: str  # that the client was given
+    blocks: tuple[Block, ...]
+    items: Mapping[str, Sequence[Block]]
 
 
 class _Kept(Struct, frozen=True, gc=False):
@@ -171,23 +179,48 @@ class Memory:
 
     def listening(self, made: Plan, owner: str, asked: Conversation | bytes) -> Plan:
         """The plan, with an answer that is kept as it is told; `asked` is the conversation, or it as pickled bytes."""
-        codec = cast(Continues, made.client.codec)
 
-        def told(answer_id: str, reply: Reply, response: bytes) -> None:
-            try:
-                items = codec.items_of(response)
-            except DragomanError:  # an item that only its own service can read
-                items = _NO_ITEMS
-            blocks = reply.choices[0].blocks if reply.choices else ()
+        def told(answer: Answered, response: bytes) -> None:
+            blocks = answer.blocks
             said = Pickled(asked, blocks) if isinstance(asked, bytes) else all_said(asked, blocks)
-            self.keep(owner, answer_id, said, response, items)
+            self.keep(owner, answer.id, said, response, answer.items)
 
-        return structs.replace(made, client=structs.replace(made.client, codec=_Heard(codec, told)))
+        return listened(made, told)
 
 
 def _memory(data: bytes) -> int:
     """Bytes that values take, from their JSON. A text that is not ASCII is there twice, once as UTF-8."""
     return (len(data) if data.isascii() else 2 * len(data)) + _VALUE * count_values(data)
+
+
+def listened(made: Plan, told: Told) -> Plan:
+    """The plan, with an answer that somebody is told of."""
+    return _with_codec(made, _Heard(made.client.codec, told))
+
+
+def unheard(made: Plan) -> Plan:
+    """The plan without one who is told of its answer: so it can be handed to another process."""
+    codec = made.client.codec
+    return _with_codec(made, codec.codec) if isinstance(codec, _Heard) else made
+
+
+def tell(made: Plan, answer: Answered, response: bytes) -> None:
+    """Tell who listens to this plan of an answer that another process has read."""
+    codec = made.client.codec
+    if isinstance(codec, _Heard):
+        codec.told(answer, response)
+
+
+def _with_codec(made: Plan, codec: Any) -> Plan:
+    return structs.replace(made, client=structs.replace(made.client, codec=codec))
+
+
+def _answered(codec: Continues, answer_id: str, reply: Reply, response: bytes) -> Answered:
+    try:
+        items = codec.items_of(response)
+    except DragomanError:  # an item that only its own service can read
+        items = _NO_ITEMS
+    return Answered(answer_id, reply.choices[0].blocks if reply.choices else (), items)
 
 
 def is_stored(made: Plan) -> bool:
@@ -199,22 +232,22 @@ class _Heard:
     """A codec that is listened to as it tells the client its answer; in all else it is that codec."""
 
     def __init__(self, codec: Any, told: Told) -> None:
-        self._codec = codec
-        self._told = told
+        self.codec = codec
+        self.told = told
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._codec, name)
+        return getattr(self.codec, name)
 
     def render_reply(self, reply: Reply, asked: Conversation, world: World) -> bytes:
-        ids = _Ids(self._codec.answer_ids, reply.id)
-        raw: bytes = self._codec.render_reply(reply, asked, ids.noted(world))
-        self._told(ids.given, reply, raw)
+        ids = _Ids(self.codec.answer_ids, reply.id)
+        raw: bytes = self.codec.render_reply(reply, asked, ids.noted(world))
+        self.told(_answered(self.codec, ids.given, reply, raw), raw)
         return raw
 
     def encoder(self, asked: Conversation, world: World, budget: Budget | None = None) -> Encoder:
-        ids = _Ids(self._codec.answer_ids, "")
-        encoder = self._codec.encoder(asked, ids.noted(world), budget)
-        return _HeardEncoder(encoder, ids, self._codec, self._told, budget)
+        ids = _Ids(self.codec.answer_ids, "")
+        encoder = self.codec.encoder(asked, ids.noted(world), budget)
+        return _HeardEncoder(encoder, ids, self.codec, self.told, budget)
 
 
 class _Ids:
@@ -255,5 +288,5 @@ class _HeardEncoder:
             except DragomanError:
                 return payloads
             response = self._codec.response_in(payloads[-1].data) if payloads else b""
-            self._told(self._ids.given or reply.id, reply, response)
+            self._told(_answered(self._codec, self._ids.given or reply.id, reply, response), response)
         return payloads

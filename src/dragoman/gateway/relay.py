@@ -23,8 +23,9 @@ from dragoman.gateway.backend import Fleet, Refused
 from dragoman.gateway.continuing import Pickled, references
 from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.limits import Account, Overloaded, check_model, is_large, json_memory
+from dragoman.gateway.memory import tell
 from dragoman.gateway.observe import Record
-from dragoman.gateway.offload.jobs import AnswerJob, Bounds, parse
+from dragoman.gateway.offload.jobs import AnswerJob, AnswerResult, Bounds, parse
 from dragoman.gateway.offload.large import LargeMatched, LargeRequest
 from dragoman.gateway.offload.process import Unavailable, WorkerProcess
 from dragoman.gateway.router import Matched
@@ -235,8 +236,10 @@ class Whole:
         if worker is not None and is_large(body, self._offload):
             try:
                 result, raw = await worker.ask(AnswerJob.of(made, budget.limits), "", body)
-                told: Told = result
-                return told, raw
+                answer: AnswerResult = result
+                if answer.kept is not None:
+                    tell(made, answer.kept, raw)
+                return answer.told, raw
             except TooLarge:
                 raise BadFrame("the answer needs more memory to read than one may have here") from None
             except (Unavailable, Overloaded):

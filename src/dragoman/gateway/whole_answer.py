@@ -5,6 +5,7 @@ from __future__ import annotations
 from dragoman.answer import MOST_WHOLE, Answer, Mask, Progress
 from dragoman.dialects.base import REAL_WORLD, World
 from dragoman.errors import BadFrame, DragomanError, Fault, UpstreamFault, UpstreamViolation
+from dragoman.gateway.limits import json_memory
 from dragoman.model.budget import Budget
 from dragoman.model.notes import Note
 from dragoman.translate import Plan
@@ -60,12 +61,19 @@ class WholeAnswer:
         self._budget.free(len(body))
         if broken is not None:
             return self._answer.close(broken)
+        tree = json_memory(body)
+        try:
+            self._budget.keep(tree)
+        except UpstreamViolation as error:
+            return self._answer.close(error.fault)
         try:
             reply = self._plan.upstream.codec.parse_reply(body, self._plan.sent)
         except UpstreamFault as error:
             return self._answer.close(error.fault)
         except (DragomanError, RecursionError):
             return self._answer.feed(body) + self._answer.close()
+        finally:
+            self._budget.free(tree)
         return self._answer.tell(reply)
 
     def ping(self) -> bytes:

@@ -20,10 +20,12 @@ from dragoman.gateway.continuing import Said, continued_plan, continues, referen
 from dragoman.gateway.explain import Refusal, remembered
 from dragoman.gateway.limits import RequestLimits, Shape, check_conversation, check_text, check_tree
 from dragoman.gateway.media_urls import MediaUrls, check_media_urls
+from dragoman.gateway.memory import Answered, is_stored, listened, unheard
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.router import Router, Unreadable
+from dragoman.gateway.whole_reply import Told, told_whole
 from dragoman.model.blocks import Block, Extra
-from dragoman.model.budget import AnswerLimits
+from dragoman.model.budget import AnswerLimits, Budget
 from dragoman.model.conversation import Conversation, Output, ToolSpec, bare
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Note
@@ -202,16 +204,25 @@ class AnswerJob(Struct, frozen=True):
     passes: bool
     finds_calls: bool
     limits: AnswerLimits
+    keeps: bool  # what the gateway keeps of the answer is wanted, too
 
     @classmethod
     def of(cls, made: Plan, limits: AnswerLimits) -> AnswerJob:
+        keeps, made = is_stored(made), unheard(made)
         asked, sent = Bare.whole(made.asked), Bare.whole(made.sent)
         rest = (made.notes, made.makers, made.settings, made.passes, made.finds_calls)
-        return cls(made.client, made.upstream, asked, sent, *rest, limits)
+        return cls(made.client, made.upstream, asked, sent, *rest, limits, keeps)
 
     def plan(self) -> Plan:
         rest = (self.notes, self.makers, self.settings, self.passes, self.finds_calls)
         return Plan(self.client, self.upstream, self.asked.conversation(), self.sent.conversation(), *rest)
+
+
+class AnswerResult(Struct, frozen=True):
+    """What is told of a whole answer, and what is kept of it."""
+
+    told: Told
+    kept: Answered | None
 
 
 class Read(Struct, frozen=True):
@@ -344,6 +355,19 @@ def counting(made: Plan) -> tuple[HttpRequest, None]:
     """The request that asks the target to count the tokens of this one."""
     call = structs.replace(made.call(), operation="count", stream=False)
     return made.upstream.binding.wrap(call), None
+
+
+# --- whole answers
+
+
+def answered(job: AnswerJob, body: bytes) -> tuple[AnswerResult, bytes]:
+    """Read an answer and write it for the client. Raises UpstreamViolation, UpstreamFault."""
+    kept: list[Answered] = []
+    made = job.plan()
+    if job.keeps:
+        made = listened(made, lambda answer, _: kept.append(answer))
+    told, raw = told_whole(made, body, Budget(job.limits))
+    return AnswerResult(told, kept[0] if kept else None), b"" if told.notes is None else raw
 
 
 # --- explaining

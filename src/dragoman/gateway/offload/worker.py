@@ -19,10 +19,8 @@ from dragoman.dialects.base import Dialect
 from dragoman.errors import DragomanError, TooLarge
 from dragoman.gateway.explain import written
 from dragoman.gateway.offload.frames import HEAD, UNKNOWN, Failed, Job, Reply
-from dragoman.gateway.offload.jobs import AnswerJob, ExplainJob, PlanJob, Read, ReadJob, explained, plan, read
+from dragoman.gateway.offload.jobs import AnswerJob, ExplainJob, PlanJob, Read, ReadJob, answered, explained, plan, read
 from dragoman.gateway.router import Router
-from dragoman.gateway.whole_reply import told_whole
-from dragoman.model.budget import Budget
 
 _MOST_READ = 2  # requests that are remembered
 _MOST_BYTES = 64 * 1024 * 1024  # of their bodies
@@ -50,8 +48,8 @@ class Worker:
     def _answer(self, job: Job, body: bytes | None) -> tuple[Reply, bytes]:
         work = job.work
         if isinstance(work, AnswerJob):
-            told, raw = told_whole(work.plan(), body or b"", Budget(work.limits))
-            return Reply(told), b"" if told.notes is None else raw
+            answer, raw = answered(work, body or b"")
+            return Reply(answer), raw
         if isinstance(work, ReadJob):
             assert body is not None  # a request is read from its body
             result, known = read(work, body, self._router)
