@@ -3,7 +3,8 @@
 PYTHON ?= python3
 NODE ?= node
 NPM ?= npm
-JOBS ?= auto
+# One more than processors: some tests wait. No test minds.
+JOBS ?= $(shell $(PYTHON) -c 'import os; print(1 + (os.cpu_count() or 1))' 2>/dev/null || echo 2)
 UV_VERSION ?= 0.13.7
 
 VENV := .venv
@@ -40,7 +41,7 @@ demo: need-python $(INSTALLED) ## two conversations with tools through the gatew
 	@$(BIN)/dragoman demo
 
 test: need-python need-node $(INSTALLED) $(SDK_INSTALLED) quick-clients ## set everything up, run the suite, then `make check`
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 	@$(MAKE) --no-print-directory check
 
 .PHONY: test-clients quick-clients

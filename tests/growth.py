@@ -42,7 +42,6 @@ def steps(work: Work) -> int:
 def cpu(work: Work, runs: int = 3) -> float:
     """The least CPU time of this thread of several runs."""
     least = float("inf")
-    gc.collect()
     gc.disable()  # it would walk all that other tests left
     try:
         for _ in range(runs):

@@ -65,7 +65,7 @@ class Nursery:
 
 
 @contextmanager
-def nursery(folder: Path) -> Iterator[Nursery]:
+def nursery(folder: Path) -> Iterator[subprocess.Popen[str]]:
     # A bytecode file that is written with no room would be half a file, in everybody's cache.
     surroundings = {"PATH": os.environ.get("PATH", ""), "HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     with subprocess.Popen(
@@ -77,15 +77,20 @@ def nursery(folder: Path) -> Iterator[Nursery]:
         text=True,
     ) as process:
         try:
-            yield Nursery(process, folder)
+            yield process
         finally:
             process.kill()
 
 
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
+    with nursery(tmp_path_factory.mktemp("home")) as started:
+        yield started
+
+
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Nursery]:
-    with nursery(tmp_path) as made:
-        yield made
+def home(process: subprocess.Popen[str], tmp_path: Path) -> Nursery:
+    return Nursery(process, tmp_path)
 
 
 # --- what the gateway itself writes
