@@ -130,8 +130,10 @@ def test_every_refusal_that_was_kept_can_be_read_and_no_half_one_is_shown(home: 
 
 
 def test_a_configuration_is_the_one_before_or_the_one_after(home: Nursery, kills: int) -> None:
-    found_both = set()
-    for _ in range(kills):
+    found_both: set[str] = set()
+    for done in range(20 * kills):  # on a busy machine the kill may come before the change many times
+        if done >= kills and len(found_both) == 2:
+            break
         said, found = home.killed("config")
         upstream, end = json.loads(found)
         after = VARIABLES[(VARIABLES.index(said[-1]) + 1) % 2]

@@ -410,7 +410,8 @@ def test_rule_8_a_whole_answer_counts_too(tmp_path: Path) -> None:
 def test_rule_8_what_was_held_of_an_answer_that_broke_does_not_count_when_it_is_asked_again(tmp_path: Path) -> None:
     long = "x" * 600_000
     script = f'[[turn]]\ntext = "{long}"\ncut = {{ byte = 590000, how = "close" }}\n[[turn]]\ntext = "{long}"'
-    with behind(script, tmp_path, server__limits__in_flight=1024 * 1024) as (home, simulator):
+    # An answer counts twice while it is read: its bytes, and its values. With the first one there would be no room.
+    with behind(script, tmp_path, server__limits__in_flight=1536 * 1024) as (home, simulator):
         status, _, body = home.ask("/v1/chat/completions", ASK["/v1/chat/completions"])
         assert (status, simulator.total) == (200, 2), body[:300]
         wait_until(lambda: home.running.gateway.status()["in_flight_bytes"] == 0)

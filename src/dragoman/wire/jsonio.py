@@ -118,7 +118,7 @@ def typed(kind: type[T]) -> Callable[[bytes | str], T]:
         except TROUBLE as error:
             try:
                 return msgspec.convert(_decode_surrogates(data, error), kind)
-            except (JsonError, msgspec.MsgspecError):  # it is wrong, or has a part that is kept as `Raw`
+            except (JsonError, *TROUBLE):  # it is wrong, or has a part that is kept as `Raw`
                 return _decode_again(strict, data, error)
 
     return read

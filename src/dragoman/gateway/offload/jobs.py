@@ -18,7 +18,7 @@ from dragoman.gateway import listing
 from dragoman.gateway.config import Server
 from dragoman.gateway.continuing import Said, continued_plan, continues, references
 from dragoman.gateway.explain import Refusal, remembered
-from dragoman.gateway.limits import RequestLimits, Shape, check_conversation, check_text, check_tree
+from dragoman.gateway.limits import RequestLimits, Shape, beside_messages, check_conversation, check_text, check_tree
 from dragoman.gateway.media_urls import MediaUrls, check_media_urls
 from dragoman.gateway.memory import Answered, is_stored, listened, unheard
 from dragoman.gateway.redaction import Redactor
@@ -35,6 +35,7 @@ from dragoman.wire import jsonio
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
 
+_HEAVY_PLAN = 64 * 1024  # bytes of a pickled plan that is counted
 _HEAVY = 1000  # values in one field
 _NOTES = 2000  # that the gateway reads in one turn
 
@@ -167,6 +168,7 @@ class PlanResult(Struct, frozen=True):
     passes: bool
     finds_calls: bool
     said: bytes | None  # the conversation, pickled, if the answer is kept
+    memory: int  # bytes that the plan takes in the gateway, about, if that is much
     request: HttpRequest | None  # without its body, which travels beside it; None: it cannot be rendered
     refusal: DragomanError | None  # why not
     verbatim: bool  # the body is the client's own
@@ -301,12 +303,18 @@ def plan(job: PlanJob, known: Read) -> tuple[PlanResult, bytes]:
         made.passes,
         made.finds_calls,
         None if said is None else pickle.dumps(said),
+        _memory(made),
         request,
         refusal,
         verbatim,
         note,
     )
     return result, body
+
+
+def _memory(made: Plan) -> int:
+    """Bytes that a plan takes without its conversation. What reads raw tool calls keeps the schemas of all tools."""
+    return beside_messages(made.sent) if len(pickle.dumps(made.makers)) > _HEAVY_PLAN else 0
 
 
 def planned(job: PlanJob, known: Read) -> tuple[Plan, Conversation | None]:

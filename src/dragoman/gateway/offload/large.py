@@ -102,9 +102,9 @@ class LargeRequest:
             notes += pickle.loads(some)
             await asyncio.sleep(0)  # there may be very many
         made = found.plan(client, backend.dialect, notes)
+        if self._account is not None:
+            self._account.decoded(found.memory + len(found.said or b""))
         if found.said is not None:
-            if self._account is not None:
-                self._account.decoded(len(found.said))
             made = memory.listening(made, self._owner, found.said)
         sent = found.request
         if sent is not None:
