@@ -23,7 +23,7 @@ from tests.load.gateway import Gateway, serving
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 IN_FLIGHT = 16 * 1024 * 1024
-MULTIPLE = 4  # of in_flight; docs/reliability.md
+MULTIPLE = 8  # of in_flight; docs/reliability.md
 SPARE = 8 * 1024 * 1024  # for what does not depend on it: caches that fill, buffers of sockets
 CLIENTS = 24
 LAST = "the last words before it stalls"
