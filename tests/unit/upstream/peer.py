@@ -28,6 +28,8 @@ class Talk:
         return head
 
     async def send(self, data: bytes) -> None:
+        if self.writer.transport.is_closing():  # uvloop says so by a RuntimeError
+            raise ConnectionResetError
         self.writer.write(data)
         await self.writer.drain()
 
