@@ -23,7 +23,7 @@ class Door:
         self._known: set[Hashable] = set()
 
     def refusal(self, exchange: Exchange) -> Fault | None:
-        """Why its head is not served, whoever sends it; None if it may go on to the key."""
+        """Return why this head is refused whatever key it has; None if the key is to be checked."""
         return self._guard.refusal(exchange.request, target=exchange.target, version=exchange.version)
 
     def admits(self, exchange: Exchange) -> Claim | None:

@@ -178,7 +178,7 @@ class Memory:
         return None if asked.previous is None else self.recall(owner, asked.previous)
 
     def listening(self, made: Plan, owner: str, asked: Conversation | bytes) -> Plan:
-        """The plan, with an answer that is kept as it is told; `asked` is the conversation, or it as pickled bytes."""
+        """The plan, with its answer stored when it is sent; `asked` is the conversation, or its pickled bytes."""
 
         def told(answer: Answered, response: bytes) -> None:
             blocks = answer.blocks
@@ -194,12 +194,12 @@ def _memory(data: bytes) -> int:
 
 
 def listened(made: Plan, told: Told) -> Plan:
-    """The plan, with an answer that somebody is told of."""
+    """The plan, with `told` called when its answer is complete."""
     return _with_codec(made, _Heard(made.client.codec, told))
 
 
 def unheard(made: Plan) -> Plan:
-    """The plan without one who is told of its answer: so it can be handed to another process."""
+    """The plan without that callback, so that it can be sent to another process."""
     codec = made.client.codec
     return _with_codec(made, codec.codec) if isinstance(codec, _Heard) else made
 

@@ -23,7 +23,7 @@ _SECRET_NAME = re.compile(r"auth|cookie|key|token|secret|password|credential|sig
 class Redactor:
     """Masks secrets. `secrets` is asked each time: a secret is found when it is first needed, and may be renewed.
 
-    `addresses` are those of upstreams, with the words that a client is told instead.
+    `addresses` are those of upstreams, with the words that clients get instead.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ _PLAIN_NODES = 16  # no fewer values than a message of a plain request has, with
 
 
 class Relay:
-    """One question. Whoever makes and runs it refuses what it raises, unless the exchange has begun by then."""
+    """One question. The caller refuses what it raises, unless the answer has begun by then."""
 
     __slots__ = ("_call", "_client", "_desk", "_exchange", "_fleet", "_large", "_plain", "_record")
 

@@ -1,4 +1,4 @@
-"""What keys and tokens look like, so that one that nobody told us of is masked, too. Pure.
+"""The shapes of keys and tokens, so that those that are not configured here are masked, too. Pure.
 
 Each shape begins with a mark that is always the same; a text without a mark is not searched. All take time in
 proportion to the text: no repetition is inside another, and those that may match the same characters are bounded.

@@ -221,7 +221,7 @@ class AnswerJob(Struct, frozen=True):
 
 
 class AnswerResult(Struct, frozen=True):
-    """What is told of a whole answer, and what is kept of it."""
+    """What the gateway records of a whole answer, and what it stores of it."""
 
     told: Told
     kept: Answered | None
@@ -347,7 +347,7 @@ def rendered(made: Plan, given: HttpRequest, max_body: int) -> tuple[HttpRequest
     if made.verbatim and made.sent.model == made.asked.model:
         if (name := jsonio.doubled(given.body, given.document)) is None:
             return structs.replace(made.upstream.binding.wrap(made.head()), body=given.body), None
-        # Whoever reads it next might take the first of the two, which nobody has looked at here.
+        # The upstream might read the first of the two, which was not checked here.
         note = Note("json.duplicate_keys", "dropped", "", f"{name!r} stands twice in one object; the last one counts")
     try:
         request = made.request()

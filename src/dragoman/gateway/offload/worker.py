@@ -137,7 +137,7 @@ def _pickled(reply: Reply) -> bytes:
         return pickle.dumps(reply)
     except MemoryError:
         return pickle.dumps(Reply(error=TooLarge(_NO_MEMORY)))
-    except Exception as error:  # noqa: BLE001  somebody's dialect whose filters cannot be pickled
+    except Exception as error:  # noqa: BLE001  a third-party dialect may have filters that cannot be pickled
         message = f"the plan cannot be handed over: {type(error).__name__}: {error}"
         return pickle.dumps(Reply(failed=Failed(message, unpicklable=True)))
 
