@@ -18,12 +18,11 @@ from collections.abc import Callable, Mapping
 from html.parser import HTMLParser
 from math import inf
 from pathlib import Path
-from types import FrameType
-from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from bench.exchanges import Exchange, exchange
 from bench.gateways import ROOT
+from bench.instructions import instructions
 
 BASELINE = Path(__file__).parent / "baseline.json"
 NAMES = ("A", "BM", "C", "D", "E", "E2", "F", "G", "H", "PC")
@@ -86,26 +85,9 @@ def _cpu(work: Callable[[], object], times: int) -> float:
 
 
 def steps(work: Callable[[], object]) -> int:
-    """How many instructions of Python the work executes, when it is done again."""
-    count = 0
-
-    def local(_frame: FrameType, event: str, _argument: object) -> Any:
-        nonlocal count
-        count += event == "opcode"
-        return local
-
-    def begin(frame: FrameType, _event: str, _argument: object) -> Any:
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        return local
-
+    """Return how many instructions of Python the work executes, when it is done again."""
     work()
-    before = sys.gettrace()
-    sys.settrace(begin)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
+    return instructions(work)
 
 
 def slower(measured: Mapping[str, float], recorded: Mapping[str, float], more: float = MORE) -> dict[str, float]:

@@ -8,35 +8,12 @@ is far from linear and farther from quadratic growth.
 from __future__ import annotations
 
 import gc
-import sys
 import time
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
+
+from bench.instructions import instructions
 
 Work = Callable[[], object]
-
-
-def steps(work: Work) -> int:
-    """How many instructions of Python the work executes."""
-    count = 0
-
-    def local(_frame: FrameType, event: str, _argument: object) -> Any:
-        nonlocal count
-        count += event == "opcode"
-        return local
-
-    def begin(frame: FrameType, _event: str, _argument: object) -> Any:
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        return local
-
-    before = sys.gettrace()
-    sys.settrace(begin)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
 
 
 def cpu(work: Work, runs: int = 3) -> float:
@@ -60,7 +37,7 @@ def grows_linearly(work: Callable[[int], Work], small: int, factor: int = 8, *, 
     """
     work(small)()  # what is only done once is done
     little = max(small // factor, 1)  # to count takes fifty times as long as to do
-    short, long = steps(work(little)), steps(work(small))
+    short, long = instructions(work(little)), instructions(work(small))
     assert long <= 1.25 * small / little * short, f"{factor} times the input: {long / short:.1f} times the instructions"
     if in_c:
         costs_at_most(lambda: cpu(work(factor * small)) / cpu(work(small)), 4 * factor)
@@ -85,8 +62,8 @@ def a_read_costs_the_same_however_much_is_held(feed: Callable[[bytes], object], 
             feed(read)
 
     some()
-    early_steps, early = steps(some), cpu(some)
+    early_count, early = instructions(some), cpu(some)
     for _ in range(8):
         feed(b"a" * (1 << 20))
-    assert steps(some) <= 1.1 * early_steps
+    assert instructions(some) <= 1.1 * early_count
     costs_at_most(lambda: cpu(some) / early, 20)  # to copy 8 MiB takes a thousand times as long

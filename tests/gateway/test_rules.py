@@ -751,6 +751,19 @@ def test_rule_13_the_limits_hold_for_a_question_like_others_that_were_asked_befo
         assert home.ask("/v1/chat/completions", plain)[0] == 200
 
 
+def test_rule_13_the_limit_of_bodies_holds_for_what_is_sent_upstream_too(tmp_path: Path) -> None:
+    """A request can be longer in the upstream's dialect than in the client's."""
+    said = [{"role": ("user", "assistant")[at % 2], "content": "x"} for at in range(101)]
+    with behind('then = "last"\n[[turn]]\ntext = "x"', tmp_path, "bedrock", server__max_body=3800) as (home, simulator):
+        for stream in (False, True):
+            raw = json.dumps({**chat(MODEL, stream=stream), "messages": said}, separators=(",", ":")).encode()
+            assert len(raw) < 3800
+            status, _, body = home.ask("/v1/chat/completions", raw)
+            assert (status, "in the upstream's dialect" in error_in(body)) == (413, True), body
+        assert simulator.total == 0
+        assert home.ask("/v1/chat/completions", chat(MODEL))[0] == 200
+
+
 @every_client
 def test_rule_13_a_compressed_body_is_refused_unread(client: str, tmp_path: Path) -> None:
     with behind('[[turn]]\ntext = "x"', tmp_path) as (home, simulator):

@@ -21,7 +21,7 @@ import pytest
 
 from dragoman.gateway import asgi, exchange
 from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.server import connection, reading, running, uvicorn_carrier
+from dragoman.gateway.server import connection, reading, running, sockets, uvicorn_carrier
 from dragoman.simulator import Simulator, parse, running_simulator
 from tests.gateway.house import KEY, House, RawClient, house, messages, upstream, wait_until
 
@@ -275,6 +275,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch, name: str, seconds: float) -> None:
 
 def test_a_head_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hurry(monkeypatch, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(sockets, "_DEFER_SECONDS", 1)
     with house("", tmp_path) as home:
         for begun in (b"", b"POST /v1/mess", b"POST / HTTP/1.1\r\nhost: localhost\r\nx-a: b\r\n"):
             with Wire(home) as wire:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from bench.instructions import instructions
 from dragoman.cli.recipes import CLIENTS, prepare
 from dragoman.cli.run import child_environment
 from dragoman.errors import NotAuthorised
@@ -23,7 +24,6 @@ from dragoman.gateway.private import gateway_key, minted_key
 from dragoman.gateway.secrets import BadReference, SecretUnavailable, Surroundings, literal, reference
 from dragoman.wire.http import HttpRequest
 from tests.gateway.house import KEY, House, configured, messages
-from tests.growth import steps
 from tests.security.parrot import Parrot
 from tests.security.routes import DATA
 
@@ -81,7 +81,7 @@ def test_point_11_the_time_of_a_refusal_tells_nothing() -> None:
 
     refuse("x")
     wrong = ("x" * len(KEY), KEY[:-1] + "x", "x" + KEY[1:], "x")
-    assert len({steps(lambda key=key: refuse(key)) for key in wrong}) == 1  # type: ignore[misc]
+    assert len({instructions(lambda key=key: refuse(key)) for key in wrong}) == 1  # type: ignore[misc]
 
 
 def refusal(home: House, path: str, body: Any, method: str, **headers: str) -> tuple[int, bytes]:

@@ -675,3 +675,23 @@ def test_annotations_of_a_stream_reach_a_client_of_the_same_dialect_once(order: 
     stream = dragoman.stream_translator(source="openai", target="openai")
     told = stream.feed(data + b'data: {"error":{"message":"busy"}}\n\n') + stream.close()
     assert told.count(b"https://example.org") == 1
+
+
+def test_citations_of_a_stream_reach_chat_clients_as_annotations() -> None:
+    """What a whole reply says in `annotations`, a stream says, too."""
+    place = {"type": "web_search_result_location", "url": "https://example.org/a", "title": "A", "cited_text": "hi"}
+    frames: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {"id": "m", "model": "x", "usage": {"input_tokens": 1}}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hi"}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "citations_delta", "citation": place}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}},
+        {"type": "message_stop"},
+    ]
+    data = b"".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in frames)
+    stream = dragoman.stream_translator(source="anthropic", target="openai")
+    lines = (stream.feed(data) + stream.close()).decode().split("\n\n")
+    choices = [choice for line in lines if line.startswith("data: {") for choice in json.loads(line[6:])["choices"]]
+    told = [note for choice in choices for note in choice["delta"].get("annotations", ())]
+    assert [note["url_citation"]["url"] for note in told] == ["https://example.org/a"]

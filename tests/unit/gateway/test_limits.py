@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.instructions import instructions
 from dragoman.errors import DragomanError, MalformedRequest, TooLarge
 from dragoman.gateway.limits import Load, Overloaded, RequestLimits, check_conversation, check_text, check_tree
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.wire import jsonio
-from tests.growth import grows_linearly, steps
+from tests.growth import grows_linearly
 
 LIMITS = RequestLimits()
 
@@ -182,9 +183,9 @@ def test_looking_costs_a_small_part_of_reading() -> None:
     """200 messages, 507 KB: a few instructions for a value, however long it is."""
     body = jsonio.encode({"messages": [{"role": "user", "content": "word " * 500}] * 200})
     tree = jsonio.decode(body)
-    assert steps(lambda: check_text(body, LIMITS)) < 200  # looks at its length alone
+    assert instructions(lambda: check_text(body, LIMITS)) < 200  # looks at its length alone
     nodes = check_tree(tree, len(body), LIMITS).nodes
-    assert nodes == 602 and steps(lambda: check_tree(tree, len(body), LIMITS)) < 25 * nodes
+    assert nodes == 602 and instructions(lambda: check_tree(tree, len(body), LIMITS)) < 25 * nodes
 
 
 def test_looking_at_twenty_megabytes_is_linear() -> None:

@@ -10,12 +10,12 @@ from time import monotonic
 
 import pytest
 
+from bench.instructions import instructions
 from dragoman.errors import Fault
 from dragoman.gateway.server.acceptor import Acceptor
 from dragoman.gateway.server.own import OwnCarrier
 from dragoman.gateway.server.roster import Roster, Shed
 from dragoman.gateway.unproven import Pool
-from tests.growth import steps
 
 
 class One:
@@ -43,7 +43,7 @@ def test_s11_to_shed_one_of_many_takes_no_more_steps_than_one_of_few(peer: str) 
 
     def work(others: int) -> int:
         roster, _ = filled(*(["early"] * others), *(["late"] * 100))
-        return steps(lambda: roster.shed(peer))
+        return instructions(lambda: roster.shed(peer))
 
     assert work(5000) <= work(10) + 5
 

@@ -70,3 +70,27 @@ def test_what_python_takes_for_json_is_never_refused(text: str) -> None:
 )
 def test_it_stops_at_the_first_character_that_is_no_json(text: str, stops: int) -> None:
     assert scanned([text])[0] == stops
+
+
+@pytest.mark.parametrize("text", ['{"a":"x\\"y\\\\","b":2}', '["\\\\\\"",1]', '{"\\"k":"\\u0041\\n\\""}x'])
+def test_an_escape_at_a_cut_is_still_an_escape(text: str) -> None:
+    whole = scanned([text])
+    assert whole[1]
+    for cut in range(len(text) + 1):
+        assert scanned([text[:cut], text[cut:]]) == whole
+        for second in range(cut, len(text) + 1):
+            assert scanned([text[:cut], text[cut:second], text[second:]]) == whole
+
+
+@given(st.lists(st.text('\\"ab', max_size=4), max_size=6))
+def test_within_takes_what_scan_takes(pieces: list[str]) -> None:
+    scanner = JsonScanner()
+    scanner.scan('["', 0)
+    for piece in pieces:
+        other = scanner.copy()
+        taken = scanner.within(piece)
+        end = other.scan(piece, 0)
+        assert taken == (piece if piece and end == len(piece) and other.quoted else None)
+        if taken is None:
+            break
+        assert scanner._escaped == other._escaped
