@@ -3,8 +3,8 @@
 PYTHON ?= python3
 NODE ?= node
 NPM ?= npm
-# One more than processors: some tests wait. No test minds.
-JOBS ?= $(shell $(PYTHON) -c 'import os; print(1 + (os.cpu_count() or 1))' 2>/dev/null || echo 2)
+# Two more than processors, because many tests wait.
+JOBS ?= $(shell $(PYTHON) -c 'import os; print(2 + (os.cpu_count() or 1))' 2>/dev/null || echo 4)
 UV_VERSION ?= 0.13.7
 
 VENV := .venv
