@@ -103,6 +103,10 @@ EXAMPLES ?= 10000
 laws-long: $(INSTALLED) ## run the laws with many examples, chosen at random: EXAMPLES=1000 (10000 take many hours)
 	DRAGOMAN_EXAMPLES=$(EXAMPLES) DRAGOMAN_KILLS=400 $(BIN)/python -m pytest $(LAWS) -n $(JOBS) --hypothesis-profile=long
 
+.PHONY: equality
+equality: $(INSTALLED) ## whether every translation gives the same bytes as at the commit REV: stories, generated and fuzz documents
+	PYTHONHASHSEED=0 $(BIN)/python -m tests.equality --against $(REV) $(EQUALITY)
+
 .PHONY: load soak
 load: $(INSTALLED) ## 256 streams of mixed dialects for two minutes, each answer checked, then fair turns; LOAD="--streams 64 --seconds 20", LOAD=--fairness
 	$(BIN)/python -m tests.load $(LOAD)
