@@ -235,7 +235,7 @@ def test_s6_bytes_that_come_with_the_head_are_counted(tmp_path: Path, simulator:
     """S6: they were not, so a small body always fitted."""
     with house(upstream("one", "anthropic", simulator.url), tmp_path, server__limits__in_flight=1024 * 1024) as home:
         held = home.running.gateway.load.enter()
-        held.add(1024 * 1024 - 10)
+        held.reserve(1024 * 1024 - 10)
         with Client(home, first=question("a request that comes in one piece")) as client:
             assert client.answer()[0] == 529
         held.leave()

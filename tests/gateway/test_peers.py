@@ -106,7 +106,7 @@ class Stub:
 
     def __init__(self, peer: str, idle_since: float = 0.0, is_busy: bool = False, since: float = 0.0) -> None:
         self.peer, self.idle_since, self.is_busy, self.since = peer, idle_since, is_busy, since
-        self.aborted = False
+        self.aborted = self.is_slow = False
 
     def abort(self) -> None:
         self.aborted = True

@@ -349,7 +349,9 @@ class Reader:
 
     def _taken(self, chunk: bytes, steps: list[Step | Run]) -> None:
         try:
-            self._read(self._frames.feed(chunk), steps)
+            frames = self._frames.feed(chunk)
+            self._held.set(self._frames.held)  # a frame that is whole now is no longer held while it is translated
+            self._read(frames, steps)
             self._held.set(0 if self.over else self._frames.held)
         except DragomanError as error:
             steps.append(self._broken(error))

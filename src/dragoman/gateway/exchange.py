@@ -49,18 +49,22 @@ ANY_PACE = Pace()
 class BodyWatch:
     """Judges whether one body comes fast enough."""
 
-    __slots__ = ("_ends", "_next", "_rate", "_seconds", "_seen")
+    __slots__ = ("_began", "_ends", "_next", "_rate", "_seconds", "_seen")
 
     def __init__(self, pace: Pace, now: float) -> None:
         self._seconds = BODY_SECONDS if pace.seconds is None else pace.seconds
         self._rate, self._seen = pace.rate, 0
-        self._ends = now + self._seconds
+        self._began, self._ends = now, now + self._seconds
         self._next = now + RATE_SECONDS if pace.rate else inf
 
     @property
     def due(self) -> float:
         """The next time to judge."""
         return min(self._ends, self._next)
+
+    def is_slow(self, size: int, now: float, grace: float) -> bool:
+        """Whether so many bytes are fewer than its rate asks for, `grace` seconds or more after it began."""
+        return now >= self._began + grace and size < self._rate * (now - self._began)
 
     def fault(self, size: int, now: float) -> Fault | None:
         """What is wrong with a body of which so many bytes have come; None if nothing is, or it is too early to say."""

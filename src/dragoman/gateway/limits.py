@@ -30,6 +30,7 @@ _TEXT = 2  # times its body that a decoded request may take and count as mostly 
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//")
 _BUSY = 1.0  # seconds after which to come back
 _LONGEST_MODEL = 2048  # characters, as many as AWS allows; names are remembered in tables and searched for versions
+_SMALL = 1024 * 1024  # bytes of a request, in which nearly all are
 _PEERS_LEAST = 256  # half of a small limit would be too little for a gateway with one client
 
 
@@ -212,7 +213,8 @@ class Load:
 
     `asked` are the bytes of requests: bodies, decoded trees, rendered bodies. `kept` are the bytes of answers: whole
     bodies, and what is kept of a stream for its final event or for the response store. Each total is limited by
-    `server.limits.in_flight`.
+    `server.limits.in_flight`. Small requests have an eighth of that to themselves, in addition, so that a few large
+    uploads do not keep them out.
     """
 
     def __init__(self, limits: RequestLimits) -> None:
@@ -220,6 +222,7 @@ class Load:
         self.requests = 0
         self.by_peer: dict[str, int] = {}  # requests
         self.asked = self.kept = 0
+        self.small = 0  # bytes of small requests, as announced: a part of `asked`
         self.peak = self.most = 0  # the most bytes, and requests, since they were last read
 
     @property
@@ -253,10 +256,10 @@ def peer_share(setting: int, total: int) -> int:
 class Account:
     """The memory of one request: what is held of the question (`asked`) and of the answer (`kept`)."""
 
-    __slots__ = ("_decoded", "_load", "_peer", "_rendered", "asked", "kept")
+    __slots__ = ("_decoded", "_load", "_peer", "_rendered", "_small", "asked", "kept")
 
     def __init__(self, load: Load, peer: str = "") -> None:
-        self.asked = self.kept = 0
+        self.asked = self.kept = self._small = 0
         self._decoded = self._rendered = 0
         self._load, self._peer = load, peer
 
@@ -269,10 +272,12 @@ class Account:
         """Count the decoded request instead of what was counted of it before. Raises Overloaded.
 
         It is not refused where nothing else is held: a request that is within its own limits can always be served. Nor
-        is one that is mostly text, which takes about as much again: room for its body was reserved when it was let in.
+        is a small one, or one that is mostly text, which takes about as much again: room for its body was reserved when
+        it was let in.
         """
         more, load = size - self._decoded, self._load
-        if more > _TEXT * self.asked and load.asked > self.asked and load.asked + more > load.limits.in_flight:
+        grown = size > _SMALL and more > _TEXT * self.asked
+        if grown and load.asked > self.asked and load.asked + more > load.limits.in_flight:
             message = f"{load.limits.in_flight} bytes of requests are held, the limit here ({_SETTING}.in_flight)"
             raise Overloaded(message)
         self.add(more)
@@ -285,9 +290,13 @@ class Account:
 
     def reserve(self, size: int) -> None:
         """Take room for bytes of the request that are still to come. Raises Overloaded, and then takes none."""
-        most = self._load.limits.in_flight
-        if self._load.asked + size > most:
+        load, most = self._load, self._load.limits.in_flight
+        is_small = self.asked + size <= _SMALL
+        if load.asked + size > most and not (is_small and load.small + size <= most // 8):
             raise Overloaded(f"{most} bytes of requests are held, the limit here ({_SETTING}.in_flight)")
+        if is_small:
+            self._small += size
+            load.small += size
         self.add(size)
 
     def add(self, size: int) -> None:
@@ -324,7 +333,8 @@ class Account:
                 del load.by_peer[peer]
         load.asked -= self.asked
         load.kept -= self.kept
-        self.asked = self.kept = 0
+        load.small -= self._small
+        self.asked = self.kept = self._small = 0
 
     def _measure(self) -> None:
         load = self._load

@@ -199,3 +199,24 @@ def test_looking_at_twenty_megabytes_is_linear() -> None:
         return lambda: check_text(body, limits)
 
     grows_linearly(work, 2_500_000)
+
+
+def test_large_requests_leave_room_for_small_ones() -> None:
+    """S4: a few uploads from one address kept every other client out."""
+    most = 64 * 1024 * 1024
+    load = Load(RequestLimits(in_flight=most))
+    large, other = load.enter("a"), load.enter("a")
+    large.reserve(most - 100)
+    with pytest.raises(Overloaded):
+        other.reserve(2 * 1024 * 1024)
+    small = load.enter("b")
+    small.reserve(500_000)
+    small.decoded(900_000)
+    many = [load.enter("b") for _ in range(16)]
+    with pytest.raises(Overloaded):
+        for account in many:
+            account.reserve(1024 * 1024)
+    assert load.small <= most // 8
+    for account in (large, other, small, *many):
+        account.leave()
+    assert (load.asked, load.small, load.requests) == (0, 0, 0)

@@ -22,7 +22,7 @@ class One:
     def __init__(self, peer: str, *, busy: bool = False) -> None:
         self.peer, self.is_busy = peer, busy
         self.since, self.idle_since = 0.0, 1.0
-        self.closed = False
+        self.closed = self.is_slow = False
 
     def abort(self) -> None:
         self.closed = True
@@ -122,3 +122,16 @@ def test_grace_counts_from_when_a_connection_was_made() -> None:
     roster.hurry(fresh)
     assert roster.shed("peer") is Shed.CLOSED and fresh.closed
     assert roster.shed("peer") is Shed.NOTHING
+
+
+def test_slow_bodies_give_way_when_all_connections_have_requests_and_others_do_not() -> None:
+    roster, members = filled("a", "a", "b")
+    for member in members:
+        member.is_busy = True
+        roster.prove(member)
+    assert roster.shed() is Shed.NOTHING
+    members[1].is_slow = True
+    assert roster.shed("b") is Shed.NOTHING
+    assert roster.shed() is Shed.CLOSED
+    assert [member.closed for member in members] == [False, True, False]
+    assert roster.shed() is Shed.NOTHING

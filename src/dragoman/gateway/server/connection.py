@@ -26,6 +26,7 @@ from dragoman.gateway.peers import limit_key
 from dragoman.gateway.server.answering import HttpExchange
 from dragoman.gateway.server.carrier import HEAD_SECONDS, IDLE_SECONDS, TOO_SLOW
 from dragoman.gateway.server.reading import Reader
+from dragoman.gateway.server.roster import GRACE
 from dragoman.gateway.server.sockets import is_reset, probe, unsent
 from dragoman.gateway.server.usual import Mould, mould_of
 from dragoman.wire.http import HttpRequest
@@ -256,6 +257,11 @@ class Connection(Reader):
     @property
     def idle_since(self) -> float:
         return self.deadline - IDLE_SECONDS
+
+    @property
+    def is_slow(self) -> bool:
+        watch, arriving = self._body_watch, self._arriving
+        return watch is not None and arriving is not None and watch.is_slow(arriving.size, self._carrier.clock(), GRACE)
 
     def abort(self) -> None:
         self._aborted = True

@@ -6,8 +6,8 @@ from enum import Enum, auto
 from time import monotonic
 from typing import Generic, Protocol, TypeVar
 
-GRACE = 1.0  # seconds that a connection has for its first byte, however many others wait
-_AT_ONCE = 16  # idle connections that are closed together: they are found by looking at all
+GRACE = 1.0  # seconds that a connection has for its first byte, and a body to come at its rate, when room runs short
+_AT_ONCE = 16  # connections that are closed together: idle and slow ones are found by looking at all
 
 
 class Shed(Enum):
@@ -15,7 +15,7 @@ class Shed(Enum):
 
     CLOSED = auto()  # a connection, or several
     LATER = auto()  # none, but some that have their grace now can be closed soon
-    NOTHING = auto()  # every connection has a running request
+    NOTHING = auto()  # every connection has a request that runs, or arrives as it should
 
 
 class Member(Protocol):
@@ -31,6 +31,10 @@ class Member(Protocol):
     @property
     def is_busy(self) -> bool:
         """Whether a request is arriving or being answered."""
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether a body is arriving that has come more slowly than it must, for `GRACE` seconds or more."""
 
     def abort(self) -> None:
         """Close at once."""
@@ -124,7 +128,8 @@ class Roster(Generic[M]):
 
         First the oldest connection that sent something which is no request, or not yet; a client that means well sends
         its whole head at once. Then the oldest that has sent nothing for `GRACE` seconds. While others have that grace,
-        nothing more is closed. Last come those that have been idle for longest. A running request is never closed.
+        nothing more is closed. Then come those that have been idle for longest, and last those whose request arrives
+        more slowly than `server.min_body_rate`. A request that has arrived, or arrives as it should, is never closed.
         """
         group = self._by_peer.get(peer, _Group()) if peer else self._all
         for member in group.unproven:
@@ -135,10 +140,11 @@ class Roster(Generic[M]):
                 return Shed.LATER
             self._close(member)
             return Shed.CLOSED
-        idle = [each for each in group.members if not each.is_busy]
-        for member in sorted(idle, key=lambda each: each.idle_since)[: _AT_ONCE if not peer else 1]:
+        idle = sorted((each for each in group.members if not each.is_busy), key=lambda each: each.idle_since)
+        weakest = idle or [each for each in group.members if each.is_slow]
+        for member in weakest[: _AT_ONCE if not peer else 1]:
             self._close(member)
-        return Shed.CLOSED if idle else Shed.NOTHING
+        return Shed.CLOSED if weakest else Shed.NOTHING
 
     def _close(self, member: M) -> None:
         self.remove(member)

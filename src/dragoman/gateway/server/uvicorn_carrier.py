@@ -122,6 +122,10 @@ class Strict(HttpToolsProtocol):
     def is_busy(self) -> bool:
         return self._in_head or (self._running is not None and not self._running.response_complete)
 
+    @property
+    def is_slow(self) -> bool:
+        return False
+
     def abort(self) -> None:
         self._aborted = True
         if self.flow is not None:
