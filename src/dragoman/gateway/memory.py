@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import Dialect, Encoder, World
-from dragoman.errors import DragomanError
+from dragoman.errors import AnswerTooLarge, DragomanError
 from dragoman.gateway.auth import Owner
 from dragoman.gateway.continuing import (
     Continues,
@@ -26,7 +26,7 @@ from dragoman.gateway.continuing import (
     as_earlier,
     continued_plan,
 )
-from dragoman.gateway.limits import count_values, is_large
+from dragoman.gateway.limits import Overloaded, count_values, is_large
 from dragoman.model.assemble import Assembly
 from dragoman.model.blocks import Block
 from dragoman.model.budget import Budget
@@ -270,7 +270,8 @@ class _Ids:
 class _HeardEncoder:
     def __init__(self, encoder: Encoder, ids: _Ids, codec: Continues, told: Told, budget: Budget | None = None) -> None:
         self._encoder, self._ids, self._codec, self._told = encoder, ids, codec, told
-        self._assembly = Assembly(budget)
+        self._budget = None if budget is None else budget.copy()
+        self._assembly: Assembly | None = Assembly(self._budget)  # None: the answer is too large to be stored
         self.ping = encoder.ping
 
     def passes(self, events: Events) -> bool:
@@ -279,10 +280,9 @@ class _HeardEncoder:
     def feed(self, events: Events) -> Iterable[Payload]:
         if events and isinstance(events[-1], Failed):
             return self._encoder.feed(events)
-        for event in events:
-            self._assembly.add(event)
+        self._assemble(events)
         payloads = list(self._encoder.feed(events))
-        if events and isinstance(events[-1], Finished):
+        if events and isinstance(events[-1], Finished) and self._assembly is not None:
             try:
                 reply = self._assembly.reply()
             except DragomanError:
@@ -290,3 +290,14 @@ class _HeardEncoder:
             response = self._codec.response_in(payloads[-1].data) if payloads else b""
             self._told(_answered(self._codec, self._ids.given or reply.id, reply, response), response)
         return payloads
+
+    def _assemble(self, events: Events) -> None:
+        """Keep what the client gets. An answer over a limit is sent, and not stored."""
+        try:
+            if self._assembly is not None:
+                for event in events:
+                    self._assembly.add(event)
+        except (AnswerTooLarge, Overloaded):
+            self._assembly = None
+            if self._budget is not None:
+                self._budget.close()

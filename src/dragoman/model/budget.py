@@ -40,12 +40,13 @@ class Account(Protocol):
 class Budget:
     """Counts what is kept of one answer. `account`, if there is one, counts it among all answers too."""
 
-    __slots__ = ("_account", "_blocks", "_choices", "_kept", "_room", "limits")
+    __slots__ = ("_account", "_blocks", "_choices", "_copy", "_kept", "_room", "limits")
 
     def __init__(self, limits: AnswerLimits | None = None, account: Account | None = None) -> None:
         self.limits = limits or AnswerLimits()
         self._account = account
         self._kept = self._blocks = self._choices = 0
+        self._copy: Budget | None = None
         self._room = 0 if account is not None else self.limits.answer  # that need not be asked for
 
     @property
@@ -83,8 +84,15 @@ class Budget:
         self._choices += 1
         self.keep(_CHOICE)
 
+    def copy(self) -> Budget:
+        """Return a budget with the same limits for a second copy of the answer. It is closed with this one."""
+        self._copy = Budget(self.limits, self._account)
+        return self._copy
+
     def close(self) -> None:
         """Give back all that is counted: the answer is given up, and another may come instead."""
+        if self._copy is not None:
+            self._copy.close()
         if self._account is not None:
             self._account.free(self._room)
             self._room = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,9 @@ from dragoman.gateway.auth import Owner
 from dragoman.gateway.continuing import Pickled, all_said
 from dragoman.gateway.memory import Memory
 from dragoman.model.blocks import Text
-from dragoman.model.conversation import Conversation, Message
-from dragoman.model.events import BlockEnded, BlockStarted, Failed, Started, TextDelta
+from dragoman.model.budget import AnswerLimits, Budget
+from dragoman.model.conversation import Conversation, Message, Stop, Why
+from dragoman.model.events import FINISHED, BlockEnded, BlockStarted, Failed, Started, Stopped, TextDelta
 from dragoman.translate import Settings
 from dragoman.wire import jsonio
 
@@ -156,3 +158,25 @@ def test_s3_a_conversation_that_has_grown_large_is_kept_as_bytes(monkeypatch: py
     store.forget("me", "a")
     store.forget("me", "b")
     assert store.size == 0
+
+
+def test_an_answer_that_is_kept_twice_has_its_whole_limit_and_one_over_it_is_sent_and_not_stored() -> None:
+    """The encoder keeps a text for its last event, and the store keeps it, too: neither takes the other's room."""
+    limits = AnswerLimits(answer=100_000)
+    kept = Memory()
+    made = kept.plan(KEY, RESPONSES, CHAT, read("?", stream=True), model="m", settings=Settings())
+    text = "y" * 70_000
+    block = (BlockStarted(0, Text("")), TextDelta(0, text), BlockEnded(0))
+    events = (Started("x", "m"), *block, Stopped(Stop(Why.END)), FINISHED)
+    answer = Answer(made, still_world(), budget=Budget(limits))
+    assert text.encode() in answer.feed(encoded(CHAT, events)) and answer.fault is None
+    assert len(kept) == 1
+    codec: Any = RESPONSES.codec
+    encoder = codec.encoder(read("?"), still_world())
+    small = memory._HeardEncoder(encoder, memory._Ids("resp_", ""), codec, _never, Budget(AnswerLimits(answer=100)))
+    told = b"".join(payload.data for payload in small.feed(events))
+    assert text.encode() in told
+
+
+def _never(_answer: object, _response: bytes) -> None:
+    raise AssertionError("it was stored")
