@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache, partial
-from typing import Any, TypeAlias
+from functools import lru_cache
+from typing import TypeAlias
 
 from msgspec import Struct
 
-from dragoman.dialects.base import REAL_WORLD, Reader, World
+from dragoman.dialects.base import REAL_WORLD, Content, Reader, World
 from dragoman.errors import ClientFault, DragomanError, Fault
 from dragoman.filters.object_arguments import settle_reply
 from dragoman.model.assemble import fold, unfold
@@ -22,29 +22,26 @@ from dragoman.model.events import (
     Events,
     Failed,
     Finished,
-    Listener,
     ReasoningDelta,
-    Run,
-    Search,
     Started,
     Step,
     Stopped,
     TextDelta,
     UsageReported,
-    nothing,
 )
 from dragoman.model.filter import Back
+from dragoman.model.lane import UNSEEN, LaneTarget, LaneWatch, Listener, Search
 from dragoman.model.notes import MOST_OF_ANSWER, Note, Notes
 from dragoman.translate import Plan
-from dragoman.wire.frame import Hole, Payload
-from dragoman.wire.jsonio import respelt
+from dragoman.wire.frame import Payload
+from dragoman.wire.jsonio import encode_text
 
 MOST_WHOLE = 64 * 1024 * 1024  # bytes of an answer that is read whole
 Mask: TypeAlias = Callable[[Fault], Fault]  # gives the same one if there is nothing to take out
 
 
-class WaysBack:
-    """All ways back of a plan as one, last change first."""
+class ResponseFilters:
+    """The answer halves of all filters of a plan as one, last change first."""
 
     __slots__ = ("_backs", "_concerned", "keys", "notes")
 
@@ -55,41 +52,34 @@ class WaysBack:
         self._concerned = _concerned(tuple(map(type, self._backs)))
 
     def feed(self, events: Events) -> Events:
+        """Return what becomes of the events: the same tuple if no filter changes anything."""
         first, concerned, backs = 0, self._concerned, self._backs
         while events:
             kinds = type(events[0]) if len(events) == 1 else frozenset(map(type, events))
             for position in concerned[kinds]:
                 if position >= first:
-                    told = backs[position].feed(events)
-                    if told is not events:
-                        events, first = told, position + 1
+                    changed = backs[position].feed(events)
+                    if changed is not events:
+                        events, first = changed, position + 1
                         break
             else:
                 break
         return events
 
-    def lets(self, kind: type[Delta], key: int) -> tuple[Search, ...] | None:
-        """What finds that such a delta may not pass as it is; None if none may."""
-        searches: list[Search] = []
+    def lane(self, kind: type[Delta], key: int) -> list[LaneWatch] | None:
+        """Return when the filters must see such a delta; None: one of them always must."""
+        watches: list[LaneWatch] = []
         for position in self._concerned[kind]:
-            ask: Callable[..., Search | None] = getattr(self._backs[position], "lets", _none)
-            search = ask(kind, key)
-            if search is None:
+            watch = self._backs[position].lane(kind, key)
+            if watch is None:
                 return None
-            if search is not nothing:
-                searches.append(search)
-        return tuple(searches)
-
-    def hearing(self, kind: type[Delta], key: int) -> tuple[Listener, ...]:
-        """Who is told of those that pass."""
-        asks: Iterable[Callable[..., Listener | None]] = [
-            getattr(self._backs[position], "hearing", _none) for position in self._concerned[kind]
-        ]
-        return tuple([hear for ask in asks if (hear := ask(kind, key)) is not None])
+            if watch is not UNSEEN:
+                watches.append(watch)
+        return watches
 
 
 class _Concerned(dict[type[Event] | frozenset[type[Event]], tuple[int, ...]]):
-    """Which ways back look at events of a kind, or of several kinds together: hardly any, if the events are usual."""
+    """Which filters look at events of a type, or of several types together: hardly any, if the events are usual."""
 
     def __init__(self, backs: tuple[type[Back], ...]) -> None:
         super().__init__()
@@ -97,16 +87,12 @@ class _Concerned(dict[type[Event] | frozenset[type[Event]], tuple[int, ...]]):
 
     def __missing__(self, kinds: type[Event] | frozenset[type[Event]]) -> tuple[int, ...]:
         any_of = kinds if isinstance(kinds, frozenset) else frozenset({kinds})
-        reads = [getattr(back, "reads", any_of) for back in self._backs]
+        reads = [any_of if back.reads is None else back.reads for back in self._backs]
         self[kinds] = found = tuple([at for at, read in enumerate(reads) if not any_of.isdisjoint(read)])
         return found
 
 
 _concerned = lru_cache(maxsize=256)(_Concerned)  # the same for all answers of a pair
-
-
-def _none(_kind: type[Delta], _key: int) -> None:
-    return None
 
 
 class Progress:
@@ -134,35 +120,28 @@ class Progress:
 
 
 _WATCHED: frozenset[type[Event]] = frozenset({Started, UsageReported, Stopped, Failed})
-_BACKSLASH = 0x5C
 _DELTAS: frozenset[type[Event]] = frozenset({TextDelta, ReasoningDelta, ArgumentsDelta})
 _LAST: frozenset[type[Event]] = frozenset({Finished, Failed})
+_GAP = b"\0gap\0"  # what no payload holds
 
 
-class _Filling(Struct, frozen=True):
-    """How deltas of one kind and block are written, as long as nothing else comes."""
+class _Lane(Struct, frozen=True, gc=False):
+    """The short way of the deltas of one block (lane.py), put together from all parts."""
 
-    delta: Callable[[str], Event]
-    searches: tuple[Search, ...]  # for what may not go so
+    kind: str
+    read: Callable[[bytes], str]
+    searches: tuple[Search, ...]
     listeners: tuple[Listener, ...]
-    told: Listener | None  # the encoder's
     before: bytes
     after: bytes
-
-    def fits(self, run: Run) -> int:
-        """How many of its deltas, from the first on, may go so."""
-        size = len(run.row.texts)
-        for search in self.searches:
-            clear = run.clear(search)
-            size = clear if clear < size else size  # `min` takes longer than all the rest
-        return size
+    as_it_came: bool  # the upstream's own frame goes out
 
 
 class Answer:
     """One answer on its way back: the upstream's bytes in, the client's bytes out.
 
-    A run of deltas that nobody on the way wants to see goes out at once: the client's encoder gives the frame of such a
-    delta with a hole in it, and the strings fill it. All others go step by step, and what comes out is the same.
+    Every frame goes through decoder, response filters and encoder. The deltas of an open block go by its lane, a short
+    way that gives the same output.
 
     `mask` takes out of an upstream's complaint what the client must not read. `budget` counts what is kept of the
     answer; over a limit the client's stream ends with an error.
@@ -170,16 +149,16 @@ class Answer:
 
     __slots__ = (
         "_binding",
+        "_content",
+        "_decoder",
         "_encoder",
-        "_filling",
-        "_hearing",
-        "_hole",
+        "_filters",
         "_keeps_frames",
+        "_lane",
         "_mask",
-        "_moulds",
         "_reader",
-        "_ways",
         "fault",
+        "hushed",
         "over",
         "progress",
     )
@@ -190,54 +169,54 @@ class Answer:
         upstream, client = plan.upstream, plan.client
         self._mask = mask
         keys, self._keeps_frames = BlockKeys(budget=budget), plan.keeps_frames
-        decoder = upstream.codec.decoder(plan.sent, world, keys)
+        self._decoder = upstream.codec.decoder(plan.sent, world, keys)
         keeps_unread = plan.same_wire and not plan.settings.repair
-        self._reader = Reader(upstream.binding.frames(), decoder, keeps_unread=keeps_unread, budget=keys.budget)
-        self._moulds = self._reader.moulds
-        self._ways = WaysBack(plan, keys)
+        self._reader = Reader(upstream.binding.frames(), self._decoder, keeps_unread=keeps_unread, budget=keys.budget)
+        self._filters = ResponseFilters(plan, keys)
         self._encoder = client.codec.encoder(plan.asked, world, keys.budget)
-        self._binding: Any = client.binding
-        fills = hasattr(client.binding, "around")
-        self._hole: Callable[..., Hole | None] | None = getattr(self._encoder, "hole", None) if fills else None
-        self._hearing: Callable[[type[Delta], int], Listener | None] | None = getattr(self._encoder, "hearing", None)
-        self._filling: _Filling | None = None  # of the last delta, until something else comes
+        self._binding = client.binding
+        self._lane: _Lane | None = None  # of the block whose delta came last
+        self._content = Content()
         self.progress = Progress()
         self.over = False
+        self.hushed = 0  # chunks that brought no content
         self.fault: Fault | None = None
 
     @property
     def notes(self) -> list[Note]:
-        return list(self._ways.notes)
-
-    @property
-    def hushed(self) -> int:
-        """How many chunks brought no content."""
-        return self._reader.hushed
+        return list(self._filters.notes)
 
     def feed(self, chunk: bytes) -> bytes:
-        filling, sole = self._filling, self._moulds.sole
-        if filling is not None and (lone := sole(chunk)) is not None:
-            # Most events that do not hurry come here, and find every cache cold: as little as can be is called.
-            text, inside = lone
-            for search in filling.searches:
-                if search(text) is not None:
-                    break
-            else:
-                try:
-                    for hear in filling.listeners:
-                        hear(text)
-                    if (listener := self._moulds.listener) is not None:
-                        listener(text)
-                    if self._keeps_frames and self._encoder.passes((filling.delta(text),)):
-                        return chunk
-                    if (told := filling.told) is not None:
-                        told(text)
-                except DragomanError as error:  # more than may be kept
-                    return self._failed(error, [])
-                if _BACKSLASH in inside:
-                    (inside,) = respelt([text], [inside])
-                return filling.before + inside + filling.after
-        return b"" if self.over else self._write(self._reader.feed(chunk))
+        """Take bytes of the upstream, cut anywhere; return what the client gets for them."""
+        if self.over:
+            return b""
+        out: list[bytes] = []
+        reader, encode, has_content = self._reader, encode_text, False
+        try:
+            for frame in reader.frames(chunk):
+                lane = self._lane
+                if lane is not None and frame.kind == lane.kind and not frame.error and (text := lane.read(frame.data)):
+                    for search in lane.searches:
+                        if search(text) is not None:
+                            break
+                    else:
+                        for listener in lane.listeners:
+                            listener(text)
+                        out.append(frame.raw if lane.as_it_came else lane.before + encode(text) + lane.after)
+                        has_content = True
+                        continue
+                step = reader.step(frame)
+                if step is not None:
+                    has_content = self._content.is_in(step.events) or has_content
+                    self._add(step, out)
+            if (broken := reader.broken()) is not None:
+                has_content = True
+                self._add(broken, out)
+        except DragomanError as error:
+            return self._failed(error, out)
+        if not has_content:
+            self.hushed += 1
+        return b"".join(out)
 
     def close(self, broken: Fault | None = None) -> bytes:
         """The upstream's bytes are over. The client's stream always ends with its dialect's end or its error."""
@@ -245,22 +224,19 @@ class Answer:
 
     def tell(self, reply: Reply) -> bytes:
         """Write a whole reply as the stream it stands for."""
-        self._ways.notes.changed("stream.from_whole", "", "a whole answer came where a stream was asked for")
-        return self._write([Step(unfold(reply, self._ways.keys))])
+        self._filters.notes.changed("stream.from_whole", "", "a whole answer came where a stream was asked for")
+        return self._write([Step(unfold(reply, self._filters.keys))])
 
     def ping(self) -> bytes:
         """A frame that says nothing, for a client that waits; empty where its dialect has none."""
         payload = None if self.over else self._encoder.ping()
         return b"" if payload is None else self._framed((payload,))
 
-    def _write(self, steps: list[Step | Run]) -> bytes:
+    def _write(self, steps: Iterable[Step]) -> bytes:
         out: list[bytes] = []
         try:
             for step in steps:
-                if isinstance(step, Step):
-                    self._add(step, out)
-                else:
-                    self._add_run(step, out)
+                self._add(step, out)
         except DragomanError as error:
             return self._failed(error, out)
         return b"".join(out)
@@ -272,72 +248,52 @@ class Answer:
         """
         if isinstance(error, ClientFault):
             raise error
-        self.over, self.fault, self._filling = True, error.fault, None
+        self.over, self.fault, self._lane = True, error.fault, None
         told = self._encoder.feed(self._masked((Failed(error.fault),)))
         return b"".join([*out, self._framed(told)])
 
-    def _add_run(self, run: Run, out: list[bytes]) -> None:
-        """Write all that may go at once, and the rest step by step, asking again ever less often."""
-        at, size, alone = 0, len(run.row.texts), 1
-        while at < size:
-            rest = run.part(at, size) if at else run
-            if taken := self._filled(rest, out):
-                at, alone = at + taken, 1
-            else:
-                for step in rest.part(0, alone).steps():
-                    self._add(step, out)
-                at, alone = at + alone, alone * 2
-
-    def _filled(self, run: Run, out: list[bytes]) -> int:
-        """How many of the run's deltas, from the first on, went out at once."""
-        filling = self._filling or self._filling_of(run.kind, run.key)  # a run of others comes after a step of theirs
-        if filling is None or not (size := filling.fits(run)):
-            return 0
-        if size < len(run.row.texts):
-            run = run.part(0, size)
-        for hear in filling.listeners:
-            hear(run.text)
-        self.progress.begun = True
-        self._filling, told = filling, filling.told
-        if self._keeps_frames and self._encoder.passes(next(run.steps()).events):  # as the first of them, so the others
-            if told is not None and size > 1:
-                told(run.part(1, size).text)
-            out.append(run.raw)
-            return size
-        if told is not None:
-            told(run.text)
-        before, after = filling.before, filling.after
-        out.append(before + (after + before).join(respelt(run.row.texts, run.row.insides)) + after)
-        return size
-
-    def _filling_of(self, kind: type[Delta], key: int) -> _Filling | None:
-        """None if such deltas go step by step."""
-        if self._hole is None or self.over or (searches := self._ways.lets(kind, key)) is None:
-            return None
-        hole = self._hole(kind, key)
-        if hole is None:
-            return None
-        told = self._hearing(kind, key) if self._hearing is not None else None
-        listeners = self._ways.hearing(kind, key)
-        return _Filling(partial(kind, key), searches, listeners, told, *self._binding.around(hole))
-
     def _add(self, step: Step, out: list[bytes]) -> None:
-        self._filling = None
+        """Translate one frame the general way."""
+        self._lane = None
         if step.unread:
-            note_unread(self._ways.notes, step)
+            note_unread(self._filters.notes, step)
             out.append(step.raw)
-        elif not self.over:
-            out.append(self._written(step))
-
-    def _written(self, step: Step) -> bytes:
-        events = self._ways.feed(step.events)
-        if len(events) == 1 and type(events[0]) in _DELTAS:  # nearly all of a stream
+            return
+        if self.over:
+            return
+        events = self._filters.feed(step.events)
+        is_delta = len(events) == 1 and type(events[0]) in _DELTAS
+        if is_delta:  # nearly all of a stream
             self.progress.begun = True
         else:
             events = self._watched(events)
-        if self._keeps_frames and step.raw and events == step.events and self._encoder.passes(events):
-            return step.raw
-        return self._framed(self._encoder.feed(events))
+        as_it_came = bool(self._keeps_frames and step.raw and events == step.events and self._encoder.passes(events))
+        out.append(step.raw if as_it_came else self._framed(self._encoder.feed(events)))
+        if is_delta and events is step.events:
+            self._lane = self._open_lane(events[0], as_it_came)
+
+    def _open_lane(self, delta: Event, as_it_came: bool) -> _Lane | None:
+        """Return the lane for the deltas that follow this one; None if they go the general way."""
+        assert isinstance(delta, Delta)
+        kind, key = type(delta), delta.key
+        source = self._decoder.lane(kind, key)
+        if source is None or (watches := self._filters.lane(kind, key)) is None:
+            return None
+        target = self._encoder.lane(kind, key)
+        around = None if target is None else self._around(target)
+        if target is None or around is None:
+            return None
+        asked = (source.listener, *[watch.listener for watch in watches], target.listener)
+        listeners = tuple([listener for listener in asked if listener is not None])
+        searches = tuple([watch.search for watch in watches if watch.search is not None])
+        return _Lane(source.kind, source.read, searches, listeners, *around, as_it_came)
+
+    def _around(self, target: LaneTarget) -> tuple[bytes, bytes] | None:
+        """Return the bytes before and after the text in its frame; None if the frame depends on the text elsewhere."""
+        frame = self._binding.frame
+        before, found, after = frame(Payload(target.kind, target.before + _GAP + target.after)).partition(_GAP)
+        same = found and frame(Payload(target.kind, target.before + target.after)) == before + after
+        return (before, after) if same else None
 
     def _framed(self, payloads: Iterable[Payload]) -> bytes:
         frame = self._binding.frame
@@ -380,7 +336,7 @@ def reply_whole(
 
     A body that is a stream, though none was asked for, is gathered, with a note.
     """
-    ways = WaysBack(plan, BlockKeys(budget=budget))
+    ways = ResponseFilters(plan, BlockKeys(budget=budget))
     reply = folded(plan, ways.feed(_told(plan, body, world, ways)), ways.notes)
     return reply, list(ways.notes)
 
@@ -397,7 +353,7 @@ def folded(plan: Plan, events: Events, notes: Notes) -> Reply:
     return settle_reply(reply, notes) if takes_objects else reply
 
 
-def _told(plan: Plan, body: bytes, world: World, ways: WaysBack) -> Events:
+def _told(plan: Plan, body: bytes, world: World, ways: ResponseFilters) -> Events:
     """What a whole answer says, as events. One that only ever streams is read as the stream it is."""
     upstream = plan.upstream
     if not upstream.codec.capabilities(plan.sent.model).streams_only:
@@ -408,12 +364,12 @@ def _told(plan: Plan, body: bytes, world: World, ways: WaysBack) -> Events:
     return _streamed(plan, body, world, ways)
 
 
-def _streamed(plan: Plan, body: bytes, world: World, ways: WaysBack) -> Events:
+def _streamed(plan: Plan, body: bytes, world: World, ways: ResponseFilters) -> Events:
     """The events of an answer that came as a stream."""
     upstream, events = plan.upstream, list[Event]()
     reader = Reader(upstream.binding.frames(), upstream.codec.decoder(plan.sent, world, ways.keys))
     for step in (*reader.feed(body), *reader.close()):
-        if isinstance(step, Step) and step.unread:
+        if step.unread:
             note_unread(ways.notes, step)
         events += step.events
     if reader.error is not None:

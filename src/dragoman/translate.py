@@ -182,11 +182,11 @@ def plan(
         changed, maker = each.forward(sent, notes)
         if changed is not sent:
             moved = changed.messages is not sent.messages or changed.system is not sent.system
-            if moved and not getattr(each, "keeps_form", False):
+            if moved and not each.keeps_form:
                 changed = canonical(changed, sent)  # what a filter leaves may be less than a text
             sent = changed.knowing(sent)
         if len(notes) > noted:
-            altered, noted = altered or not getattr(each, "only_asks", False), len(notes)
+            altered, noted = altered or not each.only_asks, len(notes)
         if maker is not None:
             makers.append(maker)
             finds_calls = finds_calls or isinstance(each, filters.RawTools)
@@ -232,10 +232,10 @@ def _made_filters(client: Dialect, upstream: Dialect, model: str, settings: Sett
 def _placed(shared: Sequence[Filter], quirks: Sequence[Filter]) -> Iterator[Filter]:
     """Quirks run after all shared filters, except one whose `before` names the filter that needs its work done."""
     for each in shared:
-        yield from (quirk for quirk in quirks if getattr(quirk, "before", "") == each.name)
+        yield from (quirk for quirk in quirks if quirk.before == each.name)
         yield each
     names = {each.name for each in shared}
-    yield from (quirk for quirk in quirks if getattr(quirk, "before", "") not in names)
+    yield from (quirk for quirk in quirks if quirk.before not in names)
 
 
 def configured(dialect: Dialect, settings: dict[str, object]) -> Dialect:

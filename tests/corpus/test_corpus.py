@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.answer import Answer, WaysBack, reply_whole
+from dragoman.answer import Answer, ResponseFilters, reply_whole
 from dragoman.dialects.base import Reader
 from dragoman.errors import UpstreamFault, UpstreamViolation
 from dragoman.gateway.passing import Passing
@@ -128,7 +128,7 @@ def test_an_answer_is_read_as_expected(exchange: Exchange) -> None:
             events += [event for step in reader.feed(piece) for event in step.events]
         events += [event for step in reader.close() for event in step.events]
         check(events)
-        found = outcome(fold(WaysBack(made, keys).feed(tuple(events))))
+        found = outcome(fold(ResponseFilters(made, keys).feed(tuple(events))))
         ids = [
             one[0] if other[0] == "*" else other[0] for one, other in zip(found["calls"], right["calls"], strict=True)
         ]

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Call, Dialect, World
+from dragoman.dialects.base import Call, Decoder, Dialect, Encoder, World
 from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import BadFrame, Fault, MalformedRequest, MissingField, OutOfOrder, Truncated, Unrepresentable
 from dragoman.model.assemble import fold, unfold
@@ -74,7 +74,7 @@ def render_block(block: Block) -> Json:
     raise Unrepresentable(f"pigeons carry no {type(block).__name__}", at=block.at.path)
 
 
-class OneText:
+class OneText(Filter):
     """Pigeon's own filter: the texts of a result as one."""
 
     name = "pigeon.one_text"
@@ -174,7 +174,7 @@ class PigeonCodec(Struct, frozen=True):
         return (Rule("pigeon.object", "documented", "error", "a letter is an object"),)
 
 
-class PigeonDecoder:
+class PigeonDecoder(Decoder):
     def __init__(self, keys: BlockKeys | None = None) -> None:
         self._keys = keys or BlockKeys()
         self._key = -1
@@ -231,7 +231,7 @@ class PigeonDecoder:
         return ended
 
 
-class PigeonEncoder:
+class PigeonEncoder(Encoder):
     def feed(self, events: Events) -> Iterable[Payload]:
         return [Payload(b"", jsonio.encode(line)) for event in events if (line := self._line(event)) is not None]
 

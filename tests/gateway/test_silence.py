@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 import dragoman.dialects as registry
-from dragoman.dialects.base import REAL_WORLD, Reader
+from dragoman.answer import Answer
+from dragoman.gateway.passing import Passing
 from dragoman.model.conversation import Conversation
+from dragoman.translate import plan
 from dragoman.wire.eventstream import encode_event
 from tests.gateway.house import chat, house, messages, upstream
 from tests.gateway.test_reported_at_once import STREAMS
@@ -87,27 +89,27 @@ EACH = [(dialect, number) for dialect, signs in SIGNS.items() for number in rang
 @pytest.mark.parametrize("passing", [True, False])
 def test_s16_no_sign_of_life_is_content(dialect: str, number: int, passing: bool) -> None:
     it, sign = registry.get(dialect), SIGNS[dialect][number]
-    decoder = it.codec.decoder(Conversation("m", ()), REAL_WORLD)
-    reader = Reader(it.binding.frames(), decoder, skips=passing, keeps_unread=passing)
-    reader.feed(BEGIN[dialect])
-    reader.feed(sign)
-    before = reader.hushed
+    made = plan(it, it, Conversation("m", ()))
+    answer = Passing(made) if passing else Answer(made)
+    answer.feed(BEGIN[dialect])
+    answer.feed(sign)
+    before = answer.hushed
     for _ in range(5):
-        reader.feed(sign)
-    assert reader.hushed == before + 5
+        answer.feed(sign)
+    assert answer.hushed == before + 5
     if dialect in CONTENT:
-        reader.feed(CONTENT[dialect])
-        assert reader.hushed == before + 5
+        answer.feed(CONTENT[dialect])
+        assert answer.hushed == before + 5
 
 
 def test_s16_growing_counts_are_content() -> None:
     """A model that thinks without showing it tells so by its counts."""
     it = registry.get("gemini")
-    reader = Reader(it.binding.frames(), it.codec.decoder(Conversation("m", ()), REAL_WORLD))
-    reader.feed(BEGIN["gemini"])
+    answer = Answer(plan(it, it, Conversation("m", ())))
+    answer.feed(BEGIN["gemini"])
     for count in range(5, 10):
-        reader.feed(sse(_USAGE.replace("3", str(count))))
-    assert reader.hushed == 0
+        answer.feed(sse(_USAGE.replace("3", str(count))))
+    assert answer.hushed == 0
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import dragoman.dialects as registry
-from dragoman.answer import WaysBack
+from dragoman.answer import ResponseFilters
 from dragoman.conformance import laws
 from dragoman.conformance.laws import NOBODY, still_world
 from dragoman.model.assemble import fold, unfold
@@ -188,7 +188,7 @@ def test_l22_a_refusal_in_a_whole_answer_is_told(tmp_path: Path) -> None:
 def test_l22_a_stream_is_gathered_where_a_whole_answer_was_asked_for(name: str, client: str, tmp_path: Path) -> None:
     dialect = registry.get(name)
     events = unfold(SAID)
-    body = laws.encoded(dialect, WaysBack(plan(dialect, dialect, NOBODY), BlockKeys.after(events)).feed(events))
+    body = laws.encoded(dialect, ResponseFilters(plan(dialect, dialect, NOBODY), BlockKeys.after(events)).feed(events))
     path, asks = ("/v1/messages", messages()) if client == "anthropic" else ("/v1/chat/completions", chat())
     with answering(200, "text/event-stream", body) as (url, asked), house(upstream("one", name, url), tmp_path) as home:
         status, _, answer = home.ask(path, asks)

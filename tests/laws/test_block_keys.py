@@ -10,7 +10,7 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 import dragoman.dialects as registry
-from dragoman.answer import Answer, WaysBack
+from dragoman.answer import Answer, ResponseFilters
 from dragoman.conformance import laws
 from dragoman.conformance.laws import NOBODY, still_world
 from dragoman.dialects.base import Reader
@@ -111,7 +111,7 @@ def answers(draw: st.DrawFn) -> Events:
 def spoken(name: str, events: Events) -> bytes:
     """The events as the bytes of a dialect."""
     dialect = registry.get(name)
-    return laws.encoded(dialect, WaysBack(plan(dialect, dialect, NOBODY), BlockKeys.after(events)).feed(events))
+    return laws.encoded(dialect, ResponseFilters(plan(dialect, dialect, NOBODY), BlockKeys.after(events)).feed(events))
 
 
 def grammar_holds_everywhere(made: Plan, pieces: list[bytes]) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import dragoman
 import dragoman.dialects as registry
-from dragoman.answer import WaysBack
+from dragoman.answer import ResponseFilters
 from dragoman.api import Translated
 from dragoman.cli.check import breaches_of
 from dragoman.conformance import laws
@@ -85,7 +85,7 @@ def test_requests(client: Dialect, asked: Conversation, data: st.DataObject) -> 
 
 @given(source=st.sampled_from(NAMES).map(registry.get), events=strategies.events(choices=1))
 def test_streams(source: Dialect, events: Events) -> None:
-    told = laws.encoded(source, WaysBack(plan(source, source, NOBODY), BlockKeys.after(events)).feed(events))
+    told = laws.encoded(source, ResponseFilters(plan(source, source, NOBODY), BlockKeys.after(events)).feed(events))
     for target in NAMES:
         note(target)
         stream = dragoman.stream_translator(source=source.name, target=target)

@@ -7,7 +7,7 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 import dragoman.dialects as registry
-from dragoman.answer import Answer, WaysBack
+from dragoman.answer import Answer, ResponseFilters
 from dragoman.conformance import laws, run
 from dragoman.conformance.laws import NOBODY, still_world
 from dragoman.dialects.base import Dialect
@@ -68,7 +68,7 @@ def test_cuts_do_not_matter(client: Dialect, events: Events, data: st.DataObject
 
 
 def _cuts_do_not_matter(source: Dialect, client: Dialect, events: Events, data: st.DataObject) -> None:
-    ways = WaysBack(plan(source, source, NOBODY), BlockKeys.after(events))
+    ways = ResponseFilters(plan(source, source, NOBODY), BlockKeys.after(events))
     stream = laws.encoded(source, ways.feed(events))
     if stream and data.draw(st.booleans(), "broken"):
         at = data.draw(st.integers(0, len(stream) - 1))

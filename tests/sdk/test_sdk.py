@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import dragoman.dialects as registry
-from dragoman.answer import Answer, WaysBack, answer_whole
+from dragoman.answer import Answer, ResponseFilters, answer_whole
 from dragoman.conformance.laws import NOBODY, encoded, still_world
 from dragoman.conformance.samples import STREAMS
 from dragoman.errors import Fault
@@ -39,7 +39,7 @@ def streamed() -> dict[str, tuple[Task, Reply | None]]:
     for sdk in SDKS:
         client = registry.get(sdk)
         for title, events in STREAMS.items():
-            told = WaysBack(plan(client, registry.get("openai"), NOBODY)).feed(events)
+            told = ResponseFilters(plan(client, registry.get("openai"), NOBODY)).feed(events)
             expected = None if isinstance(told[-1], Failed) else fold(told)
             tasks[f"{sdk} sample {title}"] = (Task(sdk, "stream", encoded(client, told)), expected)
         for story in stories():
@@ -64,7 +64,7 @@ def whole() -> dict[str, tuple[Task, Reply]]:
     for sdk in SDKS:
         client = registry.get(sdk)
         for title, events in STREAMS.items():
-            told = WaysBack(plan(client, registry.get("openai"), NOBODY)).feed(events)
+            told = ResponseFilters(plan(client, registry.get("openai"), NOBODY)).feed(events)
             if not isinstance(told[-1], Failed):
                 reply = fold(told)
                 body = client.codec.render_reply(reply, NOBODY, still_world())

@@ -11,12 +11,12 @@ from dragoman.agent.errors import BedrockResponseError
 from dragoman.agent.http import HttpSender
 from dragoman.agent.reading import content_of, has_tool_use, text_in, tool_uses_in, validated
 from dragoman.agent.types import ToolUseBlock
-from dragoman.answer import WaysBack
+from dragoman.answer import ResponseFilters
 from dragoman.dialects.base import REAL_WORLD, Dialect, Reader
 from dragoman.errors import Fault, LocalMisuse, TransportError, UpstreamFault
 from dragoman.model.assemble import unfold
 from dragoman.model.conversation import Conversation
-from dragoman.model.events import BlockKeys, Events, Run, Step
+from dragoman.model.events import BlockKeys, Events, Step
 from dragoman.translate import plan
 from dragoman.wire.http import HttpRequest, HttpResponse
 
@@ -59,7 +59,7 @@ class DialectClient:
             fault = dialect.codec.parse_fault(whole, made.sent)
             raise UpstreamFault(fault.message, fault=fault)
         keys = BlockKeys()
-        ways = WaysBack(made, keys)
+        ways = ResponseFilters(made, keys)
         if not (made.sent.stream or dialect.codec.capabilities(model).streams_only):
             yield ways.feed(unfold(dialect.codec.parse_reply(b"".join(body), made.sent), keys))
             return
@@ -69,7 +69,7 @@ class DialectClient:
                 yield ways.feed(step.events)
 
 
-def _steps(reader: Reader, body: Body) -> Iterator[Step | Run]:
+def _steps(reader: Reader, body: Body) -> Iterator[Step]:
     """What a body says, up to its end, or up to where the network broke it."""
     broken: Fault | None = None
     try:

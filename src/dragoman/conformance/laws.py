@@ -13,7 +13,7 @@ from typing import TypeAlias
 from msgspec import structs
 
 import dragoman.dialects as registry
-from dragoman.answer import Answer, WaysBack, folded
+from dragoman.answer import Answer, ResponseFilters, folded
 from dragoman.conformance.compare import alike, summary
 from dragoman.conformance.samples import CONVERSATIONS, STREAMS
 from dragoman.dialects.base import Dialect, Reader, World
@@ -139,7 +139,7 @@ def cuts_do_not_matter(made: Plan, data: bytes, cuts: Iterable[int]) -> None:
 def nothing_is_lost_in_a_stream(client: Dialect, upstream: Dialect, events: Events) -> None:
     """8 and 9. Streamed equals whole, the grammar is kept on the way, and text, reasoning and calls all arrive."""
     made = plan(client, upstream, NOBODY)
-    told = WaysBack(made, BlockKeys.after(events)).feed(events)
+    told = ResponseFilters(made, BlockKeys.after(events)).feed(events)
     check(told)
     streamed = read_back(client, encoded(client, told))
     check(streamed)
@@ -166,7 +166,7 @@ def _as_shown(events: Events) -> Events:
 
 def equal_steps_pass_as_they_came(dialect: Dialect, events: Events) -> None:
     """10. At home, a stream in which nothing changes goes out as it came."""
-    data = encoded(dialect, WaysBack(plan(dialect, dialect, NOBODY), BlockKeys.after(events)).feed(events))
+    data = encoded(dialect, ResponseFilters(plan(dialect, dialect, NOBODY), BlockKeys.after(events)).feed(events))
     answer = Answer(plan(dialect, dialect, NOBODY), still_world())
     got = answer.feed(data) + answer.close()
     _hold(got == data, f"{dialect.name} to itself changed a stream", data, got)
@@ -266,7 +266,7 @@ def _trials(dialect: Dialect) -> Iterable[tuple[str, Callable[[], None]]]:
             yield f"{law.__name__} {title} from {other.name}", lambda a=law, b=other, c=asked: a(b, dialect, c)  # type: ignore[misc]
     for title, events in STREAMS.items():
         yield f"at home {title}", lambda e=events: equal_steps_pass_as_they_came(dialect, e)  # type: ignore[misc]
-        data = encoded(dialect, WaysBack(plan(dialect, dialect, NOBODY), BlockKeys.after(events)).feed(events))
+        data = encoded(dialect, ResponseFilters(plan(dialect, dialect, NOBODY), BlockKeys.after(events)).feed(events))
         yield f"cuts {title}", lambda d=data: cuts_do_not_matter(plan(dialect, dialect, NOBODY), d, range(len(d)))  # type: ignore[misc]
         for other in others:
             yield (

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.dialects.moulds import Moulds
 from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import BadFrame, ClientFault, DragomanError, Fault
 from dragoman.model.budget import Budget, KeptSize
@@ -21,18 +21,19 @@ from dragoman.model.conversation import Conversation, Reply, Stop, Usage
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockKeys,
+    Delta,
     Event,
     Events,
     Failed,
     Finished,
     OpaqueEvent,
     ReasoningDelta,
-    Run,
     Step,
     TextDelta,
     UsageReported,
 )
 from dragoman.model.filter import Filter
+from dragoman.model.lane import LaneSource, LaneTarget
 from dragoman.wire.frame import Frame, FrameDecoder, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
@@ -94,40 +95,51 @@ class Decoder(Protocol):
     violation ends the stream, because it drops, merges or leaves open a call or a block.
 
     It obeys model/grammar.py: the events of all frames and of `close` are one whole stream.
-
-    To be read in runs (moulds.py) it has `texts`, from a kind of delta to a pure reader of the string in a frame's data
-    that becomes the delta's text; the reader raises JsonError, or gives "", for frames that mean more than that, or
-    change how the next one is read. A decoder that must know what was said so has `hearing(kind, key)` too, as a `Back`
-    has it: who is told the texts of such deltas of this block, or None.
     """
 
     @property
+    @abstractmethod
     def is_open(self) -> bool:
         """Whether a call or another block has begun and not ended."""
 
+    @abstractmethod
     def feed(self, frame: Frame) -> Events | None:
         """The frame's meaning; None for one that must not travel, not even at home (D51)."""
 
+    @abstractmethod
     def close(self, broken: Fault | None) -> Events:
         """The end of the bytes: by themselves, or because something broke. Empty if the stream had ended."""
 
+    def lane(self, kind: type[Delta], key: int) -> LaneSource | None:
+        """Return how the next such delta of this block is read from its frame alone (lane.py); None: by `feed`."""
+        return None
+
 
 class Encoder(Protocol):
-    """Events to payloads. One that numbers its frames has `renumber(number: int)`, for when others' went out before.
+    """Events to payloads."""
 
-    To write runs in one go it has `hole(kind, key)`: the payload of such a delta of this block, with a hole for the
-    inside of the string that tells its text, or None if a delta would not go out as just that. And `hearing(kind, key)`
-    if it must know of those that went out so. A binding that puts the same bytes around every payload has `around`.
-    Where a quirk asks for what the client did not, `silent(events)` tells whether the frame of these tells only that.
-    """
-
+    @abstractmethod
     def feed(self, events: Events) -> Iterable[Payload]: ...
 
+    @abstractmethod
     def passes(self, events: Events) -> bool:
         """Count these events and let their own frame through. False: numbering moved, or something is held back."""
 
+    @abstractmethod
     def ping(self) -> Payload | None:
         """A frame that says nothing, to keep a silent stream alive; None where the dialect has none."""
+
+    def lane(self, kind: type[Delta], key: int) -> LaneTarget | None:
+        """Return how the next such delta of this block is written (lane.py); None: by `feed`."""
+        return None
+
+    def renumber(self, number: int) -> None:
+        """Count so many frames as sent, where frames are numbered and others went out before."""
+        return
+
+    def is_unasked(self, events: Events) -> bool:
+        """Whether the frame of these events says only what a quirk asked for and the client did not."""
+        return False
 
 
 class Plain(Struct, frozen=True):
@@ -266,8 +278,8 @@ class Content:
         self._usage: Usage | None = None
         self._frame: Json = None
 
-    def is_in(self, steps: Sequence[Step | Run]) -> bool:
-        return any(type(step) is Run or any(map(self._is_content, step.events)) for step in steps)
+    def is_in(self, events: Events) -> bool:
+        return any(map(self._is_content, events))
 
     def _is_content(self, event: Event) -> bool:
         match event:
@@ -294,118 +306,97 @@ class Reader:
 
     The bytes of a frame that has begun are counted in `budget`.
 
-    Frames that are alike but for one text come as one `Run` (moulds.py), which stands for as many steps.
+    `feed` and `close` give all steps of some bytes. An answer takes frame after frame instead, with `frames` and
+    `closing_frames`, reads each with `step` or by its lane, and asks `broken` for the step after the last frame.
     """
 
-    __slots__ = (
-        "_content",
-        "_decoder",
-        "_frames",
-        "_held",
-        "_keeps_unread",
-        "_skips",
-        "error",
-        "hushed",
-        "moulds",
-        "over",
-    )
+    __slots__ = ("_decoder", "_failure", "_frames", "_held", "_keeps_unread", "error", "over")
 
     def __init__(
-        self,
-        frames: FrameDecoder,
-        decoder: Decoder,
-        *,
-        skips: bool = False,
-        keeps_unread: bool = False,
-        budget: Budget | None = None,
+        self, frames: FrameDecoder, decoder: Decoder, *, keeps_unread: bool = False, budget: Budget | None = None
     ) -> None:
         self._frames = frames
         self._held = KeptSize(budget or Budget())  # of a frame that is not whole
         self._keeps_unread = keeps_unread
-        self._skips = skips  # whoever reads need not know of deltas that come after their like
         self._decoder = decoder
-        self.moulds = Moulds(frames, decoder)
+        self._failure: DragomanError | None = None  # of the frame decoder
         self.over = False
         self.error: DragomanError | None = None  # what the decoders raised, if that ended the stream
-        self.hushed = 0  # chunks that brought no content
-        self._content = Content()
 
-    def feed(self, chunk: bytes) -> list[Step | Run]:
-        if self.over:
-            return []
-        steps: list[Step | Run] = []
-        try:
-            run = self.moulds.run(chunk)
-        except DragomanError as error:
-            return [self._broken(error)]
-        if run is not None:
-            steps.append(run)
-            chunk = chunk[len(run.row.raw) :]
-        if chunk:
-            self._taken(chunk, steps)
-        if not self._content.is_in(steps):
-            self.hushed += 1
+    def feed(self, chunk: bytes) -> list[Step]:
+        """Take more bytes and give the steps they complete."""
+        return self._steps(self.frames(chunk))
+
+    def close(self, broken: Fault | None = None) -> list[Step]:
+        """The end of the bytes; `broken` says why if it was not their own end."""
+        steps = self._steps(self.closing_frames(), closing=True) if broken is None else []
+        return steps if self.over else [*steps, self.end(broken)]
+
+    def _steps(self, frames: Iterable[Frame], *, closing: bool = False) -> list[Step]:
+        steps: list[Step] = []
+        for frame in frames:
+            if (step := self.step(frame, closing=closing)) is not None:
+                steps.append(step)
+        if (broken := self.broken()) is not None:
+            steps.append(broken)
         return steps
 
-    def _taken(self, chunk: bytes, steps: list[Step | Run]) -> None:
+    def frames(self, chunk: bytes) -> Iterator[Frame]:
+        """Give the frames that these bytes complete, until the stream is over."""
         try:
-            frames = self._frames.feed(chunk)
-            self._held.set(self._frames.held)  # a frame that is whole now is no longer held while it is translated
-            self._read(frames, steps)
-            self._held.set(0 if self.over else self._frames.held)
+            frames = iter(()) if self.over else self._frames.feed(chunk)
+            if self._held.size or self._frames.held:
+                self._held.set(self._frames.held)
+            for frame in frames:
+                yield frame
+                if self.over:
+                    self._held.set(0)
+                    break
         except DragomanError as error:
-            steps.append(self._broken(error))
+            self._failure = error
 
-    def _broken(self, error: DragomanError) -> Step:
+    def closing_frames(self) -> Iterator[Frame]:
+        """Give the frames that the end of the bytes completes."""
+        if self.over:
+            return
+        try:
+            yield from self._frames.close()
+        except DragomanError as error:
+            self._failure = error
+
+    def broken(self) -> Step | None:
+        """The step of an error that the frame decoder met after the last frame. Raises one of this side."""
+        failure, self._failure = self._failure, None
+        return None if failure is None or self.over else self.fail(failure)
+
+    def step(self, frame: Frame, *, closing: bool = False) -> Step | None:
+        """Read one frame; None if it says nothing that may travel. Raises an error that is not the upstream's."""
+        try:
+            events = self._decoder.feed(frame)
+        except BadFrame as error:
+            if closing or frame.error or frame.kind == "error" or (self._decoder.is_open and not self._keeps_unread):
+                return self.fail(error)  # it was cut, or a part of an open block may be lost
+            return Step((), frame.raw if self._keeps_unread else b"", str(error))
+        except DragomanError as error:
+            return self.fail(error)
+        if events is None:
+            return None
+        if events and type(events[-1]) in _LAST:
+            self.over = True
+        return Step(events, frame.raw)
+
+    def end(self, broken: Fault | None) -> Step:
+        """The step of the end of the bytes: their own, or because something broke."""
+        self.over = True
+        return Step(self._decoder.close(broken))
+
+    def fail(self, error: DragomanError) -> Step:
         """The end that an error makes. Raises one that is not the upstream's fault."""
         if isinstance(error, ClientFault):
             raise error
         self.error = error.with_traceback(None)  # its frames would keep what was being read
-        return self._ended((Failed(error.fault),))
-
-    def close(self, broken: Fault | None = None) -> list[Step | Run]:
-        """The end of the bytes; `broken` says why if it was not their own end."""
-        steps: list[Step | Run] = []
-        try:
-            if broken is None and not self.over:
-                self._read(self._frames.close(), steps, closing=True)
-        except DragomanError as error:
-            steps.append(self._broken(error))
-        if not self.over:
-            steps.append(self._ended(self._decoder.close(broken)))
-        return steps
-
-    def _read(self, frames: Iterable[Frame], steps: list[Step | Run], *, closing: bool = False) -> None:
-        moulds = self.moulds
-        for frame in frames:
-            try:
-                events = self._decoder.feed(frame)
-            except BadFrame as error:
-                if closing:
-                    raise  # the last frame lacks its end: it was cut
-                steps.append(self._unread(frame, error))
-                moulds.forget()
-                continue
-            if events is not None:
-                steps.append(Step(events, frame.raw))
-                if events and type(events[-1]) in _LAST:
-                    self.over = True
-                    moulds.forget()
-                    break
-            moulds.learn(frame, events)
-            if not (self._skips and moulds.skip()) and (run := moulds.run()) is not None:
-                steps.append(run)
-
-    def _unread(self, frame: Frame, error: BadFrame) -> Step:
-        """The step of a frame that cannot be read. Raises the error where the stream cannot go on without the frame."""
-        if frame.error or frame.kind == "error" or (self._decoder.is_open and not self._keeps_unread):
-            raise error
-        return Step((), frame.raw if self._keeps_unread else b"", str(error))
-
-    def _ended(self, events: Events) -> Step:
         self.over = True
-        self.moulds.forget()
-        return Step(events)
+        return Step((Failed(error.fault),))
 
 
 _PINGS = frozenset({"ping", "pingEvent", "keepalive", "keep-alive", "heartbeat"})

@@ -10,11 +10,11 @@ from dragoman.model.blocks import Block, Extra, Text, ToolResult
 from dragoman.model.canonical import spaced
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Role
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
 
-class AlternateTurns:
+class AlternateTurns(Filter):
     """`merge`: adjacent turns of one role become one. `pair`: a placeholder stands where a turn is missing.
 
     Both begin with a user turn; where the target takes no prefill, all end with one.

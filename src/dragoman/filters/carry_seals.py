@@ -12,6 +12,7 @@ import base64
 import binascii
 from collections.abc import Iterable
 from functools import partial
+from typing import ClassVar
 
 from msgspec import Struct, structs
 
@@ -29,13 +30,12 @@ from dragoman.model.events import (
     Event,
     Events,
     Sealed,
-    Search,
     Stopped,
     TextDelta,
     event_size,
-    nothing,
 )
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Back, Filter, MakeBack
+from dragoman.model.lane import UNSEEN, LaneWatch
 from dragoman.model.notes import Notes
 
 _PREFIX = "dragoman1."
@@ -84,7 +84,7 @@ def _decoded(text: str) -> str | None:
         return None
 
 
-class CarrySeals:
+class CarrySeals(Filter):
     name = "carry_seals"
 
     def __init__(self, client: Capabilities, client_family: str, upstream: Capabilities) -> None:
@@ -161,8 +161,8 @@ class _Home:
             blocks.append(Text("", seal=seal))
 
 
-class _Marks:
-    reads: frozenset[type[Event]] = frozenset({BlockStarted, Sealed, BlockEnded})
+class _Marks(Back):
+    reads: ClassVar[frozenset[type[Event]]] = frozenset({BlockStarted, Sealed, BlockEnded})
     __slots__ = ("_client", "_family", "_keys", "_notes", "_thoughts", "_unsealed")
 
     def __init__(self, client: Capabilities, family: str, notes: Notes, keys: BlockKeys) -> None:
@@ -229,7 +229,7 @@ class _Riding(_Marks):
     that only carries a seal is left out.
     """
 
-    reads = _Marks.reads | {TextDelta, ArgumentsDelta, Cited, Stopped}
+    reads: ClassVar[frozenset[type[Event]]] = _Marks.reads | {TextDelta, ArgumentsDelta, Cited, Stopped}
     __slots__ = ("_held", "_texts", "_waiting")
 
     def __init__(self, client: Capabilities, family: str, notes: Notes, keys: BlockKeys) -> None:
@@ -238,8 +238,8 @@ class _Riding(_Marks):
         self._texts: dict[int, BlockStarted] = {}
         self._waiting: dict[int, list[Seal]] = {}  # of texts, by choice
 
-    def lets(self, _kind: type[Delta], key: int) -> Search | None:
-        return None if key in self._held else nothing
+    def lane(self, kind: type[Delta], key: int) -> LaneWatch | None:
+        return None if key in self._held else UNSEEN
 
     def _mark(self, event: Event) -> Iterable[Event]:
         match event:

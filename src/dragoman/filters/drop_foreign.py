@@ -31,14 +31,13 @@ from dragoman.model.events import (
     OpaqueEvent,
     ReasoningDelta,
     Sealed,
-    Search,
     Started,
     Stopped,
     TextDelta,
     UsageReported,
-    nothing,
 )
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Back, Filter, MakeBack
+from dragoman.model.lane import UNSEEN, LaneWatch
 from dragoman.model.naming import OUTER
 from dragoman.model.notes import MOST_OF_ANSWER, Action, Notes
 from dragoman.model.parts import UNREADABLE, missing_media_line, opaque_as_parts, part_text, server_tool_text
@@ -47,7 +46,7 @@ from dragoman.wire.jsonio import Json
 S = TypeVar("S", bound=Struct)
 
 
-class DropForeign:
+class DropForeign(Filter):
     name = "drop_foreign"
 
     def __init__(self, client: Capabilities, client_family: str, upstream: Capabilities, upstream_family: str) -> None:
@@ -332,7 +331,7 @@ def tool_name(tool: ToolSpec | Opaque) -> str | None:
     return name if isinstance(name, str) else None
 
 
-class _Answer:
+class _Answer(Back):
     """The answer half: what the client's family does not know is left out, once noted per kind."""
 
     reads = frozenset(
@@ -355,8 +354,8 @@ class _Answer:
         out = tuple(kept for event in events if (kept := self._take(event)) is not None)
         return events if out == events else out
 
-    def lets(self, _kind: type[Delta], key: int) -> Search | None:
-        return None if key in self._dropped else nothing
+    def lane(self, kind: type[Delta], key: int) -> LaneWatch | None:
+        return None if key in self._dropped else UNSEEN
 
     def _take(self, event: Event) -> Event | None:
         match event:

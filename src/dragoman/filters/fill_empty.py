@@ -13,7 +13,7 @@ from msgspec import structs
 from dragoman.model.blocks import Block, Cache, Reasoning, Text, ToolResult
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Action, Notes
 
 FILLER = "."
@@ -21,7 +21,7 @@ _MARK_LOST = ", and its cache mark with it"
 B = TypeVar("B", bound=Block)
 
 
-class FillEmpty:
+class FillEmpty(Filter):
     name = "fill_empty"
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:

@@ -13,7 +13,7 @@ from dragoman.filters.fit_thinking import fit_thinking
 from dragoman.model.blocks import Block, Opaque, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Output, ToolChoice, ToolSpec
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Action, Notes
 from dragoman.wire.jsonio import Json
 
@@ -21,7 +21,7 @@ N = TypeVar("N", bound=Struct)
 _Fit: TypeAlias = Callable[[Conversation, Capabilities, Notes], Conversation]
 
 
-class FitLimits:
+class FitLimits(Filter):
     name = "fit_limits"
 
     def __init__(self, upstream: Capabilities) -> None:

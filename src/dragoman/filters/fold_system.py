@@ -10,13 +10,13 @@ from dragoman.model.blocks import Block, Text
 from dragoman.model.canonical import canonical, spaced
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
 LABEL = "[System] "
 
 
-class FoldSystem:
+class FoldSystem(Filter):
     """A system message joins the user turn right before it, else the one right after it, else it is a user turn itself.
 
     Where the target has no system text at all, that text stands, without a label, before the first user turn.

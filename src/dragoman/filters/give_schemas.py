@@ -6,11 +6,11 @@ from msgspec import structs
 
 from dragoman.model.blocks import Opaque, Where
 from dragoman.model.conversation import Conversation, ToolSpec
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
 
-class GiveSchemas:
+class GiveSchemas(Filter):
     """Readers give such a tool the schema of no parameters and mark its place as bare."""
 
     name = "give_schemas"

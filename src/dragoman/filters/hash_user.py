@@ -9,7 +9,7 @@ from msgspec import structs
 
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
 # Claude Code: `{"device_id": …, "account_uuid": …, "session_id": …}`, earlier `user_<hash>_account_…_session_<uuid>`.
@@ -17,7 +17,7 @@ _DEVICE = re.compile(r"device_?id|\Auser_[0-9a-f]{16,}_", re.IGNORECASE)
 _BESIDE = "safety_identifier"  # a second slot, which may stand beside the user id
 
 
-class HashUser:
+class HashUser(Filter):
     """The hash depends on the id alone, so that one user stays one user."""
 
     name = "hash_user"

@@ -28,14 +28,12 @@ from dragoman.model.events import (
     Events,
     Failed,
     Finished,
-    Listener,
     Sealed,
-    Search,
     Stopped,
     event_size,
-    nothing,
 )
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Back, Filter, MakeBack
+from dragoman.model.lane import LaneWatch
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
 from dragoman.wire.jsonscan import ObjectScanner
@@ -67,7 +65,7 @@ def _decoded(text: str) -> jsonio.Json:
         return None
 
 
-class ObjectArguments:
+class ObjectArguments(Filter):
     name = "object_arguments"
 
     def __init__(self, client: Capabilities, upstream: Capabilities) -> None:
@@ -132,7 +130,7 @@ class _Arguments:
         self.held = KeptText(budget)
 
 
-class _Objects:
+class _Objects(Back):
     reads = frozenset({ArgumentsDelta, BlockStarted, BlockEnded, Finished, Failed})
     __slots__ = ("_budget", "_calls", "_failed", "_notes")
 
@@ -150,12 +148,11 @@ class _Objects:
         out = tuple(each for event in events for each in self._take(event))
         return events if out == events else out
 
-    def lets(self, _kind: type[Delta], key: int) -> Search | None:
+    def lane(self, kind: type[Delta], key: int) -> LaneWatch | None:
         call = self._calls.get(key)
-        return None if call is None or call.scanner is None or self._failed else nothing
-
-    def hearing(self, _kind: type[Delta], key: int) -> Listener:
-        return partial(self._scan, self._calls[key])
+        if call is None or call.scanner is None or self._failed:
+            return None
+        return LaneWatch(listener=partial(self._scan, call))
 
     def _scan(self, call: _Arguments, text: str) -> None:
         if call.scanner is not None and call.scanner.feed(text).strip():
@@ -234,7 +231,7 @@ class _Gathered:
         yield BlockEnded(self.started.key)
 
 
-class _WholeCalls:
+class _WholeCalls(Back):
     """Every call in one piece. One that is no object waits for the stop, which tells whether the length cut it (D7)."""
 
     reads = frozenset({ArgumentsDelta, BlockStarted, BlockEnded, Sealed, Stopped, Failed})

@@ -13,14 +13,14 @@ from msgspec import structs
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE
 
 ERROR = "Error"
 
 
-class PlainResults:
+class PlainResults(Filter):
     name = "plain_results"
 
     def __init__(self, upstream: Capabilities) -> None:

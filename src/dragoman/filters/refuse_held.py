@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dragoman.errors import Fault, Unrepresentable
 from dragoman.model.conversation import Conversation, Held
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
 
-class RefuseHeld:
+class RefuseHeld(Filter):
     name = "refuse_held"
 
     def __init__(self, takes: frozenset[str]) -> None:

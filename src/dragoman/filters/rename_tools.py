@@ -13,7 +13,7 @@ from dragoman.model.blocks import Block, Extra, Opaque, ToolCall, ToolResult, Wh
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Inventory, Message, ToolChoice, ToolSpec
 from dragoman.model.events import BlockKeys, BlockStarted, Event, Events, Started
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Back, Filter, MakeBack
 from dragoman.model.naming import NAME_AT_HOME
 from dragoman.model.notes import Notes
 
@@ -43,7 +43,7 @@ def _digest(text: str) -> str:
     return sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
-class RenameTools:
+class RenameTools(Filter):
     name = "rename_tools"
 
     def __init__(self, upstream: Capabilities, family: str = "") -> None:
@@ -144,7 +144,7 @@ def _block(block: Block, names: _Aliases, ids: _Aliases) -> Block:
     return block
 
 
-class _Back:
+class _Back(Back):
     """Restores the names this request changed, and sees to it that every call of the answer has an id of its own.
 
     Some upstreams send none, or begin with `call_0` in every answer, which a client that pairs by id alone mistakes for

@@ -22,23 +22,21 @@ from dragoman.model.events import (
     Event,
     Events,
     Failed,
-    Listener,
     ReasoningDelta,
     Sealed,
-    Search,
     Stopped,
     TextDelta,
     event_size,
-    nothing,
 )
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Back, Filter, MakeBack
+from dragoman.model.lane import UNSEEN, LaneWatch
 from dragoman.model.notes import Notes
 from dragoman.wire.jsonscan import ObjectScanner
 
 HELD_LIMIT = 4 * 1024 * 1024  # characters held back in one stream
 
 
-class SerializeBlocks:
+class SerializeBlocks(Filter):
     name = "serialize_blocks"
 
     def __init__(self, *, calls_end: bool = False) -> None:
@@ -56,7 +54,7 @@ class _Waiting:
         self.ended = False
 
 
-class _Queue:
+class _Queue(Back):
     """The block at the head is out and streams; `_waiting` holds the others in the order they began."""
 
     __slots__ = (
@@ -94,11 +92,10 @@ class _Queue:
                 break
         return events if len(out) == len(events) and all(map(_same, out, events)) else tuple(out)
 
-    def lets(self, _kind: type[Delta], key: int) -> Search | None:
-        return nothing if key == self._head and not self._waiting and not self._failed else None
-
-    def hearing(self, _kind: type[Delta], _key: int) -> Listener | None:
-        return None if self._scanner is None else self._scanner.feed
+    def lane(self, kind: type[Delta], key: int) -> LaneWatch | None:
+        if key != self._head or self._waiting or self._failed:
+            return None
+        return UNSEEN if self._scanner is None else LaneWatch(listener=self._scanner.feed)
 
     def _is_live(self, event: Event) -> bool:
         return (type(event) is TextDelta or type(event) is ReasoningDelta) and event.key == self._head

@@ -13,13 +13,13 @@ from msgspec import structs
 from dragoman.model.blocks import ToolCall
 from dragoman.model.conversation import Conversation, Stop, Why
 from dragoman.model.events import BlockEnded, BlockKeys, BlockStarted, Event, Events, Stopped
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Back, Filter, MakeBack
 from dragoman.model.notes import Notes
 
 _FOLLOWS = frozenset({Why.END, Why.TOOL, Why.SEQUENCE, Why.PAUSE})  # all others say more than the content can
 
 
-class SettleStop:
+class SettleStop(Filter):
     name = "settle_stop"
 
     def __init__(self, *, pauses: bool) -> None:
@@ -29,7 +29,7 @@ class SettleStop:
         return conversation, self._back
 
 
-class _Settle:
+class _Settle(Back):
     __slots__ = ("_notes", "_open", "_pauses", "_whole")
 
     reads = frozenset({BlockStarted, BlockEnded, Stopped})

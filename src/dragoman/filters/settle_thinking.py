@@ -7,14 +7,14 @@ from msgspec import structs
 from dragoman.model.blocks import Reasoning, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Thinking
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
 _USUAL_BUDGET = 4096
 _LEAST_TOP_P = 0.95
 
 
-class SettleThinking:
+class SettleThinking(Filter):
     """For targets whose thinking has a least budget; what it was told in the client's words is already fitted."""
 
     name = "settle_thinking"

@@ -12,13 +12,13 @@ from msgspec import structs
 
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
 PREFIX = "x-anthropic-billing-header:"  # Claude Code itself recognises the block by exactly this
 
 
-class StripAttribution:
+class StripAttribution(Filter):
     name = "strip_attribution"
     only_asks = True  # no answer differs by it, so frames of the same dialect still pass
 

@@ -7,14 +7,14 @@ from typing import get_args
 from msgspec import structs
 
 from dragoman.model.conversation import Conversation
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.naming import SHAPES
 from dragoman.model.notes import Action, Notes
 
 _ACTIONS: dict[str, Action] = {action: action for action in get_args(Action)}
 
 
-class TellShapes:
+class TellShapes(Filter):
     """Readers write no notes: they leave a list of rule, action, place and sentence, which ends here."""
 
     name = "tell_shapes"

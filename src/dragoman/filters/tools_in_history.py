@@ -31,14 +31,14 @@ from dragoman.model.blocks import (
 )
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, ToolSpec
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
 
 SUMMARY = "Summary of the conversation so far:"
 
 
-class ToolsInHistory:
+class ToolsInHistory(Filter):
     """Runs only where client and upstream are of different families. Raises Unrepresentable for what has no form."""
 
     name = "tools_in_history"

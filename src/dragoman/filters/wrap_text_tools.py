@@ -15,7 +15,7 @@ from dragoman.model.blocks import Block, Opaque, ToolCall
 from dragoman.model.budget import KeptText
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockKeys, BlockStarted, Event, Events
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Back, Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
 
@@ -26,7 +26,7 @@ SCHEMA: dict[str, jsonio.Json] = {
 }
 
 
-class WrapTextTools:
+class WrapTextTools(Filter):
     name = "wrap_text_tools"
 
     def __init__(self, *, native: bool = False) -> None:
@@ -68,7 +68,7 @@ def _wrap_call(block: Block, notes: Notes) -> Block:
     return structs.replace(block, form="json", arguments=jsonio.encode({"input": block.arguments}).decode())
 
 
-class _Unwrap:
+class _Unwrap(Back):
     """Holds the arguments of a wrapped call until they are whole, for half a JSON string is no text."""
 
     reads = frozenset({BlockStarted, ArgumentsDelta, BlockEnded})

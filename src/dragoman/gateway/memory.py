@@ -267,12 +267,14 @@ class _Ids:
         return World(new_id, world.now)
 
 
-class _HeardEncoder:
+class _HeardEncoder(Encoder):
     def __init__(self, encoder: Encoder, ids: _Ids, codec: Continues, told: Told, budget: Budget | None = None) -> None:
         self._encoder, self._ids, self._codec, self._told = encoder, ids, codec, told
         self._budget = None if budget is None else budget.copy()
         self._assembly: Assembly | None = Assembly(self._budget)  # None: the answer is too large to be stored
-        self.ping = encoder.ping
+
+    def ping(self) -> Payload | None:
+        return self._encoder.ping()
 
     def passes(self, events: Events) -> bool:
         return False  # only the words of other families are listened to

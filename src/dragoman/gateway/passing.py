@@ -8,18 +8,18 @@ that are no frames (D7). The frame that is the violation does not go out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from dragoman.answer import Mask, Progress, note_unread
-from dragoman.dialects.base import REAL_WORLD, Encoder, Reader, World
+from dragoman.dialects.base import REAL_WORLD, Content, Encoder, Reader, World
 from dragoman.errors import DragomanError, Fault
 from dragoman.model.budget import Budget
-from dragoman.model.events import FINISHED, BlockKeys, Events, Failed, Run, Step
+from dragoman.model.events import FINISHED, BlockKeys, Delta, Events, Failed, Step
+from dragoman.model.lane import LaneSource
 from dragoman.model.notes import MOST_OF_ANSWER, Note, Notes
 from dragoman.translate import Plan
 from dragoman.wire import jsonio
-from dragoman.wire.frame import Frame, FrameDecoder, Payload, Row
+from dragoman.wire.frame import Payload
 
 _MOST_UNHEARD = 32  # frames that were neither of a run nor told to an encoder
 
@@ -54,71 +54,79 @@ class Passing:
         self._mask = mask
         self.progress = Progress()
         self.over = False
+        self.hushed = 0  # chunks that brought no content
         self.fault: Fault | None = None
         self._notes = Notes(most=MOST_OF_ANSWER)
         self._new_frames = dialect.binding.frames
-        self._frames = _LastSeen(dialect.binding.frames())
-        decoder = dialect.codec.decoder(plan.sent, world, keys)
-        self._reader = Reader(self._frames, decoder, skips=True, keeps_unread=True, budget=keys.budget)
-        self._moulds = self._reader.moulds
+        self._decoder = dialect.codec.decoder(plan.sent, world, keys)
+        self._reader = Reader(dialect.binding.frames(), self._decoder, keeps_unread=True, budget=keys.budget)
+        self._lane: LaneSource | None = None  # of the block whose delta came last
+        self._content = Content()
         self._encoder = plan.client.codec.encoder(plan.asked, world, keys.budget)
         self._frame = plan.client.binding.frame
-        self._held: list[bytes] = []
+        self._held: list[bytes] = []  # what did not go out yet: the beginning of a frame
+        self._count = 0  # frames that went out
         self._unasked: list[bytes] = []  # frames that tell what only we asked for
+        self._asks_more = bool(plan.notes)
         self._follows = True  # the encoder could take all that passed
         self._unheard: list[Events] = []  # what passed, and the encoder was not told yet
-        self._silent: Callable[[Events], bool] | None = getattr(self._encoder, "silent", None) if plan.notes else None
-        self._fitted = False  # the last chunk was a frame like the one before it
 
     @property
     def notes(self) -> list[Note]:
         return list(self._notes)
 
-    @property
-    def hushed(self) -> int:
-        return self._reader.hushed
-
     def feed(self, chunk: bytes) -> bytes:
-        fits = self._moulds.fits
-        if not self._held and fits(chunk):
-            self._frames.count += 1
-            self._fitted = True
-            return chunk
         if self.over:
             return b""
-        if self._fitted:
-            self._fitted = False
-            self._moulds.praise()
         self._held.append(chunk)
-        self._frames.last, before = b"", self._frames.count
-        for step in self._reader.feed(chunk):
-            if isinstance(step, Run):
-                self.progress.begun = True
-            elif (end := self._heard(step, self._frames.count - before)) is not None:
+        reader, last, count, has_content = self._reader, b"", 0, False
+        for frame in reader.frames(chunk):
+            last, lane = frame.raw, self._lane
+            count += 1
+            if lane is not None and frame.kind == lane.kind and not frame.error and (text := lane.read(frame.data)):
+                has_content = True
+                try:
+                    if lane.listener is not None:
+                        lane.listener(text)
+                except DragomanError as error:  # more than may be kept
+                    return self._ended_with(reader.fail(error), count - 1)
+                continue
+            step = reader.step(frame)
+            if step is None:
+                continue
+            has_content = self._content.is_in(step.events) or has_content
+            if (end := self._heard(step, count)) is not None:
                 return end
-        self.over = self._reader.over
-        return self._through(self._frames.count - before) if self.over else self._whole_frames()
+        if (broken := reader.broken()) is not None:
+            return self._ended_with(broken, count)
+        if not has_content:
+            self.hushed += 1
+        self._count += count
+        self.over = reader.over
+        if self.over:
+            return self._through(count)
+        return self._whole_frames(last)
 
     def _heard(self, step: Step, count: int) -> bytes | None:
         """Take note of what a frame said; give the end of the stream if it must be told in other words.
 
         `count` frames of those that are held were read.
         """
+        self._lane = None
         if step.unread:
             note_unread(self._notes, step)
         last = step.events[-1] if step.events else None
         if isinstance(last, Failed):
-            masked = self._masked(last.fault)
-            if not step.raw or masked is not last.fault:
-                whole = count if self._frames.broken is not None else count - 1
-                self._frames.count -= count - whole
-                return self._ended_with(masked, self._through(whole))
+            if not step.raw or self._masked(last.fault) is not last.fault:
+                return self._ended_with(step, count - 1)
             if (retold := self._retold(step.raw, last.fault)) is not None:
                 self.over, self.fault = True, last.fault
                 return self._through(count - 1) + retold
             self.fault = last.fault
+        elif len(step.events) == 1 and isinstance(last, Delta):
+            self._lane = self._decoder.lane(type(last), last.key)
         self._see(step.events)
-        if self._silent is not None and self._silent(step.events):
+        if self._asks_more and self._encoder.is_unasked(step.events):
             self._unasked.append(step.raw)
         return None
 
@@ -139,25 +147,26 @@ class Passing:
         if self.over:
             return self._rest()
         end: Events = ()
-        count = self._frames.count
+        last = b""
         if broken is None:
             for step in self._reader.close():
+                last = step.raw or last
                 if step.events == (FINISHED,) and not step.raw:
                     end = step.events  # it had said why it stopped, and not that it did
                     continue
-                if isinstance(step, Step) and step.unread:
+                if step.unread:
                     note_unread(self._notes, step)
                 self._see(step.events)
-                if self._silent is not None and self._silent(step.events):
+                if self._asks_more and self._encoder.is_unasked(step.events):
                     self._held = []
-                if step.events and isinstance(last := step.events[-1], Failed):
-                    broken = last.fault
+                if step.events and isinstance(failed := step.events[-1], Failed):
+                    broken = failed.fault
         self.over = True
         if broken is None:
             rest = self._rest()  # its last frame may lack the line end without which clients do not read it
-            rest = self._frames.last if rest and self._frames.last.startswith(rest) else rest
+            rest = last if rest and last.startswith(rest) else rest
             return rest + self._written(end)
-        self.fault, self._frames.count = broken, count  # half a frame does not go out
+        self.fault = broken
         return self._written((Failed(self._masked(broken)),))
 
     def ping(self) -> bytes:
@@ -183,22 +192,24 @@ class Passing:
             self._follows = False  # it lacks something, so what comes next would have no place in it
         return encoder
 
-    def _ended_with(self, fault: Fault, before: bytes) -> bytes:
-        """The upstream failed, and its own words cannot go out: the frames before, and the error in our words."""
-        self.over, self.fault = True, fault
-        return before + self._written((Failed(fault),))
+    def _ended_with(self, step: Step, count: int) -> bytes:
+        """The upstream failed, and its own words cannot go out: the first `count` frames, and the error in ours."""
+        failed = step.events[-1]
+        assert isinstance(failed, Failed)
+        self.over, self.fault = True, self._masked(failed.fault)
+        self._count += count
+        return self._through(count) + self._written((Failed(self.fault),))
 
     def _written(self, events: Events) -> bytes:
         speaker = self._speaker()
-        if renumber := getattr(speaker, "renumber", None):
-            renumber(self._frames.count)
+        speaker.renumber(self._count)
         return b"".join([self._frame(payload) for payload in speaker.feed(events)])
 
     def _masked(self, fault: Fault) -> Fault:
         return fault if self._mask is None else self._mask(fault)
 
-    def _whole_frames(self) -> bytes:
-        last = self._frames.last
+    def _whole_frames(self, last: bytes) -> bytes:
+        """What is held up to the end of the last frame, which has these bytes."""
         if not last:
             return b""
         held = b"".join(self._held)
@@ -228,57 +239,3 @@ class Passing:
             data = before + behind
         self._unasked = []
         return data
-
-
-class _LastSeen:
-    """A frame decoder that remembers the bytes of the last frame it gave, and what it could not read."""
-
-    def __init__(self, frames: FrameDecoder) -> None:
-        self.last = b""
-        self.count = 0
-        self.broken: DragomanError | None = None
-        self._frames = frames
-        if hasattr(frames, "fits"):
-            self.fits = frames.fits  # counted by whoever asks
-        if hasattr(frames, "skip"):
-            self.skip = self._skip
-
-    @property
-    def held(self) -> int:
-        """See FrameDecoder."""
-        return self._frames.held
-
-    def feed(self, chunk: bytes) -> Iterator[Frame]:
-        return self._seen(self._frames.feed(chunk))
-
-    def close(self) -> Iterator[Frame]:
-        self.last = b""
-        return self._seen(self._frames.close())
-
-    def mould(self, frame: Frame, start: int, stop: int) -> object | None:
-        mould = getattr(self._frames, "mould", None)
-        return None if mould is None else mould(frame, start, stop)
-
-    def row(self, mould: object, chunk: bytes = b"") -> Row | None:
-        row: Row | None = self._frames.row(mould, chunk)  # type: ignore[attr-defined]  # who has moulds has rows
-        if row is not None:
-            self.last = row.raw
-            self.count += len(row.texts)
-        return row
-
-    def _skip(self, mould: object) -> tuple[int, bytes] | None:
-        skipped: tuple[int, bytes] | None = self._frames.skip(mould)  # type: ignore[attr-defined]
-        if skipped is not None:
-            self.count += skipped[0]
-            self.last = skipped[1]
-        return skipped
-
-    def _seen(self, frames: Iterator[Frame]) -> Iterator[Frame]:
-        try:
-            for frame in frames:
-                self.last = frame.raw
-                self.count += 1
-                yield frame
-        except DragomanError as error:
-            self.broken = error
-            raise

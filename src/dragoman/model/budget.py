@@ -148,19 +148,19 @@ class KeptText:
 class KeptSize:
     """Bytes that somebody else keeps, counted whenever their number changes."""
 
-    __slots__ = ("_budget", "_size")
+    __slots__ = ("_budget", "size")
 
     def __init__(self, budget: Budget) -> None:
-        self._budget, self._size = budget, 0
+        self._budget, self.size = budget, 0
 
     def set(self, size: int) -> None:
         """Count so many instead of those before. Raises AnswerTooLarge."""
-        more = size - self._size
+        more = size - self.size
         if more > 0:
             self._budget.keep(more)
         elif more:
             self._budget.free(-more)
-        self._size = size
+        self.size = size
 
 
 def text_size(text: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -11,7 +11,6 @@ from dragoman.errors import Fault
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.budget import Budget, json_size, text_size
 from dragoman.model.conversation import Stop, Usage
-from dragoman.wire.frame import Row
 from dragoman.wire.jsonio import Json
 
 _EVENT = 128  # bytes of an event, beside what it says
@@ -168,49 +167,3 @@ class Step(Struct, frozen=True, gc=False):
     events: Events
     raw: bytes = b""
     unread: str = ""
-
-
-Search: TypeAlias = Callable[[str], object]  # gives None where it finds nothing, as that of a regular expression
-Listener: TypeAlias = Callable[[str], object]  # is told texts
-
-
-def nothing(_text: str) -> None:
-    """The search of those who do not look at texts."""
-
-
-class Run(Struct, frozen=True, gc=False):
-    """Many wire frames in a row, each of which is one delta of the same kind and block: as many steps in one."""
-
-    kind: type[Delta]
-    key: int
-    row: Row
-    text: str  # of all of them
-
-    @property
-    def events(self) -> Events:
-        return tuple([self.kind(self.key, text) for text in self.row.texts])
-
-    @property
-    def raw(self) -> bytes:
-        return self.row.raw
-
-    def clear(self, search: Search) -> int:
-        """How many of its texts, from the first on, have nothing in them that the search finds."""
-        if search(self.text) is None:
-            return len(self.row.texts)
-        return next(at for at, text in enumerate(self.row.texts) if search(text) is not None)
-
-    def part(self, start: int, stop: int) -> Run:
-        row = self.row
-        insides = row.insides[start:stop]
-        begin = start * row.rim + sum(map(len, row.insides[:start]))
-        end = begin + len(insides) * row.rim + sum(map(len, insides))
-        texts = row.texts[start:stop]
-        return Run(self.kind, self.key, Row(texts, insides, row.raw[begin:end], row.rim), "".join(texts))
-
-    def steps(self) -> Iterator[Step]:
-        row, at = self.row, 0
-        for text, inside in zip(row.texts, row.insides, strict=True):
-            end = at + row.rim + len(inside)
-            yield Step((self.kind(self.key, text),), row.raw[at:end])
-            at = end

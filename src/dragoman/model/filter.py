@@ -1,43 +1,47 @@
-"""The shape of a filter: it changes what a conversation says, notes it, and owns the way back."""
+"""The shape of a filter: it changes what a conversation says, notes it, and changes the answer back."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 from dragoman.model.conversation import Conversation
-from dragoman.model.events import BlockKeys, Events
+from dragoman.model.events import BlockKeys, Delta, Event, Events
+from dragoman.model.lane import LaneWatch
 from dragoman.model.notes import Notes
 
 
 class Back(Protocol):
-    """The answer half of a filter: stateful, one per answer. Returns the same tuple if nothing changes.
+    """The answer half of a filter: stateful, one per answer.
 
-    Every stream ends with Finished or Failed, so a filter that holds something lets go of it there. One that looks at
-    some kinds of events only may name them in its class's `reads`, a set of types: where none of those is among them,
-    events are not shown to it.
-
-    One that lets most deltas pass may have `lets(kind, key) -> Search | None`: None if it wants to see such deltas of
-    that block, else what finds the reason to see one in its text (`nothing` where there is none). What has no such
-    reason is not shown to it, and if it must know of that, it has `hearing(kind, key) -> Listener | None`: who is told
-    the texts. Both are asked once, and their word holds until it is fed something.
-
-    One that opens blocks takes their keys from the `BlockKeys` that its maker gets. One that holds part of the answer
-    counts it in their `budget`.
+    Every stream ends with Finished or Failed, so a filter that holds something gives it out there. One that opens
+    blocks takes their keys from the `BlockKeys` that its maker gets. One that holds part of the answer counts it in
+    their `budget`.
     """
 
-    def feed(self, events: Events) -> Events: ...
+    reads: ClassVar[frozenset[type[Event]] | None] = None  # types of the events that it looks at; None: all
+
+    @abstractmethod
+    def feed(self, events: Events) -> Events:
+        """Return what becomes of the events: the same tuple if nothing changes."""
+
+    def lane(self, kind: type[Delta], key: int) -> LaneWatch | None:
+        """Return when it must see such a delta of this block (lane.py); None: always."""
+        return None
 
 
 MakeBack: TypeAlias = Callable[[Notes, BlockKeys], Back]
 
 
 class Filter(Protocol):
-    """One whose changes leave answers as they are, or only ask for more than the client did, has `only_asks = True`.
-    One that leaves messages in canonical form, whatever it does to them, may say so by `keeps_form = True`.
-    """
+    """The request half of a filter, and the maker of the answer half."""
 
-    @property
-    def name(self) -> str: ...
+    name: ClassVar[str]
+    before: ClassVar[str] = ""  # for a quirk: the name of the shared filter that needs its work done
+    only_asks: ClassVar[bool] = False  # its changes leave answers as they are, or only ask for more than the client did
+    keeps_form: ClassVar[bool] = False  # it leaves messages in canonical form, whatever it does to them
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]: ...
+    @abstractmethod
+    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+        """Return the conversation, changed or the same, and what makes the answer half if there is one."""

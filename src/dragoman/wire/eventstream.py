@@ -9,20 +9,19 @@ matched. Headers repeat from message to message, so what their bytes mean is rem
 from __future__ import annotations
 
 import struct
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from struct import Struct as Layout
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from uuid import UUID
 from zlib import crc32
 
 from msgspec import Struct
 
 from dragoman.errors import BadFrame, LocalMisuse, Truncated
-from dragoman.wire.frame import Frame, Row
-from dragoman.wire.jsonio import quote, strings
+from dragoman.wire.frame import Frame, then_raise
+from dragoman.wire.jsonio import quote
 
 # botocore's limits. aws-c-event-stream has one of 24 MiB for headers and payload together.
 MAX_HEADERS = 128 * 1024
@@ -128,56 +127,16 @@ class Message(Struct, frozen=True):
 # --- decoding
 
 
-# How long a message is, the checksum up to the string, and what gives its head, the string's inside, tail and checksum.
-_Kind: TypeAlias = tuple[int, int, Callable[[bytes, int], tuple[Any, ...]]]
-_NO_KIND: _Kind = (sys.maxsize, 0, Layout("").unpack_from)
-
-
-class Mould(Struct, frozen=True, gc=False):
-    """A message without the inside of one JSON string in its payload."""
-
-    head: bytes  # from the headers to the string
-    payload: int  # where it begins
-    tail: bytes
-    kinds: dict[bytes, _Kind]  # of messages, by their preludes
-
-    def kind(self, prelude: bytes) -> _Kind:
-        """Check a prelude; one that no message of this mould has is longer than all there are."""
-        if len(prelude) < _PRELUDE_SIZE:
-            return _NO_KIND
-        try:
-            total, payload = _prelude(prelude)
-        except BadFrame:
-            return _NO_KIND
-        head, tail = len(self.head), len(self.tail)
-        inside = total - _PRELUDE_SIZE - head - tail - 4
-        if payload != self.payload or inside < 0:
-            return _NO_KIND
-        parts = Layout(f">{_PRELUDE_SIZE}x{head}s{inside}s{tail}sI").unpack_from
-        found = total, crc32(prelude + self.head), parts
-        if len(self.kinds) < _MOST_LENGTHS:
-            self.kinds[prelude] = found
-        return found
-
-
 class EventStreamDecoder:
     """Feed bytes cut anywhere; get frames, or whole messages. After an error the decoder stays failed."""
 
-    __slots__ = ("_at", "_buffer", "_failed", "_held", "_need", "_size", "_tired")
+    __slots__ = ("_failed", "_held", "_need", "held")
 
     def __init__(self) -> None:
-        self._buffer = b""  # what may hold whole messages; those before `_at` are decoded
-        self._at = 0
-        self._tired = False  # a row was refused: not again in this buffer, or trying would cost its square
         self._held: list[bytes] = []
-        self._size = 0  # of what is held
+        self.held = 0  # see FrameDecoder
         self._need = _PRELUDE_SIZE  # bytes, before which nothing can be done
         self._failed: BadFrame | None = None
-
-    @property
-    def held(self) -> int:
-        """See FrameDecoder."""
-        return self._size
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
         """Take more bytes and give the frames they complete. Raises a BadFrame of this module, after those before it.
@@ -187,25 +146,21 @@ class EventStreamDecoder:
         """
         if self._failed is not None:
             raise self._failed
-        if self._buffer:  # what nobody took comes first
-            chunk, self._buffer = self._buffer[self._at :] + chunk, b""
-        self._size += len(chunk)
-        if self._size < self._need:
+        if self.held + len(chunk) < self._need:
             self._held.append(chunk)
+            self.held += len(chunk)
             return iter(())
         if self._held:
-            self._held.append(chunk)
-            chunk = b"".join(self._held)
-            self._held = []
-        self._buffer, self._at, self._tired = chunk, 0, False
-        self._size, self._need = 0, _PRELUDE_SIZE
+            chunk = b"".join([*self._held, chunk])
+        frames: list[Frame] = []
         try:
-            if _prelude(chunk[:_PRELUDE_SIZE])[0] <= len(chunk):
-                return self._frames()
-        except BadFrame:
-            return self._frames()  # will say so
-        self._keep()
-        return iter(())
+            rest = self._messages(chunk, frames)
+        except BadFrame as error:
+            self._failed = error
+            self._hold(b"")
+            return then_raise(frames, error)
+        self._hold(rest)
+        return iter(frames)
 
     def messages(self, chunk: bytes) -> Iterator[Message]:
         """Do as `feed` does, but give messages with all their headers."""
@@ -215,89 +170,35 @@ class EventStreamDecoder:
         """End the stream. Raises Truncated if it ended inside a message."""
         if self._failed is not None:
             raise self._failed
-        frames = list(self._frames())
-        if self._size:
+        if self.held:
             need = f"at least {SHORTEST}" if self._need < SHORTEST else str(self._need)
-            raise Truncated(f"the stream ended inside a message, after {self._size} of {need} bytes")
-        return iter(frames)
+            raise Truncated(f"the stream ended inside a message, after {self.held} of {need} bytes")
+        return iter(())
 
-    # --- rows
+    def _hold(self, rest: bytes) -> None:
+        """Hold the beginning of a message."""
+        self._held, self.held = [rest] if rest else [], len(rest)
 
-    def mould(self, frame: Frame, start: int, stop: int) -> Mould | None:
-        """See FrameDecoder."""
-        raw, data = frame.raw, frame.data
-        payload = len(raw) - len(data) - 4
-        if raw[payload:-4] != data:
-            return None  # it had none, and got words of ours
-        return Mould(raw[_PRELUDE_SIZE : payload + start], payload, data[stop:], {})
-
-    def row(self, mould: Mould, chunk: bytes = b"") -> Row | None:
-        """See FrameDecoder. Whatever is wrong with a message ends the row, and is told when its turn comes."""
-        head, tail, kinds = mould.head, mould.tail, mould.kinds
-        buffer, begin = (chunk, 0) if chunk else (self._buffer, self._at)
-        if self._held or self._buffer if chunk else self._tired:
-            return None
-        first, size, insides = begin, len(buffer), []
-        while True:
-            prelude = buffer[begin : begin + _PRELUDE_SIZE]
-            total, so_far, parts = kinds.get(prelude) or mould.kind(prelude)
+    def _messages(self, data: bytes, frames: list[Frame]) -> bytes:
+        """Decode the whole messages, and return the rest. Raises BadFrame."""
+        begin, size = 0, len(data)
+        self._need = _PRELUDE_SIZE
+        while size - begin >= _PRELUDE_SIZE:
+            total, at = _prelude(data[begin : begin + _PRELUDE_SIZE])
             end = begin + total
             if end > size:
+                self._need = total
                 break
-            before, inside, behind, checksum = parts(buffer, begin)
-            if before != head or behind != tail or crc32(behind, crc32(inside, so_far)) != checksum:
-                break
-            insides.append(inside)
+            raw = data[begin:end]
+            payload = raw[at:-4]
+            kind, instead, error, so_far = _cached_head(raw[:at]) if at <= _LONGEST_CACHED else _head(raw[:at])
+            if crc32(payload, so_far) != _CRC.unpack_from(raw, total - 4)[0]:
+                raise MessageChecksumMismatch(f"a message of {total} bytes does not match its checksum")
+            if kind is None:  # no byte is broken, so the headers themselves are wrong: this raises
+                kind, instead, error = _meaning(raw[_PRELUDE_SIZE:at])
+            frames.append(Frame(kind, payload or instead, raw, error))
             begin = end
-        texts = strings(insides) if insides else None
-        if texts is None:
-            self._tired = bool(insides)
-            return None
-        if not chunk:
-            self._at = begin
-        return Row(texts, insides, buffer[first:begin], _PRELUDE_SIZE + len(head) + len(tail) + 4)
-
-    # --- messages
-
-    def _keep(self) -> None:
-        """Hold what is left of the buffer: less than a message."""
-        rest = self._buffer[self._at :]
-        self._need = _prelude(rest[:_PRELUDE_SIZE])[0] if len(rest) >= _PRELUDE_SIZE else _PRELUDE_SIZE
-        self._held, self._size = [rest] if rest else [], len(rest)
-        self._buffer, self._at = b"", 0
-
-    def _frames(self) -> Iterator[Frame]:
-        """Decode message after message, as they are asked for: in between a row may be taken."""
-        try:
-            while self._buffer:
-                frame = self._message()
-                if frame is None:
-                    self._keep()
-                    return
-                yield frame
-        except BadFrame as error:
-            self._failed = error
-            self._buffer = b""
-            raise
-
-    def _message(self) -> Frame | None:
-        """Decode the next message; None if it is not whole."""
-        buffer, begin = self._buffer, self._at
-        if len(buffer) - begin < _PRELUDE_SIZE:
-            return None
-        total, at = _prelude(buffer[begin : begin + _PRELUDE_SIZE])
-        end = begin + total
-        if end > len(buffer):
-            return None
-        raw = buffer[begin:end]
-        payload = raw[at:-4]
-        kind, instead, error, so_far = _cached_head(raw[:at]) if at <= _LONGEST_CACHED else _head(raw[:at])
-        if crc32(payload, so_far) != _CRC.unpack_from(raw, total - 4)[0]:
-            raise MessageChecksumMismatch(f"a message of {total} bytes does not match its checksum")
-        if kind is None:
-            kind, instead, error = _meaning(raw[_PRELUDE_SIZE:at])  # raises: now it is known not to be a broken byte
-        self._at = end
-        return Frame(kind, payload or instead, raw, error)
+        return data[begin:]
 
 
 def decode_message(data: bytes) -> Message:

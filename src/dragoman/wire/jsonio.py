@@ -12,7 +12,8 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, TypeVar
+from functools import cache
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Raw, Struct
@@ -26,6 +27,7 @@ __all__ = [
     "decode_at",
     "doubled",
     "encode",
+    "encode_text",
     "fitting",
     "is_whole",
     "may_double",
@@ -33,11 +35,9 @@ __all__ = [
     "pretty",
     "python_text",
     "quote",
-    "respelt",
-    "string",
-    "strings",
     "text_of",
     "text_of_parts",
+    "text_reader",
     "typed",
 ]
 
@@ -93,9 +93,8 @@ _plain_decode: Callable[[bytes | str], Json] = msgspec.json.Decoder().decode
 _plain_encode = msgspec.json.Encoder(enc_hook=_as_plain).encode
 _BACKSLASH = 0x5C  # a number is found several times as fast as bytes
 _ODD_ESCAPE = re.compile(rb'\\[^\\"nrtbf]')  # a control character is written like that here, too, but seldom comes
+encode_text: Callable[[str], bytes] = _plain_encode  # the literal of a text that a strict decoder read
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
-_decode_strings = msgspec.json.Decoder(list[str]).decode
-read_string = msgspec.json.Decoder(str).decode
 
 
 def decode(data: bytes | str) -> Json:
@@ -223,47 +222,30 @@ def pretty(value: object) -> bytes:
     return _guard(_indent, encode(value))
 
 
+@cache
+def _strict_decoder(kind: Any) -> Callable[[bytes], Any]:
+    return msgspec.json.Decoder(kind).decode
+
+
+def text_reader(kind: type[T], text_of: Callable[[T], str | None]) -> Callable[[bytes], str]:
+    """Make a reader of the text in what is just a `kind`; it gives "" for all else, JSON or not."""
+    strict: Callable[[bytes], T] = _strict_decoder(cast(Any, kind))
+
+    def read(data: bytes) -> str:
+        try:
+            return text_of(strict(data)) or ""
+        except TROUBLE:
+            return ""
+
+    return read
+
+
 def quote(text: str) -> bytes:
     """Give the JSON string literal, quotes included, of any text."""
     try:
         return _plain_encode(text)
     except UnicodeEncodeError:  # lone surrogates have no UTF-8, only an escape
         return json.dumps(text).encode()
-
-
-def strings(insides: list[bytes]) -> list[str] | None:
-    """Give the texts of many string literals, of which these are the insides; None if one is no such, or says nothing.
-
-    They are read as one array: a quote that is not escaped makes more strings of it, and nothing but an escape that is
-    open at an end could make fewer.
-    """
-    array = b'["%b"]' % b'","'.join(insides)
-    if b'\\","' in array and any(map(_is_open, insides)):
-        return None
-    try:
-        texts = _decode_strings(array)
-    except TROUBLE:
-        return None
-    return texts if len(texts) == len(insides) and all(texts) else None
-
-
-def _is_open(inside: bytes) -> bool:
-    return (len(inside) - len(inside.rstrip(b"\\"))) % 2 == 1
-
-
-def string(literal: bytes) -> str:
-    """Give the text of one string literal; none at all if it is no such, or says nothing."""
-    try:
-        return read_string(literal)
-    except TROUBLE:
-        return ""
-
-
-def respelt(texts: list[str], insides: list[bytes]) -> list[bytes]:
-    """Give the insides of the literals that `quote` would give; usually those that `strings` read these texts from."""
-    if _BACKSLASH not in b"".join(insides) or _plain_encode(texts) == b'["' + b'","'.join(insides) + b'"]':
-        return insides
-    return [quote(text)[1:-1] for text in texts]
 
 
 def may_double(data: bytes, names: int, colons: int) -> bool:

@@ -15,38 +15,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
 
 from dragoman.errors import BadFrame, LocalMisuse
-from dragoman.wire.frame import Frame, Hole, Row
-from dragoman.wire.jsonio import TROUBLE, read_string, string, strings
+from dragoman.wire.frame import Frame, then_raise
 
 MAX_FRAME = 16 * 1024 * 1024
 
 _BOM = b"\xef\xbb\xbf"
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BLOCK_END = re.compile(rb"\r\r|(?:\r\n|\n)(?:\n|\r\n|\r(?!\n|\Z))")
-_CR, _QUOTE, _BACKSLASH = 0x0D, 0x22, 0x5C  # numbers are found several times as fast as bytes
+_CR = 0x0D  # a number is found several times as fast as bytes
 _LONGEST_UNDECIDED = 2  # LF CR
+_LONGEST_CACHED = 64  # bytes of an event line
 _LONGEST_RETRY = 15  # digits; a longer one is no time in milliseconds
-_LONGEST_CACHED_NAME = 64
-_LONGEST_SOLE = 4096  # bytes: more than that in one read is hardly one frame, and it is not copied to find out
 
 
 class FrameTooLong(BadFrame):
     """A block that is longer than the decoder's limit, or would be."""
-
-
-class Mould(NamedTuple):  # for every event it is taken apart
-    """A block without the inside of one JSON string: what stands before and behind it, how long both are together, and
-    where in a block the string is, with its quotes.
-    """
-
-    begin: bytes
-    end: bytes
-    rim: int
-    start: int
-    stop: int
 
 
 class SseDecoder:
@@ -60,35 +45,14 @@ class SseDecoder:
     `last_event_id` and `retry` are as of the last block decoded. After FrameTooLong the decoder stays failed.
     """
 
-    __slots__ = (
-        "_at",
-        "_buffer",
-        "_failed",
-        "_fresh",
-        "_held",
-        "_max_frame",
-        "_max_sole",
-        "_mixed",
-        "_parted",
-        "_size",
-        "_tail",
-        "_tired",
-        "last_event_id",
-        "retry",
-    )
+    __slots__ = ("_failed", "_fresh", "_held", "_max_frame", "_tail", "held", "last_event_id", "retry")
 
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
         self.last_event_id = ""
         self.retry: int | None = None
         self._max_frame = max_frame
-        self._max_sole = min(max_frame, _LONGEST_SOLE)
-        self._buffer = b""  # what may hold whole blocks; those before `_at` are decoded
-        self._at = 0
-        self._mixed = False  # it has a CR
-        self._tired = False  # a row was refused: not again in this buffer, or trying would cost its square
-        self._parted = False  # frames in it that were to be skipped did not stand all together: the same
         self._held: list[bytes] = []  # pieces of one unfinished block
-        self._size = 0
+        self.held = 0  # see FrameDecoder
         self._tail = b""  # the last bytes of the pieces
         self._fresh = True  # a byte order mark may still come
         self._failed: FrameTooLong | None = None
@@ -96,12 +60,7 @@ class SseDecoder:
     @property
     def pending(self) -> bool:
         """Whether a block has begun and not ended: at the end of the stream, it broke in mid-frame."""
-        return bool(self._held or self._buffer)
-
-    @property
-    def held(self) -> int:
-        """See FrameDecoder."""
-        return self._size
+        return bool(self._held)
 
     def feed(self, chunk: bytes) -> Iterator[Frame]:
         """Take more bytes and give the frames they complete. Raises FrameTooLong, after the frames before it."""
@@ -119,18 +78,12 @@ class SseDecoder:
             probe = self._tail + chunk
             self._held.append(chunk)
             if not (_BLOCK_END.search(probe) if _CR in probe else b"\n\n" in probe):
-                self._size += len(chunk)
+                self.held += len(chunk)
                 self._tail = probe[-_LONGEST_UNDECIDED:]
-                return iter(()) if self._size <= self._max_frame else _then_raise(self._failure())
+                return iter(()) if self.held <= self._max_frame else then_raise((), self._failure())
             chunk = b"".join(self._held)
-            self._hold(b"")
-        if self._buffer:  # what nobody took comes first
-            chunk = self._buffer[self._at :] + chunk
-        self._buffer, self._at, self._mixed = chunk, 0, _CR in chunk
-        self._tired = self._parted = False
-        if chunk.endswith(b"\n\n") or (_BLOCK_END.search(chunk) if self._mixed else b"\n\n" in chunk):
-            return self._frames()
-        return iter(()) if self._keep() else _then_raise(self._failure())
+        frames, is_whole = self._mixed(chunk) if _CR in chunk else self._usual(chunk)
+        return iter(frames) if is_whole else then_raise(frames, self._failure())
 
     def close(self) -> Iterator[Frame]:
         """Give the last block as if its blank line had come, which some upstreams omit; `raw` gets the blank line.
@@ -140,150 +93,57 @@ class SseDecoder:
         """
         if self._failed is not None:
             raise self._failed
-        frames = list(self._frames())
         block = b"".join(self._held)
         self._hold(b"")
         frame = self._block(block + (b"\n" if block.endswith((b"\n", b"\n\r")) else b"\n\n"))
-        return iter(frames if frame is None else [*frames, frame])
-
-    # --- rows
-
-    def mould(self, frame: Frame, start: int, stop: int) -> Mould | None:
-        """See FrameDecoder. A block may have other fields: what they say once, they say again."""
-        data = frame.data
-        blank = b"\r\n\r\n" if frame.raw.endswith(b"\r\n\r\n") else b"\n\n"
-        if b"\n" in data or not frame.raw.endswith(data + blank):
-            return None
-        before, after = frame.raw[: start - len(data) - len(blank)], data[stop:] + blank
-        return Mould(before, after, len(before) + len(after), len(before) - 1, 1 - len(after))
-
-    def sole(self, mould: Mould, chunk: bytes) -> tuple[str, bytes] | None:
-        """See FrameDecoder. A string in JSON has no line end, so there can be no other block in it."""
-        begin, end, _, start, stop = mould
-        if self._held or self._buffer or len(chunk) > self._max_sole:
-            return None
-        if not chunk.startswith(begin) or not chunk.endswith(end):
-            return None
-        literal = chunk[start:stop]
-        try:
-            text = read_string(literal)
-        except TROUBLE:
-            return None
-        return (text, literal[1:-1]) if text else None
-
-    def fits(self, mould: Mould, chunk: bytes) -> bool:
-        """See FrameDecoder."""
-        begin, end, _, start, stop = mould
-        if self._held or self._buffer or len(chunk) > self._max_sole:
-            return False
-        if not chunk.startswith(begin) or not chunk.endswith(end):
-            return False
-        try:
-            return read_string(chunk[start:stop]) != ""
-        except TROUBLE:
-            return False
-
-    def row(self, mould: Mould, chunk: bytes = b"") -> Row | None:
-        """See FrameDecoder. No block can end inside a string, either."""
-        begin = mould.begin
-        buffer, at = (chunk, 0) if chunk else (self._buffer, self._at)
-        if not buffer.startswith(begin, at) or (self._held or self._buffer if chunk else self._tired):
-            return None
-        if len(buffer) > self._max_frame:  # one of its blocks may be too long
-            return None
-        insides, stop = _insides(buffer, at + len(begin), mould)
-        texts = strings(insides) if insides else None
-        if texts is None:
-            self._tired = bool(insides)
-            return None
-        if not chunk:
-            self._at = stop
-        return Row(texts, insides, buffer[at:stop], mould.rim)
-
-    def skip(self, mould: Mould) -> tuple[int, bytes] | None:
-        """See FrameDecoder. Only the last string is read; that the others are such shows by their quotes."""
-        buffer, at = self._buffer, self._at
-        if self._tired or not buffer.startswith(mould.begin, at) or len(buffer) > self._max_frame:
-            return None
-        together = None if self._parted else _all_skipped(buffer, at, mould)
-        self._parted = together is None
-        count, last, stop = together or _skipped(buffer, at, mould)
-        if not count:
-            return None
-        taken = buffer[at:stop]
-        if len(taken) - len(taken.replace(b"\n", b"")) != count * (mould.begin + mould.end).count(b"\n"):
-            self._tired = True  # a block ended within what looked like a string
-            return None
-        self._at = stop
-        return count, buffer[last:stop]
+        return iter(() if frame is None else (frame,))
 
     # --- blocks
 
     def _hold(self, piece: bytes) -> None:
         self._held = [piece] if piece else []
-        self._size = len(piece)
+        self.held = len(piece)
         self._tail = piece[-_LONGEST_UNDECIDED:]
-
-    def _keep(self) -> bool:
-        """Hold what is left of the buffer, which is no whole block; False if it is too long for one."""
-        if self._at < len(self._buffer):
-            self._hold(self._buffer[self._at :].lstrip(b"\r\n" if self._mixed else b"\n"))
-        self._buffer, self._at, self._mixed = b"", 0, False
-        return self._size <= self._max_frame
 
     def _failure(self) -> FrameTooLong:
         self._hold(b"")
-        self._buffer = b""
         self._failed = FrameTooLong(f"a frame is longer than {self._max_frame} bytes")
         return self._failed
 
-    def _frames(self) -> Iterator[Frame]:
-        """Decode block after block, as they are asked for: in between a row may be taken."""
-        while self._at < len(self._buffer):
-            frame = self._usual()
-            if frame is None:
-                buffer, at = self._buffer, self._at
-                if self._mixed:
-                    found = _BLOCK_END.search(buffer, at)
-                    end = found.end() if found else 0
-                else:
-                    end = buffer.find(b"\n\n", at) + 2
-                if end < 2:  # there is no other
-                    break
-                self._at, raw = end, buffer[at:end].lstrip(b"\r\n" if self._mixed else b"\n")
-                if len(raw) > self._max_frame:
-                    raise self._failure()
-                frame = self._block(raw)
-            if frame is not None:
-                yield frame
-        if not self._keep():
-            raise self._failure()
+    def _usual(self, data: bytes) -> tuple[list[Frame], bool]:
+        """Decode the whole blocks of bytes without a CR, and hold the rest. False: the next one is too long."""
+        frames: list[Frame] = []
+        *blocks, rest = data.split(b"\n\n")
+        for block in blocks:
+            kind, line = "", block
+            if block.startswith(b"event: "):
+                name, _, line = block.partition(b"\n")
+                kind = _name(name[7:]) if len(name) <= _LONGEST_CACHED else str(name[7:], "utf-8", "replace")
+            if line.startswith(b"data: ") and b"\n" not in line and len(block) < self._max_frame - 1:
+                frames.append(Frame(kind, line[6:], block + b"\n\n"))
+                continue
+            raw = block.lstrip(b"\n") + b"\n\n"
+            if len(raw) > self._max_frame:
+                return frames, False
+            if (frame := self._block(raw)) is not None:
+                frames.append(frame)
+        if rest or self._held:
+            self._hold(rest.lstrip(b"\n"))
+        return frames, self.held <= self._max_frame
 
-    def _usual(self) -> Frame | None:
-        """Decode the next block if it is as most are: `data: …`, perhaps after `event: …`. None: it is not."""
-        buffer, at = self._buffer, self._at
-        line, kind = at, ""
-        if buffer.startswith(b"event: ", at):
-            line = buffer.find(b"\n", at) + 1
-            name = _name(buffer[at + 7 : line - 1]) if at < line <= at + _LONGEST_CACHED_NAME else None
-            if name is None:
-                return None
-            kind = name
-        if not buffer.startswith(b"data: ", line):
-            return None
-        stop = buffer.find(b"\n", line)
-        if not self._mixed:
-            end = stop + 2
-            if not buffer.startswith(b"\n\n", stop):
-                return None
-        else:
-            stop, end = stop - 1, stop + 3
-            if not buffer.startswith(b"\r\n\r\n", stop) or buffer.find(b"\r", line, stop) >= 0:
-                return None
-        if end - at > self._max_frame:
-            return None
-        self._at = end
-        return Frame(kind, buffer[line + 6 : stop], buffer[at:end])
+    def _mixed(self, data: bytes) -> tuple[list[Frame], bool]:
+        """The same for bytes in which lines end in any way."""
+        frames: list[Frame] = []
+        at = 0
+        while (found := _BLOCK_END.search(data, at)) is not None:
+            raw = data[at : found.end()].lstrip(b"\r\n")
+            at = found.end()
+            if len(raw) > self._max_frame:
+                return frames, False
+            if (frame := self._block(raw)) is not None:
+                frames.append(frame)
+        self._hold(data[at:].lstrip(b"\r\n"))
+        return frames, self.held <= self._max_frame
 
     def _block(self, raw: bytes) -> Frame | None:
         """Decode one whole block, line by line."""
@@ -308,74 +168,9 @@ class SseDecoder:
 
 
 @lru_cache(256)
-def _name(line: bytes) -> str | None:
-    """Decode an event name that a LF ended; None if a lone CR hides in it."""
-    line = line.removesuffix(b"\r")
-    return None if b"\r" in line else str(line, "utf-8", "replace")
-
-
-def _insides(buffer: bytes, start: int, mould: Mould) -> tuple[list[bytes], int]:
-    """Give what stands in the moulds that follow one another, the first from `start` on, and where the last one ends.
-
-    A quote behind a backslash is passed over, unless all that a mould has follows it: `strings` will not have that.
-    """
-    between, found = mould.end + mould.begin, []
-    width, find = len(between), buffer.find
-    end = find(_QUOTE, start)
-    while end > 0:
-        if buffer[end : end + width] == between:
-            found.append(buffer[start:end])
-            start = end + width
-            end = find(_QUOTE, start)
-        elif buffer[end - 1] == _BACKSLASH:
-            end = find(_QUOTE, end + 1)
-        else:
-            break
-    if end > 0 and buffer.startswith(mould.end, end):
-        found.append(buffer[start:end])
-        return found, end + len(mould.end)
-    return found, start - len(mould.begin)
-
-
-def _all_skipped(buffer: bytes, at: int, mould: Mould) -> tuple[int, int, int] | None:
-    """As `_skipped`, if all blocks of this mould stand together and nothing in their strings is escaped, so that they
-    need only be counted: where there are no more quotes than the moulds have, there is none in a string.
-    """
-    begin, end = mould.begin, mould.end
-    stop = buffer.rfind(end) + len(end)
-    taken = buffer[at:stop]
-    if len(taken) < mould.rim or _BACKSLASH in taken:
-        return None
-    edge = len(taken) - len(end)
-    count = taken.count(end + begin, len(begin), edge) + 1
-    if taken.count(b'"') != count * (begin + end).count(b'"'):
-        return None
-    start = taken.rfind(begin, 0, edge) + len(begin)
-    return (count, at + start - len(begin), stop) if string(taken[start - 1 : edge + 1]) else None
-
-
-def _skipped(buffer: bytes, at: int, mould: Mould) -> tuple[int, int, int]:
-    """How many moulds follow one another from `at` on, where the last of them begins and where it ends."""
-    between, find = mould.end + mould.begin, buffer.find
-    width, size, count, last = len(between), len(mould.begin), 0, at
-    start = at + size
-    end = find(_QUOTE, start)
-    while end > 0:
-        if buffer[end - 1] == _BACKSLASH:
-            end = find(_QUOTE, end + 1)
-        elif buffer[end : end + width] == between:
-            count, last, start = count + 1, start, end + width
-            end = find(_QUOTE, start)
-        else:
-            break
-    if end > 0 and buffer.startswith(mould.end, end) and string(buffer[start - 1 : end + 1]):
-        return count + 1, start - size, end + len(mould.end)
-    return count, last - size, start - size
-
-
-def _then_raise(error: BadFrame) -> Iterator[Frame]:
-    yield from ()
-    raise error
+def _name(name: bytes) -> str:
+    """Decode an event name; streams repeat a few."""
+    return str(name, "utf-8", "replace")
 
 
 def encode_sse(kind: bytes, data: bytes) -> bytes:
@@ -391,11 +186,6 @@ def _prefix(kind: bytes) -> bytes:
     if b"\n" in kind or b"\r" in kind:
         raise LocalMisuse("an event name cannot hold a line end")
     return b"event: " + kind + b"\ndata: " if kind else b"data: "
-
-
-def around_sse(hole: Hole) -> tuple[bytes, bytes]:
-    """What `encode_sse` writes before and after what fills the hole."""
-    return _prefix(hole.kind) + hole.before, hole.after + b"\n\n"
 
 
 def comment(text: bytes) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 import dragoman
-from dragoman.answer import WaysBack
+from dragoman.answer import ResponseFilters
 from dragoman.dialects.base import REAL_WORLD
 from dragoman.dialects.bedrock import DIALECT
 from dragoman.errors import Fault, LocalMisuse, MissingField, UpstreamFault, UpstreamViolation
@@ -171,7 +171,7 @@ def test_media_in_an_answer_is_a_mistake() -> None:
 @given(events=strategies.events(choices=1))
 @settings(max_examples=60)
 def test_what_is_encoded_breaks_no_rule_of_the_stream(events: Events) -> None:
-    fitted = WaysBack(plan(DIALECT, DIALECT, NOBODY), BlockKeys.after(events)).feed(events)
+    fitted = ResponseFilters(plan(DIALECT, DIALECT, NOBODY), BlockKeys.after(events)).feed(events)
     encoder = DIALECT.codec.encoder(NOBODY, REAL_WORLD)
     data = b"".join(DIALECT.binding.frame(payload) for payload in encoder.feed(fitted))
     found = DIALECT.codec.stream_breaches(list(EventStreamDecoder().feed(data)))

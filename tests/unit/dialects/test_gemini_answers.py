@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dragoman.dialects as registry
-from dragoman.answer import Answer, WaysBack, answer_whole
+from dragoman.answer import Answer, ResponseFilters, answer_whole
 from dragoman.conformance.laws import NOBODY, encoded, read_back, still_world
 from dragoman.conformance.samples import STREAMS
 from dragoman.dialects.base import Call, Reader
@@ -253,7 +253,7 @@ def asking_for_an_array() -> Conversation:
 @pytest.mark.parametrize("title", [title for title in STREAMS if title != "failed"])
 def test_without_alt_sse_the_stream_is_one_array_of_the_same_responses(title: str) -> None:
     asked = asking_for_an_array()
-    told = WaysBack(plan(DIALECT, registry.get("openai"), asked)).feed(STREAMS[title])
+    told = ResponseFilters(plan(DIALECT, registry.get("openai"), asked)).feed(STREAMS[title])
     encoder = CODEC.encoder(asked, still_world())
     array = json.loads(b"".join(BINDING.frame(payload) for payload in encoder.feed(told)))
     frames = BINDING.frames()
@@ -282,7 +282,7 @@ def test_at_home_an_array_is_made_of_the_events_that_were_asked_for() -> None:
 
 @pytest.mark.parametrize("title", STREAMS)
 def test_what_is_written_keeps_the_rules_of_streams(title: str) -> None:
-    told = WaysBack(plan(DIALECT, registry.get("openai"), NOBODY)).feed(STREAMS[title])
+    told = ResponseFilters(plan(DIALECT, registry.get("openai"), NOBODY)).feed(STREAMS[title])
     frames = BINDING.frames()
     data = encoded(DIALECT, told)
     assert CODEC.stream_breaches([*frames.feed(data), *frames.close()]) == []

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman.answer import Answer, WaysBack
+from dragoman.answer import Answer, ResponseFilters
 from dragoman.conformance.laws import NOBODY, still_world
 from dragoman.dialects.kiro import DIALECT, KiroCodec
 from dragoman.dialects.kiro.encoder import KiroEncoder
@@ -776,7 +776,7 @@ def test_what_only_text_can_have_ends_the_search_for_tags() -> None:
     asked = sent(ask(user("a"), thinking={"type": "enabled", "budget_tokens": 2000})).plan
     cited = Cited(0, Opaque("anthropic", {}))
     for words in ("<thin", "<thinking>plan", "<thinking>plan</thinking>\n\n", "plain"):
-        told = WaysBack(asked, BlockKeys(1)).feed(
+        told = ResponseFilters(asked, BlockKeys(1)).feed(
             (Started("", ""), BlockStarted(0, Text("")), TextDelta(0, words), cited, BlockEnded(0))
         )
         check((*told, Stopped(Stop(Why.END)), FINISHED))

@@ -8,7 +8,7 @@ import pytest
 
 import dragoman
 import dragoman.dialects as registry
-from dragoman.answer import WaysBack
+from dragoman.answer import ResponseFilters
 from dragoman.conformance.laws import still_world
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.assemble import fold
@@ -300,7 +300,7 @@ def test_a_name_that_is_too_long_with_its_namespace_gets_one_alias_and_comes_bac
     [tool] = [tool for tool in made.sent.tools if isinstance(tool, ToolSpec)]
     assert len(tool.name) <= 64
     started = (Started("c", "m"), BlockStarted(0, ToolCall("a", tool.name)), BlockEnded(0), Stopped(Stop(Why.TOOL)))
-    told = WaysBack(made).feed((*started, FINISHED))
+    told = ResponseFilters(made).feed((*started, FINISHED))
     output: Any = jsonio.decode(RESPONSES.codec.render_reply(fold(told), asked, still_world()))
     [item] = output["output"]
     assert (item["namespace"], item["name"]) == ("space", "n" * 60)
@@ -487,7 +487,7 @@ def test_row_48_a_custom_tool_is_offered_everywhere_and_its_call_is_free_text_ag
     [call] = [block for message in made.sent.messages for block in message.blocks if isinstance(block, ToolCall)]
     assert jsonio.decode(call.arguments) == {"input": "*** Begin\n"}
     answered = (BlockStarted(0, ToolCall("c2", "apply_patch")), ArgumentsDelta(0, '{"input":"*** End"}'), BlockEnded(0))
-    told = WaysBack(made).feed((Started("x", "m"), *answered, Stopped(Stop(Why.TOOL)), FINISHED))
+    told = ResponseFilters(made).feed((Started("x", "m"), *answered, Stopped(Stop(Why.TOOL)), FINISHED))
     reply: Any = jsonio.decode(RESPONSES.codec.render_reply(fold(told), asked, still_world()))
     [item] = reply["output"]
     assert (item["type"], item["name"], item["input"]) == ("custom_tool_call", "apply_patch", "*** End")
@@ -574,7 +574,7 @@ def test_a_tool_whose_name_looks_like_that_of_another_in_its_namespace_is_not_mi
     told: list[tuple[str, str | None]] = []
     for whole in offered:
         answer = (BlockStarted(0, ToolCall("c9", whole)), ArgumentsDelta(0, "{}"), BlockEnded(0))
-        events = WaysBack(made).feed((Started("x", "m"), *answer, Stopped(Stop(Why.TOOL)), FINISHED))
+        events = ResponseFilters(made).feed((Started("x", "m"), *answer, Stopped(Stop(Why.TOOL)), FINISHED))
         reply: Any = jsonio.decode(RESPONSES.codec.render_reply(fold(events), asked, still_world()))
         told.append((reply["output"][0]["name"], reply["output"][0].get("namespace")))
     assert told == [("a__b", None), ("b", "a"), ("_b", "a")]

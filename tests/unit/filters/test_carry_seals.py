@@ -7,7 +7,7 @@ import base64
 import pytest
 
 import dragoman.dialects as registry
-from dragoman.answer import WaysBack
+from dragoman.answer import ResponseFilters
 from dragoman.conformance.laws import NOBODY, encoded, read_back, still_world
 from dragoman.filters import CarrySeals
 from dragoman.filters.carry_seals import Mark, mark, unmark
@@ -33,7 +33,7 @@ WITH_A_SLOT = [name for name in registry.names() if name not in ("gemini", "kiro
 
 
 def told(client: str, blocks: tuple[Block, ...], why: Why = Why.TOOL) -> tuple[Events, list[str]]:
-    ways = WaysBack(plan(registry.get(client), GEMINI, NOBODY))
+    ways = ResponseFilters(plan(registry.get(client), GEMINI, NOBODY))
     events = ways.feed(unfold(Reply("r", "claude-x", (Choice(blocks, Stop(why)),)), ways.keys))
     grammar.check(events)
     return events, [note.rule for note in ways.notes]
@@ -68,7 +68,7 @@ def test_the_signatures_of_calls_come_home_through_every_client_that_has_a_slot(
 @pytest.mark.parametrize("streamed", [True, False])
 def test_signed_thinking_comes_home_through_a_gemini_client(upstream: str, streamed: bool) -> None:
     sealed = (Reasoning("hm", upstream, Seal(upstream, "s1")), ToolCall("call_1", "read", "{}"))
-    ways = WaysBack(plan(GEMINI, registry.get(upstream), NOBODY))
+    ways = ResponseFilters(plan(GEMINI, registry.get(upstream), NOBODY))
     events = ways.feed(unfold(Reply("r", "claude-x", (Choice(sealed, Stop(Why.TOOL)),)), ways.keys))
     if streamed:
         seen = fold(read_back(GEMINI, encoded(GEMINI, events)))

@@ -8,7 +8,7 @@ import pytest
 
 import dragoman
 import dragoman.dialects as registry
-from dragoman.answer import WaysBack
+from dragoman.answer import ResponseFilters
 from dragoman.conformance.laws import still_world
 from dragoman.errors import Unrepresentable
 from dragoman.model.assemble import fold
@@ -318,7 +318,7 @@ ANSWER: Events = (
 
 def test_l3_a_call_of_the_search_comes_back_as_the_item_that_the_client_waits_for() -> None:
     asked = responses([ASKED], [SEARCH_TOOL])
-    told = WaysBack(sent_to("openai", asked)).feed(ANSWER)
+    told = ResponseFilters(sent_to("openai", asked)).feed(ANSWER)
     whole: Any = jsonio.decode(RESPONSES.codec.render_reply(fold(told), asked, still_world()))
     frames = [jsonio.decode(payload.data) for payload in RESPONSES.codec.encoder(asked, still_world()).feed(told)]
     streamed: Any = frames[-1]

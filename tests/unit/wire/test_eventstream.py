@@ -297,33 +297,3 @@ def test_many_messages_in_one_read_are_linear() -> None:
 
 def test_message_is_a_plain_value() -> None:
     assert decode_message(encode_message({"a": Int(1)}, b"x")) == Message({"a": Int(1)}, b"x")
-
-
-def test_what_nobody_took_comes_with_the_next_bytes() -> None:
-    decoder = EventStreamDecoder()
-    first, second, third = (encode_event("e", data) for data in (b"1", b"2", b"3"))
-    decoder.feed(first + second[:5])
-    taken = decoder.feed(second[5:] + third[:20])
-    assert next(taken).data == b"1"
-    assert [frame.data for frame in decoder.feed(third[20:])] == [b"2", b"3"]
-    decoder.feed(first)
-    assert [frame.data for frame in decoder.close()] == [b"1"]
-
-
-def test_a_row_is_the_frames_it_stands_for() -> None:
-    texts = (b"x", b"yy", b'\\"', b"z")
-    messages = [encode_event("e", b'{"a":"%b","b":1}' % text) for text in texts]
-    other = encode_event("f", b'{"a":"x","b":1}')
-    decoder = EventStreamDecoder()
-    frames = decoder.feed(b"".join([*messages, other, messages[0][:-1]]))
-    mould = decoder.mould(next(frames), 6, 7)
-    assert mould is not None
-    row = decoder.row(mould)
-    assert row is not None
-    assert (row.texts, row.raw) == (["yy", '"', "z"], b"".join(messages[1:]))
-    assert [row.rim + len(inside) for inside in row.insides] == [len(message) for message in messages[1:]]
-    assert [frame.raw for frame in frames] == [other]
-    assert decoder.row(mould, messages[1]) is None, "half a message is held, and comes first"
-    assert [frame.raw for frame in decoder.feed(messages[0][-1:])] == [messages[0]]
-    whole = decoder.row(mould, messages[1] + messages[2] + other)
-    assert whole is not None and whole.raw == messages[1] + messages[2]

@@ -21,8 +21,6 @@ from dragoman.wire.jsonio import (
     object_of,
     pretty,
     quote,
-    respelt,
-    strings,
     text_of,
     text_of_parts,
     typed,
@@ -249,24 +247,6 @@ def test_text_that_uses_up_all_placeholders_is_still_refused_politely() -> None:
     with pytest.raises(JsonError):
         typed(list[Raw])(data + "]")
     assert decode(pretty(everything)) == everything
-
-
-@given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1), min_size=1), st.booleans())
-def test_strings_are_read_and_written_as_one_by_one(texts: list[str], escaped: bool) -> None:
-    texts = [text for text in texts if not text.endswith("\\")] or ["x"]
-    insides = [json.dumps(text, ensure_ascii=escaped).encode()[1:-1] for text in texts]
-    assert strings(insides) == texts
-    assert respelt(texts, insides) == [quote(text)[1:-1] for text in texts]
-
-
-@given(st.lists(st.text(st.sampled_from('a",\\[]:n1 \n\x00')), min_size=1, max_size=4))
-def test_what_is_no_inside_of_a_string_is_refused(pieces: list[str]) -> None:
-    insides = [piece.encode() for piece in pieces if not piece.endswith("\\")] or [b"x"]
-    try:
-        expected = [json.loads(b'"' + inside + b'"') for inside in insides]
-    except ValueError:
-        expected = []
-    assert strings(insides) == (expected if all(expected) and expected else None)
 
 
 @given(st.dictionaries(any_text, values))

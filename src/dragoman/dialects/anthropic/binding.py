@@ -12,10 +12,10 @@ from dragoman.dialects.base import Call, Operation, in_cache_order
 from dragoman.errors import Fault, MalformedRequest, MissingField
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
-from dragoman.wire.frame import FrameDecoder, Hole, Payload
+from dragoman.wire.frame import FrameDecoder, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
-from dragoman.wire.sse import SseDecoder, around_sse, encode_sse
+from dragoman.wire.sse import SseDecoder, encode_sse
 
 VERSION = "2023-06-01"
 
@@ -65,9 +65,6 @@ class AnthropicBinding(Struct, frozen=True):
 
     def frame(self, payload: Payload) -> bytes:
         return encode_sse(payload.kind, payload.data)
-
-    def around(self, hole: Hole) -> tuple[bytes, bytes]:
-        return around_sse(hole)
 
     def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
         headers = [("content-type", "application/json")]

@@ -12,7 +12,7 @@ from dragoman.dialects.anthropic.blocks import render_block, render_citation
 from dragoman.dialects.anthropic.faults import render_fault
 from dragoman.dialects.anthropic.nodes import FAMILY, with_extra
 from dragoman.dialects.anthropic.reply import render_envelope, render_stop, render_usage
-from dragoman.dialects.base import World
+from dragoman.dialects.base import Encoder, World
 from dragoman.errors import LocalMisuse
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
@@ -34,8 +34,9 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
+from dragoman.model.lane import LaneTarget
 from dragoman.wire import jsonio
-from dragoman.wire.frame import Hole, Payload
+from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json
 
 _PING = Payload(b"ping", b'{"type": "ping"}')
@@ -72,7 +73,7 @@ _PASSING: frozenset[tuple[type, ...]] = frozenset(
 )
 
 
-class AnthropicEncoder:
+class AnthropicEncoder(Encoder):
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
     def __init__(self, asked: Conversation, world: World) -> None:
@@ -85,7 +86,6 @@ class AnthropicEncoder:
         self._usage: Usage | None = None
         self._stop: Stop | None = None
         self._told = False  # message_delta has gone out
-        self._hole: tuple[int, Hole] | None = None  # of the block that was last asked for
 
     def feed(self, events: Events) -> Iterable[Payload]:
         out: list[Payload] = []
@@ -98,13 +98,11 @@ class AnthropicEncoder:
                 out.extend(self._payloads(event))
         return out
 
-    def hole(self, kind: type[Delta], key: int) -> Hole | None:
+    def lane(self, kind: type[Delta], key: int) -> LaneTarget | None:
         if key in self._held:
             return None
-        if self._hole is None or self._hole[0] != key:
-            before, after = (_BY_KIND[kind] % (self._index[key], b'""')).split(b'""')
-            self._hole = key, Hole(_DELTA, before + b'"', b'"' + after)
-        return self._hole[1]
+        before, after = (_BY_KIND[kind] % (self._index[key], b'""')).split(b'""')
+        return LaneTarget(_DELTA, before, after)
 
     def passes(self, events: Events) -> bool:
         """Whether the frame may go as it came: it begins no block under another number, and nothing is held."""

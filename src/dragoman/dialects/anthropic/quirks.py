@@ -8,7 +8,7 @@ from msgspec import structs
 
 from dragoman.model.blocks import Block, Opaque, Reasoning, Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire.jsonio import Json
 
@@ -16,7 +16,7 @@ _QUESTION = "Continue"
 _NOTHING = "."  # no message may be empty
 
 
-class AskSomething:
+class AskSomething(Filter):
     """A conversation of nothing but a system prompt gets a question: the service wants one message at least."""
 
     name = "anthropic.ask_something"
@@ -28,7 +28,7 @@ class AskSomething:
         return structs.replace(conversation, messages=(Message("user", (Text(_QUESTION),)),)), None
 
 
-class OwnReasoning:
+class OwnReasoning(Filter):
     """Reasoning in the two forms that the service has: signed, or redacted and without text."""
 
     name = "anthropic.own_reasoning"
@@ -63,7 +63,7 @@ def _own(block: Block, notes: Notes) -> Block | None:
     return block
 
 
-class ObjectSchemas:
+class ObjectSchemas(Filter):
     """Tools whose parameters are an object: the service refuses any other."""
 
     name = "anthropic.object_schemas"

@@ -14,7 +14,7 @@ frame that is no signature, because a later one replaces it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct, structs
 
@@ -28,7 +28,7 @@ from dragoman.dialects.anthropic.blocks import (
 from dragoman.dialects.anthropic.faults import fault_of
 from dragoman.dialects.anthropic.nodes import FAMILY, extra_of
 from dragoman.dialects.anthropic.reply import drop_null, parse_envelope, parse_stop, parse_usage
-from dragoman.dialects.moulds import Texts
+from dragoman.dialects.base import Decoder
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall, Where
 from dragoman.model.budget import Budget, KeptText, block_size, json_size, text_size
@@ -40,6 +40,7 @@ from dragoman.model.events import (
     BlockKeys,
     BlockStarted,
     Cited,
+    Delta,
     Event,
     Events,
     Failed,
@@ -51,6 +52,7 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
+from dragoman.model.lane import LaneSource
 from dragoman.model.naming import to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -75,7 +77,36 @@ class _DeltaFrame(Struct, gc=False):
     type: str = "content_block_delta"
 
 
-_read_delta = jsonio.typed(_DeltaFrame)
+_read_delta = jsonio.fitting(_DeltaFrame)
+
+
+def _text(frame: _DeltaFrame) -> str | None:
+    return frame.delta.text if frame.delta.type == "text_delta" else None
+
+
+def _thinking(frame: _DeltaFrame) -> str | None:
+    return frame.delta.thinking if frame.delta.type == "thinking_delta" else None
+
+
+def _input(frame: _DeltaFrame) -> str | None:
+    return frame.delta.partial_json if frame.delta.type == "input_json_delta" else None
+
+
+_IN_LANE: dict[type[Delta], Callable[[_DeltaFrame], str | None]] = {
+    TextDelta: _text,
+    ReasoningDelta: _thinking,
+    ArgumentsDelta: _input,
+}
+
+
+def _lane_reader(kind: type[Delta], index: int) -> Callable[[bytes], str]:
+    """Make a reader of the text of such deltas of the block at this index."""
+    text_of = _IN_LANE[kind]
+
+    def of_block(frame: _DeltaFrame) -> str | None:
+        return text_of(frame) if frame.index == index and frame.type == "content_block_delta" else None
+
+    return jsonio.text_reader(_DeltaFrame, of_block)
 
 
 class _Open:
@@ -95,14 +126,8 @@ class _Open:
 _Handler: TypeAlias = Callable[["AnthropicDecoder", Fields], Events]
 
 
-class AnthropicDecoder:
+class AnthropicDecoder(Decoder):
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
-
-    texts: ClassVar[Texts] = {
-        TextDelta: lambda data: _read_delta(data).delta.text or "",
-        ReasoningDelta: lambda data: _read_delta(data).delta.thinking or "",
-        ArgumentsDelta: lambda data: _read_delta(data).delta.partial_json or "",
-    }
 
     def __init__(self, asked: Conversation, keys: BlockKeys | None = None) -> None:
         self._asked = bare(asked)  # all that is read of it, and not the question
@@ -160,11 +185,16 @@ class AnthropicDecoder:
             Failed(broken or Truncated("the upstream's stream ended before message_stop").fault),
         )
 
+    def lane(self, kind: type[Delta], key: int) -> LaneSource | None:
+        index = next((index for index, grown in self._open.items() if grown.key == key), None)
+        if index is None or self._signed is not None:
+            return None
+        return LaneSource("content_block_delta", _lane_reader(kind, index))
+
     def _hot(self, data: bytes) -> Events | None:
         """The usual deltas. None for all else: the slow way knows it, or knows what is wrong with it."""
-        try:
-            frame = _read_delta(data)
-        except jsonio.JsonError:
+        frame = _read_delta(data)
+        if frame is None:
             return None
         delta, grown = frame.delta, self._open.get(frame.index)
         if grown is None or frame.type != "content_block_delta":

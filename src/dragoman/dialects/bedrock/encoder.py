@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dragoman.dialects.base import Encoder
 from dragoman.dialects.bedrock.blocks import own_data, render_citation, render_redacted
 from dragoman.dialects.bedrock.faults import exception_payload
 from dragoman.dialects.bedrock.nodes import FAMILY, with_extra
@@ -67,7 +68,7 @@ _PASSING: frozenset[tuple[type, ...]] = frozenset(
 )
 
 
-class BedrockEncoder:
+class BedrockEncoder(Encoder):
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
     def __init__(self, budget: Budget | None = None) -> None:

@@ -14,16 +14,17 @@ come whole.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, TypeAlias
+from operator import attrgetter
+from typing import TypeAlias
 
 from msgspec import Struct
 
+from dragoman.dialects.base import Decoder
 from dragoman.dialects.bedrock.blocks import SERVER_TOOL, identifier, parse_citation, parse_redacted
 from dragoman.dialects.bedrock.faults import exception_fault
 from dragoman.dialects.bedrock.held import Held, begin_held
 from dragoman.dialects.bedrock.nodes import FAMILY, extra
 from dragoman.dialects.bedrock.reply import malformed_fault, parse_stop, parse_usage
-from dragoman.dialects.moulds import Texts
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, Where
 from dragoman.model.budget import Budget, KeptText, json_size
@@ -35,6 +36,7 @@ from dragoman.model.events import (
     BlockKeys,
     BlockStarted,
     Cited,
+    Delta,
     Event,
     Events,
     Failed,
@@ -46,6 +48,7 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
+from dragoman.model.lane import LaneSource
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
@@ -76,7 +79,22 @@ class _DeltaFrame(Struct, gc=False):
     delta: _Delta
 
 
-_read_delta = jsonio.typed(_DeltaFrame)
+_read_delta = jsonio.fitting(_DeltaFrame)
+_IN_LANE: dict[type[Delta], Callable[[_Delta], str | None]] = {
+    TextDelta: attrgetter("text"),
+    ReasoningDelta: lambda delta: None if delta.reasoningContent is None else delta.reasoningContent.text,
+    ArgumentsDelta: lambda delta: None if delta.toolUse is None else delta.toolUse.input,
+}
+
+
+def _lane_reader(kind: type[Delta], index: int) -> Callable[[bytes], str]:
+    """Make a reader of the text of such deltas of the block at this index."""
+    text_of = _IN_LANE[kind]
+
+    def of_block(frame: _DeltaFrame) -> str | None:
+        return text_of(frame.delta) if frame.contentBlockIndex == index else None
+
+    return jsonio.text_reader(_DeltaFrame, of_block)
 
 
 class _Open:
@@ -98,14 +116,8 @@ _Handler: TypeAlias = Callable[["BedrockDecoder", Fields], Events]
 _TEXT, _REASONING = Text(""), Reasoning("", FAMILY)
 
 
-class BedrockDecoder:
+class BedrockDecoder(Decoder):
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
-
-    texts: ClassVar[Texts] = {
-        TextDelta: lambda data: _read_delta(data).delta.text or "",
-        ReasoningDelta: lambda data: said.text or "" if (said := _read_delta(data).delta.reasoningContent) else "",
-        ArgumentsDelta: lambda data: use.input if (use := _read_delta(data).delta.toolUse) else "",
-    }
 
     def __init__(self, asked: Conversation, keys: BlockKeys | None = None) -> None:
         self._model = asked.model
@@ -145,11 +157,14 @@ class BedrockDecoder:
             return (FINISHED,)
         return (Failed(broken or Truncated("the upstream's stream ended before messageStop").fault),)
 
+    def lane(self, kind: type[Delta], key: int) -> LaneSource | None:
+        index = next((at for at, grown in self._open.items() if grown.key == key and grown.held is None), None)
+        return None if index is None else LaneSource("contentBlockDelta", _lane_reader(kind, index))
+
     def _hot(self, data: bytes) -> Events | None:
         """The usual deltas of open blocks. None for all else: the slow way knows it, or knows what is wrong with it."""
-        try:
-            frame = _read_delta(data)
-        except jsonio.JsonError:
+        frame = _read_delta(data)
+        if frame is None:
             return None
         delta, grown = frame.delta, self._open.get(frame.contentBlockIndex)
         if grown is None or grown.held is not None:

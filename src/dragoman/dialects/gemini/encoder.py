@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dragoman.dialects.base import World
+from dragoman.dialects.base import Encoder, World
 from dragoman.dialects.gemini.faults import render_fault
 from dragoman.dialects.gemini.nodes import FAMILY, own_fields, with_extra
 from dragoman.dialects.gemini.parts import render_arguments, render_part, render_seal
@@ -58,7 +58,7 @@ class _Call:
         self.pieces.add(call.arguments)
 
 
-class GeminiEncoder:
+class GeminiEncoder(Encoder):
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
     def __init__(self, asked: Conversation, world: World, budget: Budget | None = None) -> None:

@@ -10,7 +10,7 @@ from dragoman.dialects.gemini.media import NAMED
 from dragoman.dialects.gemini.nodes import FAMILY, own_fields
 from dragoman.model.blocks import Block, Media, Seal, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Thinking
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.model.parts import join_texts
 
@@ -20,7 +20,7 @@ _MORE = 24576  # for any effort above
 _USUAL = {"image": "image/jpeg", "document": "application/pdf", "audio": "audio/mpeg", "video": "video/mp4"}
 
 
-class AskForEvents:
+class AskForEvents(Filter):
     """A client that wants an array gets one; the service is asked for events all the same."""
 
     name = "gemini.ask_for_events"
@@ -32,7 +32,7 @@ class AskForEvents:
         return structs.replace(conversation, hints=None), None
 
 
-class OneChoice:
+class OneChoice(Filter):
     """A choice limited to one tool is the choice of that tool: the service says both alike."""
 
     name = "gemini.one_choice"
@@ -45,7 +45,7 @@ class OneChoice:
         return structs.replace(conversation, tool_choice=structs.replace(choice, mode="one")), None
 
 
-class EffortAsBudget:
+class EffortAsBudget(Filter):
     """Older models know no level of thinking, only a budget."""
 
     name = "gemini.effort_as_budget"
@@ -61,7 +61,7 @@ class EffortAsBudget:
         return structs.replace(conversation, thinking=thinking), None
 
 
-class SettleThinking:
+class SettleThinking(Filter):
     """Thinking by a budget, by a level or by itself, never by two of these."""
 
     name = "gemini.settle_thinking"
@@ -85,7 +85,7 @@ def _settled(asked: Thinking) -> Thinking:
     return Thinking("adaptive" if asked.mode == "on" else asked.mode, "", None, asked.show)
 
 
-class _EachBlock:
+class _EachBlock(Filter):
     """A filter of blocks."""
 
     name = ""
@@ -146,7 +146,7 @@ class FitMedia(_EachBlock):
         return block
 
 
-class SignCalls:
+class SignCalls(Filter):
     """The first call of a turn must be signed. One of other origin gets the signature that is documented for it."""
 
     name = "gemini.sign_calls"

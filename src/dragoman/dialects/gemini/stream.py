@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
+from dragoman.dialects.base import Decoder
 from dragoman.dialects.gemini.nodes import FAMILY, extra_of
 from dragoman.dialects.gemini.partial import PartialCall, joined
 from dragoman.dialects.gemini.parts import parse_part
@@ -72,7 +73,7 @@ class _Choice:
         self.stopped = False
 
 
-class GeminiDecoder:
+class GeminiDecoder(Decoder):
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
     def __init__(self, asked: Conversation, keys: BlockKeys | None = None) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from dragoman.dialects.base import World
+from dragoman.dialects.base import Encoder, World
 from dragoman.dialects.kiro.faults import render_fault, type_of
 from dragoman.dialects.kiro.nodes import FAMILY, own_fields
 from dragoman.dialects.kiro.stream import REASONS
@@ -49,7 +49,7 @@ _PAYLOAD = 128  # bytes of a payload that waits, beside its data
 _Growth: TypeAlias = TextDelta | ReasoningDelta | ArgumentsDelta | Sealed | Cited
 
 
-class KiroEncoder:
+class KiroEncoder(Encoder):
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
     def __init__(self, asked: Conversation, world: World, counting: Counting, budget: Budget | None = None) -> None:

@@ -18,16 +18,16 @@ signature, which comes in parts, until the thought ends; input given as objects,
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, TypeAlias
+from operator import attrgetter
+from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import World
+from dragoman.dialects.base import Decoder, World
 from dragoman.dialects.kiro.faults import fault_of
 from dragoman.dialects.kiro.models import model_of
 from dragoman.dialects.kiro.nodes import FAMILY, extra_of
 from dragoman.dialects.kiro.tokens import Counter, Counting, estimate_input, usage_of
-from dragoman.dialects.moulds import Texts
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall
 from dragoman.model.budget import KeptText, json_size
@@ -42,7 +42,6 @@ from dragoman.model.events import (
     Event,
     Events,
     Failed,
-    Listener,
     OpaqueEvent,
     ReasoningDelta,
     Sealed,
@@ -51,6 +50,7 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
+from dragoman.model.lane import LaneSource
 from dragoman.model.usage import count, exclusive_usage
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -89,13 +89,21 @@ class _Thought(Struct, forbid_unknown_fields=True, gc=False):
     text: str
 
 
-class _Input(Struct, gc=False):
+class _Input(Struct, forbid_unknown_fields=True, gc=False):
+    """More of a call's input. A `stop` ends the call, so it may only say no."""
+
     input: str
+    toolUseId: str  # noqa: N815
+    name: str | None = None
+    stop: Literal[False] = False
 
 
-_read_content = jsonio.typed(_Content)
-_read_thought = jsonio.typed(_Thought)
-_read_input = jsonio.typed(_Input)
+_lane_content = jsonio.text_reader(_Content, attrgetter("content"))
+_lane_thought = jsonio.text_reader(_Thought, attrgetter("text"))
+
+
+def _lane_input(call_id: str) -> Callable[[bytes], str]:
+    return jsonio.text_reader(_Input, lambda use: use.input if use.toolUseId == call_id else None)
 
 
 class _Use:
@@ -113,14 +121,8 @@ class _Use:
 _Handler: TypeAlias = Callable[["KiroDecoder", Fields], Events]
 
 
-class KiroDecoder:
+class KiroDecoder(Decoder):
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
-
-    texts: ClassVar[Texts] = {
-        TextDelta: lambda data: _read_content(data).content,
-        ReasoningDelta: lambda data: _read_thought(data).text,
-        ArgumentsDelta: lambda data: _read_input(data).input,
-    }
 
     def __init__(self, asked: Conversation, world: World, counting: Counting, keys: BlockKeys | None = None) -> None:
         self._asked: Conversation | None = asked  # until it is measured: a stream may last
@@ -172,10 +174,17 @@ class KiroDecoder:
             return self._exception("", body)
         return handler(self, Fields(body, frame.kind, MissingField))
 
-    def hearing(self, kind: type[Delta], _key: int) -> Listener:
-        return self._thought_heard if kind is ReasoningDelta else self._output.add
+    def lane(self, kind: type[Delta], key: int) -> LaneSource | None:
+        if key == self._text:
+            return LaneSource("assistantResponseEvent", _lane_content, self._output.add)
+        if key == self._thought:
+            return None if self._signature else LaneSource("reasoningContentEvent", _lane_thought, self._count_thought)
+        use = self._uses.get(self._last_use)
+        if use is None or use.key != key or not use.grown:
+            return None
+        return LaneSource("toolUseEvent", _lane_input(self._last_use), self._output.add)
 
-    def _thought_heard(self, text: str) -> None:
+    def _count_thought(self, text: str) -> None:
         self._output.add(text)
         self._reasoning.add(text)
 
@@ -191,10 +200,7 @@ class KiroDecoder:
 
     def _hot(self, data: bytes) -> Events | None:
         """More text. None for all else: the slow way knows it, or knows what is wrong with it."""
-        try:
-            text = _read_content(data).content
-        except jsonio.JsonError:
-            return None
+        text = _lane_content(data)
         if not text or self._text is None:
             return None
         self._output.add(text)

@@ -8,10 +8,10 @@ from dragoman.dialects.base import Call, in_cache_order
 from dragoman.dialects.openai_errors import status_of
 from dragoman.errors import Fault
 from dragoman.wire.fields import Fields
-from dragoman.wire.frame import FrameDecoder, Hole, Payload
+from dragoman.wire.frame import FrameDecoder, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json, encode
-from dragoman.wire.sse import SseDecoder, around_sse, comment, encode_sse
+from dragoman.wire.sse import SseDecoder, comment, encode_sse
 
 _PATH = "/chat/completions"
 _JSON = ("content-type", "application/json")
@@ -59,9 +59,6 @@ class OpenaiBinding(Struct, frozen=True):
         if not payload.data:
             return comment(b"ping")  # an empty data line breaks clients
         return encode_sse(payload.kind, payload.data)
-
-    def around(self, hole: Hole) -> tuple[bytes, bytes]:
-        return around_sse(hole)
 
     def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
         headers = [_JSON]

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dragoman.dialects.openai.chunk import CallPart, FunctionPart
+from dragoman.dialects.openai.chunk import CallPart, FunctionPart, more_arguments
 from dragoman.dialects.openai.parts import JsonObject, arguments_text, extra_of
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.errors import MissingField
 from dragoman.model.blocks import ToolCall
 from dragoman.model.budget import Budget, KeptText, json_size, text_size
-from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockKeys, BlockStarted, Event, Listener, OpaqueEvent
+from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockKeys, BlockStarted, Event, OpaqueEvent
+from dragoman.model.lane import LaneSource
 from dragoman.model.naming import to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import is_blank
@@ -79,9 +80,13 @@ class CallReader:
             self._all.append(call)
         self._take(call, name, words, "json", None, events)
 
-    def hearing(self, key: int) -> Listener | None:
-        """Return the listener for argument deltas of this call that the fast path reads."""
-        return next((call.given.add for call in self._all if call.key == key), None)
+    def lane(self, key: int) -> LaneSource | None:
+        """See Decoder: for the argument deltas of the call that is numbered, or the last."""
+        call = next((call for call in self._all if call.key == key), None)
+        index = next((index for index, each in self._by_index.items() if each is call), None)
+        if call is None or call is self._older or (index is None and call is not self._all[-1]):
+            return None
+        return LaneSource("", more_arguments(index), call.given.add)
 
     def _call_of(self, entry: CallPart, name: str, words: str, position: int) -> _OpenCall | None:
         index, call_id = entry.index, _visible(entry.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dragoman.dialects.openai.calls import CallReader
-from dragoman.dialects.openai.chunk import CallPart, Delta
+from dragoman.dialects.openai.chunk import CallPart, Delta, more_text, more_thought
 from dragoman.dialects.openai.parts import JsonObject, extra_of, flat_text
 from dragoman.dialects.openai.reasoning import AS_PART, ENCRYPTED, SUMMARY, TEXT, thinking_text
 from dragoman.dialects.openai.reply import parse_images, parse_stop
@@ -21,13 +21,13 @@ from dragoman.model.events import (
     BlockStarted,
     Cited,
     Event,
-    Listener,
     OpaqueEvent,
     ReasoningDelta,
     Sealed,
     Stopped,
     TextDelta,
 )
+from dragoman.model.lane import LaneSource
 from dragoman.model.naming import to_keep
 from dragoman.wire.jsonio import Json
 
@@ -141,15 +141,16 @@ class ChoiceReader:
             self._keys.budget.keep(json_size(*sources))
             self._sources += sources
 
-    def more(self, text: str) -> TextDelta | None:
-        """More of the open text; None where there is none to which it could belong."""
-        return None if self._text < 0 or self._refusing or self.stopped else TextDelta(self._text, text)
-
-    def hearing(self, key: int) -> Listener | None:
-        """Return the listener for deltas of this block that the fast path reads."""
-        if self._thought is not None and self._thought.key == key:
-            return self._thought.pieces.add
-        return None if self._calls is None else self._calls.hearing(key)
+    def lane(self, key: int) -> LaneSource | None:
+        """See Decoder. Only for the first choice, whose chunks need not be told from those of others."""
+        thought = self._thought
+        if self.stopped:
+            return None
+        if key == self._text:
+            return None if self._refusing else LaneSource("", more_text)
+        if thought is not None and thought.key == key:
+            return None if thought.detail is not None else LaneSource("", more_thought, thought.pieces.add)
+        return None if self._calls is None else self._calls.lane(key)
 
     def _called(self) -> CallReader:
         if self._calls is None:

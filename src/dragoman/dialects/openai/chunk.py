@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -70,6 +71,28 @@ class Chunk(Struct, gc=False):
     search_results: Any = None
 
 
+class _OnlyChoice(Struct, gc=False, kw_only=True):
+    """What stands beside the delta in a chunk of a lane: the first choice, which has not stopped."""
+
+    index: Literal[0] = 0
+    finish_reason: None = None
+    logprobs: None = None
+    usage: None = None
+    error: None = None
+
+
+class _OnlyChunk(Struct, gc=False, kw_only=True):
+    """What stands beside the choice in a chunk of a lane. All else is refused."""
+
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    usage: None = None
+    error: None = None
+    x_groq: None = None
+    base_resp: None = None
+    citations: None = None
+    search_results: None = None
+
+
 class _MoreText(Struct, forbid_unknown_fields=True, gc=False):
     content: str
     role: Any = None
@@ -80,29 +103,12 @@ class _MoreText(Struct, forbid_unknown_fields=True, gc=False):
     function_call: None = None
 
 
-class _TextChoice(Struct, gc=False):
+class _TextChoice(_OnlyChoice, gc=False, kw_only=True):
     delta: _MoreText
-    index: Literal[0] = 0
-    finish_reason: None = None
-    logprobs: None = None
-    usage: None = None
-    error: None = None
 
 
-class _TextChunk(Struct, gc=False):
-    """The chunk that nearly all of a stream is made of: the first choice says more. All else is refused."""
-
+class _TextChunk(_OnlyChunk, gc=False, kw_only=True):
     choices: tuple[_TextChoice]
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    usage: None = None
-    error: None = None
-    x_groq: None = None
-    base_resp: None = None
-    citations: None = None
-    search_results: None = None
-
-
-# The same for thoughts and calls, whatever stands beside their deltas: these are only to find the text in a chunk.
 
 
 class _MoreThought(Struct, forbid_unknown_fields=True, gc=False):
@@ -115,21 +121,24 @@ class _MoreThought(Struct, forbid_unknown_fields=True, gc=False):
     function_call: None = None
 
 
-class _ThoughtChoice(Struct, gc=False):
+class _ThoughtChoice(_OnlyChoice, gc=False, kw_only=True):
     delta: _MoreThought
 
 
-class _ThoughtChunk(Struct, gc=False):
+class _ThoughtChunk(_OnlyChunk, gc=False, kw_only=True):
     choices: tuple[_ThoughtChoice]
 
 
-class _MoreWords(Struct, gc=False):
+class _MoreWords(Struct, forbid_unknown_fields=True, gc=False):
     arguments: str
     name: Literal["", None] = None  # a name may begin another call
 
 
-class _MoreCall(Struct, gc=False):
+class _MoreCall(Struct, forbid_unknown_fields=True, gc=False):
     function: _MoreWords
+    index: int | None = None
+    id: Literal["", None] = None  # an id may begin another call
+    type: Literal["function", "", None] = None
 
 
 class _MoreCalls(Struct, forbid_unknown_fields=True, gc=False):
@@ -142,11 +151,11 @@ class _MoreCalls(Struct, forbid_unknown_fields=True, gc=False):
     function_call: None = None
 
 
-class _CallChoice(Struct, gc=False):
+class _CallChoice(_OnlyChoice, gc=False, kw_only=True):
     delta: _MoreCalls
 
 
-class _CallChunk(Struct, gc=False):
+class _CallChunk(_OnlyChunk, gc=False, kw_only=True):
     choices: tuple[_CallChoice]
 
 
@@ -179,29 +188,29 @@ class _BareStop(Struct, gc=False):
 
 _is_bare_envelope = jsonio.fitting(_BareEnvelope)
 _is_bare_stop = jsonio.fitting(_BareStop)
-_text_only = jsonio.fitting(_TextChunk)
-_thought_only = jsonio.typed(_ThoughtChunk)
-_call_only = jsonio.typed(_CallChunk)
 _typed = jsonio.typed(Chunk)
 _DELTA = frozenset(Delta.__struct_fields__) - {"rest"}
 _CALL = frozenset(CallPart.__struct_fields__) - {"rest"}
 
 
-def more_text(data: bytes) -> str:
-    """The text of a chunk that holds nothing else; empty for every other, which takes the long way."""
-    chunk = _text_only(data)
-    return "" if chunk is None else chunk.choices[0].delta.content
-
-
-def more_thought(data: bytes) -> str:
-    """The reasoning of a chunk that tells it in a plain field and holds nothing else. Raises JsonError."""
-    delta = _thought_only(data).choices[0].delta
+def _thought_in(chunk: _ThoughtChunk) -> str:
+    delta = chunk.choices[0].delta
     return delta.reasoning_content or delta.reasoning
 
 
-def more_arguments(data: bytes) -> str:
-    """The arguments in a chunk that holds one piece of one call and nothing else. Raises JsonError."""
-    return _call_only(data).choices[0].delta.tool_calls[0].function.arguments
+# The text, or the reasoning in a plain field, of a chunk that holds nothing else; empty for every other.
+more_text = jsonio.text_reader(_TextChunk, lambda chunk: chunk.choices[0].delta.content)
+more_thought = jsonio.text_reader(_ThoughtChunk, _thought_in)
+
+
+def more_arguments(index: int | None) -> Callable[[bytes], str]:
+    """Make a reader of the arguments in chunks that hold a piece of the call with this index and nothing else."""
+
+    def arguments(chunk: _CallChunk) -> str | None:
+        call = chunk.choices[0].delta.tool_calls[0]
+        return call.function.arguments if call.index == index else None
+
+    return jsonio.text_reader(_CallChunk, arguments)
 
 
 def read_chunk(data: bytes) -> Chunk:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import World
+from dragoman.dialects.base import Encoder, World
 from dragoman.dialects.openai.parts import JsonObject, is_older, own_fields, render_part, wire_fields
 from dragoman.dialects.openai.reasoning import plain_field, render_detail
 from dragoman.dialects.openai.reply import is_function, render_stop
@@ -34,7 +34,6 @@ from dragoman.model.events import (
     Events,
     Failed,
     Finished,
-    Listener,
     OpaqueEvent,
     ReasoningDelta,
     Sealed,
@@ -44,7 +43,8 @@ from dragoman.model.events import (
     UsageReported,
     event_size,
 )
-from dragoman.wire.frame import Hole, Payload
+from dragoman.model.lane import LaneTarget
+from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import encode, quote
 
 _DONE = Payload(b"", b"[DONE]")
@@ -68,7 +68,7 @@ class _Waiting(Struct):
     later: list[Event]
 
 
-class OpenaiEncoder:
+class OpenaiEncoder(Encoder):
     def __init__(
         self, asked: Conversation, world: World, settings: OpenaiSettings, budget: Budget | None = None
     ) -> None:
@@ -86,7 +86,6 @@ class OpenaiEncoder:
         self._goes_on = b',"logprobs":null,"finish_reason":null}]' + self._tail
         self._spoken: set[int] = set()  # choices whose role was told
         self._grows: dict[int, tuple[bytes, bytes]] = {}  # head and tail of a block's chunks
-        self._hole: tuple[int, Hole] | None = None  # of the block that was last asked for
         self._speaking: dict[int, BlockStarted] = {}  # the open text or reasoning of a choice
         self._waiting: dict[int, _Waiting] = {}
         self._thoughts: dict[int, _Thought] = {}
@@ -101,7 +100,7 @@ class OpenaiEncoder:
     def ping(self) -> Payload | None:
         return _PING
 
-    def silent(self, events: Events) -> bool:
+    def is_unasked(self, events: Events) -> bool:
         return not self._wants_usage and bool(events) and all(type(event) is UsageReported for event in events)
 
     def passes(self, events: Events) -> bool:
@@ -147,18 +146,11 @@ class OpenaiEncoder:
     def _owes_usage(self) -> bool:
         return self._wants_usage and self._usage is not None and not self._usage_told
 
-    def hole(self, kind: type[Delta], key: int) -> Hole | None:
-        if key in self._waiting:
+    def lane(self, kind: type[Delta], key: int) -> LaneTarget | None:
+        if key in self._waiting or key in self._bare:
             return None
-        if self._hole is None or self._hole[0] != key:
-            head, tail = self._grows[key]
-            self._hole = key, Hole(b"", head + b'"', b'"' + tail)
-        return self._hole[1]
-
-    def hearing(self, kind: type[Delta], key: int) -> Listener | None:
-        if kind is ReasoningDelta:
-            return self._thoughts[key].pieces.add
-        return (lambda _text: self._bare.discard(key)) if kind is ArgumentsDelta else None
+        listener = self._thoughts[key].pieces.add if kind is ReasoningDelta else None
+        return LaneTarget(b"", *self._grows[key], listener)
 
     def feed(self, events: Events) -> Iterable[Payload]:
         payloads: list[Payload] = []

@@ -12,12 +12,12 @@ from dragoman.dialects.openai.parts import is_older, own_fields
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.model.blocks import Extra, Text
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire.jsonio import Json
 
 
-class AskUsage:
+class AskUsage(Filter):
     """Chat streams tell their usage only when asked, so a stream that did not ask is made to. The client's encoder
     gives the chunk on only if the client itself asked."""
 
@@ -31,7 +31,7 @@ class AskUsage:
         return _with_field(conversation, "stream_options", {"include_usage": True}), None
 
 
-class OfferTools:
+class OfferTools(Filter):
     """`functions` are offered as tools, which every server knows; the answer is told in the client's older form."""
 
     name = "openai.offer_tools"
@@ -42,7 +42,7 @@ class OfferTools:
         return conversation, None
 
 
-class KeepSpecialTokens:
+class KeepSpecialTokens(Filter):
     """Servers like vLLM strip the tokens that tool calls are written with; with tools offered they are asked not to."""
 
     name = "openai.special_tokens"
@@ -60,7 +60,7 @@ def _with_field(conversation: Conversation, name: str, value: Json) -> Conversat
     return structs.replace(conversation, extra=Extra(FAMILY, fields, spelling))
 
 
-class OrderBlocks:
+class OrderBlocks(Filter):
     """An assistant's message has one order: reasoning, content, calls."""
 
     name = "openai.order_blocks"
@@ -83,7 +83,7 @@ class OrderBlocks:
         return structs.replace(message, blocks=blocks)
 
 
-class NameOutput:
+class NameOutput(Filter):
     """An output schema must have a name, of the letters that tools have."""
 
     name = "openai.name_output"

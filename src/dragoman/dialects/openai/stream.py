@@ -9,19 +9,15 @@ The end is `[DONE]`; some leave it out, so a clean end of bytes after every choi
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
-from dragoman.dialects.base import World
-from dragoman.dialects.moulds import Texts
+from dragoman.dialects.base import Decoder, World
 from dragoman.dialects.openai.choice import ChoiceReader
 from dragoman.dialects.openai.chunk import (
     Chunk,
     ChunkChoice,
     beside_the_stop,
     beside_the_usual,
-    more_arguments,
-    more_text,
-    more_thought,
     read_chunk,
     read_plain,
 )
@@ -38,30 +34,25 @@ from dragoman.model.budget import json_size
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import (
     FINISHED,
-    ArgumentsDelta,
     BlockKeys,
     Delta,
     Event,
     Events,
     Failed,
-    Listener,
     OpaqueEvent,
-    ReasoningDelta,
     Started,
-    TextDelta,
     UsageReported,
 )
+from dragoman.model.lane import LaneSource
 from dragoman.model.stops import NO_REASON
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
 
 
-class OpenaiDecoder:
+class OpenaiDecoder(Decoder):
     __slots__ = (
-        "_choices", "_counted", "_early", "_keys", "_over", "_sequences", "_speaker", "_started", "_world"
+        "_choices", "_counted", "_early", "_keys", "_over", "_sequences", "_started", "_world"
     )  # fmt: skip
-
-    texts: ClassVar[Texts] = {TextDelta: more_text, ReasoningDelta: more_thought, ArgumentsDelta: more_arguments}
 
     def __init__(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> None:
         self._sequences = asked.stop  # no more of it: a stream may last
@@ -72,7 +63,6 @@ class OpenaiDecoder:
         self._over = False
         self._counted = False  # usage was reported
         self._early: JsonObject = {}  # fields of frames before the first real chunk
-        self._speaker: ChoiceReader | None = None  # the first choice, while it says one text after the other
 
     @property
     def is_open(self) -> bool:
@@ -80,11 +70,6 @@ class OpenaiDecoder:
 
     def feed(self, frame: Frame) -> Events | None:
         data = frame.data
-        if self._speaker is not None and not frame.kind:
-            text = more_text(data)
-            if text and (more := self._speaker.more(text)) is not None:
-                return (more,)
-            self._speaker = None  # whoever calls a tool or stops has no more to say for a while
         if frame.kind == "error":
             return self._named_error(data)
         if data.startswith(b"[DONE]"):
@@ -108,14 +93,11 @@ class OpenaiDecoder:
         if (usage := parse_usage(_usage_of(chunk))) is not None:
             self._counted = True
             events.append(UsageReported(usage))
-        elif events and type(events[-1]) is TextDelta:
-            self._speaker = self._choices.get(0)
         return tuple(events)
 
-    def hearing(self, kind: type[Delta], key: int) -> Listener | None:
-        if kind is TextDelta:
-            return None
-        return next((told for choice in self._choices.values() if (told := choice.hearing(key))), None)
+    def lane(self, kind: type[Delta], key: int) -> LaneSource | None:
+        first = self._choices.get(0)
+        return None if first is None else first.lane(key)
 
     def close(self, broken: Fault | None) -> Events:
         if self._over:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import World
+from dragoman.dialects.base import Encoder, World
 from dragoman.dialects.responses.faults import render_failure
 from dragoman.dialects.responses.nodes import ANNOUNCED, FAMILY, IRREGULAR, JsonObject, own_fields, wire_fields
 from dragoman.dialects.responses.parts import is_refusal, render_annotation
@@ -79,7 +79,7 @@ class _Open(Struct):
         return self.pieces.text()
 
 
-class ResponsesEncoder:
+class ResponsesEncoder(Encoder):
     def __init__(self, asked: Conversation, world: World, budget: Budget | None = None) -> None:
         self._budget = budget or Budget()
         self._asked = structs.replace(asked, messages=())  # what is repeated to the client; a stream may last

@@ -7,7 +7,7 @@ import re
 from msgspec import structs
 
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
 LEAST_TOKENS = 16
@@ -15,7 +15,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
 
 
-class JoinAnswers:
+class JoinAnswers(Filter):
     """Items have no turns: what the assistant said in a row is one."""
 
     name = "responses.join_answers"
@@ -35,7 +35,7 @@ class JoinAnswers:
         return structs.replace(conversation, messages=tuple(joined)), None
 
 
-class LeastTokens:
+class LeastTokens(Filter):
     """The service refuses a smaller limit than 16, which clients send to probe it."""
 
     name = "responses.least_tokens"
@@ -50,7 +50,7 @@ class LeastTokens:
         return structs.replace(conversation, max_tokens=LEAST_TOKENS), None
 
 
-class NameOutput:
+class NameOutput(Filter):
     """An output schema must have a name, of the letters that tools have."""
 
     name = "responses.name_output"

@@ -20,6 +20,7 @@ from typing import TypeAlias
 
 from msgspec import Struct, structs
 
+from dragoman.dialects.base import Decoder
 from dragoman.dialects.openai_errors import fault_of
 from dragoman.dialects.responses.faults import failure_of
 from dragoman.dialects.responses.growing import CALLS, Item
@@ -67,7 +68,7 @@ class _Delta(Struct, gc=False):
 _read_delta = jsonio.typed(_Delta)
 
 
-class ResponsesDecoder:
+class ResponsesDecoder(Decoder):
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
     def __init__(self, asked: Conversation, keys: BlockKeys | None = None) -> None:

@@ -30,7 +30,7 @@ from dragoman.filters.raw_tools.prose import MANY, Quotation
 from dragoman.filters.raw_tools.quotations import Quotations
 from dragoman.filters.raw_tools.readers import LIMIT, skip_blank
 from dragoman.filters.raw_tools.table import Table
-from dragoman.model.events import Search
+from dragoman.model.lane import Search
 
 _LONG_TEXT = 4096  # characters of one text that are not kept to be read later
 _LEAST_RESIDUE = 4  # characters of a marker's beginning that are taken for one beside a native call
@@ -41,13 +41,13 @@ class Engine(Quotations):
 
     def passes(self, text: str, carrier: Carrier) -> bool:
         """Whether this text goes out as it came; if so it is taken. True for nearly all text."""
-        search = self.lets(carrier)
+        search = self.marker_search(carrier)
         if search is None or search(text) is not None:
             return False
         self.heard(text)
         return True
 
-    def lets(self, carrier: Carrier) -> Search | None:
+    def marker_search(self, carrier: Carrier) -> Search | None:
         """Return what finds that a text may not go out as it came; None if no text may.
 
         Texts that do go out as they came are `heard`, which does not change this: where a header may begin, the search

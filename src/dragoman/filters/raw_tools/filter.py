@@ -32,15 +32,13 @@ from dragoman.model.events import (
     Events,
     Failed,
     Finished,
-    Listener,
     ReasoningDelta,
     Sealed,
-    Search,
     Stopped,
     TextDelta,
-    nothing,
 )
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Back, Filter, MakeBack
+from dragoman.model.lane import UNSEEN, LaneWatch
 from dragoman.model.notes import Action, Notes
 
 _KIMI = re.compile(r"kimi|moonshot", re.IGNORECASE)
@@ -49,7 +47,7 @@ _PIECE, _CHARACTER = 128, 8  # bytes of a piece of text that waits, and of a cha
 _NO_IDS: frozenset[str] = frozenset()  # the same for all: even an empty one takes its place
 
 
-class RawTools:
+class RawTools(Filter):
     """`choice`: `auto`, `off`, or a table. `interleaves`: the client takes blocks that are open side by side.
 
     `kimi_ids` None: if a Kimi table was chosen, or with `auto` if the model's name says so. `ids`: the alphabet the
@@ -188,7 +186,7 @@ class _Voice:
             self._counted = 0
 
 
-class _Back:
+class _Back(Back):
     __slots__ = ("_keys", "_lanes", "_notes", "_pending", "_settings", "_voices", "_waiting")
 
     def __init__(self, settings: _Settings, notes: Notes, keys: BlockKeys) -> None:
@@ -215,17 +213,14 @@ class _Back:
             return self._changed(events, index)
         return events
 
-    def lets(self, _kind: type[Delta], key: int) -> Search | None:
+    def lane(self, kind: type[Delta], key: int) -> LaneWatch | None:
         lane = self._lanes.get(key)
         if self._pending is not None or self._waiting is not None:
             return None
         if lane is None:
-            return nothing
-        return lane.engine.lets(lane.carrier) if lane.key == key else None
-
-    def hearing(self, _kind: type[Delta], key: int) -> Listener | None:
-        lane = self._lanes.get(key)
-        return None if lane is None else lane.engine.heard
+            return UNSEEN
+        search = lane.engine.marker_search(lane.carrier) if lane.key == key else None
+        return None if search is None else LaneWatch(search, lane.engine.heard)
 
     def _delta(self, events: Events, lane: _Lane, text: str) -> Events:
         """One delta, as most frames are: what comes out may still be what went in."""

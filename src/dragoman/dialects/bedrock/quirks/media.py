@@ -11,7 +11,7 @@ from dragoman.dialects.bedrock.media import FORMATS, S3
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolResult
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.model.parts import missing_media_line
 
@@ -29,7 +29,7 @@ LONGEST_NAME = 200
 _FILLER = "."
 
 
-class FitMedia:
+class FitMedia(Filter):
     """What the service cannot take is refused in the last user turn and replaced by a line of text before it (D9)."""
 
     name = "bedrock.fit_media"
@@ -96,7 +96,7 @@ def _left_out(media: Media, what: str, last: bool, notes: Notes) -> Text:
     return Text(missing_media_line(media), cache=media.cache, at=media.at)
 
 
-class NameDocuments:
+class NameDocuments(Filter):
     """Every document has a name that the service allows and that no other has."""
 
     name = "bedrock.name_documents"
@@ -141,7 +141,7 @@ def _unique(name: str, taken: set[str]) -> str:
     return unique
 
 
-class AccompanyDocuments:
+class AccompanyDocuments(Filter):
     """A message that holds a document holds text as well."""
 
     name = "bedrock.accompany_documents"

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from dragoman.model.blocks import Block, Cache, Media, Opaque, Reasoning, Text, ToolResult
 from dragoman.model.conversation import Conversation, ToolSpec
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
 LONGEST_USER = 256
@@ -18,7 +18,7 @@ _NO_USER = re.compile(r"[^a-zA-Z0-9\s:_@$#=/+,.-]")
 N = TypeVar("N", ToolSpec | Opaque, Text, Block)
 
 
-class SettleCache:
+class SettleCache(Filter):
     """Cache points where the service takes them: beside results, never in them; never after a document other than
     PDF; no hour after five minutes. They are looked at in the order tools, system, messages."""
 
@@ -82,7 +82,7 @@ class _Walk:
         return node
 
 
-class FitWords:
+class FitWords(Filter):
     """The user's id in the characters of requestMetadata, and an output schema without a strict flag."""
 
     name = "bedrock.fit_words"

@@ -7,11 +7,11 @@ from msgspec import structs
 from dragoman.dialects.bedrock.models import Vendor
 from dragoman.model.blocks import Block, Reasoning
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
 
-class OwnReasoning:
+class OwnReasoning(Filter):
     """Reasoning in the two forms that the service has, as far as the model takes it back."""
 
     name = "bedrock.own_reasoning"

@@ -10,7 +10,7 @@ from dragoman.dialects.bedrock.blocks import as_json
 from dragoman.dialects.bedrock.nodes import AS_JSON, extra_of, own_fields
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire.jsonio import Json
 
@@ -23,7 +23,7 @@ def _blocks(conversation: Conversation) -> Iterator[Block]:
     return (block for message in conversation.messages for block in message.blocks)
 
 
-class NoChoice:
+class NoChoice(Filter):
     """`none`, for which the service has no word: tools that may not be called are not offered, unless history needs
     them to be."""
 
@@ -39,7 +39,7 @@ class NoChoice:
         return structs.replace(conversation, tools=(), tool_choice=ToolChoice()), None
 
 
-class SettleTools:
+class SettleTools(Filter):
     """Tools whose schema is an object's; stubs where history has tools and the request declares none."""
 
     name = "bedrock.settle_tools"
@@ -75,7 +75,7 @@ def _stubs(conversation: Conversation, notes: Notes) -> Iterator[ToolSpec]:
         yield ToolSpec(name, _STUB, {"type": "object", "properties": {}})
 
 
-class SettleResults:
+class SettleResults(Filter):
     """Every result says something; where the model cannot take both in one turn, results stand in a turn of their own.
 
     JSON is spelt as text for models that misread it, and where the text is no JSON any more.

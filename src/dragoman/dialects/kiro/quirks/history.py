@@ -8,7 +8,7 @@ from dragoman.dialects.kiro.quirks.results import NO_OUTPUT
 from dragoman.dialects.kiro.quirks.thinking import replayable, wrapped
 from dragoman.model.blocks import Block, Media, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.model.parts import join_texts
 
@@ -20,7 +20,7 @@ LONGEST_ASSISTANT = 100_000
 LONGEST_RESULT = 800_000
 
 
-class BuildHistory:
+class BuildHistory(Filter):
     """Every turn with one text that says something (rules 6, 7), of bearable length (rule 51), in one order."""
 
     name = "kiro.build_history"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from typing import ClassVar
 
 from msgspec import structs
 
@@ -24,13 +25,13 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Back, Filter, MakeBack
 from dragoman.model.notes import Notes
 
 _SESSION = re.compile(r"session[\W_]*(?:id[\W_]*)?([0-9a-fA-F][0-9a-fA-F-]{15,})")
 
 
-class NameModel:
+class NameModel(Filter):
     """The model under the service's name (facts 1.8). The answer gives the client's own name back."""
 
     name = "kiro.name_model"
@@ -47,7 +48,7 @@ class NameModel:
         return structs.replace(conversation, model=named), partial(_Renamed, named, asked)
 
 
-class _Renamed:
+class _Renamed(Back):
     reads = frozenset({Started})
 
     def __init__(self, named: str, asked: str, _notes: Notes, _keys: BlockKeys) -> None:
@@ -60,7 +61,7 @@ class _Renamed:
         return events
 
 
-class NameConversation:
+class NameConversation(Filter):
     """A conversation id that all its turns share: made of the client's session, else of the first user turn (D17)."""
 
     name = "kiro.name_conversation"
@@ -94,7 +95,7 @@ def _seed(user: str, messages: tuple[Message, ...]) -> str:
     return session[1] if session else f"{user}\0{first_words(messages)}"
 
 
-class OnlyStream:
+class OnlyStream(Filter):
     """Every answer is a stream; a client that wants it whole gets it gathered."""
 
     name = "kiro.only_stream"
@@ -107,7 +108,7 @@ class OnlyStream:
         return conversation, None
 
 
-class NoLength:
+class NoLength(Filter):
     """The length of an answer cannot be limited."""
 
     name = "kiro.no_length"
@@ -119,7 +120,7 @@ class NoLength:
         return structs.replace(conversation, max_tokens=None), None
 
 
-class ToldEnd:
+class ToldEnd(Filter):
     """A stream has no end of its own: one that ends without a word about its context may have been cut (D7), and
     however it ends, its counts come from the text alone (D15). A call that got no end was cut, whatever came after it.
     """
@@ -130,8 +131,8 @@ class ToldEnd:
         return conversation, _End
 
 
-class _End:
-    reads: frozenset[type[Event]] = frozenset({Started, UsageReported, Stopped, BlockStarted, BlockEnded})
+class _End(Back):
+    reads: ClassVar[frozenset[type[Event]]] = frozenset({Started, UsageReported, Stopped, BlockStarted, BlockEnded})
 
     def __init__(self, notes: Notes, _keys: BlockKeys) -> None:
         self._notes = notes
@@ -164,7 +165,7 @@ class _End:
                 pass
 
 
-class KeepOnce:
+class KeepOnce(Filter):
     """Drops a piece of text that equals the one before it. Off by default, since real answers do repeat themselves."""
 
     name = "kiro.keep_once"
@@ -173,7 +174,7 @@ class KeepOnce:
         return conversation, _Once
 
 
-class _Once:
+class _Once(Back):
     def __init__(self, notes: Notes, _keys: BlockKeys) -> None:
         self._notes = notes
         self._last: Event | None = None

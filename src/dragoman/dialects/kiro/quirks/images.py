@@ -10,7 +10,7 @@ from msgspec import structs
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Media, Text
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Action, Notes
 
 FORMATS = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -21,7 +21,7 @@ LONGEST_EDGE = 2000  # … no edge may be longer, in pixels
 LINE = "[image left out: {}]"
 
 
-class FitImages:
+class FitImages(Filter):
     """What cannot be sent is refused in the last turn; in earlier ones a line of text stands for it (D9)."""
 
     name = "kiro.fit_images"

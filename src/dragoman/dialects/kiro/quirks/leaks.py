@@ -26,12 +26,11 @@ from dragoman.model.events import (
     Events,
     Failed,
     Sealed,
-    Search,
     Stopped,
     TextDelta,
-    nothing,
 )
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Back, Filter, MakeBack
+from dragoman.model.lane import UNSEEN, LaneWatch
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
@@ -62,7 +61,7 @@ def _interesting(text: str) -> str | None:
     return "[" if "[" in text else "<" if "<" in text else "`" if "`" in text else None
 
 
-class RecoverCalls:
+class RecoverCalls(Filter):
     name = "kiro.recover_calls"
     before = "fold_system"
 
@@ -72,7 +71,7 @@ class RecoverCalls:
         return conversation, partial(_Recover, schemas) if schemas else None
 
 
-class _Recover:
+class _Recover(Back):
     def __init__(self, schemas: _Schemas, notes: Notes, keys: BlockKeys) -> None:
         self._keys = keys
         self._schemas = schemas
@@ -93,10 +92,10 @@ class _Recover:
         out = tuple(each for event in events for each in self._take(event))
         return events if out == events else out
 
-    def lets(self, kind: type[Delta], _key: int) -> Search | None:
+    def lane(self, kind: type[Delta], key: int) -> LaneWatch | None:
         if self._native or kind is not TextDelta:
-            return nothing
-        return None if self._held or self._opening else _interesting
+            return UNSEEN
+        return None if self._held or self._opening else LaneWatch(_interesting)
 
     def _is_plain(self, event: Event) -> bool:
         """Text in which nothing of interest can begin; nearly all of a stream is that."""

@@ -10,14 +10,14 @@ from dragoman.dialects.kiro.nodes import FAMILY, called
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResult
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE, join_texts, opaque_as_parts
 
 REFUSED = frozenset({"web_search", "websearch"})
 
 
-class LeaveOut:
+class LeaveOut(Filter):
     """web_search, and every tool that only another family runs, with all that history holds of them.
 
     The words for a call are prose on purpose: what looks like a call teaches the model to write calls as text.

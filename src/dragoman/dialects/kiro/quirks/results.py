@@ -11,14 +11,14 @@ from msgspec import structs
 from dragoman.dialects.kiro.nodes import LOG
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolResult
 from dragoman.model.conversation import Conversation, Inventory, Message
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, opaque_as_parts
 
 NO_OUTPUT = "(no output)"
 
 
-class ReadResults:
+class ReadResults(Filter):
     """No result without text (rule 32), and no part in one that the service cannot read."""
 
     name = "kiro.read_results"

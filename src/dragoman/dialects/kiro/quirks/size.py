@@ -13,7 +13,7 @@ from dragoman.dialects.kiro.tokens import estimate_input, estimate_message
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import ToolResult
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
 MOST_TOKENS = 300_000  # of one request, whatever the model's window (rule 43)
@@ -22,7 +22,7 @@ _KEPT = (
 )  # trimming by size leaves so much of what is allowed, so that it happens seldom: caches stay warm in between
 
 
-class FitSize:
+class FitSize(Filter):
     """`oversize` says what happens to a conversation that is too long; `history_limit` counts its entries as well."""
 
     name = "kiro.fit_size"

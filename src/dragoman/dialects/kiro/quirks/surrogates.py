@@ -9,7 +9,7 @@ from msgspec import structs
 
 from dragoman.model.blocks import Block, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Inventory, Message, ToolSpec
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json, ObjectText, Raw
@@ -20,7 +20,7 @@ _ESCAPED = re.compile(r"\\u[dD][89a-fA-F]")
 N = TypeVar("N", Text, ToolCall, ToolResult, ToolSpec)
 
 
-class WholeCharacters:
+class WholeCharacters(Filter):
     """Each lone surrogate becomes U+FFFD. A thought is no longer what was sealed, then."""
 
     name = "kiro.whole_characters"

@@ -17,7 +17,7 @@ from dragoman.dialects.kiro.nodes import FAMILY
 from dragoman.model.blocks import Block, Reasoning, Text
 from dragoman.model.conversation import Conversation, Message, Thinking
 from dragoman.model.events import BlockEnded, BlockKeys, BlockStarted, Event, Events, ReasoningDelta, TextDelta
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Back, Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire.markers import Markers
 
@@ -40,7 +40,7 @@ def replayable(block: Reasoning) -> bool:
     return bool(block.text.strip()) if seal.kind == "signature" else seal.kind == "redacted" and not block.text
 
 
-class WrapThinking:
+class WrapThinking(Filter):
     """Thinking that the service did not seal itself goes back as tagged text of its turn (D14)."""
 
     name = "kiro.wrap_thinking"
@@ -71,7 +71,7 @@ class WrapThinking:
                 )
 
 
-class AskThinking:
+class AskThinking(Filter):
     """Thinking in the words of the model: model fields for new ones, tags at the head of the text for older ones.
 
     The tags stand before the system text, in the first user turn: never beside tool results (rule 41), and always at
@@ -129,7 +129,7 @@ class _Open:
         self.key: int | None = None
 
 
-class _Split:
+class _Split(Back):
     def __init__(self, notes: Notes, keys: BlockKeys) -> None:
         self._notes = notes
         self._keys = keys

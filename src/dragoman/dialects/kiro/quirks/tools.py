@@ -12,7 +12,7 @@ from dragoman.dialects.kiro.request import NO_PARAMETERS
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Opaque, Text
 from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec
-from dragoman.model.filter import MakeBack
+from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Action, Notes
 
 LONGEST_CHARACTERS = 9_216
@@ -21,7 +21,7 @@ _SPARE = 9  # tools beyond `max_tools` that only history needs: with its default
 STUB = "Used earlier in this conversation; not available now."
 
 
-class GiveDescriptions:
+class GiveDescriptions(Filter):
     """A tool without a description is described by its name, as the client spells it (D13)."""
 
     name = "kiro.give_descriptions"
@@ -40,7 +40,7 @@ def _given(tool: ToolSpec, notes: Notes) -> ToolSpec:
     return structs.replace(tool, description=tool.name)
 
 
-class DescribeTools:
+class DescribeTools(Filter):
     """Tools alone, each with a description that is not too long (rules 17, 18, 27)."""
 
     name = "kiro.describe_tools"
@@ -88,7 +88,7 @@ def _cut(words: str) -> str:
     return short if len(data) <= LONGEST_BYTES else data[:LONGEST_BYTES].decode("utf-8", "ignore")
 
 
-class FewTools:
+class FewTools(Filter):
     """No more tools than the service bears (rule 45): the one that must be called, then the first of the client's.
 
     Which are offered, and in which order, does not depend on what history calls, so that prompt caches stay warm. A
@@ -153,7 +153,7 @@ class FewTools:
         return structs.replace(conversation, tools=tools, tool_choice=ToolChoice())
 
 
-class CleanSchemas:
+class CleanSchemas(Filter):
     """Schemas without what the service refuses (rules 19 to 26)."""
 
     name = "kiro.clean_schemas"
@@ -182,7 +182,7 @@ class CleanSchemas:
             yield structs.replace(tool, schema=schema)
 
 
-class StubTools:
+class StubTools(Filter):
     """Tools that only history calls are declared, last and in the order of their first call (rules 13, 14)."""
 
     name = "kiro.stub_tools"

@@ -1,4 +1,4 @@
-"""Law: a run is as many steps. What an answer says does not depend on whether its frames were read in runs.
+"""Law: lanes do not matter. An answer is the same whether its deltas go by lanes or the general way.
 
 Streams here are made of frames that are alike and frames that nearly are: other spellings of JSON, other line ends,
 comments, ids, broken bytes and checksums, texts in which calls and thoughts may begin; all of it cut anywhere.
@@ -15,18 +15,16 @@ from zlib import crc32
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 import dragoman.dialects as registry
 from dragoman.answer import Answer
 from dragoman.conformance.laws import still_world
-from dragoman.dialects.base import Reader
-from dragoman.dialects.moulds import Moulds
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
-from dragoman.model.events import Events, Run
+from dragoman.model.events import Event
 from dragoman.translate import Plan, Settings, plan
 from dragoman.wire.eventstream import encode_event
-from dragoman.wire.frame import Frame, FrameDecoder
 from tests.growth import grows_linearly
 from tests.unit.wire.cutting import reads
 
@@ -87,80 +85,36 @@ SPELLINGS: tuple[Callable[[Any], str], ...] = (
 )
 
 
-class _Careful:
-    """A frame decoder that gives no rows."""
+class _Counting(Answer):
+    """Counts the frames that went by a lane; `carefully`: it opens none."""
 
-    def __init__(self, frames: FrameDecoder) -> None:
-        self._frames = frames
+    def __init__(self, made: Plan, *, carefully: bool) -> None:
+        super().__init__(made, still_world())
+        self.carefully = carefully
+        self.in_lanes = 0
 
-    @property
-    def held(self) -> int:
-        return self._frames.held
+    def _open_lane(self, delta: Event, as_it_came: bool) -> Any:
+        lane = None if self.carefully else super()._open_lane(delta, as_it_came)
+        return None if lane is None else structs.replace(lane, listeners=(*lane.listeners, self._count))
 
-    def feed(self, chunk: bytes) -> Iterator[Frame]:
-        return self._frames.feed(chunk)
-
-    def close(self) -> Iterator[Frame]:
-        return self._frames.close()
-
-
-class _CountingMoulds(Moulds):
-    """Counts the frames that it took alone."""
-
-    taken = 0
-
-    def learn(self, frame: Frame, events: Events | None) -> None:
-        super().learn(frame, events)
-        alone = self.sole
-
-        def sole(chunk: bytes) -> tuple[str, bytes] | None:
-            found = alone(chunk)
-            self.taken += found is not None
-            return found
-
-        self.sole = sole
-
-
-class _Counting(Reader):
-    """A reader that counts the frames it gave in runs."""
-
-    def __init__(self, frames: FrameDecoder, decoder: Any) -> None:
-        super().__init__(frames, decoder)
-        self.in_runs = 0
-        self.moulds = self.alone = _CountingMoulds(frames, decoder)
-
-    def feed(self, chunk: bytes) -> list[Any]:
-        steps = super().feed(chunk)
-        self.in_runs += sum(len(step.row.texts) for step in steps if isinstance(step, Run))
-        return steps
-
-
-def answering(made: Plan, *, carefully: bool) -> tuple[Answer, _Counting]:
-    world = still_world()
-    answer, upstream = Answer(made, world), made.upstream
-    frames = upstream.binding.frames()
-    reader = _Counting(
-        _Careful(frames) if carefully else frames, upstream.codec.decoder(made.sent, world, answer._ways.keys)
-    )
-    answer._reader, answer._moulds = reader, reader.moulds
-    return answer, reader
+    def _count(self, _text: str) -> None:
+        self.in_lanes += 1
 
 
 def told(made: Plan, pieces: list[bytes], *, carefully: bool) -> tuple[object, ...]:
-    answer, reader = answering(made, carefully=carefully)
+    answer = _Counting(made, carefully=carefully)
     data = b"".join([*map(answer.feed, pieces), answer.close()])
-    in_runs = reader.in_runs + reader.alone.taken
-    assert not carefully or in_runs == 0
-    return data, answer.notes, answer.over, answer.fault, answer.progress.usage, answer.progress.stop, in_runs
+    progress = answer.progress
+    return data, answer.notes, answer.over, answer.fault, progress.usage, progress.stop, answer.in_lanes
 
 
-def runs_do_not_matter(made: Plan, pieces: list[bytes]) -> int:
-    """How many frames were read in runs."""
+def lanes_do_not_matter(made: Plan, pieces: list[bytes]) -> int:
+    """How many frames went by a lane."""
     *expected, _ = told(made, [b"".join(pieces)], carefully=True)
-    *got, in_runs = told(made, pieces, carefully=False)
+    *got, in_lanes = told(made, pieces, carefully=False)
     assert got == expected
-    assert isinstance(in_runs, int)
-    return in_runs
+    assert isinstance(in_lanes, int)
+    return in_lanes
 
 
 # --- frames of each dialect
@@ -325,11 +279,11 @@ def planned(client: str, upstream: str, settings: Settings | None = None) -> Pla
 
 @pytest.mark.parametrize("upstream", DIALECTS)
 @given(client=st.sampled_from(sorted(registry.names())), data=st.data())
-def test_runs_do_not_matter(upstream: str, client: str, data: st.DataObject) -> None:
+def test_lanes_do_not_matter(upstream: str, client: str, data: st.DataObject) -> None:
     think, repair = data.draw(st.booleans(), "think tags"), data.draw(st.booleans(), "repair")
     raw = data.draw(st.sampled_from((None, "auto", "off")), "raw tools")
     made = planned(client, upstream, Settings(think_tags=think, repair=repair, raw_tools=raw))
-    runs_do_not_matter(made, data.draw(streams(upstream)))
+    lanes_do_not_matter(made, data.draw(streams(upstream)))
 
 
 def _plain(name: str, kind: str, count: int) -> list[bytes]:
@@ -343,12 +297,12 @@ def _plain(name: str, kind: str, count: int) -> list[bytes]:
 @pytest.mark.parametrize("client", ["anthropic", "openai"])
 @pytest.mark.parametrize("kind", ["text", "thought", "arguments"])
 @pytest.mark.parametrize("upstream", DIALECTS)
-def test_nearly_all_of_a_usual_stream_is_read_in_runs(upstream: str, kind: str, client: str, repair: bool) -> None:
+def test_nearly_all_of_a_usual_stream_is_goes_by_lanes(upstream: str, kind: str, client: str, repair: bool) -> None:
     made = planned(client, upstream, Settings(repair=repair))
     frames = _plain(upstream, kind, 100)
     for pieces in (frames, [b"".join(frames)], reads(b"".join(frames), 1000)):
         least = 70 if len(pieces) > 1 and len(pieces) < len(frames) else 95
-        assert runs_do_not_matter(made, pieces) >= least
+        assert lanes_do_not_matter(made, pieces) >= least
 
 
 @pytest.mark.parametrize("repair", [True, False])
@@ -362,7 +316,7 @@ def test_what_comes_alone_is_looked_at(upstream: str, kind: str, client: str, re
         script = [(kind, each) for each in (['{"a":"', *words] if kind == "arguments" else words)]
         for spell in SPELLINGS:
             frames = [framed(upstream, *frame, 0) for frame in DIALECTS[upstream](script, spell)]
-            runs_do_not_matter(made, frames)
+            lanes_do_not_matter(made, frames)
 
 
 def test_a_thought_that_came_alone_is_known_when_it_is_told_again() -> None:
@@ -372,7 +326,7 @@ def test_a_thought_that_came_alone_is_known_when_it_is_told_again() -> None:
     choice = {"index": 0, "delta": {"reasoning_details": [detail]}, "finish_reason": None}
     signed = framed("openai", "", SPELLINGS[0]({"id": "c", "object": "chat.completion.chunk", "choices": [choice]}), 0)
     made = planned("anthropic", "openai")
-    assert runs_do_not_matter(made, [*frames[:-2], signed, *frames[-2:]]) > 2
+    assert lanes_do_not_matter(made, [*frames[:-2], signed, *frames[-2:]]) > 2
     told_whole, *_ = told(made, [*frames[:-2], signed, *frames[-2:]], carefully=False)
     assert isinstance(told_whole, bytes) and told_whole.count(b"event: content_block_start") == 1
 
@@ -396,10 +350,10 @@ def test_one_odd_frame_does_not_hide_behind_its_neighbours() -> None:
     ):
         for at in (10, 11, 30):
             changed = [*frames[:at], frames[at].replace(b"w", odd + b"w", 1), *frames[at + 1 :]]
-            runs_do_not_matter(made, changed)
-            runs_do_not_matter(made, [b"".join(changed)])
+            lanes_do_not_matter(made, changed)
+            lanes_do_not_matter(made, [b"".join(changed)])
             ended = [*frames[:at], frames[at].replace(b' "}', odd + b'"}', 1), *frames[at + 1 :]]
-            runs_do_not_matter(made, [b"".join(ended)])
+            lanes_do_not_matter(made, [b"".join(ended)])
 
 
 def test_one_odd_message_does_not_hide_behind_its_neighbours() -> None:
@@ -408,31 +362,31 @@ def test_one_odd_message_does_not_hide_behind_its_neighbours() -> None:
     frames = [encode_event("assistantResponseEvent", payload) for payload in payloads]
     for odd in (b'a","b', b'a","x":"b', b'a","content":"b', b"a\\", b"a\\\\", b'"', b"\xff", b"\n", b"\\ud800"):
         changed = encode_event("assistantResponseEvent", payloads[9].replace(b"w9 ", odd))
-        runs_do_not_matter(made, [b"".join([*frames[:9], changed, *frames[10:]])])
+        lanes_do_not_matter(made, [b"".join([*frames[:9], changed, *frames[10:]])])
     for at, (start, other) in enumerate([(-20, b"X"), (-2, b"XX"), (5, b"X"), (9, b"XX"), (20, b"X")]):
         broken = frames[9][:start] + other + frames[9][start + len(other) or len(frames[9]) :]
         assert len(broken) == len(frames[9]), at
-        runs_do_not_matter(made, [b"".join([*frames[:9], broken, *frames[10:]])])
+        lanes_do_not_matter(made, [b"".join([*frames[:9], broken, *frames[10:]])])
     pair = [encode_event("assistantResponseEvent", payloads[9].replace(b"w9 ", odd)) for odd in (b"a\\", b',"b')]
-    runs_do_not_matter(made, [b"".join([*frames[:9], *pair, *frames[10:]])])
+    lanes_do_not_matter(made, [b"".join([*frames[:9], *pair, *frames[10:]])])
     total, headers = struct.unpack_from(">II", frames[9])
     lengths = struct.pack(">II", total, headers + 1)
     moved = lengths + struct.pack(">I", crc32(lengths)) + frames[9][12:-4]
-    runs_do_not_matter(made, [b"".join([*frames[:9], moved + struct.pack(">I", crc32(moved)), *frames[10:]])])
+    lanes_do_not_matter(made, [b"".join([*frames[:9], moved + struct.pack(">I", crc32(moved)), *frames[10:]])])
 
 
-def test_what_a_call_says_in_a_run_counts_as_said() -> None:
+def test_what_a_call_says_in_a_lane_counts_as_said() -> None:
     """Arguments that begin with nothing: were it not known that more came, the encoder would add an empty object."""
     for client, upstream in (("openai", "anthropic"), ("anthropic", "openai"), ("openai", "kiro")):
         made = planned(client, upstream, Settings(repair=True))
         for words in (["", '{"path":"a"}'], ["", "", "{", "}"], ["{", '"path"', ":", '"a"', "}", " "], ["{", "}", "x"]):
             script = [("arguments", word) for word in words]
             frames = [framed(upstream, *frame, 0) for frame in DIALECTS[upstream](script, SPELLINGS[0])]
-            runs_do_not_matter(made, frames)
-            runs_do_not_matter(made, [b"".join(frames)])
+            lanes_do_not_matter(made, frames)
+            lanes_do_not_matter(made, [b"".join(frames)])
 
 
-def test_a_call_gives_way_in_a_run() -> None:
+def test_a_call_gives_way_in_a_lane() -> None:
     """Two calls side by side: the first is over for a client that takes one at a time when its object is complete."""
     frames = [framed("openai", *frame, 0) for frame in _openai([("call", ""), ("call", "")], SPELLINGS[0])]
 
@@ -445,9 +399,9 @@ def test_a_call_gives_way_in_a_run() -> None:
     for client in ("anthropic", "openai"):
         made = planned(client, "openai", Settings(repair=True))
         for whole in ([*frames[:3], *said, *frames[3:]], [*frames[:2], *said[:6], frames[2], *said[6:], *frames[3:]]):
-            runs_do_not_matter(made, whole)
-            runs_do_not_matter(made, [b"".join(whole)])
-            slow, quick = answering(made, carefully=True)[0], answering(made, carefully=False)[0]
+            lanes_do_not_matter(made, whole)
+            lanes_do_not_matter(made, [b"".join(whole)])
+            slow, quick = _Counting(made, carefully=True), _Counting(made, carefully=False)
             assert [*map(quick.feed, whole)] == [*map(slow.feed, whole)]  # and each of them at its time
 
 
@@ -455,8 +409,8 @@ def test_a_signature_beside_a_thought_is_gathered() -> None:
     made = planned("anthropic", "kiro")
     script = [("thought", "a"), ("thought", "b"), *[("odd", "c")] * 3, ("thought", "d")]
     frames = [framed("kiro", *frame, 0) for frame in _kiro(script, SPELLINGS[0])]
-    runs_do_not_matter(made, frames)
-    runs_do_not_matter(made, [b"".join(frames)])
+    lanes_do_not_matter(made, frames)
+    lanes_do_not_matter(made, [b"".join(frames)])
 
 
 def test_a_text_that_stands_in_its_frame_twice_is_found_where_it_is_read() -> None:
@@ -469,8 +423,8 @@ def test_a_text_that_stands_in_its_frame_twice_is_found_where_it_is_read() -> No
         return f'data: {{"id":"{word}","object":"chat.completion.chunk",{choice}}}\n\n'.encode()
 
     frames = [chunk("a", "a"), chunk("a", "a"), chunk("b", "a"), chunk("a", "b"), chunk("b", "b")]
-    runs_do_not_matter(made, frames)
-    runs_do_not_matter(made, [b"".join(frames)])
+    lanes_do_not_matter(made, frames)
+    lanes_do_not_matter(made, [b"".join(frames)])
 
 
 @pytest.mark.parametrize("upstream", ["openai", "kiro"])
