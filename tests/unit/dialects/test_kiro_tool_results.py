@@ -12,7 +12,7 @@ from dragoman.dialects.base import Call
 from dragoman.dialects.kiro import DIALECT, KiroBinding, KiroTargetBinding
 from dragoman.dialects.kiro.quirks.history import BuildHistory
 from dragoman.dialects.kiro.quirks.results import NO_OUTPUT, ReadResults
-from dragoman.dialects.kiro.turns import parse_result
+from dragoman.dialects.kiro.turns import parse_result, render_result
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Media, Opaque, Text, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message
@@ -379,3 +379,10 @@ def test_kiro_executor_with_tool_results(profile: Profile) -> None:
     request = sent(asked_with(tool_message([text("a"), [None, {"x": 1}], 7])))
     for binding in (KiroBinding(), KiroTargetBinding()):
         assert first_refusal(binding.wrap(request.plan.call()), profile) is None
+
+
+def test_a_part_that_only_kiro_knows_comes_back_as_it_came() -> None:
+    part = {"type": "tool_use", "id": "t", "json": {"a": 1}}
+    result = {"toolUseId": "t1", "content": [part], "status": "success"}
+    parsed = parse_result(Fields(result, "toolResults[0]", MalformedRequest))
+    assert render_result(parsed) == result

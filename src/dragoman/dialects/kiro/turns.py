@@ -227,8 +227,11 @@ def _render_use(call: ToolCall) -> Json:
 def render_result(result: ToolResult) -> Json:
     content: list[Json] = []
     for part in result.content:
-        if not isinstance(part, Text):
+        if isinstance(part, Opaque) and part.family == FAMILY:
+            content.append(part.data)  # of a client of this dialect, which gets it back as it came
+        elif isinstance(part, Text):
+            content.append({**own_fields(part.extra)} or {"text": part.text})
+        else:
             raise Unrepresentable("a tool result holds text only", at=part.at.path)
-        content.append({**own_fields(part.extra)} or {"text": part.text})
     status = "error" if result.is_error else "success"
     return with_own({"toolUseId": result.call_id, "content": content, "status": status}, result.extra)
