@@ -159,7 +159,8 @@ class EventStreamDecoder:
             self._failed = error
             self._hold(b"")
             return then_raise(frames, error)
-        self._hold(rest)
+        if rest or self._held:
+            self._hold(rest)
         return iter(frames)
 
     def messages(self, chunk: bytes) -> Iterator[Message]:

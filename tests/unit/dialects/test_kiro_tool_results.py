@@ -383,6 +383,6 @@ def test_kiro_executor_with_tool_results(profile: Profile) -> None:
 
 def test_a_part_that_only_kiro_knows_comes_back_as_it_came() -> None:
     part = {"type": "tool_use", "id": "t", "json": {"a": 1}}
-    result = {"toolUseId": "t1", "content": [part], "status": "success"}
+    result: Body = {"toolUseId": "t1", "content": [part], "status": "success"}
     parsed = parse_result(Fields(result, "toolResults[0]", MalformedRequest))
     assert render_result(parsed) == result

@@ -1,0 +1,120 @@
+"""Count the way of one exchange: `python -m bench.walk` prints the files and functions that it goes through.
+
+An Anthropic client asks for a stream, and Kiro answers with a text and a tool call. A gateway serves on loopback, with
+its own HTTP server and client. Counted are the functions of the package that its thread calls, from the first byte of
+the request to the line in the access log, and the calls that one delta of an open block costs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import dragoman
+import dragoman.dialects as registry
+from dragoman.answer import Answer
+from dragoman.model.blocks import Text
+from dragoman.model.conversation import Conversation, Message
+from dragoman.simulator import parse, running_simulator
+from dragoman.translate import plan
+from dragoman.wire.eventstream import encode_event
+from tests.gateway.house import house, messages, upstream
+
+PACKAGE = str(Path(dragoman.__file__).parent) + "/"
+MOST_FILES, MOST_FUNCTIONS, MOST_CALLS = 45, 250, 8  # of a walk, and of a delta
+_SCRIPT = """
+then = "repeat"
+[[turn]]
+parts = [{ text = "Let me look." }, { tool = "read", arguments = { path = "a.txt" } }]
+"""
+_TOOL = {"name": "read", "description": "Read a file.", "input_schema": {"type": "object", "properties": {}}}
+
+
+class Walk:
+    """The functions that were called, in the order of their first call, and how often."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[tuple[str, str]] = Counter()
+        self.changes = 0  # of the file, from one call to the next
+        self._last = ""
+
+    def profile(self, frame: FrameType, event: str, _argument: object) -> None:
+        """For `sys.setprofile`."""
+        name = frame.f_code.co_filename
+        if event == "call" and name.startswith(PACKAGE):
+            name = name.removeprefix(PACKAGE)
+            self.calls[name, frame.f_code.co_qualname] += 1
+            self.changes += name != self._last
+            self._last = name
+
+    @property
+    def files(self) -> list[str]:
+        return list(dict.fromkeys(name for name, _ in self.calls))
+
+
+def exchange() -> Walk:
+    """The way of an exchange through a gateway that has served some like it before."""
+    walk, raw = Walk(), json.dumps({**messages("claude-sonnet-4.5", stream=True), "tools": [_TOOL]}).encode()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running_simulator("kiro", script=parse(_SCRIPT)) as simulator,
+        house(upstream("one", "kiro", simulator.url), Path(folder)) as home,
+    ):
+        for _ in range(3):
+            status, _, body = home.ask("/v1/messages", raw)
+            assert status == 200 and b"tool_use" in body, body
+        home.lines(3)
+        _in_loop(home.running.loop, lambda: sys.setprofile(walk.profile))
+        home.ask("/v1/messages", raw)
+        home.lines(4)
+        _in_loop(home.running.loop, lambda: sys.setprofile(None))
+    return walk
+
+
+def _in_loop(loop: object, work: Callable[[], object]) -> None:
+    """Do something in the thread of a loop, and wait for it."""
+    done = threading.Event()
+    loop.call_soon_threadsafe(lambda: (work(), done.set()))  # type: ignore[attr-defined]
+    assert done.wait(60)
+
+
+def delta() -> Walk:
+    """The calls for one more delta of an open block, alone in its read."""
+    asked = Conversation("m", (Message("user", (Text("?"),)),), stream=True)
+    answer = Answer(plan(registry.get("anthropic"), registry.get("kiro"), asked))
+    frames = [encode_event("assistantResponseEvent", b'{"content":"word %d"}' % number) for number in range(4)]
+    for frame in frames[:3]:
+        answer.feed(frame)
+    walk = Walk()
+    sys.setprofile(walk.profile)
+    try:
+        answer.feed(frames[3])
+    finally:
+        sys.setprofile(None)
+    return walk
+
+
+def main() -> int:
+    """Print the walk; 1 if it is longer than it may be."""
+    walk, one = exchange(), delta()
+    for name in walk.files:
+        print(name)
+        for (file, function), count in walk.calls.items():
+            if file == name:
+                print(f"    {function}{f' × {count}' if count > 1 else ''}")
+    files, functions, calls = len(walk.files), len(walk.calls), sum(one.calls.values())
+    print(
+        f"\n{sum(walk.calls.values())} calls in {functions} functions of {files} files, {walk.changes} changes of file"
+    )
+    print(f"one delta of an open block: {calls} calls ({', '.join(function for _, function in one.calls)})")
+    return 0 if files <= MOST_FILES and functions <= MOST_FUNCTIONS and calls <= MOST_CALLS else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
