@@ -14,6 +14,7 @@ import pytest
 from dragoman.gateway import exchange
 from dragoman.gateway.limits import Load, Overloaded, RequestLimits, peer_share
 from dragoman.gateway.peers import limit_key
+from dragoman.gateway.server import roster as roster_module
 from dragoman.gateway.server import running
 from dragoman.gateway.server.carrier import HEAD_SECONDS
 from dragoman.gateway.server.connection import Connection
@@ -106,7 +107,7 @@ class Stub:
 
     def __init__(self, peer: str, idle_since: float = 0.0, is_busy: bool = False, since: float = 0.0) -> None:
         self.peer, self.idle_since, self.is_busy, self.since = peer, idle_since, is_busy, since
-        self.aborted = self.is_slow = False
+        self.aborted = self.is_slow = self.has_unread = False
 
     def abort(self) -> None:
         self.aborted = True
@@ -133,8 +134,9 @@ def test_the_order_in_which_connections_give_way() -> None:
     assert (roster.of("a"), len(roster)) == (0, 0)
 
 
-def test_a_connection_has_grace_for_its_first_bytes() -> None:
+def test_a_connection_has_grace_for_its_first_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that has just been accepted is not closed for another, one that sent something is, and so is a silent one."""
+    monkeypatch.setattr(roster_module, "_SHORT_GRACE", 0.0)
     roster: Roster[Stub] = Roster()
     new, idle = Stub("a", since=monotonic() + 60.0), Stub("a")
     for each in (new, idle):

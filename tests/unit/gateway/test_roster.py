@@ -12,6 +12,7 @@ import pytest
 
 from bench.instructions import instructions
 from dragoman.errors import Fault
+from dragoman.gateway.server import roster as roster_module
 from dragoman.gateway.server.acceptor import Acceptor
 from dragoman.gateway.server.own import OwnCarrier
 from dragoman.gateway.server.roster import Roster, Shed
@@ -22,7 +23,7 @@ class One:
     def __init__(self, peer: str, *, busy: bool = False) -> None:
         self.peer, self.is_busy = peer, busy
         self.since, self.idle_since = 0.0, 1.0
-        self.closed = self.is_slow = False
+        self.closed = self.is_slow = self.has_unread = False
 
     def abort(self) -> None:
         self.closed = True
@@ -113,7 +114,8 @@ def test_in_a_full_pool_the_oldest_of_equals_gives_way_not_the_newcomer() -> Non
     assert refused == [0, 1, 2]
 
 
-def test_grace_counts_from_when_a_connection_was_made() -> None:
+def test_grace_counts_from_when_a_connection_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roster_module, "_SHORT_GRACE", 0.0)
     roster: Roster[One] = Roster()
     fresh = One("peer")
     fresh.since = monotonic()
@@ -135,3 +137,18 @@ def test_slow_bodies_give_way_when_all_connections_have_requests_and_others_do_n
     assert roster.shed() is Shed.CLOSED
     assert [member.closed for member in members] == [False, True, False]
     assert roster.shed() is Shed.NOTHING
+
+
+def test_a_connection_whose_bytes_wait_to_be_read_is_not_closed_as_silent() -> None:
+    """A flood of connections makes the system hand over new ones before their bytes have come, or have been read."""
+    roster: Roster[One] = Roster()
+    first, second = One("a"), One("a")
+    for member in (first, second):
+        roster.add(member)
+    roster.hurry(second)
+    assert roster.shed() is Shed.CLOSED and first.closed  # its grace was over
+    assert roster.shed() is Shed.LATER and not second.closed
+    second.since, second.has_unread = 0.0, True
+    assert roster.shed() is Shed.LATER and not second.closed
+    second.has_unread = False
+    assert roster.shed() is Shed.CLOSED and second.closed

@@ -27,7 +27,7 @@ from dragoman.gateway.server.answering import HttpExchange
 from dragoman.gateway.server.carrier import HEAD_SECONDS, IDLE_SECONDS, TOO_SLOW
 from dragoman.gateway.server.reading import Reader
 from dragoman.gateway.server.roster import GRACE
-from dragoman.gateway.server.sockets import is_reset, probe, unsent
+from dragoman.gateway.server.sockets import is_readable, is_reset, probe, unsent
 from dragoman.gateway.server.usual import Mould, mould_of
 from dragoman.wire.http import HttpRequest
 
@@ -257,6 +257,10 @@ class Connection(Reader):
     @property
     def idle_since(self) -> float:
         return self.deadline - IDLE_SECONDS
+
+    @property
+    def has_unread(self) -> bool:
+        return self._transport is not None and is_readable(self._transport)
 
     @property
     def is_slow(self) -> bool:

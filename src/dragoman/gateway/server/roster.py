@@ -7,6 +7,7 @@ from time import monotonic
 from typing import Generic, Protocol, TypeVar
 
 GRACE = 1.0  # seconds that a connection has for its first byte, and a body to come at its rate, when room runs short
+_SHORT_GRACE = 0.1  # seconds
 _AT_ONCE = 16  # connections that are closed together: idle and slow ones are found by looking at all
 
 
@@ -31,6 +32,10 @@ class Member(Protocol):
     @property
     def is_busy(self) -> bool:
         """Whether a request is arriving or being answered."""
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether bytes of the client wait to be read."""
 
     @property
     def is_slow(self) -> bool:
@@ -95,9 +100,12 @@ class Roster(Generic[M]):
             self.hear(member)
 
     def hurry(self, member: M) -> None:
-        """Give a connection no grace."""
+        """Give a connection a short grace: the system has probably waited for its first byte already.
+
+        It has not where a flood of connections fills its queue.
+        """
         if member in self.members:
-            member.since = 0.0
+            member.since = monotonic() - GRACE + _SHORT_GRACE
 
     def hear(self, member: M) -> None:
         """The first bytes of this connection were read."""
@@ -136,7 +144,7 @@ class Roster(Generic[M]):
             self._close(member)
             return Shed.CLOSED
         for member in group.silent:
-            if monotonic() < member.since + GRACE:
+            if monotonic() < member.since + GRACE or member.has_unread:
                 return Shed.LATER
             self._close(member)
             return Shed.CLOSED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 import sys
 
@@ -75,6 +76,18 @@ def defers_accept(listening: socket.socket) -> bool:
     if not hasattr(socket, "TCP_DEFER_ACCEPT") or listening.family not in (socket.AF_INET, socket.AF_INET6):
         return False
     return listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT) > 0
+
+
+def is_readable(transport: asyncio.Transport) -> bool:
+    """Whether there is something to read, or the end."""
+    if sys.platform == "win32":
+        return False
+    pending = select.poll()
+    try:
+        pending.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(pending.poll(0))
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def has_data(client: socket.socket) -> bool:

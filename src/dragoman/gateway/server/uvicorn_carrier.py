@@ -126,6 +126,10 @@ class Strict(HttpToolsProtocol):
     def is_slow(self) -> bool:
         return False
 
+    @property
+    def has_unread(self) -> bool:
+        return False
+
     def abort(self) -> None:
         self._aborted = True
         if self.flow is not None:
