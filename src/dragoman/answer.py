@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -30,10 +31,10 @@ from dragoman.model.events import (
     UsageReported,
 )
 from dragoman.model.filter import Back
-from dragoman.model.lane import UNSEEN, LaneTarget, LaneWatch, Listener, Search
+from dragoman.model.lane import UNSEEN, LaneSource, LaneTarget, LaneWatch, Listener, Search
 from dragoman.model.notes import MOST_OF_ANSWER, Note, Notes
 from dragoman.translate import Plan
-from dragoman.wire.frame import Payload
+from dragoman.wire.frame import Frame, Payload
 from dragoman.wire.jsonio import encode_text
 
 MOST_WHOLE = 64 * 1024 * 1024  # bytes of an answer that is read whole
@@ -128,13 +129,37 @@ _GAP = b"\0gap\0"  # what no payload holds
 class _Lane(Struct, frozen=True, gc=False):
     """The short way of the deltas of one block (lane.py), put together from all parts."""
 
-    kind: str
-    read: Callable[[bytes], str]
-    searches: tuple[Search, ...]
+    source: LaneSource
+    search: Search | None  # finds the reason for the general way in a text
     listeners: tuple[Listener, ...]
     before: bytes
     after: bytes
     as_it_came: bool  # the upstream's own frame goes out
+
+    def write(self, first: Frame, others: Iterator[Frame], out: list[bytes]) -> Frame | None:
+        """Write the deltas of the lane from `first` on. Return the next frame that is none of them, if there is one."""
+        kind, read, search = self.source.kind, self.source.read, self.search
+        before, after, as_it_came, encode = self.before, self.after, self.as_it_came, encode_text
+        texts: list[str] = []
+        rest: Frame | None = None
+        for frame in chain((first,), others):
+            text = read(frame.data) if frame.kind == kind and not frame.error else ""
+            if not text or (search is not None and search(text) is not None):
+                rest = frame
+                break
+            texts.append(text)
+            out.append(frame.raw if as_it_came else before + encode(text) + after)
+        if texts and self.listeners:
+            written = "".join(texts)
+            for listener in self.listeners:
+                listener(written)
+        return rest
+
+
+def _any_of(searches: Sequence[Search]) -> Search | None:
+    if len(searches) < 2:
+        return searches[0] if searches else None
+    return lambda text: next((found for search in searches if (found := search(text)) is not None), None)
 
 
 class Answer:
@@ -191,21 +216,16 @@ class Answer:
         if self.over:
             return b""
         out: list[bytes] = []
-        reader, encode, has_content = self._reader, encode_text, False
+        reader, has_content = self._reader, False
+        frames = reader.frames(chunk)
         try:
-            for frame in reader.frames(chunk):
-                lane = self._lane
-                if lane is not None and frame.kind == lane.kind and not frame.error and (text := lane.read(frame.data)):
-                    for search in lane.searches:
-                        if search(text) is not None:
-                            break
-                    else:
-                        for listener in lane.listeners:
-                            listener(text)
-                        out.append(frame.raw if lane.as_it_came else lane.before + encode(text) + lane.after)
-                        has_content = True
-                        continue
-                step = reader.step(frame)
+            for each in frames:
+                frame: Frame | None = each
+                if self._lane is not None:
+                    before = len(out)
+                    frame = self._lane.write(each, frames, out)
+                    has_content = has_content or len(out) > before
+                step = None if frame is None else reader.step(frame)
                 if step is not None:
                     has_content = self._content.is_in(step.events) or has_content
                     self._add(step, out)
@@ -285,8 +305,8 @@ class Answer:
             return None
         asked = (source.listener, *[watch.listener for watch in watches], target.listener)
         listeners = tuple([listener for listener in asked if listener is not None])
-        searches = tuple([watch.search for watch in watches if watch.search is not None])
-        return _Lane(source.kind, source.read, searches, listeners, *around, as_it_came)
+        searches = [watch.search for watch in watches if watch.search is not None]
+        return _Lane(source, _any_of(searches), listeners, *around, as_it_came)
 
     def _around(self, target: LaneTarget) -> tuple[bytes, bytes] | None:
         """Return the bytes before and after the text in its frame; None if the frame depends on the text elsewhere."""

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 Search: TypeAlias = Callable[[str], object]  # gives None where it finds nothing, as that of a regular expression
-Listener: TypeAlias = Callable[[str], object]  # gets the text of every delta of the lane
+Listener: TypeAlias = Callable[[str], object]  # gets the texts of the lane's deltas, one or several at a time
 
 
 class LaneSource(Struct, frozen=True, gc=False):

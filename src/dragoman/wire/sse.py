@@ -114,14 +114,16 @@ class SseDecoder:
         """Decode the whole blocks of bytes without a CR, and hold the rest. False: the next one is too long."""
         frames: list[Frame] = []
         *blocks, rest = data.split(b"\n\n")
+        is_short = len(data) <= self._max_frame  # no block of it is too long
         for block in blocks:
-            kind, line = "", block
-            if block.startswith(b"event: "):
-                name, _, line = block.partition(b"\n")
-                kind = _name(name[7:]) if len(name) <= _LONGEST_CACHED else str(name[7:], "utf-8", "replace")
-            if line.startswith(b"data: ") and b"\n" not in line and len(block) < self._max_frame - 1:
-                frames.append(Frame(kind, line[6:], block + b"\n\n"))
+            if is_short and block.startswith(b"data: ") and b"\n" not in block:
+                frames.append(Frame("", block[6:], block + b"\n\n"))
                 continue
+            if is_short and block.startswith(b"event: "):
+                name, _, line = block.partition(b"\n")
+                if line.startswith(b"data: ") and b"\n" not in line and len(name) <= _LONGEST_CACHED:
+                    frames.append(Frame(_name(name[7:]), line[6:], block + b"\n\n"))
+                    continue
             raw = block.lstrip(b"\n") + b"\n\n"
             if len(raw) > self._max_frame:
                 return frames, False
