@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeAlias
 
@@ -88,9 +88,8 @@ def _closing(body: Body) -> Iterator[None]:
     try:
         yield
     finally:
-        close = getattr(body, "close", None)
-        if close is not None:
-            close()
+        if isinstance(body, Generator):
+            body.close()
 
 
 class BedrockClient:

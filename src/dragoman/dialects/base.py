@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import BadFrame, ClientFault, DragomanError, Fault
+from dragoman.model.blocks import Block
 from dragoman.model.budget import Budget, KeptSize
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Reply, Stop, Usage
@@ -257,6 +258,29 @@ class Stored(Protocol):
         """The last frame of a stream that broke off: the answer itself has not failed, and can be read again."""
 
 
+class Continuation(Protocol):
+    """How requests go on from an earlier answer by its id, for dialects that have it."""
+
+    @property
+    def answer_ids(self) -> str:
+        """How the ids of answers begin."""
+
+    def keeps(self, asked: Conversation) -> bool:
+        """Whether the client lets its answer be kept."""
+
+    def continued(self, earlier: Conversation, now: Conversation) -> Conversation:
+        """What is asked now, after what was said before, as one conversation."""
+
+    def resolved(self, asked: Conversation, find: Callable[[str], Sequence[Block] | None]) -> Conversation:
+        """The same with the items that `find` knows in place of the references to them."""
+
+    def response_in(self, data: bytes) -> bytes:
+        """The whole response that the last frame of a stream holds."""
+
+    def items_of(self, response: bytes) -> Mapping[str, Sequence[Block]]:
+        """What each output item of a response says, by the item's id."""
+
+
 class Dialect(Struct, frozen=True):
     name: str
     codec: Codec
@@ -265,6 +289,7 @@ class Dialect(Struct, frozen=True):
     listing: Listing | None = None  # None: as OpenAI lists, which most clients can read
     key_header: str = "authorization"  # where its service wants a key: there as a bearer token, elsewhere alone
     stored: Stored | None = None
+    continuation: Continuation | None = None
     models: tuple[str, ...] = ()  # names that the service is known to have
     attribution: bool = False  # its service reads Claude Code's accounting line in the system prompt
 

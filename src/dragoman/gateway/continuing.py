@@ -6,8 +6,8 @@ What is known of earlier answers is the memory's affair (`memory.py`); this is w
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeAlias, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, TypeVar
 
 from msgspec import Struct, structs
 
@@ -19,27 +19,6 @@ from dragoman.translate import Plan, Settings, plan
 N = TypeVar("N", bound=Node)
 Find: TypeAlias = Callable[[str], Sequence[Block] | None]
 _WHERE = "previous_response_id"
-
-
-class Continues(Protocol):
-    """What a codec has whose clients may go on from an earlier answer."""
-
-    answer_ids: str  # how the ids of answers begin
-
-    def keeps(self, asked: Conversation) -> bool:
-        """Whether the client lets its answer be kept."""
-
-    def continued(self, earlier: Conversation, now: Conversation) -> Conversation:
-        """What is asked now, after what was said before, as one conversation."""
-
-    def resolved(self, asked: Conversation, find: Find) -> Conversation:
-        """The same with the items that `find` knows in place of the references to them."""
-
-    def response_in(self, data: bytes) -> bytes:
-        """The whole response that the last frame of a stream holds."""
-
-    def items_of(self, response: bytes) -> Mapping[str, Sequence[Block]]:
-        """What each output item of a response says, by the item's id."""
 
 
 class Pickled(Struct, frozen=True):
@@ -73,20 +52,16 @@ def as_earlier(node: N) -> N:
     return structs.replace(node, at=Where(_WHERE, bare=node.at.bare), **inside)
 
 
-def continues(client: Dialect) -> bool:
-    return hasattr(client.codec, "continued")
-
-
 def references(client: Dialect, asked: Conversation) -> tuple[str, ...]:
     """The ids of items of earlier answers that a request refers to."""
-    if not continues(client):
+    if client.continuation is None:
         return ()
     found: dict[str, None] = {}
 
     def find(item_id: str) -> None:
         found[item_id] = None
 
-    cast(Continues, client.codec).resolved(asked, find)
+    client.continuation.resolved(asked, find)
     return tuple(found)
 
 
@@ -106,20 +81,20 @@ def continued_plan(
     """
     if asked.is_job:  # a job is read again from the service that runs it, by the numbers of its own frames
         settings = structs.replace(settings, repair=False, think_tags=False, raw_tools="off")
-    if not continues(client):
+    continuation = client.continuation
+    if continuation is None:
         return plan(client, upstream, asked, model=model, settings=settings), None
-    codec = cast(Continues, client.codec)
     at_home = client.codec.family == upstream.codec.family
     previous, given = asked.previous, asked
-    asked = codec.resolved(asked, find)
+    asked = continuation.resolved(asked, find)
     if earlier is not None:
-        asked = codec.continued(earlier.read() if isinstance(earlier, Pickled) else earlier, asked)
+        asked = continuation.continued(earlier.read() if isinstance(earlier, Pickled) else earlier, asked)
     if asked is not given:
         settings = structs.replace(settings, repair=True)  # the client's own bytes say less
     made = plan(client, upstream, asked, model=model, settings=settings)
     if previous is not None:  # an answer tells it again
         made = structs.replace(made, asked=structs.replace(asked, previous=previous))
     # What a service holds of this conversation is not known here, so an answer to it is not kept here either.
-    if (at_home and not settings.repair) or asked.held or not codec.keeps(asked):
+    if (at_home and not settings.repair) or asked.held or not continuation.keeps(asked):
         return made, None
     return made, asked

@@ -15,11 +15,10 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import Dialect, Encoder, World
+from dragoman.dialects.base import Continuation, Dialect, Encoder, World
 from dragoman.errors import AnswerTooLarge, DragomanError
 from dragoman.gateway.auth import Owner
 from dragoman.gateway.continuing import (
-    Continues,
     Pickled,
     Said,
     all_said,
@@ -195,7 +194,8 @@ def _memory(data: bytes) -> int:
 
 def listened(made: Plan, told: Told) -> Plan:
     """The plan, with `told` called when its answer is complete."""
-    return _with_codec(made, _Heard(made.client.codec, told))
+    client = made.client
+    return made if client.continuation is None else _with_codec(made, _Heard(client.codec, client.continuation, told))
 
 
 def unheard(made: Plan) -> Plan:
@@ -215,9 +215,9 @@ def _with_codec(made: Plan, codec: Any) -> Plan:
     return structs.replace(made, client=structs.replace(made.client, codec=codec))
 
 
-def _answered(codec: Continues, answer_id: str, reply: Reply, response: bytes) -> Answered:
+def _answered(continuation: Continuation, answer_id: str, reply: Reply, response: bytes) -> Answered:
     try:
-        items = codec.items_of(response)
+        items = continuation.items_of(response)
     except DragomanError:  # an item that only its own service can read
         items = _NO_ITEMS
     return Answered(answer_id, reply.choices[0].blocks if reply.choices else (), items)
@@ -231,23 +231,23 @@ def is_stored(made: Plan) -> bool:
 class _Heard:
     """A codec that is listened to as it tells the client its answer; in all else it is that codec."""
 
-    def __init__(self, codec: Any, told: Told) -> None:
-        self.codec = codec
+    def __init__(self, codec: Any, continuation: Continuation, told: Told) -> None:
+        self.codec, self._continuation = codec, continuation
         self.told = told
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.codec, name)
 
     def render_reply(self, reply: Reply, asked: Conversation, world: World) -> bytes:
-        ids = _Ids(self.codec.answer_ids, reply.id)
+        ids = _Ids(self._continuation.answer_ids, reply.id)
         raw: bytes = self.codec.render_reply(reply, asked, ids.noted(world))
-        self.told(_answered(self.codec, ids.given, reply, raw), raw)
+        self.told(_answered(self._continuation, ids.given, reply, raw), raw)
         return raw
 
     def encoder(self, asked: Conversation, world: World, budget: Budget | None = None) -> Encoder:
-        ids = _Ids(self.codec.answer_ids, "")
+        ids = _Ids(self._continuation.answer_ids, "")
         encoder = self.codec.encoder(asked, ids.noted(world), budget)
-        return _HeardEncoder(encoder, ids, self.codec, self.told, budget)
+        return _HeardEncoder(encoder, ids, self._continuation, self.told, budget)
 
 
 class _Ids:
@@ -268,8 +268,10 @@ class _Ids:
 
 
 class _HeardEncoder(Encoder):
-    def __init__(self, encoder: Encoder, ids: _Ids, codec: Continues, told: Told, budget: Budget | None = None) -> None:
-        self._encoder, self._ids, self._codec, self._told = encoder, ids, codec, told
+    def __init__(
+        self, encoder: Encoder, ids: _Ids, continuation: Continuation, told: Told, budget: Budget | None = None
+    ) -> None:
+        self._encoder, self._ids, self._continuation, self._told = encoder, ids, continuation, told
         self._budget = None if budget is None else budget.copy()
         self._assembly: Assembly | None = Assembly(self._budget)  # None: the answer is too large to be stored
 
@@ -289,8 +291,8 @@ class _HeardEncoder(Encoder):
                 reply = self._assembly.reply()
             except DragomanError:
                 return payloads
-            response = self._codec.response_in(payloads[-1].data) if payloads else b""
-            self._told(_answered(self._codec, self._ids.given or reply.id, reply, response), response)
+            response = self._continuation.response_in(payloads[-1].data) if payloads else b""
+            self._told(_answered(self._continuation, self._ids.given or reply.id, reply, response), response)
         return payloads
 
     def _assemble(self, events: Events) -> None:

@@ -175,7 +175,7 @@ def _fitted(dialect: Dialect, base_url: str) -> tuple[Dialect, str]:
     if first != own and base_url.endswith(first):
         return dialect, base_url.removesuffix(first)
     binding = dialect.binding
-    if urlsplit(base_url).path and isinstance(binding, Struct) and hasattr(binding, "prefix"):
+    if urlsplit(base_url).path and isinstance(binding, Struct) and "prefix" in binding.__struct_fields__:
         return structs.replace(dialect, binding=structs.replace(binding, prefix="")), base_url
     return dialect, base_url
 

@@ -396,7 +396,8 @@ def test_what_it_goes_on_from_is_kept_at_home_and_refused_elsewhere(field: Any) 
 def test_the_earlier_answer_stands_before_what_is_asked_now_without_its_instructions() -> None:
     before = read([{"role": "developer", "content": "Rules."}, {"role": "user", "content": "one"}], instructions="Old.")
     now = read([{"role": "system", "content": "From now on."}, {"role": "user", "content": "two"}], instructions="New.")
-    joined = RESPONSES.codec.continued(before, now)  # type: ignore[attr-defined]
+    assert RESPONSES.continuation is not None
+    joined = RESPONSES.continuation.continued(before, now)
     assert [text.text for text in joined.system] == ["New.", "Rules."]
     assert [message.role for message in joined.messages] == ["user", "system", "user"]
     assert joined.previous is None

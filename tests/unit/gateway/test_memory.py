@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -171,9 +170,10 @@ def test_an_answer_that_is_kept_twice_has_its_whole_limit_and_one_over_it_is_sen
     answer = Answer(made, still_world(), budget=Budget(limits))
     assert text.encode() in answer.feed(encoded(CHAT, events)) and answer.fault is None
     assert len(kept) == 1
-    codec: Any = RESPONSES.codec
-    encoder = codec.encoder(read("?"), still_world())
-    small = memory._HeardEncoder(encoder, memory._Ids("resp_", ""), codec, _never, Budget(AnswerLimits(answer=100)))
+    assert RESPONSES.continuation is not None
+    encoder = RESPONSES.codec.encoder(read("?"), still_world())
+    ids, budget = memory._Ids("resp_", ""), Budget(AnswerLimits(answer=100))
+    small = memory._HeardEncoder(encoder, ids, RESPONSES.continuation, _never, budget)
     told = b"".join(payload.data for payload in small.feed(events))
     assert text.encode() in told
 

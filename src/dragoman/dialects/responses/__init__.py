@@ -5,7 +5,15 @@ from __future__ import annotations
 from dragoman.dialects.base import Dialect
 from dragoman.dialects.responses.binding import ResponsesBinding, ResponsesCounts, ResponsesStored
 from dragoman.dialects.responses.codec import ResponsesCodec
+from dragoman.dialects.responses.continuing import ResponsesContinuation
 
 __all__ = ["DIALECT", "ResponsesBinding", "ResponsesCodec"]
 
-DIALECT = Dialect("responses", ResponsesCodec(), ResponsesBinding(), ResponsesCounts(), stored=ResponsesStored())
+DIALECT = Dialect(
+    "responses",
+    ResponsesCodec(),
+    ResponsesBinding(),
+    ResponsesCounts(),
+    stored=ResponsesStored(),
+    continuation=ResponsesContinuation(),
+)

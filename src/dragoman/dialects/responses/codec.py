@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -18,7 +17,6 @@ from dragoman.dialects.responses.rule_table import RULES
 from dragoman.dialects.responses.stream import ResponsesDecoder
 from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import Fault, MalformedRequest
-from dragoman.model.blocks import Block
 from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply
@@ -39,8 +37,6 @@ EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 
 class ResponsesCodec(Struct, frozen=True):
     """OpenAI Responses."""
-
-    answer_ids: ClassVar[str] = "resp_"
 
     @property
     def family(self) -> str:
@@ -95,26 +91,6 @@ class ResponsesCodec(Struct, frozen=True):
 
     def render_request(self, conversation: Conversation) -> Call:
         return request.render_request(conversation)
-
-    def keeps(self, asked: Conversation) -> bool:
-        """Whether the client lets its answer be kept, so that it can go on from it by its id."""
-        return request.keeps(asked)
-
-    def continued(self, earlier: Conversation, now: Conversation) -> Conversation:
-        """What is asked now, after what was said before."""
-        return request.continued(earlier, now)
-
-    def resolved(self, asked: Conversation, find: Callable[[str], Sequence[Block] | None]) -> Conversation:
-        """The same with the items that `find` knows in place of the references to them."""
-        return request.resolved(asked, find)
-
-    def response_in(self, data: bytes) -> bytes:
-        """The whole response that the last frame of a stream holds."""
-        return reply.response_in(data)
-
-    def items_of(self, response: bytes) -> Mapping[str, Sequence[Block]]:
-        """What each output item of a response says, by the item's id."""
-        return reply.items_of(response)
 
     def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
         return reply.parse_reply(body, asked)

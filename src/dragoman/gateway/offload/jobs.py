@@ -16,7 +16,7 @@ from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import DragomanError, Fault, MalformedRequest, TooLarge, Unrepresentable
 from dragoman.gateway import listing
 from dragoman.gateway.config import Server
-from dragoman.gateway.continuing import Said, continued_plan, continues, references
+from dragoman.gateway.continuing import Said, continued_plan, references
 from dragoman.gateway.explain import Refusal, remembered
 from dragoman.gateway.limits import RequestLimits, Shape, beside_messages, check_conversation, check_text, check_tree
 from dragoman.gateway.media_urls import MediaUrls, check_media_urls
@@ -295,7 +295,7 @@ def plan(job: PlanJob, known: Read) -> tuple[PlanResult, bytes]:
     except DragomanError as error:
         refusal = error
     result = PlanResult(
-        Bare.whole(made.asked) if continues(known.dialect) else Bare.light(made.asked),
+        Bare.whole(made.asked) if known.dialect.continuation is not None else Bare.light(made.asked),
         Bare.light(made.sent),
         tuple([pickle.dumps(made.notes[at : at + _NOTES]) for at in range(0, len(made.notes), _NOTES)]),
         made.makers,
