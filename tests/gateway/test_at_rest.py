@@ -25,7 +25,6 @@ from dragoman.simulator import parse, running_simulator
 from tests.gateway.front import LOOPS, Client, converse, hash_of, head, on_loop, question, raw, signed
 from tests.gateway.house import KEY, PATIENCE, House, house, upstream, wait_until
 
-pytestmark = pytest.mark.usefixtures("engine")
 MAX_BODY = 128 * 1024
 HASHED = ("host", "x-amz-content-sha256", "x-amz-date")
 SCRIPT = """

@@ -23,7 +23,6 @@ from dragoman.simulator import Simulator, parse, running_simulator
 from tests.gateway.front import Client, head, question
 from tests.gateway.house import House, house, upstream, wait_until
 
-pytestmark = pytest.mark.usefixtures("engine")
 PROBE = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
 LONG = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]'
 

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from dragoman.gateway.admin import _MOST, Admin
-from dragoman.gateway.server import carrier, connection, reading, running, uvicorn_carrier
+from dragoman.gateway.server import carrier, connection, reading, running
 from dragoman.gateway.server.roster import Roster
 from dragoman.simulator import running_simulator
 from tests.gateway.front import Client, question
 from tests.gateway.house import configured, house, upstream, wait_until
 
-pytestmark = pytest.mark.usefixtures("engine")
 PROXY = "127.0.0.9"
 FLAGS: dict[str, Any] = {"server__trusted_proxies": [PROXY], "server__proxy_protocol": True}
 
@@ -74,14 +73,11 @@ def test_s11_a_client_behind_a_proxy_has_the_limit_of_a_client(tmp_path: Path) -
         assert clients[3].answer()[0] == 200
 
 
-def test_a_header_that_does_not_come_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str
-) -> None:
-    for module in (carrier, reading, connection, uvicorn_carrier):
+def test_a_header_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for module in (carrier, reading, connection):
         monkeypatch.setattr(module, "HEAD_SECONDS", 0.1)
     with house("", tmp_path, **FLAGS) as home, Client(home, PROXY, first=b"PROXY TCP4 ") as client:
-        end = client.file.read()
-        assert end == (b"" if engine == "own" else carrier.TOO_SLOW)
+        assert client.file.read() == b""
         wait_until(lambda: not rosters())
 
 
@@ -96,10 +92,8 @@ def test_s11_a_trusted_ipv6_proxy_has_the_connections_of_many_clients(monkeypatc
     assert (found[0]("2001:db8::1"), found[0]("2001:db9::1")) == (1000, 500)
 
 
-def test_s8_admin_connections_that_say_nothing_are_limited(engine: str) -> None:
+def test_s8_admin_connections_that_say_nothing_are_limited() -> None:
     """S8: each takes a file descriptor from the clients for 5 s, key or not."""
-    if engine == "uvicorn":
-        pytest.skip("the same for both")
 
     async def run() -> None:
         server = await asyncio.start_server(Admin(None, ours=False).serve, "127.0.0.1", 0)  # type: ignore[arg-type]

@@ -58,8 +58,6 @@ from tests.gateway.house import (
 from tests.gateway.test_commands import Home
 from tests.gateway.test_faults import answering
 
-pytestmark = pytest.mark.usefixtures("engine")
-
 MODEL = "claude-sonnet-4.5"
 CONVERSE = f"/model/{MODEL}/converse"
 GENERATE = f"/v1beta/models/{MODEL}:generateContent"

@@ -19,13 +19,11 @@ from typing import Any
 
 import pytest
 
-from dragoman.gateway import asgi, exchange
+from dragoman.gateway import exchange
 from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.server import connection, reading, running, sockets, uvicorn_carrier
+from dragoman.gateway.server import connection, reading, running, sockets
 from dragoman.simulator import Simulator, parse, running_simulator
 from tests.gateway.house import KEY, House, RawClient, house, messages, upstream, wait_until
-
-pytestmark = pytest.mark.usefixtures("engine")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +33,7 @@ def simulator() -> Iterator[Simulator]:
 
 
 @pytest.fixture(scope="module")
-def home(engine: str, simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def home(simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     with house(upstream("one", "anthropic", simulator.url), tmp_path_factory.mktemp("state")) as running_one:
         yield running_one
 
@@ -245,9 +243,7 @@ def test_head_has_no_body_and_http_1_0_no_chunks(home: House) -> None:
         assert wire.closed()
 
 
-def test_a_stream_for_http_1_0_ends_with_its_connection(home: House, engine: str) -> None:
-    if engine == "uvicorn":
-        pytest.skip("uvicorn sends chunks to everybody")
+def test_a_stream_for_http_1_0_ends_with_its_connection(home: House) -> None:
     with Wire(home) as wire:
         wire.ask("old", first="POST /v1/messages HTTP/1.0", stream=True)
         status, headers = wire.head()
@@ -268,7 +264,7 @@ def test_an_answer_of_many_megabytes_is_whole(tmp_path: Path) -> None:
 
 def hurry(monkeypatch: pytest.MonkeyPatch, name: str, seconds: float) -> None:
     monkeypatch.setattr(running, "SWEEP_SECONDS", 0.05)
-    for module in (connection, reading, uvicorn_carrier, exchange, asgi):
+    for module in (connection, reading, exchange):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, seconds)
 

@@ -33,7 +33,6 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
-TARGET = "dragoman.target"  # where our own uvicorn protocol puts the request line's target
 _DRAINED = 2  # times the limit: so much of a body that is too long is read, since clients read only after they wrote
 _LAST_LOOK = 0.25  # seconds: after a slow turn of the loop, what has come is read before it is judged
 _FAREWELL = 1.0  # seconds to write the last words when the server ends
@@ -41,7 +40,6 @@ _FAREWELL = 1.0  # seconds to write the last words when the server ends
 
 class AsgiExchange(Exchange):
     __slots__ = (
-        "_admitted",
         "_broken",
         "_counts",
         "_patience",
@@ -58,12 +56,9 @@ class AsgiExchange(Exchange):
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, stall: float | None = None) -> None:
         request = _head(scope)
-        ours = scope.get("extensions", {}).get(TARGET, {})
-        target = ours.get("target", request.path)
         began = asyncio.get_running_loop().time()
-        super().__init__(request, target=target, version=scope.get("http_version", "1.1"), began=began)
-        self.client = ours.get("client") or plain_address((scope.get("client") or ("",))[0])
-        self._admitted: Callable[[], None] | None = ours.get("admitted")
+        super().__init__(request, target=request.path, version=scope.get("http_version", "1.1"), began=began)
+        self.client = plain_address((scope.get("client") or ("",))[0])
         self._patience: asyncio.Timeout | None = None  # of the wait for the body
         self._broken: Fault | None = None
         self._counts = True  # pieces of the body, on the account, as they come
@@ -112,10 +107,6 @@ class AsgiExchange(Exchange):
         self._broken = fault
         if self._patience is not None and not self._patience.expired():
             self._patience.reschedule(asyncio.get_running_loop().time())
-
-    def admitted(self) -> None:
-        if self._admitted is not None:
-            self._admitted()
 
     async def _piece(self, until: float) -> tuple[bytes, bool] | None:
         """The next piece of the body, and whether there are more; None if none comes until then."""

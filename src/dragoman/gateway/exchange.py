@@ -149,7 +149,7 @@ class Exchange(ABC):
     def spoil(self, fault: Fault) -> None:  # noqa: B027  what waits for no body has none to end
         """End the wait for the body with this fault."""
 
-    def admitted(self) -> None:  # noqa: B027  only our own servers keep connections by it
+    def admitted(self) -> None:  # noqa: B027  only our own server keeps connections by it
         """The request has proven that it may ask."""
 
     # --- out

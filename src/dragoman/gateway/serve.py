@@ -185,7 +185,7 @@ class _ToJournal(logging.Handler):
 
 def route_logs(gateway: Gateway) -> None:
     """Send what libraries log to the gateway's own journal: else it may end up on somebody's screen."""
-    for name in ("uvicorn.error", "dragoman", "asyncio"):
+    for name in ("dragoman", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers = [_ToJournal(gateway)]
         logger.setLevel(logging.INFO)

@@ -37,7 +37,7 @@ class Server:
     def __init__(self, gateway: Gateway, settings: Settings) -> None:
         self._gateway = gateway
         self._settings = settings
-        self._engine, self._drain = settings.engine, settings.drain
+        self._drain = settings.drain
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending = asyncio.Event()
         self._changed = asyncio.Event()
@@ -123,10 +123,6 @@ class Server:
                 await asyncio.wait_for(self._changed.wait(), min(left, 0.02))
 
     def _carrier(self) -> Carrier:
-        if self._engine == "uvicorn":
-            from dragoman.gateway.server.uvicorn_carrier import UvicornCarrier  # noqa: PLC0415  slow to load
-
-            return UvicornCarrier(self._gateway)
         from dragoman.gateway.server.own import OwnCarrier  # noqa: PLC0415  as above
 
         return OwnCarrier(self._gateway.answer)
