@@ -25,7 +25,7 @@ from dragoman.gateway.config import assemble
 from dragoman.gateway.explain import Refusal, Ring, Sent
 from dragoman.gateway.private import minted_key
 from dragoman.gateway.problems import ConfigError
-from dragoman.upstream.client import Client
+from dragoman.http.client.client import Client
 from dragoman.upstream.credentials import CredentialFault
 from dragoman.upstream.fetch import fetch_through
 from dragoman.upstream.kiro import Endpoints, KiroCredential, OwnStore

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import hashlib
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +16,10 @@ import pytest
 from msgspec import structs
 
 from dragoman.gateway import serve
+from dragoman.gateway.app import Gateway
 from dragoman.gateway.auth import sign
+from dragoman.http.server.answering import HttpExchange
+from dragoman.http.server.serving import HttpServer
 from dragoman.wire.http import HttpRequest
 from tests.gateway.house import KEY, House, messages
 
@@ -30,6 +35,50 @@ def on_loop(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
         patch.setattr(serve, "loop_factory", lambda: factory if name == "uvloop" else None)
         yield
+
+
+class _Memory(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written, self.closed = b"", False
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def write_eof(self) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+def served(answer: Callable[[HttpExchange], Coroutine[Any, Any, None]], raw: bytes) -> bytes:
+    """What a server whose requests go to `answer` writes to a client that sends these bytes."""
+
+    async def serve() -> bytes:
+        connection, transport = HttpServer(answer).protocol(), _Memory()
+        connection.connection_made(transport)
+        connection.data_received(raw)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return transport.written
+
+    return asyncio.run(serve())
+
+
+def gateway_servers() -> list[HttpServer]:
+    """The servers of gateways; simulators in this process have some, too."""
+    servers = [each for each in gc.get_objects() if type(each) is HttpServer]
+    return [each for each in servers if isinstance(getattr(each._answer, "__self__", None), Gateway)]
 
 
 class Client:

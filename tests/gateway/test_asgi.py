@@ -108,7 +108,7 @@ def test_a_client_that_leaves_ends_the_upstream_request(tmp_path: Path) -> None:
 
 def test_the_lifespan_starts_the_gateway_and_a_stream_outlives_the_end_of_the_server(tmp_path: Path) -> None:
     with running_simulator("anthropic", script=parse(SLOW)) as simulator, mounted(simulator, tmp_path) as home:
-        assert home.gateway.fleet is not None  # before the first request
+        assert home.gateway.status()["state"] == "ready"  # before the first request
         with Client(home, first=question(stream=True)) as client:
             client.head()
             home.server.should_exit = True

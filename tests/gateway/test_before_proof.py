@@ -11,10 +11,11 @@ import pytest
 from msgspec import structs
 
 from dragoman.errors import Fault, NotAuthorised
-from dragoman.gateway import admission, exchange, unproven
+from dragoman.gateway import admission, unproven
 from dragoman.gateway.auth import Gatekeeper
 from dragoman.gateway.limits import Overloaded, RequestLimits
 from dragoman.gateway.unproven import Pool, UnprovenRequests
+from dragoman.http import exchange
 from dragoman.simulator import Simulator, running_simulator
 from tests.gateway.front import Client, converse, hash_of, head, question, raw, signed
 from tests.gateway.house import KEY, House, house, upstream, wait_until

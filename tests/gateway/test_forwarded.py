@@ -10,8 +10,9 @@ import pytest
 
 from dragoman.gateway.config import ConfigError
 from dragoman.gateway.observe import Record
-from dragoman.gateway.peers import TrustedProxies, plain_address
-from dragoman.gateway.server.proxy_protocol import NotProxied, Preface, parse
+from dragoman.gateway.peers import TrustedProxies
+from dragoman.http.addresses import plain_address
+from dragoman.http.server.proxy_protocol import NotProxied, Preface, parse
 from dragoman.simulator import Simulator, running_simulator
 from tests.gateway.front import LOOPS, Client, on_loop, question
 from tests.gateway.house import House, configured, house, upstream

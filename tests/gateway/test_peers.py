@@ -11,14 +11,14 @@ from time import monotonic
 
 import pytest
 
-from dragoman.gateway import exchange
+from dragoman.gateway import running
+from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.limits import Load, Overloaded, RequestLimits, peer_share
-from dragoman.gateway.peers import limit_key
-from dragoman.gateway.server import running
-from dragoman.gateway.server.carrier import HEAD_SECONDS
-from dragoman.gateway.server.connection import Connection
-from dragoman.gateway.server.own import OwnCarrier
-from dragoman.gateway.server.roster import Roster, Shed
+from dragoman.http.addresses import limit_key
+from dragoman.http.server.connection import Connection
+from dragoman.http.server.limits import HEAD_SECONDS
+from dragoman.http.server.roster import Roster, Shed
+from dragoman.http.server.serving import HttpServer
 from dragoman.simulator import Simulator, parse, running_simulator
 from tests.gateway.front import Client, head, question
 from tests.gateway.house import House, house, upstream, wait_until
@@ -217,10 +217,10 @@ class Silent(asyncio.Transport):
 def test_s3_bytes_that_came_during_a_slow_turn_are_read_before_deadlines_are_judged() -> None:
     """S3: deadlines were judged at once after a turn of the loop that took longer than they lasted."""
 
-    async def answer(_: exchange.Exchange) -> None: ...
+    async def answer(_: Exchange) -> None: ...
 
     async def judged(comes: bool) -> bytes:
-        carrier, wire = OwnCarrier(answer), Silent()
+        carrier, wire = HttpServer(answer), Silent()
         now = 1000.0
         carrier.clock = lambda: now
         client = Connection(carrier)

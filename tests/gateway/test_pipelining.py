@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.gateway.server.carrier import MOST_PIPELINED
+from dragoman.http.server.limits import MOST_PIPELINED
 from dragoman.simulator import Simulator, parse, running_simulator
 from tests.gateway.front import LOOPS, Client, on_loop, question
 from tests.gateway.house import House, house, upstream, wait_until
@@ -86,7 +86,7 @@ def test_s16_while_the_first_is_answered_no_more_is_read_than_fits(tmp_path: Pat
         client.head()
         sending = sent(client, question(filler="x" * 100) * 2000)
         [connection] = home.running.gateway._live
-        held = connection._connection  # type: ignore[attr-defined]
+        held = connection.connection  # type: ignore[attr-defined]
         wait_until(lambda: held._held or held._queue)
         wait_until(lambda: not held._reading)
         assert MOST_PIPELINED <= len(held._queue) < MOST_PIPELINED + 100

@@ -36,8 +36,8 @@ PATHS = {
 EVENT_STREAMS = {"kiro": "assistantResponseEvent", "bedrock": "contentBlockDelta"}
 # So that a slow client need not be waited for.
 HURRY = """
-from dragoman.gateway import exchange
-from dragoman.gateway.server import connection, reading
+from dragoman.http import exchange
+from dragoman.http.server import connection, reading
 for module in (connection, reading, exchange):
     for name in ("HEAD_SECONDS", "BODY_SECONDS"):
         if hasattr(module, name):

@@ -19,10 +19,12 @@ from typing import Any
 
 import pytest
 
-from dragoman.gateway import exchange
-from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.server import connection, reading, running, sockets
+from dragoman.gateway import running
+from dragoman.http import exchange
+from dragoman.http.server import connection, reading, sockets
+from dragoman.http.server.answering import HttpExchange
 from dragoman.simulator import Simulator, parse, running_simulator
+from tests.gateway.front import gateway_servers
 from tests.gateway.house import KEY, House, RawClient, house, messages, upstream, wait_until
 
 
@@ -407,6 +409,9 @@ def test_nothing_is_kept_of_a_stream_that_has_ended(tmp_path: Path) -> None:
 
         def left() -> int:
             gc.collect()
-            return sum(isinstance(each, Exchange | connection.Connection) for each in gc.get_objects())
+            exchanges = [each for each in gc.get_objects() if isinstance(each, HttpExchange)]
+            made = [each.connection for each in exchanges]
+            made += [each for each in gc.get_objects() if isinstance(each, connection.Connection)]
+            return sum(each._server in gateway_servers() for each in made)
 
         wait_until(lambda: left() == 0)

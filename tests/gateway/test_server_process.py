@@ -25,7 +25,7 @@ pytestmark = [
 STARVED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
-from dragoman.gateway.server import running
+from dragoman.gateway import running
 running._room = lambda: 10_000
 from dragoman.cli import main
 sys.exit(main())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.server.connection import Connection
-from dragoman.gateway.server.own import OwnCarrier
-from tests.gateway.front import LOOPS, Client, on_loop, question
+from dragoman.http.server.connection import Connection
+from dragoman.http.server.serving import HttpServer
+from tests.gateway.front import LOOPS, Client, gateway_servers, on_loop, question
 from tests.gateway.house import House, house, wait_until
 from tests.gateway.test_peers import Silent
 
@@ -32,7 +31,7 @@ def home(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 def find() -> Connection:
     """The gateway's side of the one connection."""
-    return next(each for each in gc.get_objects() if type(each) is Connection and each._transport is not None)
+    return next(each for server in gateway_servers() for each in server.roster.members)
 
 
 def test_s1_answers_do_not_pile_up_for_a_client_that_reads_none(home: House) -> None:
@@ -86,7 +85,7 @@ def test_a_connection_that_was_reset_meanwhile_is_no_bug() -> None:
         async def answer(asked: Exchange) -> None:
             asked.whole(200, (), b"yes")
 
-        carrier, wire = OwnCarrier(answer), Reset()
+        carrier, wire = HttpServer(answer), Reset()
         client = Connection(carrier)
         client.connection_made(wire)
         client.data_received(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n\x00 no HTTP")

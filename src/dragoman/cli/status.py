@@ -118,7 +118,7 @@ async def _add_usage(found: dict[str, Json], file: Path | None) -> None:
 
 
 async def _usage(login: Login) -> dict[str, Json]:
-    from dragoman.upstream.client import Client
+    from dragoman.http.client.client import Client
     from dragoman.upstream.fetch import fetch_through
     from dragoman.upstream.kiro import KiroCredential, open_store
 

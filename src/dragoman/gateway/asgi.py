@@ -12,20 +12,20 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from dragoman.errors import ClientFault, Fault
-from dragoman.gateway.exchange import (
+from dragoman.gateway.exchange import Exchange
+from dragoman.http.addresses import plain_address
+from dragoman.http.exchange import (
     ANY_PACE,
     HIGH,
     ID_HEADERS,
     LOW,
     STALL,
     BodyWatch,
-    Exchange,
     Gone,
     Pace,
-    header_value,
     too_large,
 )
-from dragoman.gateway.peers import plain_address
+from dragoman.http.framing import header_value
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 
 Message: TypeAlias = MutableMapping[str, Any]

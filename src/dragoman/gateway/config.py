@@ -17,7 +17,6 @@ from msgspec import NODEFAULT, Meta, Struct, structs
 
 from dragoman.gateway.layers import Leaves, flat, from_environment, from_flags, nested, stacked
 from dragoman.gateway.limits import RequestLimits
-from dragoman.gateway.loopback import is_loopback, is_network
 from dragoman.gateway.media_urls import MediaUrls
 from dragoman.gateway.places import Places, expanded, places
 from dragoman.gateway.presets import BUILT_IN, PRESETS, preset_of
@@ -36,6 +35,7 @@ from dragoman.gateway.upstreams import (
     UpstreamTable,
     read_upstream,
 )
+from dragoman.http.addresses import is_loopback, is_network
 from dragoman.translate import Settings
 
 __all__ = [

@@ -12,11 +12,9 @@ from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from dragoman.errors import Fault
+from dragoman.http.server.limits import LONGEST_HEAD, LONGEST_TARGET, MOST_HEADERS
 from dragoman.wire.http import HttpRequest
 
-MOST_HEADERS = 100
-LONGEST_HEAD = 32 * 1024
-LONGEST_TARGET = 8 * 1024
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?", re.ASCII)
 _ODD = re.compile(r"[^\x21-\x7e]")  # in a target
 _ONCE = ("host", "content-length", "transfer-encoding", "origin", "content-encoding", "expect", "upgrade")

@@ -20,8 +20,8 @@ from dragoman.gateway.app import Gateway
 from dragoman.gateway.config import Config
 from dragoman.gateway.observe import Journal, Level
 from dragoman.gateway.policy import Patience
-from dragoman.gateway.server.running import Server
-from dragoman.gateway.server.sockets import defer_accept
+from dragoman.gateway.running import Server
+from dragoman.http.server.sockets import defer_accept
 
 _SEND_BUFFER = 256 * 1024  # so that the kernel does not hold megabytes for a client that does not read
 _BACKLOG = 2048

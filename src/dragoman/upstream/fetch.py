@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dragoman.upstream.address import choose_proxy
-from dragoman.upstream.client import Client, Timeouts, Tls
+from dragoman.http.client.address import choose_proxy
+from dragoman.http.client.client import Client, Timeouts, Tls
 from dragoman.upstream.credentials import Fetch
 from dragoman.wire.http import HttpRequest, HttpResponse
 

@@ -14,7 +14,7 @@ import pytest
 import trustme
 
 from dragoman.errors import ConnectFailed, LocalMisuse, Truncated
-from dragoman.upstream.client import Client, Timeouts, Tls
+from dragoman.http.client.client import Client, Timeouts, Tls
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
 from tests.unit.upstream.peer import OK, Peer, Talk, answering, fields, once, peer, until

@@ -2,6 +2,8 @@
 
 A name is looked up once; what it leads to is checked, and just that is connected to: whoever answers for the name
 cannot send a request, which carries credentials, to this machine or to the metadata service of a cloud.
+
+TLS is always verified: by `ca_file` alone, else by SSL_CERT_FILE and the system, as OpenSSL reads.
 """
 
 from __future__ import annotations
@@ -12,20 +14,50 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from itertools import chain, zip_longest
+from pathlib import Path
 from typing import TypeAlias
 
-from dragoman.errors import ConnectFailed, Fault
-from dragoman.upstream.address import Address, Proxy, ascii_host, objection
-from dragoman.upstream.connection import HEAD_BYTES, Connection
-from dragoman.upstream.reply import Timeouts
-from dragoman.upstream.tls import Tls, context_for
+from msgspec import Struct
+
+from dragoman.errors import ConnectFailed, Fault, LocalMisuse
+from dragoman.http.client.address import Address, Proxy, ascii_host, objection
+from dragoman.http.client.connection import HEAD_BYTES, Connection
+from dragoman.http.client.reply import Timeouts
 
 _HEAD_START = 0.25  # seconds one address has before the next is tried beside it
 # Long thinking is silent, and balancers forget silent connections after some minutes.
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 30, "TCP_KEEPCNT": 4}
 
 _Found: TypeAlias = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
+
+
+class Tls(Struct, frozen=True):
+    """What one upstream needs beside the default. There is no way to turn verification off."""
+
+    ca_file: str = ""
+    server_name: str = ""  # asked for and verified instead of the URL's host
+
+
+def context_for(tls: Tls) -> ssl.SSLContext:
+    """Give the context of these settings, made once. Raises LocalMisuse naming a file that cannot be read."""
+    return _context(tls.ca_file, "" if tls.ca_file else os.environ.get("SSL_CERT_FILE", ""))
+
+
+@lru_cache(maxsize=64)
+def _context(ca_file: str, from_environment: str) -> ssl.SSLContext:
+    named = ca_file or from_environment
+    # OpenSSL reads SSL_CERT_FILE by itself, but when the file is missing it trusts nobody and says nothing.
+    if named and not Path(named).is_file():
+        raise LocalMisuse(f"the file of certificate authorities {named} does not exist (ca_file or SSL_CERT_FILE)")
+    try:
+        context = ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:
+        raise LocalMisuse(f"the file of certificate authorities {named} cannot be read: {error}") from error
+    context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 async def dial(
