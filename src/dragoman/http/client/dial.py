@@ -19,6 +19,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TypeAlias
 
+from httptools import HttpParserError, HttpResponseParser
 from msgspec import Struct
 
 from dragoman.errors import ConnectFailed, Fault, LocalMisuse
@@ -190,15 +191,37 @@ async def _tunnel(sock: socket.socket, address: Address, proxy: Proxy) -> None:
     authorization = f"proxy-authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
     target = address.host_and_port
     await loop.sock_sendall(sock, f"CONNECT {target} HTTP/1.1\r\nhost: {target}\r\n{authorization}\r\n".encode())
-    head = b""
-    while b"\r\n\r\n" not in head:
+    answer, size = _TunnelAnswer(), 0
+    while not answer.status:
         more = await loop.sock_recv(sock, 4096)
-        head += more
-        if not more or len(head) > HEAD_BYTES:
+        size += len(more)
+        if not more or size > HEAD_BYTES:
             raise ConnectionResetError("it did not answer in HTTP")
-    line, _, _ = head.partition(b"\r\n")
-    version, _, status = line.partition(b" ")
-    if not version.startswith(b"HTTP/1.") or not status.startswith(b"2"):
-        raise ConnectionRefusedError(f"it answered {status[:80].decode('latin-1') or 'no status'!r}")
-    if not head.endswith(b"\r\n\r\n"):
+        answer.feed(more)
+    if answer.status // 100 != 2:
+        raise ConnectionRefusedError(f"it answered '{answer.status} {answer.reason}'")
+    if answer.has_more:
         raise ConnectionResetError("it sent more than an answer")  # TLS: the client speaks first
+
+
+class _TunnelAnswer:
+    """What a proxy answers to CONNECT, through httptools."""
+
+    def __init__(self) -> None:
+        self.status, self.reason, self.has_more = 0, "", False
+        self._parser = HttpResponseParser(self)
+
+    def feed(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except HttpParserError:
+            raise ConnectionResetError("it did not answer in HTTP") from None
+
+    def on_status(self, reason: bytes) -> None:
+        self.reason += reason[:80].decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+
+    def on_body(self, _: bytes) -> None:
+        self.has_more = True
