@@ -37,7 +37,7 @@ def on_loop(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-class _Memory(asyncio.Transport):
+class Memory(asyncio.Transport):
     """Keeps what is written."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ def served(answer: Callable[[HttpExchange], Coroutine[Any, Any, None]], raw: byt
     """What a server whose requests go to `answer` writes to a client that sends these bytes."""
 
     async def serve() -> bytes:
-        connection, transport = HttpServer(answer).protocol(), _Memory()
+        connection, transport = HttpServer(answer).protocol(), Memory()
         connection.connection_made(transport)
         connection.data_received(raw)
         for _ in range(3):

@@ -14,9 +14,8 @@ import pytest
 from dragoman.gateway.exchange import Exchange
 from dragoman.http.server.connection import Connection
 from dragoman.http.server.serving import HttpServer
-from tests.gateway.front import LOOPS, Client, gateway_servers, on_loop, question
+from tests.gateway.front import LOOPS, Client, Memory, gateway_servers, on_loop, question
 from tests.gateway.house import House, house, wait_until
-from tests.gateway.test_peers import Silent
 
 KEYLESS = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n"
 MANY = 150_000
@@ -75,7 +74,7 @@ def test_a_client_that_reads_late_gets_every_answer_in_its_order(home: House) ->
 def test_a_connection_that_was_reset_meanwhile_is_no_bug() -> None:
     """The system refuses to close the sending side of a connection that is reset, but not yet read."""
 
-    class Reset(Silent):
+    class Reset(Memory):
         def write_eof(self) -> None:
             raise OSError(107, "Transport endpoint is not connected")
 

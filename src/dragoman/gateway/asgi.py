@@ -145,7 +145,7 @@ class AsgiExchange(Exchange):
         self._pending.append(data)
         self._size += len(data)
         if self._size > HIGH:
-            self._hold()
+            self.hold()
         self.flush()
 
     def flush(self) -> None:
@@ -186,7 +186,7 @@ class AsgiExchange(Exchange):
                     if await self._written():
                         return
                 if self._size <= LOW:
-                    self._flow()
+                    self.flow()
         except (OSError, TimeoutError):  # it left, where the server tells; or it does not read
             self.gone = True
             self._interrupt()

@@ -232,14 +232,15 @@ class Exchange(ABC, Generic[A]):
 
     # --- for those who carry it
 
-    def _hold(self) -> None:
+    def hold(self) -> None:
         """The client does not keep up."""
         if not self.paused:
             self.paused = True
             if self._source is not None:
                 self._source.pause()
 
-    def _flow(self) -> None:
+    def flow(self) -> None:
+        """The client keeps up again."""
         if self.paused:
             self.paused = False
             if self._source is not None:

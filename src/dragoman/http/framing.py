@@ -8,6 +8,7 @@ from http import HTTPStatus
 from dragoman.wire.http import Headers
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+CHUNK = b"%x\r\n%b\r\n"  # of its length and its bytes
 LAST_CHUNK = b"0\r\n\r\n"
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
 
@@ -29,10 +30,6 @@ def header_value(text: str) -> str:
 
 def response_head(status: int, headers: Headers) -> bytes:
     return f"{status_line(status)}{header_lines(headers)}\r\n".encode("latin-1", "replace")
-
-
-def chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def plain_refusal(status: int) -> bytes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import re
 import threading
 import time
@@ -21,6 +20,7 @@ from msgspec import structs
 import dragoman.dialects as registry
 from dragoman.dialects.rulebook import Severity
 from dragoman.errors import ClientFault, Fault, LocalMisuse, TooLarge
+from dragoman.http.addresses import is_loopback
 from dragoman.http.exchange import Gone
 from dragoman.http.server.answering import HttpExchange
 from dragoman.http.server.serving import HttpServer, Listener
@@ -260,13 +260,8 @@ _REFUSED: dict[str, tuple[Severity, ...]] = {
 
 
 def _loopback(host: str) -> str:
-    if host == "localhost":
-        return "127.0.0.1"
-    try:
-        if ipaddress.ip_address(host).is_loopback:
-            return host
-    except ValueError:
-        pass
+    if is_loopback(host):
+        return "127.0.0.1" if host == "localhost" else host
     raise LocalMisuse(f"the simulator listens on loopback only, not on {host!r}")
 
 

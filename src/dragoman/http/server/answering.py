@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dragoman.errors import ClientFault, Fault
 from dragoman.http.exchange import ANY_PACE, ID_HEADERS, Exchange, Pace, too_large
-from dragoman.http.framing import CONTINUE, LAST_CHUNK, chunk, header_lines, status_line
+from dragoman.http.framing import CHUNK, CONTINUE, LAST_CHUNK, header_lines, status_line
 from dragoman.wire.http import Headers, HttpRequest
 
 if TYPE_CHECKING:
@@ -139,12 +139,6 @@ class HttpExchange(Exchange[Any]):
     def streams(self) -> None:
         self.connection.streams(self)
 
-    def hold(self) -> None:
-        self._hold()
-
-    def flow(self) -> None:
-        self._flow()
-
     # --- out
 
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
@@ -183,7 +177,7 @@ class HttpExchange(Exchange[Any]):
             return
         self.wrote = True
         if self._chunked:
-            data = chunk(data)
+            data = CHUNK % (len(data), data)
         if self._head:
             data, self._head = self._head + data, b""
         write(data)
@@ -193,7 +187,7 @@ class HttpExchange(Exchange[Any]):
             return
         self.finished = True
         if self._chunked:
-            data = chunk(data) + LAST_CHUNK if data else LAST_CHUNK
+            data = CHUNK % (len(data), data) + LAST_CHUNK if data else LAST_CHUNK
         if self._head:
             data, self._head = self._head + data, b""
         if data:

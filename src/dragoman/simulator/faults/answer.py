@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.http.framing import LAST_CHUNK, chunk, response_head
+from dragoman.http.framing import CHUNK, LAST_CHUNK, response_head
 from dragoman.simulator.pieces import Break, Piece
 from dragoman.wire.http import Headers, HttpRequest
 
@@ -72,7 +72,7 @@ async def rendered(answer: Answer) -> Pieces:
             yield piece
             return
         if isinstance(piece, bytes) and answer.framing == "chunked":
-            yield chunk(piece) if piece else b""
+            yield CHUNK % (len(piece), piece) if piece else b""
         else:
             yield piece
     if answer.framing == "chunked":
