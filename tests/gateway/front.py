@@ -10,7 +10,7 @@ import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from msgspec import structs
@@ -21,7 +21,7 @@ from dragoman.gateway.auth import sign
 from dragoman.http.server.answering import HttpExchange
 from dragoman.http.server.serving import HttpServer
 from dragoman.wire.http import HttpRequest
-from tests.gateway.house import KEY, House, messages
+from tests.gateway.house import KEY, PATIENCE, House, messages
 
 LOOPS = ("asyncio", "uvloop")
 
@@ -86,12 +86,12 @@ class Client:
 
     def __init__(self, home: House, source: str = "127.0.0.1", first: bytes = b"") -> None:
         host, _, port = home.url.removeprefix("http://").partition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=10, source_address=(source, 0))
+        self.socket = socket.create_connection((host, int(port)), timeout=PATIENCE, source_address=(source, 0))
         self.file = self.socket.makefile("rb")
         if first:
             self.send(first)
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -121,8 +121,8 @@ class Client:
         body = b""
         while size := int(self.file.readline(), 16):
             body += self.file.read(size)
-            self.file.readline()
-        self.file.readline()
+            assert self.file.read(2) == b"\r\n"
+        assert self.file.readline() == b"\r\n"
         return status, headers, body
 
     def is_closed(self) -> bool:

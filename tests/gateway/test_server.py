@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import json
-import socket
 import sys
 import threading
 import time
@@ -24,7 +23,7 @@ from dragoman.http import exchange
 from dragoman.http.server import connection, reading, sockets
 from dragoman.http.server.answering import HttpExchange
 from dragoman.simulator import Simulator, parse, running_simulator
-from tests.gateway.front import gateway_servers
+from tests.gateway.front import Client, gateway_servers
 from tests.gateway.house import KEY, House, RawClient, house, messages, upstream, wait_until
 
 
@@ -49,46 +48,11 @@ def scripted(script: str, tmp_path: Path, **flags: Any) -> Iterator[tuple[House,
         yield home, simulator
 
 
-class Wire:
-    """A connection that reads one answer at a time."""
-
-    def __init__(self, home: House) -> None:
-        host, _, port = home.url.removeprefix("http://").partition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=60)
-        self.file = self.socket.makefile("rb")
-
-    def __enter__(self) -> Wire:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
-        self.socket.close()
-
-    def send(self, raw: bytes) -> None:
-        self.socket.sendall(raw)
+class Wire(Client):
+    """A connection that asks, and reads one answer at a time."""
 
     def ask(self, text: str = "hello", *lines: str, **more: Any) -> None:
         self.send(asked(text, *lines, **more))
-
-    def head(self) -> tuple[int, dict[str, str]]:
-        status = self.file.readline()
-        assert status.startswith(b"HTTP/1.1 "), status
-        headers: dict[str, str] = {}
-        while (line := self.file.readline().strip()) != b"":
-            name, _, value = line.decode().partition(": ")
-            headers[name] = value
-        return int(status.split()[1]), headers
-
-    def answer(self) -> tuple[int, dict[str, str], bytes]:
-        status, headers = self.head()
-        if headers.get("transfer-encoding") == "chunked":
-            body = b""
-            while size := int(self.file.readline(), 16):
-                body += self.file.read(size)
-                assert self.file.read(2) == b"\r\n"
-            assert self.file.readline() == b"\r\n"
-            return status, headers, body
-        return status, headers, self.file.read(int(headers["content-length"]))
 
     def closed(self, within: float = 60.0) -> bool:
         self.socket.settimeout(within)
