@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from queue import SimpleQueue
 
 from dragoman.http.client.client import Client, Timeouts
 from dragoman.wire.http import HttpRequest, HttpResponse
 
 
-def send(base_url: str, request: HttpRequest, *, timeouts: Timeouts) -> tuple[HttpResponse, Iterator[bytes]]:
+def send(
+    base_url: str, request: HttpRequest, *, timeouts: Timeouts
+) -> tuple[HttpResponse, Generator[bytes, None, None]]:
     """Send a request over a connection of its own; return the head, and the body as it comes.
 
     Raises what `Client.open` does, and from the body what `Reply.pump` does. To close the body closes the connection.
@@ -26,7 +28,7 @@ def send(base_url: str, request: HttpRequest, *, timeouts: Timeouts) -> tuple[Ht
     return head, _body(exchange)
 
 
-def _body(exchange: _Exchange) -> Iterator[bytes]:
+def _body(exchange: _Exchange) -> Generator[bytes, None, None]:
     try:
         while isinstance(piece := exchange.next(), bytes):
             yield piece
