@@ -116,7 +116,7 @@ def test_the_lifespan_starts_the_gateway_and_a_stream_outlives_the_end_of_the_se
         assert b"End." in body and b"message_stop" in body
         home.stop()
     assert home.gateway.fleet is None
-    assert simulator.requests[0].ended == "whole"
+    assert simulator.requests[0].wait(PATIENCE) == "whole"
 
 
 def test_it_can_be_mounted_without_a_lifespan(tmp_path: Path) -> None:

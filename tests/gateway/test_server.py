@@ -373,9 +373,9 @@ def test_nothing_is_kept_of_a_stream_that_has_ended(tmp_path: Path) -> None:
 
         def left() -> int:
             gc.collect()
-            exchanges = [each for each in gc.get_objects() if isinstance(each, HttpExchange)]
-            made = [each.connection for each in exchanges]
-            made += [each for each in gc.get_objects() if isinstance(each, connection.Connection)]
-            return sum(each._server in gateway_servers() for each in made)
+            servers, made = gateway_servers(), gc.get_objects()
+            exchanges = [each.connection for each in made if isinstance(each, HttpExchange)]
+            connections = [each for each in made if isinstance(each, connection.Connection)]
+            return sum(each._server in servers for each in (*exchanges, *connections))
 
         wait_until(lambda: left() == 0)
