@@ -23,6 +23,7 @@ from dragoman.errors import ClientFault, Fault, LocalMisuse, TooLarge
 from dragoman.http.addresses import is_loopback
 from dragoman.http.exchange import Gone
 from dragoman.http.server.answering import HttpExchange
+from dragoman.http.server.connection import Connection
 from dragoman.http.server.serving import HttpServer, Listener
 from dragoman.simulator.face import DialectFace, Face
 from dragoman.simulator.kiro.face import KiroFace
@@ -225,8 +226,8 @@ async def pause(seconds: float, exchange: HttpExchange) -> None:
         await asyncio.sleep(min(left, _GLANCE))
 
 
-async def break_off(piece: Break, exchange: HttpExchange) -> None:
-    """End the connection inside of an answer."""
+async def break_off(piece: Break, exchange: HttpExchange | Connection) -> None:
+    """End the connection inside of an answer, or before it."""
     if piece.how == "reset":
         await asyncio.sleep(_GLANCE)  # a reset overtakes what the client has not read yet
     exchange.break_off(reset=piece.how == "reset")

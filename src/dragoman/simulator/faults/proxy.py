@@ -170,7 +170,7 @@ class Greeting(asyncio.Protocol):
             if isinstance(piece, Pause):
                 await asyncio.sleep(piece.seconds)
             elif isinstance(piece, Break):
-                self._own.break_off(reset=piece.how == "reset")
+                await break_off(piece, self._own)
 
 
 def _spoilt(answer: Answer, faults: Sequence[Fault]) -> Pieces:
