@@ -52,17 +52,13 @@ class Bench:
 
     def _ours(self) -> dict[str, Make]:
         makers: dict[str, Make] = {OURS: partial(self._dragoman)}
-        for engine in self._chosen.engines:
-            makers[f"{OURS} {engine}"] = partial(self._dragoman, engine=engine)
         for source in self._chosen.against:
             makers[f"{OURS} {source.name}"] = partial(self._dragoman, source=source / "src")
         return makers
 
-    def _dragoman(
-        self, name: str, *, engine: str = "", source: Path | None = None, workers: int = 1, few: bool = False
-    ) -> Gateway:
+    def _dragoman(self, name: str, *, source: Path | None = None, workers: int = 1, few: bool = False) -> Gateway:
         folder = self._new_folder()
-        launch = gateways.dragoman(folder, self._upstream.ports, engine=engine, workers=workers, few=few)
+        launch = gateways.dragoman(folder, self._upstream.ports, workers=workers, few=few)
         return Gateway(name, launch, folder, BY_NAME["A"], source)
 
     def _peers(self) -> dict[str, Make]:
@@ -209,7 +205,7 @@ def arguments() -> argparse.Namespace:
 
 examples:
   make bench BENCH="--only A,C --rounds 3 --peers tensorzero,claude-code-router"
-  make bench BENCH="--only C,D --peers '' --engines '' --against ../main-of-yesterday"
+  make bench BENCH="--only C,D --peers '' --against ../main-of-yesterday"
 
 All of it with all peers takes about 25 minutes. It needs Linux, and two cores that nobody else uses. Figures go to
 build/bench/results.json, too.""",
@@ -223,9 +219,6 @@ build/bench/results.json, too.""",
         type=listed,
         default=list(gateways.MAKERS),
         help=f"some of {','.join(gateways.MAKERS)}; '' for none (all that are installed)",
-    )
-    parser.add_argument(
-        "--engines", type=listed, default=None, help="values of server.engine beside the default; '' for none (all)"
     )
     parser.add_argument(
         "--against",
@@ -252,8 +245,6 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     upstream = Upstream()
     with tempfile.TemporaryDirectory(prefix="dragoman-bench-") as name:
-        if chosen.engines is None:
-            chosen.engines = gateways.engines(Path(name))
         bench = Bench(chosen, Path(name), upstream)
         try:
             bench.start()

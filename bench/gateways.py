@@ -57,12 +57,10 @@ def free_port() -> int:
 _DIALECTS = {"anthropic": "anthropic", "kiro": "kiro", "bedrock": "bedrock"}
 
 
-def dragoman(
-    folder: Path, ports: Mapping[str, int], *, engine: str = "", workers: int = 1, few: bool = False
-) -> Launch:
-    """`engine`: the value of server.engine; empty: whatever is the default. `few`: only the upstreams of the peers."""
+def dragoman(folder: Path, ports: Mapping[str, int], *, workers: int = 1, few: bool = False) -> Launch:
+    """`few`: only the upstreams of the peers."""
     port = free_port()
-    file = _dragoman_config(folder, ports, engine, few=few)
+    file = _dragoman_config(folder, ports, few=few)
     command = [sys.executable, "-m", "dragoman", "serve", "--config", str(file), "--port", str(port), "--quiet"]
     if workers > 1:
         command += ["--workers", str(workers)]
@@ -70,10 +68,8 @@ def dragoman(
     return Launch(command, env, port, PATHS, HEADERS, lambda name: name, workers)
 
 
-def _dragoman_config(folder: Path, ports: Mapping[str, int], engine: str, *, few: bool = False) -> Path:
+def _dragoman_config(folder: Path, ports: Mapping[str, int], *, few: bool = False) -> Path:
     lines = ["[server]", 'key = "env:BENCH_KEY"', "drain = 1"]
-    if engine:
-        lines.append(f'engine = "{engine}"')
     for kind, port in ports.items():
         if few and kind not in PLAIN:
             continue
@@ -99,17 +95,6 @@ def _upstream(name: str, wanted: Mapping[str, str], translation: Mapping[str, ob
         f"[{table}.translation]",
         *(f"{key} = {json.dumps(value)}" for key, value in translation.items()),
     ]
-
-
-def engines(folder: Path) -> list[str]:
-    """The values of server.engine that this Dragoman takes beside its default; none if it has no such setting."""
-    taken = []
-    for engine in ("uvicorn",):
-        file = _dragoman_config(folder, {"whole": 1}, engine)
-        command = [sys.executable, "-m", "dragoman", "config", "check", "--config", str(file)]
-        done = subprocess.run(command, capture_output=True, env={**os.environ, "BENCH_KEY": KEY}, check=False)
-        taken += [engine] if done.returncode == 0 else []
-    return taken
 
 
 def has_workers() -> bool:

@@ -25,8 +25,8 @@ from bench.scenarios import BY_NAME, Scenario
 from dragoman.gateway.app import Gateway
 from dragoman.gateway.config import assemble
 from dragoman.gateway.serve import loop_factory
-from dragoman.gateway.server.own import OwnCarrier
-from dragoman.upstream import client as upstream
+from dragoman.http.client import client as upstream
+from dragoman.http.server.serving import HttpServer
 
 STREAMS, HELD, TURNS = 64, 500, 5
 LINES = 60
@@ -76,7 +76,7 @@ class Bench:
         self.scenario = scenario
         config = assemble(_CONFIG, None, {"HOME": "/nowhere"}, {}).config
         self.gateway = Gateway(config, key=KEY, state=Path("/nowhere"))
-        self.carrier = OwnCarrier(self.gateway.answer)
+        self.carrier = HttpServer(self.gateway.answer)
         self.dialled: list[Any] = []
         upstream.dial = self._dial  # type: ignore[attr-defined]
         headers = {**HEADERS[scenario.client], "content-type": "application/json"}

@@ -207,7 +207,7 @@ def machine() -> str:
         ),
         platform.machine(),
     )
-    names = ("uvloop", "httptools", "msgspec", "uvicorn")
+    names = ("uvloop", "httptools", "msgspec")
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in names if _has(name))
     peers = ", ".join(f"{name} {version}" for name, version in VERSIONS.items())
     return (

@@ -25,9 +25,8 @@ from dragoman.gateway.config import assemble
 from dragoman.gateway.explain import Refusal, Ring, Sent
 from dragoman.gateway.private import minted_key
 from dragoman.gateway.problems import ConfigError
-from dragoman.upstream.client import Client
-from dragoman.upstream.credentials import CredentialFault
-from dragoman.upstream.fetch import fetch_through
+from dragoman.http.client.client import Client
+from dragoman.upstream.credentials import CredentialFault, fetch_through
 from dragoman.upstream.kiro import Endpoints, KiroCredential, OwnStore
 from dragoman.upstream.kiro.cli_store import CliStore
 from dragoman.upstream.kiro.stores import IdeStore, Store

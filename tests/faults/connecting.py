@@ -18,9 +18,9 @@ from unittest.mock import patch
 import trustme
 
 from dragoman.errors import ConnectFailed
+from dragoman.http.client import dial
+from dragoman.http.client.client import Client
 from dragoman.simulator.faults.toxics import Drop, Stale
-from dragoman.upstream import dial
-from dragoman.upstream.client import Client
 from dragoman.wire.http import HttpRequest
 from tests.faults.judging import Probe, judge
 from tests.faults.listening import Wrong

@@ -68,7 +68,7 @@ def scaled(**seconds: float) -> Iterator[None]:
             places = [
                 module
                 for path, module in list(sys.modules.items())
-                if path.startswith(("dragoman.gateway", "dragoman.upstream")) and hasattr(module, name)
+                if path.startswith(("dragoman.gateway", "dragoman.http", "dragoman.upstream")) and hasattr(module, name)
             ]
             assert places, f"no module of the gateway has {name}"
             for module in places:

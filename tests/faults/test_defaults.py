@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec import Struct, structs
 
-from dragoman.gateway import backend, exchange
+from dragoman.gateway import backend
 from dragoman.gateway.config import Server
-from dragoman.gateway.server import carrier
 from dragoman.gateway.upstreams import Timeouts
-from dragoman.upstream import reply
+from dragoman.http import exchange
+from dragoman.http.client import reply
+from dragoman.http.server import limits
 from dragoman.upstream.kiro import credential
 from tests.faults.rows import ROWS
 
@@ -28,8 +29,8 @@ DEFAULTS = {
     "idle of long-thinking models": (Timeouts().long_idle, 900.0),
     "total": (reply.Timeouts().total, Timeouts().total, 3600.0),
     "client write stall": (exchange.STALL, 60.0),
-    "header read": (carrier.HEAD_SECONDS, 10.0),
-    "keep-alive idle": (carrier.IDLE_SECONDS, 75.0),
+    "header read": (limits.HEAD_SECONDS, 10.0),
+    "keep-alive idle": (limits.IDLE_SECONDS, 75.0),
     "token refresh": (credential._TIMEOUT, backend._REFRESH_SECONDS, 15.0),
     "ping": (_default(Server, "ping"), 15.0),
 }

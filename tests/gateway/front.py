@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import hashlib
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from msgspec import structs
 
 from dragoman.gateway import serve
+from dragoman.gateway.app import Gateway
 from dragoman.gateway.auth import sign
+from dragoman.http.server.answering import HttpExchange
+from dragoman.http.server.serving import HttpServer
 from dragoman.wire.http import HttpRequest
-from tests.gateway.house import KEY, House, messages
+from tests.gateway.house import KEY, PATIENCE, House, messages
 
 LOOPS = ("asyncio", "uvloop")
 
@@ -32,17 +37,61 @@ def on_loop(name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+class Memory(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written, self.closed = b"", False
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def write_eof(self) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+def served(answer: Callable[[HttpExchange], Coroutine[Any, Any, None]], raw: bytes) -> bytes:
+    """What a server whose requests go to `answer` writes to a client that sends these bytes."""
+
+    async def serve() -> bytes:
+        connection, transport = HttpServer(answer).protocol(), Memory()
+        connection.connection_made(transport)
+        connection.data_received(raw)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return transport.written
+
+    return asyncio.run(serve())
+
+
+def gateway_servers() -> list[HttpServer]:
+    """The servers of gateways; simulators in this process have some, too."""
+    servers = [each for each in gc.get_objects() if type(each) is HttpServer]
+    return [each for each in servers if isinstance(getattr(each._answer, "__self__", None), Gateway)]
+
+
 class Client:
     """One connection. Loopback has many addresses: `source` is the peer that the gateway sees."""
 
     def __init__(self, home: House, source: str = "127.0.0.1", first: bytes = b"") -> None:
         host, _, port = home.url.removeprefix("http://").partition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=10, source_address=(source, 0))
+        self.socket = socket.create_connection((host, int(port)), timeout=PATIENCE, source_address=(source, 0))
         self.file = self.socket.makefile("rb")
         if first:
             self.send(first)
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -72,8 +121,8 @@ class Client:
         body = b""
         while size := int(self.file.readline(), 16):
             body += self.file.read(size)
-            self.file.readline()
-        self.file.readline()
+            assert self.file.read(2) == b"\r\n"
+        assert self.file.readline() == b"\r\n"
         return status, headers, body
 
     def is_closed(self) -> bool:

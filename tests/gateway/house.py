@@ -21,8 +21,6 @@ from dragoman.gateway.policy import Patience
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import Running, running_gateway
 
-ENGINES = ("own", "uvicorn")
-engine = "own"  # the `engine` fixture sets it for modules that are run on both
 KEY = "dgm_the-key-of-the-tests-0123456789"
 QUICK = Patience(least=0.001, most=0.01, longest=0.5)
 PATIENCE = 60.0  # seconds for what must come: only a test that fails waits so long
@@ -41,7 +39,7 @@ key = "the-upstream-secret"
 
 def configured(text: str, **flags: Any) -> Config:
     """A configuration from TOML, with secrets in clear, on a free port."""
-    ours = {"server.port": 0, "server.drain": 2, "server.engine": engine}
+    ours = {"server.port": 0, "server.drain": 2}
     given = {**ours, **{name.replace("__", "."): value for name, value in flags.items()}}
     return assemble(f"allow_literal_secrets = true\n{text}", None, {"HOME": "/nowhere"}, given).config
 

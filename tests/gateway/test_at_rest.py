@@ -6,7 +6,6 @@ and then reads, leaves, resets its connection or closes its sending side.
 
 from __future__ import annotations
 
-import gc
 import socket
 import struct
 from collections.abc import Iterator
@@ -19,13 +18,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from dragoman.gateway import admission, exchange
-from dragoman.gateway.server.roster import Roster
+from dragoman.gateway import admission
+from dragoman.http import exchange
+from dragoman.http.server.roster import Roster
 from dragoman.simulator import parse, running_simulator
-from tests.gateway.front import LOOPS, Client, converse, hash_of, head, on_loop, question, raw, signed
+from tests.gateway.front import LOOPS, Client, converse, gateway_servers, hash_of, head, on_loop, question, raw, signed
 from tests.gateway.house import KEY, PATIENCE, House, house, upstream, wait_until
 
-pytestmark = pytest.mark.usefixtures("engine")
 MAX_BODY = 128 * 1024
 HASHED = ("host", "x-amz-content-sha256", "x-amz-date")
 SCRIPT = """
@@ -143,7 +142,7 @@ def visit(client: Client, one: Visit) -> None:
 
 
 def rosters() -> list[Roster[Any]]:
-    return [each for each in gc.get_objects() if type(each) is Roster]
+    return [server.roster for server in gateway_servers()]
 
 
 def left(home: House, roster: Roster[Any]) -> dict[str, Any]:

@@ -11,15 +11,15 @@ import pytest
 from msgspec import structs
 
 from dragoman.errors import Fault, NotAuthorised
-from dragoman.gateway import admission, exchange, unproven
+from dragoman.gateway import admission, unproven
 from dragoman.gateway.auth import Gatekeeper
 from dragoman.gateway.limits import Overloaded, RequestLimits
 from dragoman.gateway.unproven import Pool, UnprovenRequests
+from dragoman.http import exchange
 from dragoman.simulator import Simulator, running_simulator
 from tests.gateway.front import Client, converse, hash_of, head, question, raw, signed
 from tests.gateway.house import KEY, House, house, upstream, wait_until
 
-pytestmark = pytest.mark.usefixtures("engine")
 HASHED = ("host", "x-amz-content-sha256", "x-amz-date")
 
 
@@ -30,7 +30,7 @@ def simulator() -> Iterator[Simulator]:
 
 
 @pytest.fixture(scope="module")
-def home(engine: str, simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def home(simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     with house(upstream("one", "anthropic", simulator.url), tmp_path_factory.mktemp("state")) as one:
         yield one
 
@@ -212,7 +212,7 @@ def test_signers_that_were_let_in_before_are_not_shut_out_by_strangers() -> None
 # --- bodies
 
 
-def test_s6_a_content_length_is_reserved_at_admission(tmp_path: Path, simulator: Simulator, engine: str) -> None:
+def test_s6_a_content_length_is_reserved_at_admission(tmp_path: Path, simulator: Simulator) -> None:
     """S6: of 16 uploads of which 8 fit, 8 succeed, and the others hear it before they have sent anything."""
     body = question("x" * 400_000).partition(b"\r\n\r\n")[2]
     room = len(body) * 8 + len(body) // 2
@@ -224,7 +224,7 @@ def test_s6_a_content_length_is_reserved_at_admission(tmp_path: Path, simulator:
             with Client(home, first=head(len(body), path=path)) as late:
                 told, headers, _ = late.answer()
                 assert (told, headers["retry-after"]) == (status, "1")
-                assert headers.get("connection") == ("close" if engine == "own" else None)  # uvicorn reads to the end
+                assert headers.get("connection") == "close"
         for client in clients:
             client.send(body[1000:])
         assert [client.answer()[0] for client in clients] == [200] * 8

@@ -29,11 +29,8 @@ def simulator() -> Iterator[Simulator]:
         yield running
 
 
-pytestmark = pytest.mark.usefixtures("engine")
-
-
 @pytest.fixture(scope="module")
-def home(engine: str, simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def home(simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     text = upstream("one", "anthropic", simulator.url, 'models = ["m", "claude-sonnet-4-5"]')
     with house(text, tmp_path_factory.mktemp("state"), server__max_body=100_000) as running:
         yield running

@@ -12,13 +12,13 @@ import pytest
 import dragoman.dialects as registry
 from dragoman.errors import Fault
 from dragoman.gateway import explain, explaining
-from dragoman.gateway.auth import Owner
 from dragoman.gateway.explain import Ring, _text
 from dragoman.gateway.explaining import Case, Explaining
 from dragoman.gateway.limits import RequestLimits
 from dragoman.gateway.memory import Memory
 from dragoman.gateway.offload.jobs import Bounds, ExplainJob, PlanJob, explained
 from dragoman.gateway.redaction import Redactor
+from dragoman.http.exchange import Owner
 from dragoman.simulator import parse, running_simulator
 from dragoman.translate import Settings
 from dragoman.wire.http import HttpRequest, HttpResponse

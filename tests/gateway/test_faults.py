@@ -20,8 +20,6 @@ from dragoman.simulator import Simulator, parse, running_simulator
 from tests.gateway.house import KEY, House, RawClient, chat, gated, house, messages, one_stream, upstream, wait_until
 from tests.gateway.test_resources import kind_of, simply, streamed
 
-pytestmark = pytest.mark.usefixtures("engine")
-
 
 @contextmanager
 def scripted(

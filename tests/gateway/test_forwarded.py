@@ -10,13 +10,13 @@ import pytest
 
 from dragoman.gateway.config import ConfigError
 from dragoman.gateway.observe import Record
-from dragoman.gateway.peers import TrustedProxies, plain_address
-from dragoman.gateway.server.proxy_protocol import NotProxied, Preface, parse
+from dragoman.gateway.peers import TrustedProxies
+from dragoman.http.addresses import plain_address
+from dragoman.http.server.proxy_protocol import NotProxied, Preface, parse
 from dragoman.simulator import Simulator, running_simulator
 from tests.gateway.front import LOOPS, Client, on_loop, question
 from tests.gateway.house import House, configured, house, upstream
 
-pytestmark = pytest.mark.usefixtures("engine")
 PROXY, STRANGER = "127.0.0.9", "127.0.0.8"
 V1 = b"PROXY TCP4 192.0.2.7 127.0.0.1 5000 80\r\n"
 V2 = b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c" + socket.inet_aton("192.0.2.8") + bytes(8)

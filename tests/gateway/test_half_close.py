@@ -12,7 +12,6 @@ from dragoman.simulator import Simulator, parse, running_simulator
 from tests.gateway.front import LOOPS, Client, head, on_loop, question
 from tests.gateway.house import House, house, upstream, wait_until
 
-pytestmark = pytest.mark.usefixtures("engine")
 # It answers after the end of the request has been noticed, in two steps.
 SLOW = 'then = "last"\n[[turn]]\nfirst_delay = 0.3\nparts = [{ text = "Begin " }, { wait = 0.2 }, { text = "end." }]'
 SILENT = {"before its answer": "first_delay = 30.0", "in its answer": "wait = 0"}
@@ -95,10 +94,8 @@ def test_s13_an_end_within_a_body_is_a_client_that_left(tmp_path: Path, loop: st
 
 
 def test_s13_the_end_of_a_second_request_that_is_not_whole_leaves_the_first_its_answer(
-    tmp_path: Path, loop: str, engine: str
+    tmp_path: Path, loop: str
 ) -> None:
-    if engine == "uvicorn":
-        pytest.skip("uvicorn's connection ends with its client's sending side while a request is arriving")
     with scripted(SLOW, tmp_path) as (home, simulator), Client(home, first=question() + head(500) + b"{") as client:
         client.end()
         assert client.answer()[0] == 200

@@ -22,9 +22,9 @@ from dragoman.errors import (
     UpstreamFault,
 )
 from dragoman.gateway.asgi import AsgiExchange
-from dragoman.gateway.exchange import HIGH
 from dragoman.gateway.outlet import Outlet, Pulse
 from dragoman.gateway.policy import Budget, Patience, Step, next_step
+from dragoman.http.exchange import HIGH
 from dragoman.wire.http import Headers
 from tests.clock import StillLoop
 

@@ -11,20 +11,19 @@ from time import monotonic
 
 import pytest
 
-from dragoman.gateway import exchange
+from dragoman.gateway import running
+from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.limits import Load, Overloaded, RequestLimits, peer_share
-from dragoman.gateway.peers import limit_key
-from dragoman.gateway.server import roster as roster_module
-from dragoman.gateway.server import running
-from dragoman.gateway.server.carrier import HEAD_SECONDS
-from dragoman.gateway.server.connection import Connection
-from dragoman.gateway.server.own import OwnCarrier
-from dragoman.gateway.server.roster import Roster, Shed
+from dragoman.http.addresses import limit_key
+from dragoman.http.server import roster as roster_module
+from dragoman.http.server.connection import Connection
+from dragoman.http.server.limits import HEAD_SECONDS
+from dragoman.http.server.roster import Roster, Shed
+from dragoman.http.server.serving import HttpServer
 from dragoman.simulator import Simulator, parse, running_simulator
-from tests.gateway.front import Client, head, question
+from tests.gateway.front import Client, Memory, head, question
 from tests.gateway.house import House, house, upstream, wait_until
 
-pytestmark = pytest.mark.usefixtures("engine")
 PROBE = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
 LONG = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]'
 
@@ -193,37 +192,13 @@ def test_an_ipv6_peer_is_its_network() -> None:
 # --- the clock
 
 
-class Silent(asyncio.Transport):
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
-        self.closed = False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written += bytes(data)
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def abort(self) -> None:
-        self.closed = True
-
-    def close(self) -> None:
-        self.closed = True
-
-    def write_eof(self) -> None: ...
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-
 def test_s3_bytes_that_came_during_a_slow_turn_are_read_before_deadlines_are_judged() -> None:
     """S3: deadlines were judged at once after a turn of the loop that took longer than they lasted."""
 
-    async def answer(_: exchange.Exchange) -> None: ...
+    async def answer(_: Exchange) -> None: ...
 
     async def judged(comes: bool) -> bytes:
-        carrier, wire = OwnCarrier(answer), Silent()
+        carrier, wire = HttpServer(answer), Memory()
         now = 1000.0
         carrier.clock = lambda: now
         client = Connection(carrier)

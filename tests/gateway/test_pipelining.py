@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.gateway.server.carrier import MOST_PIPELINED
+from dragoman.http.server.limits import MOST_PIPELINED
 from dragoman.simulator import Simulator, parse, running_simulator
 from tests.gateway.front import LOOPS, Client, on_loop, question
 from tests.gateway.house import House, house, upstream, wait_until
 
-pytestmark = pytest.mark.usefixtures("engine")
 MANY = 300
 
 
@@ -77,9 +76,7 @@ def test_s16_bodies_that_are_large_wait_as_well(home: House) -> None:
         sending.join(10)
 
 
-def test_s16_while_the_first_is_answered_no_more_is_read_than_fits(tmp_path: Path, engine: str) -> None:
-    if engine == "uvicorn":
-        pytest.skip("uvicorn keeps its pipeline to itself")
+def test_s16_while_the_first_is_answered_no_more_is_read_than_fits(tmp_path: Path) -> None:
     script = '[[turn]]\nparts = [{ text = "Begin " }, { wait = 1.0 }, { text = "end." }]\n[[turn]]\ntext = "Second."'
     with (
         running_simulator("openai", script=parse(f'then = "last"\n{script}')) as simulator,
@@ -89,7 +86,7 @@ def test_s16_while_the_first_is_answered_no_more_is_read_than_fits(tmp_path: Pat
         client.head()
         sending = sent(client, question(filler="x" * 100) * 2000)
         [connection] = home.running.gateway._live
-        held = connection._connection  # type: ignore[attr-defined]
+        held = connection.connection  # type: ignore[attr-defined]
         wait_until(lambda: held._held or held._queue)
         wait_until(lambda: not held._reading)
         assert MOST_PIPELINED <= len(held._queue) < MOST_PIPELINED + 100

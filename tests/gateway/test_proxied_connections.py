@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dragoman.gateway.admin import _MOST, Admin
-from dragoman.gateway.server import carrier, connection, reading, running, uvicorn_carrier
-from dragoman.gateway.server.roster import Roster
+from dragoman.gateway import running
+from dragoman.gateway.admin import _MOST, listener
+from dragoman.http.server import connection, limits, reading
+from dragoman.http.server.roster import Roster
 from dragoman.simulator import running_simulator
-from tests.gateway.front import Client, question
+from tests.gateway.front import Client, gateway_servers, question
 from tests.gateway.house import configured, house, upstream, wait_until
 
-pytestmark = pytest.mark.usefixtures("engine")
 PROXY = "127.0.0.9"
 FLAGS: dict[str, Any] = {"server__trusted_proxies": [PROXY], "server__proxy_protocol": True}
 
@@ -27,7 +26,7 @@ def named(client: str) -> bytes:
 
 
 def rosters() -> list[Roster[Any]]:
-    return [each for each in gc.get_objects() if type(each) is Roster and each]
+    return [server.roster for server in gateway_servers() if server.roster]
 
 
 def test_s11_connections_that_send_no_header_take_no_more_room_than_there_is(
@@ -74,14 +73,11 @@ def test_s11_a_client_behind_a_proxy_has_the_limit_of_a_client(tmp_path: Path) -
         assert clients[3].answer()[0] == 200
 
 
-def test_a_header_that_does_not_come_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str
-) -> None:
-    for module in (carrier, reading, connection, uvicorn_carrier):
+def test_a_header_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for module in (limits, reading, connection):
         monkeypatch.setattr(module, "HEAD_SECONDS", 0.1)
     with house("", tmp_path, **FLAGS) as home, Client(home, PROXY, first=b"PROXY TCP4 ") as client:
-        end = client.file.read()
-        assert end == (b"" if engine == "own" else carrier.TOO_SLOW)
+        assert client.file.read() == b""
         wait_until(lambda: not rosters())
 
 
@@ -96,14 +92,12 @@ def test_s11_a_trusted_ipv6_proxy_has_the_connections_of_many_clients(monkeypatc
     assert (found[0]("2001:db8::1"), found[0]("2001:db9::1")) == (1000, 500)
 
 
-def test_s8_admin_connections_that_say_nothing_are_limited(engine: str) -> None:
+def test_s8_admin_connections_that_say_nothing_are_limited() -> None:
     """S8: each takes a file descriptor from the clients for 5 s, key or not."""
-    if engine == "uvicorn":
-        pytest.skip("the same for both")
 
     async def run() -> None:
-        server = await asyncio.start_server(Admin(None, ours=False).serve, "127.0.0.1", 0)  # type: ignore[arg-type]
-        port = server.sockets[0].getsockname()[1]
+        server = listener(None, ours=False)  # type: ignore[arg-type]
+        port = await server.listen("127.0.0.1", 0)
         open_now = [await asyncio.open_connection("127.0.0.1", port) for _ in range(_MOST)]
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         with suppress(ConnectionResetError):
@@ -111,6 +105,6 @@ def test_s8_admin_connections_that_say_nothing_are_limited(engine: str) -> None:
         assert not any(first.at_eof() for first, _ in open_now)  # it was refused at once, and none timed out
         for _, each in (*open_now, (reader, writer)):
             each.close()
-        server.close()
+        await server.close()
 
     asyncio.run(run())

@@ -22,8 +22,6 @@ from tests.gateway.house import KEY, QUICK, House, chat, house, messages, upstre
 from tests.unit.raw_tools.test_leaks import RECOVERED
 from tests.unit.raw_tools.through import asked, seen, tool
 
-pytestmark = pytest.mark.usefixtures("engine")
-
 KIMI = RECOVERED["text before and after"][0][0]["content"]
 PATHS = {
     "anthropic": ("/v1/messages", "/v1/messages"),

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.faults.hearing import EARS
-from tests.gateway.house import ENGINES, KEY, PATIENCE, messages
+from tests.gateway.house import KEY, PATIENCE, messages
 from tests.load.gateway import Gateway, configuration, serving
 from tests.load.payload import Said
 from tests.load.upstream import DIALECTS, framed
@@ -36,9 +36,9 @@ PATHS = {
 EVENT_STREAMS = {"kiro": "assistantResponseEvent", "bedrock": "contentBlockDelta"}
 # So that a slow client need not be waited for.
 HURRY = """
-from dragoman.gateway import exchange
-from dragoman.gateway.server import connection, reading, uvicorn_carrier
-for module in (connection, reading, uvicorn_carrier, exchange):
+from dragoman.http import exchange
+from dragoman.http.server import connection, reading
+for module in (connection, reading, exchange):
     for name in ("HEAD_SECONDS", "BODY_SECONDS"):
         if hasattr(module, name):
             setattr(module, name, 1.0)
@@ -181,10 +181,10 @@ def read(client: socket.socket) -> tuple[int, bytes]:
 
 
 @contextlib.contextmanager
-def standing(engine: str, folder: Path, first: str = "") -> Iterator[Stand]:
+def standing(folder: Path, first: str = "") -> Iterator[Stand]:
     upstreams = {dialect: Canned() for dialect in DIALECTS}
     ports = {dialect: upstream.port for dialect, upstream in upstreams.items()}
-    text = configuration(ports, "ping = 60", engine, "limits.breaker = false")
+    text = configuration(ports, "ping = 60", "limits.breaker = false")
     with serving(folder, text, first) as gateway:
         made = Stand(gateway, upstreams)
         made.serves()
@@ -193,16 +193,16 @@ def standing(engine: str, folder: Path, first: str = "") -> Iterator[Stand]:
         upstream.close()
 
 
-@pytest.fixture(scope="module", params=ENGINES)
-def stand(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    with standing(request.param, tmp_path_factory.mktemp("gateway")) as made:
+@pytest.fixture(scope="module")
+def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    with standing(tmp_path_factory.mktemp("gateway")) as made:
         yield made
 
 
-@pytest.fixture(scope="module", params=ENGINES)
-def hurried(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+@pytest.fixture(scope="module")
+def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
     """A gateway with little patience for slow clients; only tests that have such clients use it."""
-    with standing(request.param, tmp_path_factory.mktemp("gateway"), HURRY) as made:
+    with standing(tmp_path_factory.mktemp("gateway"), HURRY) as made:
         yield made
 
 

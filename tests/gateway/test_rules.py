@@ -24,7 +24,7 @@ from dragoman.dialects.openai import calls
 from dragoman.filters import object_arguments, serialize_blocks
 from dragoman.filters.raw_tools import call as raw_call
 from dragoman.filters.raw_tools import markup
-from dragoman.gateway import admin, backend, exchange
+from dragoman.gateway import admin, backend, running
 from dragoman.gateway.config import Server, Timeouts
 from dragoman.gateway.guard import Guard
 from dragoman.gateway.observe import Journal
@@ -32,12 +32,13 @@ from dragoman.gateway.policy import Patience
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.refusing import refusal_of
 from dragoman.gateway.serve import running_gateway
-from dragoman.gateway.server import carrier, running
+from dragoman.http import exchange
+from dragoman.http.client.reply import Timeouts as UpstreamTimeouts
+from dragoman.http.server import limits as http_limits
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message
 from dragoman.simulator import Simulator, parse, running_simulator
 from dragoman.translate import plan
-from dragoman.upstream.reply import Timeouts as UpstreamTimeouts
 from dragoman.wire import eventstream, sse
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
 from dragoman.wire.http import HttpRequest
@@ -57,8 +58,6 @@ from tests.gateway.house import (
 )
 from tests.gateway.test_commands import Home
 from tests.gateway.test_faults import answering
-
-pytestmark = pytest.mark.usefixtures("engine")
 
 MODEL = "claude-sonnet-4.5"
 CONVERSE = f"/model/{MODEL}/converse"
@@ -314,7 +313,7 @@ def test_rule_6_the_numbers() -> None:
         total=3600.0,
     )
     assert UpstreamTimeouts() == UpstreamTimeouts(3.0, 5.0, 5.0, 30.0, 300.0, 120.0, 900.0, 3600.0)
-    assert (exchange.STALL, carrier.HEAD_SECONDS, carrier.IDLE_SECONDS) == (60.0, 10.0, 75.0)
+    assert (exchange.STALL, http_limits.HEAD_SECONDS, http_limits.IDLE_SECONDS) == (60.0, 10.0, 75.0)
     assert backend._REFRESH_SECONDS == 15.0
 
 

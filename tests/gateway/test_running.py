@@ -21,15 +21,12 @@ import pytest
 
 from dragoman.errors import LocalMisuse
 from dragoman.gateway import admin, sink
-from dragoman.gateway.app import Gateway
 from dragoman.gateway.observe import Journal, Record
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import running_gateway
 from dragoman.model.conversation import Stop, Usage, Why
 from dragoman.simulator import parse, running_simulator
 from tests.gateway.house import KEY, House, RawClient, chat, configured, house, messages, upstream, wait_until
-
-pytestmark = pytest.mark.usefixtures("engine")
 
 
 def test_with_no_configuration_every_dialect_is_simulated(tmp_path: Path) -> None:
@@ -222,38 +219,6 @@ print("flown")
         timeout=60,
     )
     assert done.stdout == "flown\n", done.stderr
-
-
-def test_it_can_be_mounted_without_a_lifespan(tmp_path: Path) -> None:
-    """As `dragoman.asgi` in somebody's app: it starts when it is first asked, behind whatever prefix."""
-
-    async def main() -> list[dict[str, Any]]:
-        gateway = Gateway(configured(""), key=KEY, state=tmp_path, journal=Journal(Redactor(), stream=io.StringIO()))
-        sent: list[dict[str, Any]] = []
-        body = json.dumps(chat("sim-openai")).encode()
-        waiting: list[dict[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
-        forever = asyncio.Event()
-
-        async def receive() -> Any:
-            if waiting:
-                return waiting.pop()
-            await forever.wait()
-            return None
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        scope = {"type": "http", "method": "POST", "path": "/llm/v1/chat/completions", "root_path": "/llm"}
-        headers = [(b"host", b"localhost"), (b"x-api-key", KEY.encode())]
-        await gateway(
-            {**scope, "raw_path": b"/llm/v1/chat/completions", "query_string": b"", "headers": headers}, receive, send
-        )
-        await gateway.stop()
-        return sent
-
-    start, body = asyncio.run(main())
-    assert start["status"] == 200
-    assert json.loads(body["body"])["choices"][0]["message"]["content"] == "You said: hello"
 
 
 # --- lines

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import json
-import socket
 import sys
 import threading
 import time
@@ -19,13 +18,13 @@ from typing import Any
 
 import pytest
 
-from dragoman.gateway import asgi, exchange
-from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.server import connection, reading, running, sockets, uvicorn_carrier
+from dragoman.gateway import running
+from dragoman.http import exchange
+from dragoman.http.server import connection, reading, sockets
+from dragoman.http.server.answering import HttpExchange
 from dragoman.simulator import Simulator, parse, running_simulator
+from tests.gateway.front import Client, gateway_servers
 from tests.gateway.house import KEY, House, RawClient, house, messages, upstream, wait_until
-
-pytestmark = pytest.mark.usefixtures("engine")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +34,7 @@ def simulator() -> Iterator[Simulator]:
 
 
 @pytest.fixture(scope="module")
-def home(engine: str, simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def home(simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     with house(upstream("one", "anthropic", simulator.url), tmp_path_factory.mktemp("state")) as running_one:
         yield running_one
 
@@ -49,46 +48,11 @@ def scripted(script: str, tmp_path: Path, **flags: Any) -> Iterator[tuple[House,
         yield home, simulator
 
 
-class Wire:
-    """A connection that reads one answer at a time."""
-
-    def __init__(self, home: House) -> None:
-        host, _, port = home.url.removeprefix("http://").partition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=60)
-        self.file = self.socket.makefile("rb")
-
-    def __enter__(self) -> Wire:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
-        self.socket.close()
-
-    def send(self, raw: bytes) -> None:
-        self.socket.sendall(raw)
+class Wire(Client):
+    """A connection that asks, and reads one answer at a time."""
 
     def ask(self, text: str = "hello", *lines: str, **more: Any) -> None:
         self.send(asked(text, *lines, **more))
-
-    def head(self) -> tuple[int, dict[str, str]]:
-        status = self.file.readline()
-        assert status.startswith(b"HTTP/1.1 "), status
-        headers: dict[str, str] = {}
-        while (line := self.file.readline().strip()) != b"":
-            name, _, value = line.decode().partition(": ")
-            headers[name] = value
-        return int(status.split()[1]), headers
-
-    def answer(self) -> tuple[int, dict[str, str], bytes]:
-        status, headers = self.head()
-        if headers.get("transfer-encoding") == "chunked":
-            body = b""
-            while size := int(self.file.readline(), 16):
-                body += self.file.read(size)
-                assert self.file.read(2) == b"\r\n"
-            assert self.file.readline() == b"\r\n"
-            return status, headers, body
-        return status, headers, self.file.read(int(headers["content-length"]))
 
     def closed(self, within: float = 60.0) -> bool:
         self.socket.settimeout(within)
@@ -245,9 +209,7 @@ def test_head_has_no_body_and_http_1_0_no_chunks(home: House) -> None:
         assert wire.closed()
 
 
-def test_a_stream_for_http_1_0_ends_with_its_connection(home: House, engine: str) -> None:
-    if engine == "uvicorn":
-        pytest.skip("uvicorn sends chunks to everybody")
+def test_a_stream_for_http_1_0_ends_with_its_connection(home: House) -> None:
     with Wire(home) as wire:
         wire.ask("old", first="POST /v1/messages HTTP/1.0", stream=True)
         status, headers = wire.head()
@@ -268,7 +230,7 @@ def test_an_answer_of_many_megabytes_is_whole(tmp_path: Path) -> None:
 
 def hurry(monkeypatch: pytest.MonkeyPatch, name: str, seconds: float) -> None:
     monkeypatch.setattr(running, "SWEEP_SECONDS", 0.05)
-    for module in (connection, reading, uvicorn_carrier, exchange, asgi):
+    for module in (connection, reading, exchange):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, seconds)
 
@@ -411,6 +373,9 @@ def test_nothing_is_kept_of_a_stream_that_has_ended(tmp_path: Path) -> None:
 
         def left() -> int:
             gc.collect()
-            return sum(isinstance(each, Exchange | connection.Connection) for each in gc.get_objects())
+            servers, made = gateway_servers(), gc.get_objects()
+            exchanges = [each.connection for each in made if isinstance(each, HttpExchange)]
+            connections = [each for each in made if isinstance(each, connection.Connection)]
+            return sum(each._server in servers for each in (*exchanges, *connections))
 
         wait_until(lambda: left() == 0)

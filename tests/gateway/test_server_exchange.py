@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.gateway.server.connection import Connection
-from dragoman.gateway.server.own import OwnCarrier
+from dragoman.http.server.connection import Connection
+from dragoman.http.server.serving import HttpServer
 from dragoman.wire.http import Headers
 
 
@@ -41,7 +41,7 @@ def answered(raw: bytes, how: Any) -> Socket:
         async def answer(exchange: Any) -> None:
             how(exchange)
 
-        connection = Connection(OwnCarrier(answer))
+        connection = Connection(HttpServer(answer))
         connection.connection_made(client)  # type: ignore[arg-type]
         connection.data_received(raw)
         await asyncio.sleep(0)

@@ -20,13 +20,12 @@ from dragoman.simulator import parse, running_simulator
 from tests.gateway.house import KEY, messages, upstream, wait_until
 
 pytestmark = [
-    pytest.mark.usefixtures("engine"),
     pytest.mark.skipif(sys.platform != "linux", reason="asks /proc and sets limits"),
 ]
 STARVED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
-from dragoman.gateway.server import running
+from dragoman.gateway import running
 running._room = lambda: 10_000
 from dragoman.cli import main
 sys.exit(main())
@@ -65,9 +64,9 @@ class Served:
 
 
 @contextmanager
-def served(tmp_path: Path, engine: str, text: str = "", *, script: str = "", drain: float = 20) -> Iterator[Served]:
+def served(tmp_path: Path, text: str = "", *, script: str = "", drain: float = 20) -> Iterator[Served]:
     config = tmp_path / "config.toml"
-    lines = [f'key = "{KEY}"', f'engine = "{engine}"', f'admin_socket = "{tmp_path}/run/a.sock"', f"drain = {drain}"]
+    lines = [f'key = "{KEY}"', f'admin_socket = "{tmp_path}/run/a.sock"', f"drain = {drain}"]
     config.write_text("\n".join(["allow_literal_secrets = true", "[server]", *lines, text]))
     command = [sys.executable, *(["-c", script] if script else ["-m", "dragoman"])]
     arguments = ["serve", "--config", str(config), "--port", "0", "--quiet"]
@@ -86,8 +85,8 @@ def served(tmp_path: Path, engine: str, text: str = "", *, script: str = "", dra
             process.kill()
 
 
-def test_without_file_descriptors_it_waits_and_does_not_spin(tmp_path: Path, engine: str) -> None:
-    with served(tmp_path, engine, script=STARVED) as server:
+def test_without_file_descriptors_it_waits_and_does_not_spin(tmp_path: Path) -> None:
+    with served(tmp_path, script=STARVED) as server:
         clients = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(120)]
         for client in clients:
             client.send(b"P")  # the system keeps a silent connection to itself
@@ -101,10 +100,10 @@ def test_without_file_descriptors_it_waits_and_does_not_spin(tmp_path: Path, eng
         assert server.probe() == 200
 
 
-def test_the_first_signal_drains_and_the_second_cuts(tmp_path: Path, engine: str) -> None:
+def test_the_first_signal_drains_and_the_second_cuts(tmp_path: Path) -> None:
     script = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin " }, { wait = 600.0 }]'
     with running_simulator("openai", script=parse(script)) as simulator:
-        with served(tmp_path, engine, upstream("one", "openai", simulator.url), drain=600) as server:
+        with served(tmp_path, upstream("one", "openai", simulator.url), drain=600) as server:
             streams = [server.stream() for _ in range(5)]
             server.process.send_signal(signal.SIGTERM)
             wait_until(lambda: server.probe() == 503)  # still listening, and saying so
@@ -119,13 +118,11 @@ def test_the_first_signal_drains_and_the_second_cuts(tmp_path: Path, engine: str
         assert all(request.wait(60) == "gone" for request in simulator.requests)
 
 
-def test_a_drain_cuts_none_of_a_hundred_streams(tmp_path: Path, engine: str) -> None:
+def test_a_drain_cuts_none_of_a_hundred_streams(tmp_path: Path) -> None:
     script = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin " }, { wait = 1.0 }, { text = "end." }]'
     with (
         running_simulator("openai", script=parse(script)) as simulator,
-        served(
-            tmp_path, engine, upstream("one", "openai", simulator.url, "limits.concurrency = 200"), drain=60
-        ) as server,
+        served(tmp_path, upstream("one", "openai", simulator.url, "limits.concurrency = 200"), drain=60) as server,
     ):
         streams = [server.stream() for _ in range(100)]
         server.process.send_signal(signal.SIGTERM)

@@ -127,7 +127,7 @@ def simulator() -> Iterator[Simulator]:
 
 
 @pytest.fixture(scope="module")
-def home(engine: str, simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def home(simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     with house(upstream("one", "anthropic", simulator.url), tmp_path_factory.mktemp("state")) as running:
         yield running
 

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.server.connection import Connection
-from dragoman.gateway.server.own import OwnCarrier
-from tests.gateway.front import LOOPS, Client, on_loop, question
+from dragoman.http.server.connection import Connection
+from dragoman.http.server.serving import HttpServer
+from tests.gateway.front import LOOPS, Client, Memory, gateway_servers, on_loop, question
 from tests.gateway.house import House, house, wait_until
-from tests.gateway.test_peers import Silent
 
-pytestmark = pytest.mark.usefixtures("engine")
 KEYLESS = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n"
 MANY = 150_000
 MOST = 1024 * 1024  # bytes of unread answers, or of requests that wait
@@ -32,30 +28,25 @@ def home(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pa
         yield one
 
 
-def find(engine: str) -> Any:
+def find() -> Connection:
     """The gateway's side of the one connection."""
-    if engine == "own":
-        return next(each for each in gc.get_objects() if type(each) is Connection and each._transport is not None)
-    from dragoman.gateway.server.uvicorn_carrier import Strict
-
-    return next(each for each in gc.get_objects() if type(each) is Strict and not each.transport.is_closing())
+    return next(each for server in gateway_servers() for each in server.roster.members)
 
 
-def test_s1_answers_do_not_pile_up_for_a_client_that_reads_none(home: House, engine: str) -> None:
+def test_s1_answers_do_not_pile_up_for_a_client_that_reads_none(home: House) -> None:
     """S1: a keyless client that pipelined requests and read nothing made the gateway keep all answers, or requests."""
     with Client(home, first=KEYLESS) as client:
         assert client.answer()[0] == 401
-        theirs = find(engine)
-        transport = theirs._transport if engine == "own" else theirs.transport
+        theirs = find()
+        transport = theirs._transport
+        assert transport is not None
 
         def send() -> None:
             with suppress(OSError):
                 client.send(KEYLESS * MANY)
 
         def is_stopped() -> bool:
-            if engine == "own":
-                return theirs._write_paused and theirs._current is None and not transport.is_reading()
-            return theirs.flow.write_paused and not transport.is_reading()
+            return theirs._write_paused and theirs._current is None and not transport.is_reading()
 
         client.socket.settimeout(60)
         sending = threading.Thread(target=send, daemon=True)
@@ -63,8 +54,6 @@ def test_s1_answers_do_not_pile_up_for_a_client_that_reads_none(home: House, eng
         wait_until(lambda: is_stopped() or not sending.is_alive())
         assert is_stopped() and sending.is_alive()
         assert transport.get_write_buffer_size() + len(theirs._held) < MOST
-        if engine == "uvicorn":
-            assert len(theirs.pipeline) < 500
         for _ in range(3000):  # who reads is answered
             assert client.answer()[0] == 401
         client.socket.shutdown(socket.SHUT_RDWR)
@@ -82,12 +71,10 @@ def test_a_client_that_reads_late_gets_every_answer_in_its_order(home: House) ->
         assert client.file.read() == b""
 
 
-def test_a_connection_that_was_reset_meanwhile_is_no_bug(engine: str) -> None:
+def test_a_connection_that_was_reset_meanwhile_is_no_bug() -> None:
     """The system refuses to close the sending side of a connection that is reset, but not yet read."""
-    if engine == "uvicorn":
-        pytest.skip("uvicorn closes no side alone")
 
-    class Reset(Silent):
+    class Reset(Memory):
         def write_eof(self) -> None:
             raise OSError(107, "Transport endpoint is not connected")
 
@@ -97,7 +84,7 @@ def test_a_connection_that_was_reset_meanwhile_is_no_bug(engine: str) -> None:
         async def answer(asked: Exchange) -> None:
             asked.whole(200, (), b"yes")
 
-        carrier, wire = OwnCarrier(answer), Reset()
+        carrier, wire = HttpServer(answer), Reset()
         client = Connection(carrier)
         client.connection_made(wire)
         client.data_received(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n\x00 no HTTP")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dragoman.gateway import admin
-from tests.gateway.house import ENGINES, KEY, messages, wait_until
+from tests.gateway.house import KEY, messages, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs SO_REUSEPORT")
 
@@ -51,10 +51,10 @@ def body() -> str:
 
 
 @contextmanager
-def crew(tmp_path: Path, engine: str = "own") -> Iterator[Crew]:
+def crew(tmp_path: Path) -> Iterator[Crew]:
     socket = tmp_path / "run" / "admin.sock"
     surroundings = {"HOME": str(tmp_path), "DRAGOMAN_SERVER__ADMIN_SOCKET": str(socket)}
-    surroundings |= {"DRAGOMAN_SERVER__KEY": KEY, "DRAGOMAN_SERVER__ENGINE": engine}
+    surroundings |= {"DRAGOMAN_SERVER__KEY": KEY}
     surroundings |= {"DRAGOMAN_ALLOW_LITERAL_SECRETS": "true", "DRAGOMAN_SERVER__DRAIN": "2"}
     command = [sys.executable, "-m", "dragoman", "serve", "--port", "0", "--workers", "2", "--quiet"]
     with subprocess.Popen(
@@ -76,9 +76,8 @@ def is_alive(pid: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_all_workers_serve_and_end_together(tmp_path: Path, engine: str) -> None:
-    with crew(tmp_path, engine) as workers:
+def test_all_workers_serve_and_end_together(tmp_path: Path) -> None:
+    with crew(tmp_path) as workers:
         assert {workers.ask() for _ in range(24)} == {200}
         pids = workers.pids()
         assert len(set(pids)) == 2 and workers.process.pid not in pids

@@ -28,9 +28,9 @@ from dragoman.dialects.base import Dialect
 from dragoman.errors import AnswerTooLarge
 from dragoman.filters.raw_tools.grammar import Grammar
 from dragoman.filters.raw_tools.table import Table
-from dragoman.gateway.auth import Owner
 from dragoman.gateway.memory import Memory
 from dragoman.gateway.passing import Passing, Telling
+from dragoman.http.exchange import Owner
 from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.budget import AnswerLimits, Budget, KeptText, json_size
 from dragoman.model.conversation import Conversation, Message, ToolSpec, Usage

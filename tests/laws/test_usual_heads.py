@@ -13,10 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.server import connection
-from dragoman.gateway.server.connection import Connection
-from dragoman.gateway.server.own import OwnCarrier
-from dragoman.gateway.server.usual import Mould, mould_of
+from dragoman.http.server import connection
+from dragoman.http.server.connection import Connection
+from dragoman.http.server.serving import HttpServer
+from dragoman.http.server.usual import Mould, mould_of
 from dragoman.wire.http import HttpRequest
 
 
@@ -82,7 +82,7 @@ async def told(reads: list[bytes], *, usual: bool) -> tuple[list[Asked], list[by
         asked.append(Asked(*head, exchange.target, exchange.version, exchange.last, body))
         exchange.whole(200, (), b"yes")
 
-    carrier = OwnCarrier(answer)
+    carrier = HttpServer(answer)
     carrier.time = lambda: 0.0
     spoken, heard = Connection(carrier), Heard()
     if not usual:

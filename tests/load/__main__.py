@@ -26,7 +26,6 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--answer", type=float, default=4.0, help="seconds that one answer takes")
-    parser.add_argument("--engine", choices=("own", "uvicorn"), default="own")
     asked = parser.parse_args()
     if asked.fairness:
         return _fairness()
@@ -39,7 +38,6 @@ def main() -> int:
         filling=_FILLING,
         chaos=asked.soak,
         slow=0.1 if asked.soak else 0.0,
-        engine=asked.engine,
     )
     with tempfile.TemporaryDirectory() as folder:
         report = run(plan, Path(folder), _Lines() if asked.soak else None)

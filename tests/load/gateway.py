@@ -114,9 +114,9 @@ def most_memory(pid: int) -> int:
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
-def configuration(ports: Mapping[str, int], settings: str = "", engine: str = "own", more: str = "") -> str:
+def configuration(ports: Mapping[str, int], settings: str = "", more: str = "") -> str:
     """An upstream for each dialect; the model that has its name goes there."""
-    text = f'allow_literal_secrets = true\n[server]\nkey = "{KEY}"\nport = 0\nengine = "{engine}"\n{settings}\n'
+    text = f'allow_literal_secrets = true\n[server]\nkey = "{KEY}"\nport = 0\n{settings}\n'
     for dialect, port in ports.items():
         text += f"""
 [upstreams.{dialect}]

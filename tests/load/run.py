@@ -28,7 +28,6 @@ class Plan:
     filling: int = 0  # streams before the level is taken: what is remembered of answers is limited, and then full
     chaos: bool = False
     slow: float = 0.0
-    engine: str = "own"
 
 
 @dataclass
@@ -78,7 +77,7 @@ class Report:
 
 
 def run(plan: Plan, folder: Path, watch: Callable[[Sample], None] | None = None) -> Report:
-    with upstreams(plan.answer) as named, serving(folder, configuration(named, engine=plan.engine)) as gateway:
+    with upstreams(plan.answer) as named, serving(folder, configuration(named)) as gateway:
         ports = set(named.values())
         start = gateway.at_rest(ports, 0, 0, 1.0)
         if plan.filling:

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 import dragoman
 from dragoman.errors import ConnectFailed, DragomanError, LocalMisuse
 from dragoman.gateway.config import ConfigError
-from dragoman.gateway.exchange import header_value
-from dragoman.upstream import dial
-from dragoman.upstream.address import objection
-from dragoman.upstream.client import Client, Tls
-from dragoman.upstream.tls import context_for
+from dragoman.http.client import dial
+from dragoman.http.client.address import objection
+from dragoman.http.client.client import Client, Tls
+from dragoman.http.client.dial import context_for
+from dragoman.http.framing import header_value
 from dragoman.wire.http import HttpRequest
 from tests.gateway.house import House, chat, configured, messages
 from tests.security.parrot import HOSTILE, Parrot, parrot

@@ -13,6 +13,7 @@ from dragoman.gateway.guard import Guard
 from dragoman.gateway.serve import running_gateway
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
+from tests.gateway.front import served
 from tests.gateway.house import KEY, House, configured, house, messages
 from tests.security.routes import ADMIN, OPEN
 
@@ -97,10 +98,10 @@ def test_s8_the_admin_port_needs_the_key_on_every_route(given: str) -> None:
     port, private = admin.Admin(asked, ours=False), admin.Admin(asked, ours=True)
     lines = f"host: localhost\r\n{given}\r\n" if given else "host: localhost\r\n"
     for method, path in [*ADMIN, ("GET", "/nothing")]:
-        answer = port._response(f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode())
+        answer = served(port.answer, f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode())
         assert answer.startswith(b"HTTP/1.1 401 ") and b"metric 1" not in answer and b"ready" not in answer
     assert asked.cleared == 0
-    assert private._response(f"GET /status HTTP/1.1\r\n{lines}\r\n".encode()).startswith(b"HTTP/1.1 200 ")
+    assert served(private.answer, f"GET /status HTTP/1.1\r\n{lines}\r\n".encode()).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize("given", [f"x-api-key: {KEY}", f"Authorization: Bearer {KEY}"])
@@ -108,7 +109,7 @@ def test_s8_with_the_key_it_answers(given: str) -> None:
     port = admin.Admin(Asked(), ours=False)
     for path in ("/status", "/metrics", "/cooldowns", "/healthz"):
         head = f"GET {path} HTTP/1.1\r\nhost: localhost\r\n{given}\r\n\r\n"
-        assert port._response(head.encode()).startswith(b"HTTP/1.1 200 ")
+        assert served(port.answer, head.encode()).startswith(b"HTTP/1.1 200 ")
 
 
 def test_s8_the_admin_port_of_a_running_gateway_asks_for_its_key(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from dragoman.gateway.guard import Guard
 from dragoman.gateway.serve import listen
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
+from tests.gateway.front import served
 from tests.gateway.house import KEY, House, configured, messages
 from tests.security.parrot import Parrot
 from tests.security.routes import ADMIN, DATA
@@ -212,7 +213,7 @@ def test_point_4_the_admin_port_serves_no_page_and_no_other_name() -> None:
                 "host: localhost\r\norigin: http://localhost:3000",
                 "host: 127.0.0.1.evil.test:1",
             ):
-                answer = plane._response(f"{method} {path} HTTP/1.1\r\n{line}\r\n\r\n".encode())
+                answer = served(plane.answer, f"{method} {path} HTTP/1.1\r\n{line}\r\n\r\n".encode())
                 assert answer.startswith(b"HTTP/1.1 421") and b"access-control" not in answer.lower()
     assert asked.cleared == 0
 
@@ -238,7 +239,7 @@ class _Asked:
 def test_point_4_the_admin_port_changes_nothing(home: House) -> None:
     asked = _Asked()
     head = f"POST /cooldowns/clear HTTP/1.1\r\nhost: localhost\r\nx-api-key: {KEY}\r\n\r\n"
-    answer = admin.Admin(asked, ours=False)._response(head.encode())
+    answer = served(admin.Admin(asked, ours=False).answer, head.encode())
     assert answer.startswith(b"HTTP/1.1 405") and asked.cleared == 0
     assert json.loads(home.ask("/v1/models", method="GET")[2])
     with pytest.raises((http.client.HTTPException, AssertionError)):  # nor does the data plane know of it

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dragoman.agent.client import BedrockClient, Client, DialectClient
+from dragoman.agent.client import BedrockClient, Client, DialectClient, HttpSender
 from dragoman.agent.errors import BedrockResponseError
-from dragoman.agent.http import HttpSender
 from dragoman.agent.runner import AgentRunner
 from dragoman.agent.tools import Tool, as_tool
 from dragoman.agent.types import (

@@ -8,12 +8,14 @@ from typing import Any, Protocol, TypeAlias
 
 import dragoman.dialects as registry
 from dragoman.agent.errors import BedrockResponseError
-from dragoman.agent.http import HttpSender
 from dragoman.agent.reading import content_of, has_tool_use, text_in, tool_uses_in, validated
 from dragoman.agent.types import ToolUseBlock
 from dragoman.answer import ResponseFilters
 from dragoman.dialects.base import REAL_WORLD, Dialect, Reader
-from dragoman.errors import Fault, LocalMisuse, TransportError, UpstreamFault
+from dragoman.errors import Fault, LocalMisuse, Reset, TransportError, UpstreamFault, UpstreamViolation
+from dragoman.http.client.address import parse_address
+from dragoman.http.client.blocking import send
+from dragoman.http.client.client import Timeouts
 from dragoman.model.assemble import unfold
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import BlockKeys, Events, Step
@@ -23,11 +25,38 @@ from dragoman.wire.http import HttpRequest, HttpResponse
 Body: TypeAlias = Iterable[bytes]
 Sign: TypeAlias = Callable[[HttpRequest], HttpRequest]
 
+_PATIENCE = 300.0  # seconds without a byte
+
 
 class Sender(Protocol):
     """One request out, its answer in: the head (without a body) and the body as it comes. May raise TransportError."""
 
     def __call__(self, request: HttpRequest, timeout: float | None) -> tuple[HttpResponse, Body]: ...
+
+
+class HttpSender:
+    """Sends requests to one base URL, each over a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        parse_address(url)  # a wrong one is refused here
+        self._url = url
+
+    def __call__(self, request: HttpRequest, timeout: float | None) -> tuple[HttpResponse, Iterator[bytes]]:
+        """Send. Raises TransportError, as the body does; `timeout` is for each wait, 300 s without it."""
+        seconds = _PATIENCE if timeout is None else timeout
+        waits = Timeouts(dns=seconds, connect=seconds, tls=seconds, write=seconds, head=seconds, idle=seconds)
+        try:
+            head, body = send(self._url, request, timeouts=waits)
+        except UpstreamViolation as error:
+            raise Reset(str(error)) from None
+        return head, _unbroken(body)
+
+
+def _unbroken(body: Iterator[bytes]) -> Iterator[bytes]:
+    try:
+        yield from body
+    except UpstreamViolation as error:
+        raise Reset(str(error)) from None
 
 
 class Client(Protocol):

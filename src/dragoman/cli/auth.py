@@ -16,9 +16,8 @@ from msgspec import structs
 from dragoman.cli.files import complain
 from dragoman.cli.terminal import plain
 from dragoman.errors import DragomanError
-from dragoman.upstream.client import Client
-from dragoman.upstream.credentials import CredentialFault, Fetch, Secret
-from dragoman.upstream.fetch import fetch_through
+from dragoman.http.client.client import Client
+from dragoman.upstream.credentials import CredentialFault, Fetch, Secret, fetch_through
 from dragoman.upstream.kiro import (
     DeviceLogin,
     Endpoints,

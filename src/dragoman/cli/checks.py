@@ -150,11 +150,11 @@ async def _connect_all(upstreams: Sequence[Upstream]) -> list[str | None]:
 
 async def _connect(upstream: Upstream) -> str | None:
     """Connect and hang up; what went wrong, if anything. No request is sent."""
-    from dragoman.upstream.address import parse_address, parse_proxy
-    from dragoman.upstream.client import Timeouts, Tls
-    from dragoman.upstream.connection import Connection
-    from dragoman.upstream.dial import dial
-    from dragoman.upstream.pool import Lane, PoolLimits
+    from dragoman.http.client.address import parse_address, parse_proxy
+    from dragoman.http.client.client import Timeouts, Tls
+    from dragoman.http.client.connection import Connection
+    from dragoman.http.client.dial import dial
+    from dragoman.http.client.pool import Lane, PoolLimits
 
     try:
         address = parse_address(upstream.base_url)

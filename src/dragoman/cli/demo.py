@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import shlex
 import shutil
@@ -23,9 +22,12 @@ from dragoman.gateway.config import ConfigError, assemble, load
 from dragoman.gateway.observe import Journal, Record
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import Running, running_gateway
+from dragoman.http.client.blocking import send
+from dragoman.http.client.client import Timeouts
 from dragoman.model.notes import Note
 from dragoman.simulator import Received, Simulator, parse, running_simulator
 from dragoman.wire import jsonio
+from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
 
 _CITY: Json = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -251,14 +253,10 @@ class Stage:
             self.say(f"{self._label('' if index else f'notes ({len(notes)})')} {one_line(note, 400)}")
 
     def _post(self, path: str, body: Json) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(self._running.url.removeprefix("http://"), timeout=30)
-        try:
-            headers = {"authorization": f"Bearer {self._running.key}", "content-type": "application/json"}
-            connection.request("POST", path, jsonio.encode(body), headers)
-            response = connection.getresponse()
-            raw = response.read()
-        finally:
-            connection.close()
+        headers = (("authorization", f"Bearer {self._running.key}"), ("content-type", "application/json"))
+        request = HttpRequest("POST", path, headers=headers, body=jsonio.encode(body))
+        response, pieces = send(self._running.url, request, timeouts=Timeouts(head=30.0, idle=30.0))
+        raw = b"".join(pieces)
         if response.status != 200:
             raise LocalMisuse(f"the gateway answered {response.status}: {raw.decode(errors='replace')}")
         return response.status, raw

@@ -6,7 +6,6 @@ clients use has none of this.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import re
@@ -15,19 +14,19 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import parse_qs
 
 from dragoman.errors import LocalMisuse, NotAuthorised
 from dragoman.gateway.auth import Gatekeeper
 from dragoman.gateway.private import make_private_folder
+from dragoman.http.server.answering import HttpExchange
+from dragoman.http.server.serving import HttpServer, Listener
 from dragoman.wire import jsonio
-from dragoman.wire.http import HttpRequest, parse_headers
+from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
 
-_HEAD_BYTES = 8 * 1024
 _SECONDS = 5.0
 _MOST = 32  # connections at once: each takes a file descriptor from the clients
-_NAMED = re.compile(rb"(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?")  # as a Host header may name us
+_NAMED = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?")  # as a Host header may name us
 _JSON, _METRICS, _PLAIN = "application/json", "text/plain; version=0.0.4; charset=utf-8", "text/plain; charset=utf-8"
 
 
@@ -53,98 +52,53 @@ class Admin:
     def __init__(self, gateway: Asked, *, ours: bool) -> None:
         self._gateway = gateway
         self._ours = ours
-        self._open = 0
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._open >= _MOST:
-            writer.transport.abort()
-            return
-        self._open += 1
-        try:
-            await self._serve(reader, writer)
-        finally:
-            self._open -= 1
+    async def answer(self, exchange: HttpExchange) -> None:
+        status, kind, body = self._response(exchange.request)
+        exchange.last = True
+        exchange.whole(status, (("content-type", kind),), body)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(_SECONDS):
-                head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(self._response(head))
-                await writer.drain()
-        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass
-        finally:
-            writer.close()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
-
-    def _response(self, head: bytes) -> bytes:
-        method, _, rest = head.partition(b"\r\n")[0].partition(b" ")
-        path, _, query = rest.partition(b" ")[0].partition(b"?")
-        if not _is_ours(head):
-            return _http(421, _PLAIN, b"not this server\n")
-        if not self._ours and not self._has_key(head):
-            return _http(401, _PLAIN, b"send the gateway's key as a bearer token or as x-api-key\n")
-        if method == b"POST" and path == b"/cooldowns/clear" and self._ours:
-            return self._clear(query.decode("latin-1"))
-        if method != b"GET":
-            return _http(405, _PLAIN, b"GET only\n")
-        match path:
-            case b"/status":
-                return _http(200, _JSON, jsonio.pretty(self._gateway.status()) + b"\n")
-            case b"/metrics":
-                return _http(200, _METRICS, self._gateway.metrics())
-            case b"/cooldowns":
-                return _http(200, _JSON, jsonio.pretty(self._gateway.cooldowns()) + b"\n")
-            case b"/healthz":
-                return _http(200, _PLAIN, b"ok\n")
+    def _response(self, request: HttpRequest) -> tuple[int, str, bytes]:
+        if not _is_ours(request):
+            return 421, _PLAIN, b"not this server\n"
+        if not self._ours and not self._has_key(request):
+            return 401, _PLAIN, b"send the gateway's key as a bearer token or as x-api-key\n"
+        if request.method == "POST" and request.path == "/cooldowns/clear" and self._ours:
+            return self._clear(request.parameter("upstream"))
+        if request.method != "GET":
+            return 405, _PLAIN, b"GET only\n"
+        match request.path:
+            case "/status":
+                return 200, _JSON, jsonio.pretty(self._gateway.status()) + b"\n"
+            case "/metrics":
+                return 200, _METRICS, self._gateway.metrics()
+            case "/cooldowns":
+                return 200, _JSON, jsonio.pretty(self._gateway.cooldowns()) + b"\n"
+            case "/healthz":
+                return 200, _PLAIN, b"ok\n"
             case _:
-                return _http(404, _PLAIN, b"/status, /metrics, /cooldowns, /healthz\n")
+                return 404, _PLAIN, b"/status, /metrics, /cooldowns, /healthz\n"
 
-    def _has_key(self, head: bytes) -> bool:
-        request = HttpRequest("GET", "/", headers=parse_headers(_fields(head)))
+    def _has_key(self, request: HttpRequest) -> bool:
         try:
             Gatekeeper(self._gateway.key).check_key(request)
         except NotAuthorised:
             return False
         return True
 
-    def _clear(self, query: str) -> bytes:
-        """Let everybody be asked again, or one upstream."""
-        told = self._gateway.clear(parse_qs(query).get("upstream", [""])[0])
-        return _http(404 if "problem" in told else 200, _JSON, jsonio.encode(told))
+    def _clear(self, upstream: str) -> tuple[int, str, bytes]:
+        """End the cooldowns of all upstreams, or of one."""
+        told = self._gateway.clear(upstream)
+        return 404 if "problem" in told else 200, _JSON, jsonio.encode(told)
 
 
-def _is_ours(head: bytes) -> bool:
+def _is_ours(request: HttpRequest) -> bool:
     """A web page may point its own name at a loopback port: only loopback's names are ours, and no page is served."""
-    hosts: list[bytes] = []
-    for name, value in _fields(head):
-        match name.lower():
-            case b"host":
-                hosts.append(value.lower())
-            case b"origin":
-                return False
-            case b"sec-fetch-site" if value.lower() not in (b"none", b"same-origin"):
-                return False
+    hosts = [value.lower() for name, value in request.headers if name == "host"]
+    sites = {value.lower() for name, value in request.headers if name == "sec-fetch-site"}
+    if any(name == "origin" for name, _ in request.headers) or sites - {"none", "same-origin"}:
+        return False
     return len(hosts) == 1 and _NAMED.fullmatch(hosts[0]) is not None
-
-
-def _fields(head: bytes) -> list[tuple[bytes, bytes]]:
-    lines = [line.partition(b":") for line in head.split(b"\r\n")[1:] if line]
-    return [(name.strip(), value.strip()) for name, _, value in lines]
-
-
-def _http(status: int, kind: str, body: bytes) -> bytes:
-    phrase = {200: "OK", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed", 421: "Misdirected Request"}[
-        status
-    ]
-    lines = (
-        f"HTTP/1.1 {status} {phrase}",
-        f"content-type: {kind}",
-        f"content-length: {len(body)}",
-        "connection: close",
-    )
-    return "\r\n".join((*lines, "", "")).encode() + body
 
 
 @asynccontextmanager
@@ -155,15 +109,14 @@ async def serving(
 
     With `warn`, a port that is taken is a warning.
     """
-    servers: list[asyncio.Server] = []
+    listeners: list[Listener] = []
     if path is not None and hasattr(socket, "AF_UNIX"):
-        servers.append(
-            await asyncio.start_unix_server(Admin(gateway, ours=True).serve, sock=_bound(path), limit=_HEAD_BYTES)
-        )
+        listeners.append(listener(gateway, ours=True))
+        await listeners[-1].listen_at(_bound(path))
     if port is not None:
-        plane = Admin(gateway, ours=False)
+        listeners.append(listener(gateway, ours=False))
         try:
-            servers.append(await asyncio.start_server(plane.serve, "127.0.0.1", port, limit=_HEAD_BYTES))
+            await listeners[-1].listen("127.0.0.1", port)
         except OSError as error:
             if warn is None or error.errno != errno.EADDRINUSE:
                 raise
@@ -171,11 +124,15 @@ async def serving(
     try:
         yield
     finally:
-        for server in servers:
-            server.close()
+        for each in listeners:
+            await each.close()
         if path is not None:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
+
+
+def listener(gateway: Asked, *, ours: bool) -> Listener:
+    return Listener(HttpServer(Admin(gateway, ours=ours).answer), most=_MOST)
 
 
 def own_socket(path: Path, port: int) -> Path:

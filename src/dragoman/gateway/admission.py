@@ -11,11 +11,13 @@ from msgspec import structs
 from dragoman.gateway.auth import Claim, Gatekeeper
 from dragoman.gateway.config import Server
 from dragoman.gateway.door import Door
-from dragoman.gateway.exchange import Exchange, Pace
+from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.guard import Guard
 from dragoman.gateway.limits import Load
-from dragoman.gateway.peers import TrustedProxies, limit_key
+from dragoman.gateway.peers import TrustedProxies
 from dragoman.gateway.unproven import SECONDS, UnprovenRequests
+from dragoman.http.addresses import limit_key
+from dragoman.http.exchange import Pace
 from dragoman.wire.http import HttpRequest
 
 

@@ -32,7 +32,7 @@ from dragoman.gateway.backend import Fleet
 from dragoman.gateway.breaker import Breaker
 from dragoman.gateway.config import Config, ConfigError, load
 from dragoman.gateway.cooldowns import CooldownFile
-from dragoman.gateway.exchange import Exchange, Gone
+from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.explain import Ring
 from dragoman.gateway.guard import upgrade_refusal
 from dragoman.gateway.limits import check_text, is_large
@@ -47,7 +47,8 @@ from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.refusing import BUG, ENDING, refusal_of
 from dragoman.gateway.relay import Relay
 from dragoman.gateway.router import Matched, Router, Unreadable
-from dragoman.upstream.client import Client, PoolLimits
+from dragoman.http.client.client import Client, PoolLimits
+from dragoman.http.exchange import Gone
 from dragoman.wire.http import Headers, HttpRequest
 from dragoman.wire.jsonio import Json
 

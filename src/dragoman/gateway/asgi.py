@@ -12,20 +12,20 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from dragoman.errors import ClientFault, Fault
-from dragoman.gateway.exchange import (
+from dragoman.gateway.exchange import Exchange
+from dragoman.http.addresses import plain_address
+from dragoman.http.exchange import (
     ANY_PACE,
     HIGH,
     ID_HEADERS,
     LOW,
     STALL,
     BodyWatch,
-    Exchange,
     Gone,
     Pace,
-    header_value,
     too_large,
 )
-from dragoman.gateway.peers import plain_address
+from dragoman.http.framing import header_value
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -33,7 +33,6 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
-TARGET = "dragoman.target"  # where our own uvicorn protocol puts the request line's target
 _DRAINED = 2  # times the limit: so much of a body that is too long is read, since clients read only after they wrote
 _LAST_LOOK = 0.25  # seconds: after a slow turn of the loop, what has come is read before it is judged
 _FAREWELL = 1.0  # seconds to write the last words when the server ends
@@ -41,7 +40,6 @@ _FAREWELL = 1.0  # seconds to write the last words when the server ends
 
 class AsgiExchange(Exchange):
     __slots__ = (
-        "_admitted",
         "_broken",
         "_counts",
         "_patience",
@@ -58,12 +56,9 @@ class AsgiExchange(Exchange):
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, stall: float | None = None) -> None:
         request = _head(scope)
-        ours = scope.get("extensions", {}).get(TARGET, {})
-        target = ours.get("target", request.path)
         began = asyncio.get_running_loop().time()
-        super().__init__(request, target=target, version=scope.get("http_version", "1.1"), began=began)
-        self.client = ours.get("client") or plain_address((scope.get("client") or ("",))[0])
-        self._admitted: Callable[[], None] | None = ours.get("admitted")
+        super().__init__(request, target=request.path, version=scope.get("http_version", "1.1"), began=began)
+        self.client = plain_address((scope.get("client") or ("",))[0])
         self._patience: asyncio.Timeout | None = None  # of the wait for the body
         self._broken: Fault | None = None
         self._counts = True  # pieces of the body, on the account, as they come
@@ -113,10 +108,6 @@ class AsgiExchange(Exchange):
         if self._patience is not None and not self._patience.expired():
             self._patience.reschedule(asyncio.get_running_loop().time())
 
-    def admitted(self) -> None:
-        if self._admitted is not None:
-            self._admitted()
-
     async def _piece(self, until: float) -> tuple[bytes, bool] | None:
         """The next piece of the body, and whether there are more; None if none comes until then."""
         if self._broken is not None:
@@ -154,7 +145,7 @@ class AsgiExchange(Exchange):
         self._pending.append(data)
         self._size += len(data)
         if self._size > HIGH:
-            self._hold()
+            self.hold()
         self.flush()
 
     def flush(self) -> None:
@@ -195,7 +186,7 @@ class AsgiExchange(Exchange):
                     if await self._written():
                         return
                 if self._size <= LOW:
-                    self._flow()
+                    self.flow()
         except (OSError, TimeoutError):  # it left, where the server tells; or it does not read
             self.gone = True
             self._interrupt()

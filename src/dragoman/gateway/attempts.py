@@ -40,10 +40,10 @@ from dragoman.gateway.offload.large import LargeRequest, Prepared
 from dragoman.gateway.offload.process import Unavailable, WorkerFailed, WorkerProcess
 from dragoman.gateway.outlet import Pulse
 from dragoman.gateway.policy import Patience, next_step, not_held, to_tell
+from dragoman.http.client.client import Reply
 from dragoman.model.conversation import Conversation
 from dragoman.model.notes import Note
 from dragoman.translate import Plan
-from dragoman.upstream.client import Reply
 from dragoman.upstream.credentials import Credential, CredentialFault
 from dragoman.wire.http import HttpRequest, HttpResponse
 

@@ -16,15 +16,13 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from posixpath import normpath
-from typing import NewType
 from urllib.parse import quote
 
 from msgspec import Struct
 
 from dragoman.errors import NotAuthorised
+from dragoman.http.exchange import Owner
 from dragoman.wire.http import HttpRequest
-
-Owner = NewType("Owner", str)  # who has proven a key: kept answers belong to it
 
 SKEW = 15 * 60.0  # seconds that a signer's clock may be off
 _SCHEME = "AWS4-HMAC-SHA256"

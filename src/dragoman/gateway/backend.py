@@ -26,10 +26,10 @@ from dragoman.gateway.routes import fits
 from dragoman.gateway.signing import credentials_of
 from dragoman.gateway.upstreams import Limits, Upstream
 from dragoman.gateway.upstreams import Timeouts as Seconds
+from dragoman.http.client.client import Client, Reply, Timeouts, Tls
+from dragoman.http.client.pool import Full, Slots
 from dragoman.model.conversation import Conversation
-from dragoman.upstream.client import Client, Reply, Timeouts, Tls
 from dragoman.upstream.credentials import Credential, Settling, with_headers
-from dragoman.upstream.slots import Full, Slots
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
 

@@ -17,7 +17,6 @@ from msgspec import NODEFAULT, Meta, Struct, structs
 
 from dragoman.gateway.layers import Leaves, flat, from_environment, from_flags, nested, stacked
 from dragoman.gateway.limits import RequestLimits
-from dragoman.gateway.loopback import is_loopback, is_network
 from dragoman.gateway.media_urls import MediaUrls
 from dragoman.gateway.places import Places, expanded, places
 from dragoman.gateway.presets import BUILT_IN, PRESETS, preset_of
@@ -36,6 +35,7 @@ from dragoman.gateway.upstreams import (
     UpstreamTable,
     read_upstream,
 )
+from dragoman.http.addresses import is_loopback, is_network
 from dragoman.translate import Settings
 
 __all__ = [
@@ -76,7 +76,6 @@ class Server(Struct, frozen=True, kw_only=True):
     ping: Annotated[float, Meta(gt=0)] = 15.0  # seconds of silence before a client is told that we are alive
     hold: Annotated[float, Meta(ge=0)] = 2.0  # seconds in which an upstream's stream may still turn out an error
     drain: Annotated[float, Meta(ge=0)] = 120.0  # seconds that streams have after SIGTERM
-    engine: Literal["own", "uvicorn"] = "own"  # whose HTTP server carries requests
     workers: Annotated[int, Meta(ge=1, le=256)] = 1  # processes that share the port
     admin_socket: Path
     admin_port: Annotated[int, _PORT] | None = None  # on loopback; None: the socket only

@@ -14,12 +14,12 @@ from msgspec import Struct, structs
 
 from dragoman.dialects.base import Dialect
 from dragoman.errors import DragomanError
-from dragoman.gateway.auth import Owner
 from dragoman.gateway.continuing import references
 from dragoman.gateway.explain import Ring, written
 from dragoman.gateway.memory import Memory
 from dragoman.gateway.offload.jobs import ExplainJob, Read, explained
 from dragoman.gateway.offload.process import Unavailable, WorkerProcess
+from dragoman.http.exchange import Owner
 from dragoman.wire.jsonio import JsonError
 
 MOST = 8  # refusals that may wait

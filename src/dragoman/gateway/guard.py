@@ -12,11 +12,10 @@ from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from dragoman.errors import Fault
+from dragoman.http.addresses import is_loopback
+from dragoman.http.server.limits import LONGEST_HEAD, LONGEST_TARGET, MOST_HEADERS
 from dragoman.wire.http import HttpRequest
 
-MOST_HEADERS = 100
-LONGEST_HEAD = 32 * 1024
-LONGEST_TARGET = 8 * 1024
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?", re.ASCII)
 _ODD = re.compile(r"[^\x21-\x7e]")  # in a target
 _ONCE = ("host", "content-length", "transfer-encoding", "origin", "content-encoding", "expect", "upgrade")
@@ -37,7 +36,7 @@ class Guard:
     def __init__(self, host: str, hosts: Collection[str] = ()) -> None:
         own = () if _is_address(host) and ipaddress.ip_address(host).is_unspecified else (host.lower(),)
         self._names = {"localhost", *own, *(name.lower() for name in hosts)}
-        self._beyond_loopback = not _is_loopback(host)
+        self._beyond_loopback = not is_loopback(host)
         self._seen: set[str] = set()
 
     def refusal(self, request: HttpRequest, *, target: str = "", version: str = "1.1") -> Fault | None:
@@ -100,7 +99,7 @@ class Guard:
         return self._is_named(name) or (self._beyond_loopback and _is_address(_plain(name)))
 
     def _is_named(self, name: str) -> bool:
-        return _plain(name) in self._names or _is_loopback(_plain(name))
+        return _plain(name) in self._names or is_loopback(_plain(name))
 
 
 def _bad_line(request: HttpRequest, target: str) -> Fault | None:
@@ -151,7 +150,3 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_loopback(name: str) -> bool:
-    return name == "localhost" or (_is_address(name) and ipaddress.ip_address(name).is_loopback)

@@ -16,9 +16,9 @@ from typing import Literal, TypeAlias
 from urllib.parse import unquote
 
 from dragoman.errors import MalformedRequest
+from dragoman.http.client.address import is_metadata
 from dragoman.model.blocks import Media, Opaque
 from dragoman.model.conversation import Conversation
-from dragoman.upstream.address import is_metadata
 from dragoman.wire.jsonio import Json
 
 MediaUrls: TypeAlias = Literal["web", "any", "none"]

@@ -17,7 +17,6 @@ from msgspec import Struct, structs
 
 from dragoman.dialects.base import Continuation, Dialect, Encoder, World
 from dragoman.errors import AnswerTooLarge, DragomanError
-from dragoman.gateway.auth import Owner
 from dragoman.gateway.continuing import (
     Pickled,
     Said,
@@ -26,6 +25,7 @@ from dragoman.gateway.continuing import (
     continued_plan,
 )
 from dragoman.gateway.limits import Overloaded, count_values, is_large
+from dragoman.http.exchange import Owner
 from dragoman.model.assemble import Assembly
 from dragoman.model.blocks import Block
 from dragoman.model.budget import Budget

@@ -13,9 +13,9 @@ from typing import Literal, TextIO, TypeAlias
 
 from msgspec import Struct, field
 
-from dragoman.gateway.loopback import is_loopback
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.sink import Cap, Sink
+from dragoman.http.addresses import is_loopback
 from dragoman.model.conversation import Stop, Usage
 from dragoman.model.notes import Note
 from dragoman.wire import jsonio

@@ -14,7 +14,8 @@ from math import inf
 from time import monotonic
 from typing import Protocol
 
-from dragoman.gateway.exchange import HIGH, Exchange, Source
+from dragoman.gateway.exchange import Exchange
+from dragoman.http.exchange import HIGH, Source
 from dragoman.wire.http import Headers
 
 _BEAT, _BEATS = 0.25, 8  # seconds between two looks at a stream, or a part of its silence or hold if that is shorter

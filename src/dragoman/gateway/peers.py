@@ -4,36 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import TypeAlias
 
+from dragoman.http.addresses import plain_address
 from dragoman.wire.http import Headers
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _MOST_HOPS = 32  # of X-Forwarded-For that are looked at, from the right
-
-
-@lru_cache(1024)
-def plain_address(text: str) -> str:
-    """An address in its one spelling, without a zone or the form of an IPv4 address in IPv6; empty if it is none."""
-    try:
-        address = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return ""
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return str(mapped or address)
-
-
-@lru_cache(1024)
-def limit_key(address: str) -> str:
-    """What limits count by: the address, or the /64 of an IPv6 one, since its owner has all of that."""
-    if ":" not in address:
-        return address
-    try:
-        return str(ipaddress.ip_network((address, 64), strict=False))
-    except ValueError:
-        return address
 
 
 class TrustedProxies:

@@ -32,10 +32,10 @@ from dragoman.gateway.router import Matched
 from dragoman.gateway.stored import StoredAnswer
 from dragoman.gateway.streaming import Stream
 from dragoman.gateway.whole_reply import Told, told_whole
+from dragoman.http.client.client import Reply
 from dragoman.model.budget import Budget
 from dragoman.model.conversation import Conversation
 from dragoman.translate import Plan
-from dragoman.upstream.client import Reply
 from dragoman.wire.http import Headers, HttpResponse
 
 _JSON = ("content-type", "application/json")

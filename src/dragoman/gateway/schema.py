@@ -42,6 +42,10 @@ _OFTEN_MEANT = {
     "to": "upstream",
     "pattern": "match",
 }
+# Keys that older versions had, and what to do about them.
+_REMOVED: dict[Key, str] = {
+    ("server", "engine"): "it was removed: the gateway has one HTTP server; delete this setting",
+}
 _WORDS = {
     "int": "a whole number",
     "float": "a number",
@@ -106,7 +110,7 @@ class Look:
         values: dict[str, Any] = {}
         for name, value in tree.items():
             if name not in known:
-                self.problem((*at, name), "there is no such key", _hint(name, known))
+                self.problem((*at, name), "there is no such key", _REMOVED.get((*at, name)) or _hint(name, known))
             else:
                 self._field(known[name], value, (*at, name), values)
         for field in known.values():

@@ -20,8 +20,8 @@ from dragoman.gateway.app import Gateway
 from dragoman.gateway.config import Config
 from dragoman.gateway.observe import Journal, Level
 from dragoman.gateway.policy import Patience
-from dragoman.gateway.server.running import Server
-from dragoman.gateway.server.sockets import defer_accept
+from dragoman.gateway.running import Server
+from dragoman.http.server.sockets import defer_accept
 
 _SEND_BUFFER = 256 * 1024  # so that the kernel does not hold megabytes for a client that does not read
 _BACKLOG = 2048
@@ -185,7 +185,7 @@ class _ToJournal(logging.Handler):
 
 def route_logs(gateway: Gateway) -> None:
     """Send what libraries log to the gateway's own journal: else it may end up on somebody's screen."""
-    for name in ("uvicorn.error", "dragoman", "asyncio"):
+    for name in ("dragoman", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers = [_ToJournal(gateway)]
         logger.setLevel(logging.INFO)

@@ -19,12 +19,12 @@ from dragoman.errors import (
     Truncated,
 )
 from dragoman.gateway.attempts import Desk
-from dragoman.gateway.auth import Owner
 from dragoman.gateway.backend import Backend, Fleet, Refused
 from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.observe import Record
+from dragoman.http.client.client import Reply
+from dragoman.http.exchange import Owner
 from dragoman.model.budget import Budget, KeptSize
-from dragoman.upstream.client import Reply
 from dragoman.upstream.credentials import Credential
 from dragoman.wire import jsonio
 from dragoman.wire.http import Headers

@@ -15,14 +15,14 @@ from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools import ALIASES, NAMES
 from dragoman.filters.raw_tools.table_file import PREFIX, is_file_choice
-from dragoman.gateway.loopback import is_loopback
 from dragoman.gateway.places import expanded
 from dragoman.gateway.presets import PRESETS, SIMULATOR
 from dragoman.gateway.problems import Key, near
 from dragoman.gateway.schema import Look, Wrong, fields_of
 from dragoman.gateway.secrets import Secret, plain
+from dragoman.http.addresses import is_loopback
+from dragoman.http.client.address import proxy_variable
 from dragoman.translate import Settings, configured
-from dragoman.upstream.address import proxy_variable
 
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 Source: TypeAlias = Literal["auto", "store", "ide", "cli", "aws"]

@@ -1,4 +1,8 @@
-"""An upstream in any dialect, on loopback: scripted or with a small model; it refuses what the real one refuses."""
+"""An upstream in any dialect, on loopback: scripted or with a small model; it refuses what the real one refuses.
+
+Tests, `dragoman sim`, `dragoman demo` and a gateway without a configuration call it. It listens on loopback only, and
+reads script files.
+"""
 
 from __future__ import annotations
 

@@ -1,39 +1,42 @@
-"""The server frame: one asyncio HTTP/1.1 server on loopback that any face answers through.
+"""The simulator: the HTTP server of `dragoman.http` on loopback, which any face answers through.
 
-Faces decide what is said; the frame only moves it: keep-alive, chunks, pauses, early ends. It keeps what it received,
-and how each exchange ended, so that a test can count calls and see whether a client that left was let go at once.
+Faces decide what is answered; this module writes it, with pauses and early ends. It keeps what it received, and how
+each exchange ended, so that a test can count calls and see whether a client that left was let go at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
-import socket
-import struct
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, get_args
 
+from msgspec import structs
+
 import dragoman.dialects as registry
 from dragoman.dialects.rulebook import Severity
-from dragoman.errors import LocalMisuse
-from dragoman.simulator import http1
+from dragoman.errors import ClientFault, Fault, LocalMisuse, TooLarge
+from dragoman.http.addresses import is_loopback
+from dragoman.http.exchange import Gone
+from dragoman.http.server.answering import HttpExchange
+from dragoman.http.server.connection import Connection
+from dragoman.http.server.serving import HttpServer, Listener
 from dragoman.simulator.face import DialectFace, Face
 from dragoman.simulator.kiro.face import KiroFace
 from dragoman.simulator.kiro.verdict import Limits, Profile
 from dragoman.simulator.pieces import Break, Pause, Response
 from dragoman.simulator.script import Script, load
 from dragoman.wire import jsonio
-from dragoman.wire.http import Headers, HttpRequest
+from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
 
 _MOST_CONNECTIONS = 1024
-_IDLE = 75.0  # seconds a connection may wait for its next request
 _GLANCE = 0.02  # seconds between two looks at whether the client is still there
-_DRAINED = 4 * 1024 * 1024  # bytes of a refused body that are read, so that the client can read the answer
+_ORIGIN = re.compile(r"https?://[^/?]*")
 
 
 class Received:
@@ -81,10 +84,6 @@ class Received:
         return f"<{self.method} {self.path} {self.status} {self.ended or 'running'}>"
 
 
-class Gone(Exception):
-    """The client left."""
-
-
 class Simulator:
     """An upstream in one dialect. `async with` starts and stops it; `running_simulator` does so from plain code."""
 
@@ -106,8 +105,7 @@ class Simulator:
         self._host, self._port = _loopback(host), port
         self._keep = keep
         self._on_exchange = on_exchange
-        self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._listener: Listener | None = None
 
     @property
     def url(self) -> str:
@@ -115,58 +113,30 @@ class Simulator:
         return f"http://{host}:{self._port}"
 
     async def __aenter__(self) -> Simulator:
-        self._server = await asyncio.start_server(self._connected, self._host, self._port, limit=http1.MAX_HEAD)
-        self._port = self._server.sockets[0].getsockname()[1]
+        self._listener = Listener(HttpServer(self._exchange, write_buffer=0), most=_MOST_CONNECTIONS)
+        self._port = await self._listener.listen(self._host, self._port)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._server is not None:
-            self._server.close()
-        for connection in self._connections:
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        if self._listener is not None:
+            await self._listener.close()
 
-    # --- a connection
+    # --- an exchange
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if task is None or len(self._connections) >= _MOST_CONNECTIONS:
-            writer.transport.abort()
+    async def _exchange(self, exchange: HttpExchange) -> None:
+        limit = self._face.max_body
+        try:
+            request = await received_request(exchange, limit)
+        except TooLarge:
+            request = plain_request(exchange)
+            await self._write(exchange, self._face.too_large(request), self._received(request))
+        except ClientFault as error:
+            exchange.last = True
+            exchange.whole(error.fault.status, (), b"")
+        except Gone:
             return
-        self._connections.add(task)
-        writer.transport.set_write_buffer_limits(0)  # so that drain() waits until all is with the kernel
-        try:
-            while await self._exchange(reader, writer):
-                pass
-        except (ConnectionError, TimeoutError, Gone):
-            pass
-        except asyncio.CancelledError:  # the simulator ends; a client that reads no more must not hold it
-            writer.transport.abort()
-        finally:
-            self._connections.discard(task)
-            writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
-
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Serve one request; tell whether the connection goes on."""
-        try:
-            async with asyncio.timeout(_IDLE):
-                head = await http1.read_head(reader)
-                if head is None:
-                    return False
-                request = await http1.read_body(reader, head, self._face.max_body, lambda: _go_on(writer))
-        except http1.Unreadable as error:
-            writer.write(http1.render_head(error.status, (("content-length", "0"), ("connection", "close"))))
-            await writer.drain()
-            return False
-        except http1.BodyTooLong as error:
-            received = self._received(error.request)
-            await self._write(self._face.too_large(error.request), received, reader, writer, keeps_alive=False)
-            await _drain(reader, writer)
-            return False
-        received = self._received(request)
-        return await self._write(self._face.answer(request), received, reader, writer, head.keeps_alive, head.chunks)
+        else:
+            await self._write(exchange, self._face.answer(request), self._received(request))
 
     def _received(self, request: HttpRequest) -> Received:
         received = Received(request)
@@ -175,112 +145,92 @@ class Simulator:
         del self.requests[: -self._keep]
         return received
 
-    async def _write(
-        self,
-        response: Response,
-        received: Received,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        keeps_alive: bool,
-        chunks: bool = True,
-    ) -> bool:
+    async def _write(self, exchange: HttpExchange, response: Response, received: Received) -> None:
         received.status, received.note = response.status, response.note
-        body = _Body(response, received.method, keeps_alive, chunks)
+        how: Literal["whole", "cut", "gone"] = "gone"
         try:
-            writer.write(http1.render_head(response.status, body.headers))
-            await writer.drain()
-            received.end(await self._write_body(response, body, received, reader, writer))
-        except (ConnectionError, Gone):
-            received.end("gone")
-            raise
+            how = await self._write_body(exchange, response, received)
+        except Gone:
+            exchange.break_off()
+        except asyncio.CancelledError:
+            if not exchange.interrupted():
+                raise
         finally:
+            received.end(how)
             if self._on_exchange is not None:
                 self._on_exchange(received)
-        return body.keeps_alive and received.ended == "whole"
 
     async def _write_body(
-        self,
-        response: Response,
-        body: _Body,
-        received: Received,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        self, exchange: HttpExchange, response: Response, received: Received
     ) -> Literal["whole", "cut"]:
+        if received.method == "HEAD" or response.status in (204, 304):
+            exchange.whole(response.status, response.headers, b"")
+            return "whole"
+        flow = Flow(exchange)
+        exchange.head(response.status, response.headers, response.length)
+        exchange.flush()
         for piece in response.pieces:
+            await flow.writable()
             if isinstance(piece, Pause):
-                await pause(piece.seconds, reader, writer)
+                await pause(piece.seconds, exchange)
             elif isinstance(piece, Break):
-                if piece.how == "end" and body.may_end(received.sent):
+                if piece.how == "end" and response.length in (None, received.sent):
                     break
-                if piece.how == "reset":
-                    await reset(writer)
+                await break_off(piece, exchange)
                 return "cut"
-            elif piece and body.carried:
-                writer.write(body.framed(piece))
+            elif piece:
+                exchange.chunk(piece)
                 received.sent += len(piece)
-                await writer.drain()
-        writer.write(body.last)
-        await writer.drain()
+        await flow.writable()
+        exchange.end()
         return "whole"
 
 
-class _Body:
-    """How a response's body goes over the connection."""
+class Flow:
+    """Lets an answer be written only as fast as the client reads it."""
 
-    def __init__(self, response: Response, method: str, keeps_alive: bool, chunks: bool) -> None:
-        self.carried = method != "HEAD" and response.status not in (204, 304)
-        self._length = response.length
-        self._chunked = response.length is None and chunks and self.carried
-        self.keeps_alive = keeps_alive and (self._chunked or response.length is not None or not self.carried)
-        self.last = b"0\r\n\r\n" if self._chunked else b""
-        framing: Headers = ()
-        if self._chunked:
-            framing = (("transfer-encoding", "chunked"),)
-        elif response.length is not None and self.carried:
-            framing = (("content-length", str(response.length)),)
-        connection = "keep-alive" if self.keeps_alive else "close"
-        self.headers = (*response.headers, *framing, ("connection", connection))
-
-    def framed(self, piece: bytes) -> bytes:
-        return b"%x\r\n%b\r\n" % (len(piece), piece) if self._chunked else piece
-
-    def may_end(self, sent: int) -> bool:
-        """Whether the body can end here cleanly."""
-        return self._length is None or sent == self._length
+    def __init__(self, exchange: HttpExchange) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+        self.pause, self.resume, self.writable = self._open.clear, self._open.set, self._open.wait
+        exchange.feed_from(self)
 
 
-async def _go_on(writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    await writer.drain()
+async def received_request(exchange: HttpExchange, limit: int) -> HttpRequest:
+    """Read the body. Raises ClientFault for what is no request, TooLarge, Gone."""
+    if exchange.version not in ("1.0", "1.1"):
+        raise ClientFault("only HTTP/1 is spoken here", fault=Fault("invalid", "only HTTP/1 is spoken here", 400))
+    exchange.reserve(limit)
+    try:
+        body = await exchange.body(limit)
+    except asyncio.CancelledError:
+        if exchange.interrupted():
+            raise Gone from None
+        raise
+    return structs.replace(plain_request(exchange), body=body)
 
 
-async def pause(seconds: float, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Wait, unless the client leaves: nobody would be told otherwise while nothing is written."""
+def plain_request(exchange: HttpExchange) -> HttpRequest:
+    """The request, without the host of an absolute target, as proxies send it."""
+    target = _ORIGIN.sub("", exchange.target).partition("#")[0]
+    path, _, query = target.partition("?")
+    return structs.replace(exchange.request, path=path or "/", query=query)
+
+
+async def pause(seconds: float, exchange: HttpExchange) -> None:
+    """Wait, unless the client leaves. Raises Gone for one that has closed its sending side."""
     until = asyncio.get_running_loop().time() + seconds
     while (left := until - asyncio.get_running_loop().time()) > 0:
-        if reader.at_eof() or writer.is_closing():
+        if exchange.is_half_closed:
             raise Gone
         await asyncio.sleep(min(left, _GLANCE))
 
 
-async def reset(writer: asyncio.StreamWriter) -> None:
-    """End the connection with RST instead of FIN."""
-    await asyncio.sleep(_GLANCE)  # a reset overtakes what the client has not read yet
-    raw = writer.get_extra_info("socket")
-    if raw is not None:
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    writer.transport.abort()
-
-
-async def _drain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Read on for a while after a refusal: closing at once would reset the connection and lose the answer."""
-    if writer.can_write_eof():
-        writer.write_eof()
-    left = _DRAINED
-    with contextlib.suppress(TimeoutError, ConnectionError):
-        async with asyncio.timeout(2):
-            while left > 0 and (piece := await reader.read(65536)):
-                left -= len(piece)
+async def break_off(piece: Break, exchange: HttpExchange | Connection) -> None:
+    """End the connection inside of an answer, or before it."""
+    if piece.how == "reset":
+        await asyncio.sleep(_GLANCE)  # a reset overtakes what the client has not read yet
+    exchange.break_off(reset=piece.how == "reset")
 
 
 # --- making one
@@ -311,13 +261,8 @@ _REFUSED: dict[str, tuple[Severity, ...]] = {
 
 
 def _loopback(host: str) -> str:
-    if host == "localhost":
-        return "127.0.0.1"
-    try:
-        if ipaddress.ip_address(host).is_loopback:
-            return host
-    except ValueError:
-        pass
+    if is_loopback(host):
+        return "127.0.0.1" if host == "localhost" else host
     raise LocalMisuse(f"the simulator listens on loopback only, not on {host!r}")
 
 

@@ -1,1 +1,5 @@
-"""Everything about reaching an upstream: the HTTP client, and the credentials that requests are signed with."""
+"""What proves to an upstream who asks: signers, credentials, where they are kept and how they are refreshed.
+
+The gateway and the command line call it; it sends requests through `dragoman.http` and reads and writes credential
+files.
+"""

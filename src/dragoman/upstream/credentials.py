@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Generic, Literal, NoReturn, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
 from dragoman.errors import Fault, UpstreamFault
+from dragoman.http.client.address import choose_proxy
+from dragoman.http.client.client import Client, Timeouts, Tls
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
 
 Fetch: TypeAlias = Callable[[str, HttpRequest], Awaitable[HttpResponse]]  # (base URL, request); raises TransportError
 T = TypeVar("T")
+
+_LARGEST = 1024 * 1024
+_TIMEOUTS = Timeouts(connect=5.0, tls=5.0, head=15.0, idle=15.0, total=15.0)
 
 
 class Credential(Protocol):
@@ -149,3 +154,14 @@ class SingleFlight(Generic[T]):
         self._task = None
         if not task.cancelled():
             task.exception()  # marks it as seen: all who asked may have left
+
+
+def fetch_through(client: Client, environ: Mapping[str, str], tls: Tls | None = None) -> Fetch:
+    """Make a `Fetch` of a client; proxies are those the environment names."""
+
+    async def fetch(base_url: str, request: HttpRequest) -> HttpResponse:
+        proxy = choose_proxy(base_url, environ)
+        reply = await client.open(base_url, request, timeouts=_TIMEOUTS, tls=tls, proxy=proxy)
+        return HttpResponse(reply.status, reply.headers, await reply.read(_LARGEST))
+
+    return fetch

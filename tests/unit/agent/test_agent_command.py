@@ -90,4 +90,4 @@ def test_it_asks_an_upstream_with_the_key_of_the_environment(
 
 def test_trouble_is_one_sentence_and_an_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert command("hi", "--upstream", "openai", "--url", "http://127.0.0.1:1", "--model", "m", "--quiet") == 1
-    assert "cannot be reached" in capsys.readouterr().err
+    assert "could not connect to 127.0.0.1:1" in capsys.readouterr().err

@@ -44,8 +44,10 @@ def test_a_bar_against_ourselves_is_never_excused() -> None:
     assert report.missed(Results(), [bar.figure for bar in BARS], absent) == ["E2 against dragoman:E: not measured"]
 
 
-def test_our_own_bad_cell_fails_the_run_and_another_engines_does_not() -> None:
-    results = Results(troubles={"dragoman, F": "3 errors", "dragoman uvicorn, F": "3 errors", "litellm, C": "an error"})
+def test_our_own_bad_cell_fails_the_run_and_another_gateways_does_not() -> None:
+    results = Results(
+        troubles={"dragoman, F": "3 errors", "dragoman yesterday, F": "3 errors", "litellm, C": "an error"}
+    )
 
     assert report.missed(results, ["F"], ()) == ["dragoman, F: 3 errors"]
 

@@ -115,6 +115,7 @@ def test_what_kubernetes_tells_of_a_service_named_dragoman_is_not_for_us() -> No
         ("[server]\nport = 70000", "FILE:2: server.port: expected a whole number <= 65535"),
         ("server = 3", "FILE:1: server: expected a table, got a whole number"),
         ("[log]\nlevel = 'warn'", "FILE:2: log.level: 'warn' is none of debug, info, warning, error"),
+        ("[server]\nengine = 'own'", "FILE:2: server.engine: there is no such key (it was removed: the gateway has one HTTP server; delete this setting)"),
         ("x = 1", "FILE:1: x: there is no such key (known here: server, log,"),
         (KIMI + "url = 'x'", "FILE:4: upstreams.kimi.url: there is no such key (did you mean base_url?)"),
         (KIMI + "api_key = 'x'", "FILE:4: upstreams.kimi.api_key: there is no such key (did you mean key?)"),

@@ -9,8 +9,9 @@ import pytest
 from dragoman.errors import ClientFault, NotAuthorised
 from dragoman.gateway.auth import Gatekeeper
 from dragoman.gateway.door import Door
-from dragoman.gateway.exchange import ANY_PACE, Exchange, Pace
+from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.guard import Guard
+from dragoman.http.exchange import ANY_PACE, Pace
 from dragoman.wire.http import Headers, HttpRequest
 
 KEY = "dgm_a-key-for-the-door-0123456789"

@@ -14,11 +14,11 @@ import dragoman.dialects as registry
 from dragoman.dialects.base import Call
 from dragoman.errors import ClientFault
 from dragoman.gateway.app import Gateway
-from dragoman.gateway.auth import Owner
 from dragoman.gateway.holders import Holder, Holders
 from dragoman.gateway.memory import Memory
 from dragoman.gateway.observe import Record
 from dragoman.gateway.stored import StoredAnswer
+from dragoman.http.exchange import Owner
 from dragoman.wire.http import HttpRequest
 from tests.gateway.house import KEY, configured, upstream
 

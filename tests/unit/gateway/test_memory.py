@@ -12,9 +12,9 @@ from dragoman.conformance.laws import encoded, still_world
 from dragoman.conformance.samples import STREAMS
 from dragoman.errors import ClientFault, Fault
 from dragoman.gateway import memory
-from dragoman.gateway.auth import Owner
 from dragoman.gateway.continuing import Pickled, all_said
 from dragoman.gateway.memory import Memory
+from dragoman.http.exchange import Owner
 from dragoman.model.blocks import Text
 from dragoman.model.budget import AnswerLimits, Budget
 from dragoman.model.conversation import Conversation, Message, Stop, Why

@@ -12,11 +12,11 @@ import pytest
 
 from bench.instructions import instructions
 from dragoman.errors import Fault
-from dragoman.gateway.server import roster as roster_module
-from dragoman.gateway.server.acceptor import Acceptor
-from dragoman.gateway.server.own import OwnCarrier
-from dragoman.gateway.server.roster import Roster, Shed
 from dragoman.gateway.unproven import Pool
+from dragoman.http.server import roster as roster_module
+from dragoman.http.server.acceptor import Acceptor
+from dragoman.http.server.roster import Roster, Shed
+from dragoman.http.server.serving import HttpServer
 
 
 class One:
@@ -71,7 +71,7 @@ def test_s11_one_turn_does_not_shed_a_connection_whose_request_was_just_read() -
     async def run() -> None:
         async def answer(_: object) -> None: ...
 
-        carrier = OwnCarrier(answer)
+        carrier = HttpServer(answer)
         with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as stack:
             listening.setblocking(False)
             acceptor = Acceptor(listening, carrier, most=8, most_of_peer=lambda _: 8, exhausted=lambda _: None)

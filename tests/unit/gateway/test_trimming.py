@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.gateway.limits import Load, RequestLimits
-from dragoman.gateway.server.trimming import Trimmer
+from dragoman.gateway.trimming import Trimmer
 
 MIB = 1024 * 1024
 

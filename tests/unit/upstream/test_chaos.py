@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.errors import DragomanError
-from dragoman.upstream.client import Client, PoolLimits, Timeouts
+from dragoman.http.client.client import Client, PoolLimits, Timeouts
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
 from tests.unit.upstream.peer import Talk, peer, until

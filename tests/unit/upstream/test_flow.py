@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from dragoman.errors import BadFrame, ConnectFailed, DragomanError, LocalMisuse, Reset, TimedOut
-from dragoman.upstream.client import Client, PoolLimits, Reply, Timeouts
+from dragoman.http.client.client import Client, PoolLimits, Reply, Timeouts
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
 from tests.unit.upstream.peer import OK, Script, Talk, once, peer, until
@@ -422,7 +422,7 @@ def test_a_dead_address_costs_a_quarter_of_a_second_not_the_whole_deadline(
                 async def getaddrinfo(self, *_: object, **__: object) -> object:
                     return answers
 
-            monkeypatch.setattr("dragoman.upstream.dial.asyncio.get_running_loop", Names)
+            monkeypatch.setattr("dragoman.http.client.dial.asyncio.get_running_loop", Names)
             began = loop.time()
             client = Client()
             reply = await client.open("http://localhost", POST, timeouts=Timeouts(connect=50.0))

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from dragoman.errors import BadFrame, Reset, TooLarge, Truncated
-from dragoman.upstream import connection
-from dragoman.upstream.client import Client, Reply
+from dragoman.http.client import connection
+from dragoman.http.client.client import Client, Reply
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
 from tests.unit.upstream.peer import OK, Script, Talk, answering, once, peer, until

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from dragoman.errors import LocalMisuse
-from dragoman.upstream.client import Client
-from dragoman.upstream.pool import Lane
+from dragoman.http.client.client import Client
+from dragoman.http.client.pool import Lane
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.paths import has_dot_segment
 from tests.unit.upstream.conftest import Run

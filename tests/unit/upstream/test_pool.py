@@ -9,8 +9,8 @@ from collections.abc import Awaitable
 import pytest
 
 from dragoman.errors import ConnectFailed, DragomanError, LocalMisuse, Reset, Truncated
-from dragoman.upstream import connection, pool
-from dragoman.upstream.client import Client, PoolLimits, Timeouts
+from dragoman.http.client import connection, pool
+from dragoman.http.client.client import Client, PoolLimits, Timeouts
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
 from tests.unit.upstream.peer import OK, Peer, Script, Talk, answering, fields, once, peer, until

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dragoman.errors import BadFrame, ConnectFailed, TimedOut
-from dragoman.upstream import dial
-from dragoman.upstream.address import objection
-from dragoman.upstream.client import Client, Timeouts
+from dragoman.http.client import dial
+from dragoman.http.client.address import objection
+from dragoman.http.client.client import Client, Timeouts
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
 from tests.unit.upstream.peer import Talk, once, peer

@@ -14,7 +14,7 @@ import pytest
 import trustme
 
 from dragoman.errors import ConnectFailed, LocalMisuse, Truncated
-from dragoman.upstream.client import Client, Timeouts, Tls
+from dragoman.http.client.client import Client, Timeouts, Tls
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
 from tests.unit.upstream.peer import OK, Peer, Talk, answering, fields, once, peer, until
@@ -332,7 +332,7 @@ REFUSALS = {
     "403 with a page": (b"HTTP/1.1 403 Forbidden\r\ncontent-length: 4\r\n\r\nno!!", "403"),
     "nothing": (b"", "did not answer"),
     "half a head": (b"HTTP/1.1 200 OK\r\n", "did not answer"),
-    "not HTTP": (b"SSH-2.0\r\n\r\n", "answered"),
+    "not HTTP": (b"SSH-2.0\r\n\r\n", "did not answer in HTTP"),
     "a head without end": (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000, "did not answer"),
     "more than an answer": (b"HTTP/1.1 200 OK\r\n\r\nHTTP", "more than"),
 }

@@ -9,8 +9,8 @@ from contextlib import aclosing
 import pytest
 
 from dragoman.errors import Reset, Truncated
-from dragoman.upstream.client import Client
-from dragoman.upstream.reply import Reply
+from dragoman.http.client.client import Client
+from dragoman.http.client.reply import Reply
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
 from tests.unit.upstream.peer import Script, Talk, peer

@@ -3,12 +3,74 @@
     proxy = FaultProxy(simulator.url, [Cut(event=3, how="reset")], dialect=registry.get("kiro"))
 
 Three levels, in this order: wire frames (the dialect says where they end), the HTTP head and its framing, bytes.
+Faults have names, for the command line and for files: `cut:event=3,how=reset`, `script:codes=429+503+200`. Tests and
+`dragoman sim` call it; it listens on loopback only.
 """
 
 from __future__ import annotations
 
+import re
+
+import msgspec
+
+from dragoman.errors import LocalMisuse
+from dragoman.simulator.faults import frames, heads, toxics
 from dragoman.simulator.faults.answer import Answer, Fault
 from dragoman.simulator.faults.proxy import FaultProxy
-from dragoman.simulator.faults.spec import FAULTS, parse_fault
 
 __all__ = ["FAULTS", "Answer", "Fault", "FaultProxy", "parse_fault"]
+
+_KINDS: tuple[type[Fault], ...] = (
+    toxics.Hang,
+    toxics.Drop,
+    toxics.Latency,
+    toxics.Slicer,
+    toxics.Bandwidth,
+    toxics.LimitData,
+    toxics.SlowClose,
+    toxics.SlowHead,
+    toxics.Stale,
+    toxics.Flood,
+    heads.Status,
+    heads.Script,
+    heads.Header,
+    heads.Informed,
+    heads.Length,
+    heads.NoLastChunk,
+    heads.UntilClose,
+    heads.BothLengths,
+    heads.Compress,
+    frames.Cut,
+    frames.Delay,
+    frames.Duplicate,
+    frames.Omit,
+    frames.Swap,
+    frames.Garbage,
+    frames.Insert,
+    frames.Corrupt,
+    frames.Replace,
+    frames.Respell,
+)
+
+
+def _name(kind: type[Fault]) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+
+
+FAULTS: dict[str, type[Fault]] = {_name(kind): kind for kind in _KINDS}
+
+
+def parse_fault(text: str) -> Fault:
+    """The fault that this names. Raises LocalMisuse."""
+    name, _, rest = text.partition(":")
+    kind = FAULTS.get(name)
+    if kind is None:
+        raise LocalMisuse(f"no fault {name!r} (known: {', '.join(FAULTS)})")
+    values: dict[str, object] = {}
+    for pair in filter(None, rest.split(",")):
+        key, equals, value = pair.partition("=")
+        values[key] = (value.split("+") if key == "codes" else value) if equals else "true"
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise LocalMisuse(f"fault {name}: {error}") from None

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.simulator.http1 import render_head
+from dragoman.http.framing import CHUNK, LAST_CHUNK, response_head
 from dragoman.simulator.pieces import Break, Piece
 from dragoman.wire.http import Headers, HttpRequest
 
@@ -28,7 +28,7 @@ class Answer:
     more_length: int = 0  # what a `content-length` says too much, or too little
     more_headers: Headers = ()  # after the framing's own
     before: bytes = b""  # what comes before the head
-    last: bytes = b"0\r\n\r\n"  # the last chunk
+    last: bytes = LAST_CHUNK
 
 
 class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,7 +64,7 @@ async def rendered(answer: Answer) -> Pieces:
         whole = b"".join([piece async for piece in body if isinstance(piece, bytes)])
         framing = (("content-length", str(len(whole) + answer.more_length)),)
         body = pieces_of(whole)
-    yield head + render_head(answer.status, (*answer.headers, *framing, *answer.more_headers))
+    yield head + response_head(answer.status, (*answer.headers, *framing, *answer.more_headers))
     async for piece in body:
         if isinstance(piece, Break):
             if piece.how == "end":
@@ -72,7 +72,7 @@ async def rendered(answer: Answer) -> Pieces:
             yield piece
             return
         if isinstance(piece, bytes) and answer.framing == "chunked":
-            yield b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b""
+            yield CHUNK % (len(piece), piece) if piece else b""
         else:
             yield piece
     if answer.framing == "chunked":

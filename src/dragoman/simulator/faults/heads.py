@@ -5,8 +5,8 @@ from __future__ import annotations
 import gzip
 from typing import Literal
 
+from dragoman.http.framing import response_head
 from dragoman.simulator.faults.answer import Answer, Fault, Pieces, pieces_of
-from dragoman.simulator.http1 import render_head
 from dragoman.simulator.pieces import Break
 from dragoman.wire.http import HttpRequest
 
@@ -55,7 +55,7 @@ class Informed(Fault, frozen=True, kw_only=True):
     codes: tuple[int, ...] = (100, 103)
 
     def answer(self, answer: Answer) -> Answer:
-        answer.before = b"".join(render_head(code, (("link", "</x>"),)) for code in self.codes)
+        answer.before = b"".join(response_head(code, (("link", "</x>"),)) for code in self.codes)
         return answer
 
 

@@ -10,7 +10,7 @@ woken twice, at the head and at the end. Nothing sets an exception on a future, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -20,8 +20,8 @@ from dragoman.errors import LocalMisuse, Reset, TimedOut, TooLarge
 from dragoman.wire.http import Headers
 
 if TYPE_CHECKING:
-    from dragoman.upstream.connection import Connection
-    from dragoman.upstream.pool import Lane
+    from dragoman.http.client.connection import Connection
+    from dragoman.http.client.pool import Lane
 
 TURN_BYTES = 16 * 1024  # of one body in one turn of the loop; about 2 ms of translation if all deltas are short
 HELD = 64 * 1024  # body bytes kept for a reader who has not come yet; past it the transport is paused
@@ -154,6 +154,36 @@ class Reply:
 
         await self.pump(gather, lambda: blank)
         return b"".join(pieces)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Give the body piece by piece; no more is read than is taken. Raises what `pump` does."""
+        ready: list[bytes] = []
+        came = asyncio.Event()
+
+        def gather(piece: bytes) -> None:
+            ready.append(piece)
+            self.pause()
+            came.set()
+
+        def end(task: asyncio.Task[None]) -> None:
+            came.set()
+            if not task.cancelled():
+                task.exception()  # asked for here, because a reader that has stopped does not
+
+        pumping = asyncio.create_task(self.pump(gather))
+        pumping.add_done_callback(end)
+        try:
+            while not pumping.done() or ready:
+                await came.wait()
+                came.clear()
+                taken = ready.copy()
+                ready.clear()
+                for piece in taken:
+                    yield piece
+                self.resume()
+            await pumping
+        finally:
+            pumping.cancel()
 
     def pause(self) -> None:
         """Stop reading from the upstream's socket. What one read has brought already still comes."""

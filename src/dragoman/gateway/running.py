@@ -1,4 +1,4 @@
-"""A server's life, whichever carries: accept, sweep, and on a signal drain.
+"""The life of the gateway's server: accept, sweep, and on a signal drain.
 
 first signal   not ready any more; for a moment still listening, for balancers that are slow to notice; then only
                what runs goes on, to its end or until its time is up
@@ -14,16 +14,17 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from typing import cast
 
 from dragoman.gateway.app import Gateway
 from dragoman.gateway.config import Server as Settings
 from dragoman.gateway.limits import peer_share
 from dragoman.gateway.peers import TrustedProxies
-from dragoman.gateway.server.acceptor import Acceptor
-from dragoman.gateway.server.carrier import SWEEP_SECONDS, Carried, Carrier
-from dragoman.gateway.server.proxy_protocol import ProxiedConnection
-from dragoman.gateway.server.trimming import Trimmer
+from dragoman.gateway.trimming import Trimmer
+from dragoman.http.server.acceptor import Acceptor
+from dragoman.http.server.connection import Connection
+from dragoman.http.server.limits import SWEEP_SECONDS
+from dragoman.http.server.proxy_protocol import ProxiedConnection
+from dragoman.http.server.serving import HttpServer
 
 _LAST_WORDS = 2.0  # seconds between the last error of a stream and the end
 _LINGER = 3.0  # seconds that we listen after SIGTERM
@@ -37,7 +38,7 @@ class Server:
     def __init__(self, gateway: Gateway, settings: Settings) -> None:
         self._gateway = gateway
         self._settings = settings
-        self._engine, self._drain = settings.engine, settings.drain
+        self._drain = settings.drain
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending = asyncio.Event()
         self._changed = asyncio.Event()
@@ -49,17 +50,17 @@ class Server:
         """Until it is wound down. Raises what the gateway's start does."""
         loop = self._loop = asyncio.get_running_loop()
         await self._gateway.start()
-        carrier = self._carrier()
-        acceptor = self._acceptor(listening, carrier)
+        server = HttpServer(self._gateway.answer)
+        acceptor = self._acceptor(listening, server)
 
-        sweeping = loop.create_task(_sweep(carrier, acceptor, Trimmer(self._gateway.load)))
+        sweeping = loop.create_task(_sweep(server, acceptor, Trimmer(self._gateway.load)))
         try:
             ready()
             await self._ending.wait()
-            await self._drained(acceptor, carrier)
+            await self._drained(acceptor, server)
         finally:
             acceptor.close()
-            carrier.abort()
+            server.abort()
             sweeping.cancel()
             await self._gateway.stop()
 
@@ -101,14 +102,14 @@ class Server:
             self._cut_at = self._linger_until = now
         self._changed.set()
 
-    async def _drained(self, acceptor: Acceptor, carrier: Carrier) -> None:
+    async def _drained(self, acceptor: Acceptor, server: HttpServer) -> None:
         """Wait for what runs; cut it when its time is up; let go of it when it does not end even so."""
         await self._until(lambda: False, lambda: self._linger_until)
         acceptor.close()
-        carrier.quiet()
+        server.quiet()
 
         def over() -> bool:
-            return self._forced or (not carrier.roster and not self._gateway.in_flight)
+            return self._forced or (not server.roster and not self._gateway.in_flight)
 
         await self._until(over, lambda: self._cut_at)
         self._gateway.cut()
@@ -122,16 +123,7 @@ class Server:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), min(left, 0.02))
 
-    def _carrier(self) -> Carrier:
-        if self._engine == "uvicorn":
-            from dragoman.gateway.server.uvicorn_carrier import UvicornCarrier  # noqa: PLC0415  slow to load
-
-            return UvicornCarrier(self._gateway)
-        from dragoman.gateway.server.own import OwnCarrier  # noqa: PLC0415  as above
-
-        return OwnCarrier(self._gateway.answer)
-
-    def _acceptor(self, listening: socket.socket, carrier: Carrier) -> Acceptor:
+    def _acceptor(self, listening: socket.socket, server: HttpServer) -> Acceptor:
         room, settings = _room(), self._settings
         proxies = TrustedProxies(settings.trusted_proxies)
         share = peer_share(settings.limits.peer_connections, room)
@@ -139,14 +131,14 @@ class Server:
         def most_of_peer(address: str) -> int:  # a proxy has the connections of many clients
             return room if proxies and proxies.trusts(address) else share
 
-        def first(own: Carried, client: str) -> asyncio.BaseProtocol:
+        def first(own: Connection, client: str) -> asyncio.BaseProtocol:
             if proxies.trusts(client):
-                return ProxiedConnection(carrier.roster, own, most_of_peer)
-            return cast(asyncio.BaseProtocol, own)
+                return ProxiedConnection(server.roster, own, most_of_peer)
+            return own
 
         return Acceptor(
             listening,
-            carrier,
+            server,
             most=room,
             most_of_peer=most_of_peer,
             exhausted=self._exhausted,
@@ -157,10 +149,10 @@ class Server:
         self._gateway.tell("error", "no_connection", message=f"cannot take another connection: {error.strerror}")
 
 
-async def _sweep(carrier: Carrier, acceptor: Acceptor, trimmer: Trimmer) -> None:
+async def _sweep(server: HttpServer, acceptor: Acceptor, trimmer: Trimmer) -> None:
     while True:
         now = time.monotonic()  # read anew: uvloop's clock stands still during a turn
-        carrier.sweep(now)
+        server.sweep(now)
         acceptor.look_again()
         trimmer.look(now)
         await asyncio.sleep(SWEEP_SECONDS)

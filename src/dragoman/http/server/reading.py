@@ -11,22 +11,23 @@ from typing import TYPE_CHECKING, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-from dragoman.gateway.exchange import BodyWatch
-from dragoman.gateway.guard import LONGEST_TARGET, MOST_HEADERS
-from dragoman.gateway.server.answering import HttpExchange
-from dragoman.gateway.server.carrier import (
+from dragoman.http.exchange import BodyWatch
+from dragoman.http.server.answering import HttpExchange
+from dragoman.http.server.limits import (
     BAD_REQUEST,
     HEAD_BYTES,
     HEAD_SECONDS,
     HEAD_TOO_LONG,
+    LONGEST_TARGET,
+    MOST_HEADERS,
     MOST_PIPELINED,
     TARGET_TOO_LONG,
 )
 from dragoman.wire.http import HttpRequest, parse_headers
 
 if TYPE_CHECKING:
-    from dragoman.gateway.server.connection import Connection
-    from dragoman.gateway.server.own import OwnCarrier
+    from dragoman.http.server.connection import Connection
+    from dragoman.http.server.serving import HttpServer
 
 _PIECE = 8 * 1024  # bytes that are parsed before it is looked whether the queue is full
 _MOST_AHEAD = 64 * 1024  # bytes of bodies in the queue
@@ -44,7 +45,6 @@ class Reader(asyncio.Protocol):
         "_arriving",
         "_barren",
         "_body_watch",
-        "_carrier",
         "_chunks",
         "_current",
         "_deaf",
@@ -54,16 +54,17 @@ class Reader(asyncio.Protocol):
         "_parser",
         "_queue",
         "_refusal",
+        "_server",
         "_url",
         "client",
         "deadline",
         "on_body",
     )
 
-    def __init__(self, carrier: OwnCarrier, client: str) -> None:
+    def __init__(self, server: HttpServer, client: str) -> None:
         self.client = client  # its address
-        self.deadline = carrier.clock() + HEAD_SECONDS  # read by the sweeper
-        self._carrier = carrier
+        self.deadline = server.clock() + HEAD_SECONDS  # read by the sweeper
+        self._server = server
         self._chunks: list[bytes] = []
         self.on_body = self._chunks.append  # the parser calls it: no Python frame for a chunk
         self._parser: HttpRequestParser | None = HttpRequestParser(self)
@@ -86,7 +87,7 @@ class Reader(asyncio.Protocol):
         self._barren = 0
         self._url = b""
         self._fields = []
-        self.deadline = self._carrier.clock() + HEAD_SECONDS
+        self.deadline = self._server.clock() + HEAD_SECONDS
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -111,7 +112,7 @@ class Reader(asyncio.Protocol):
         method = parser.get_method()
         request = HttpRequest(_METHODS.get(method) or method.decode("latin-1"), path, query, parse_headers(fields))
         exchange = HttpExchange(
-            cast("Connection", self), request, target=target, version=version, began=self._carrier.time()
+            cast("Connection", self), request, target=target, version=version, began=self._server.time()
         )
         exchange.last = version != "1.1" or parser.should_upgrade() or not parser.should_keep_alive()
         if self._current is None:

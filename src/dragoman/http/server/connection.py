@@ -15,24 +15,26 @@ when the client does not read its answers: the next request waits until it has r
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import Callable
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from dragoman.errors import Fault
-from dragoman.gateway.exchange import STALL, BodyWatch, Pace
-from dragoman.gateway.peers import limit_key
-from dragoman.gateway.server.answering import HttpExchange
-from dragoman.gateway.server.carrier import HEAD_SECONDS, IDLE_SECONDS, TOO_SLOW
-from dragoman.gateway.server.reading import Reader
-from dragoman.gateway.server.roster import GRACE
-from dragoman.gateway.server.sockets import is_readable, is_reset, probe, unsent
-from dragoman.gateway.server.usual import Mould, mould_of
+from dragoman.http.addresses import limit_key
+from dragoman.http.exchange import STALL, BodyWatch, Pace
+from dragoman.http.server.answering import HttpExchange
+from dragoman.http.server.limits import HEAD_SECONDS, IDLE_SECONDS, TOO_SLOW
+from dragoman.http.server.reading import Reader
+from dragoman.http.server.roster import GRACE
+from dragoman.http.server.sockets import is_readable, is_reset, probe, unsent
+from dragoman.http.server.usual import Mould, mould_of
 from dragoman.wire.http import HttpRequest
 
 if TYPE_CHECKING:
-    from dragoman.gateway.server.own import OwnCarrier
+    from dragoman.http.server.serving import HttpServer
 
 _LINGER_SECONDS = 2.0
 _LINGER_BYTES = 64 * 1024 * 1024
@@ -64,8 +66,8 @@ class Connection(Reader):
         "write",
     )
 
-    def __init__(self, carrier: OwnCarrier, client: str = "") -> None:
-        super().__init__(carrier, client)
+    def __init__(self, server: HttpServer, client: str = "") -> None:
+        super().__init__(server, client)
         self.peer = limit_key(client)
         self._aborted = False
         self._transport: asyncio.Transport | None = None
@@ -76,28 +78,30 @@ class Connection(Reader):
         self._write_paused = False
         self._discarded = 0
         self._moved = self._still_since = 0.0
-        self._mould = carrier.mould  # of the requests that it sends, probably
+        self._mould = server.mould  # of the requests that it sends, probably
         self._patience = _PATIENCE
         self.since = monotonic()
         self._silent = True  # nothing of it was read
-        carrier.roster.add(self)
+        server.roster.add(self)
 
     def name_client(self, address: str) -> None:
         self.client = address
-        self._carrier.roster.rename(self, limit_key(address))
+        self._server.roster.rename(self, limit_key(address))
 
     # --- for the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self.write = self._transport.write
+        if self._server.write_buffer is not None:
+            self._transport.set_write_buffer_limits(self._server.write_buffer)
         if self._aborted:
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self._silent:
             self._silent = False
-            self._carrier.roster.hear(self)
+            self._server.roster.hear(self)
         if self._deaf:
             self._discarded += len(data)
             if self._discarded > _LINGER_BYTES:
@@ -125,24 +129,24 @@ class Connection(Reader):
         self._half_closed, self._in_head, self._held = True, False, b""
         last = self._queue[-1] if self._queue else current
         last.last = last.last or not last.begun
-        self._carrier.half_closed(self, _PROBE_SECONDS)
+        self._server.half_closed(self, _PROBE_SECONDS)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._carrier.forget(self)
+        self._server.forget(self)
         self._lost()
         self._transport = self._parser = None
         self.write = _nowhere
 
     def pause_writing(self) -> None:
         self._write_paused = True
-        self._carrier.slow.add(self)
+        self._server.slow.add(self)
         if self._current is not None:
             self._current.hold()
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self._carrier.slow.discard(self)
+        self._server.slow.discard(self)
         self._still_since = 0.0
         if self._current is not None:
             self._current.flow()
@@ -159,12 +163,12 @@ class Connection(Reader):
         """A request of this connection was let in."""
         if not self._proven:
             self._proven = True
-            self._carrier.roster.prove(self)
+            self._server.roster.prove(self)
 
     def expect_body(self, exchange: HttpExchange, pace: Pace) -> None:
         """The body of the exchange is wanted, at this pace."""
         if exchange is self._arriving:
-            self._body_watch = BodyWatch(pace, self._carrier.clock())
+            self._body_watch = BodyWatch(pace, self._server.clock())
             self.deadline = self._body_watch.due
         self.read_on()
 
@@ -180,7 +184,7 @@ class Connection(Reader):
             self._reading = True
             self._transport.resume_reading()
             if self._in_head:
-                self.deadline = self._carrier.clock() + HEAD_SECONDS
+                self.deadline = self._server.clock() + HEAD_SECONDS
 
     def read_no_more(self) -> None:
         if self._reading and self._transport is not None and not self._transport.is_closing():
@@ -200,13 +204,28 @@ class Connection(Reader):
         if exchange.last or (self._deaf and not self._queue):
             self._finish(whole=exchange.arrived and not self._deaf and not self._queue)
             return
-        if not self._queue and (self._carrier.quiet_now or self._half_closed):
+        if not self._queue and (self._server.quiet_now or self._half_closed):
             self._finish(whole=True)
         elif self._write_paused:  # answers must not pile up for a client that does not read them
             self.deadline = inf
             self.read_no_more()
         else:
             self._next()
+
+    @property
+    def is_half_closed(self) -> bool:
+        return self._half_closed
+
+    def break_off(self, *, reset: bool) -> None:
+        """End the connection inside of an answer: once all is written, or with a reset."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if reset:
+            linger = struct.pack("ii", 1, 0)
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self._transport.abort()
+        else:
+            self._close()
 
     # --- for the sweeper
 
@@ -265,12 +284,14 @@ class Connection(Reader):
     @property
     def is_slow(self) -> bool:
         watch, arriving = self._body_watch, self._arriving
-        return watch is not None and arriving is not None and watch.is_slow(arriving.size, self._carrier.clock(), GRACE)
+        return watch is not None and arriving is not None and watch.is_slow(arriving.size, self._server.clock(), GRACE)
 
     def abort(self) -> None:
         self._aborted = True
         if self._transport is not None:
             self._transport.abort()
+        else:  # TLS was not agreed on, or not yet
+            self._server.forget(self)
 
     # --- within
 
@@ -288,18 +309,18 @@ class Connection(Reader):
         if self._queue:
             self._begin(self._queue.popleft())
         elif not self._in_head:
-            self.deadline = self._carrier.clock() + IDLE_SECONDS
+            self.deadline = self._server.clock() + IDLE_SECONDS
         self.read_on()  # the queue may have been full, or nobody may have asked for the body
 
     def _begin(self, exchange: HttpExchange) -> None:
         self._current = exchange
         exchange.paused = self._write_paused
         self.deadline = inf
-        self._carrier.begin(exchange)
+        self._server.begin(exchange)
 
     def _take_usual(self, request: HttpRequest, mould: Mould) -> None:
         self._patience = _PATIENCE
-        exchange = HttpExchange(self, request, target=mould.target, version="1.1", began=self._carrier.time())
+        exchange = HttpExchange(self, request, target=mould.target, version="1.1", began=self._server.time())
         exchange.like = mould
         exchange.take(request.body)
         exchange.arrive()
@@ -312,7 +333,7 @@ class Connection(Reader):
             self._patience -= 1
             learnt = mould_of(data, exchange.request, exchange.target)
             if learnt is not None:
-                self._mould = self._carrier.mould = learnt
+                self._mould = self._server.mould = learnt
 
     def _no_further(self) -> None:
         """What comes is no HTTP, or more than is taken. What was asked before it is still answered."""
@@ -333,7 +354,7 @@ class Connection(Reader):
             return
         self._deaf, self._queue = True, None
         self._held = b""
-        self.deadline = self._carrier.clock() + _LINGER_SECONDS
+        self.deadline = self._server.clock() + _LINGER_SECONDS
         self.read_on()
         try:
             self._transport.write_eof()
@@ -344,7 +365,7 @@ class Connection(Reader):
         """Once all is written; a client that does not read is given up by the sweeper."""
         if self._transport is not None and not self._transport.is_closing():
             if self._transport.get_write_buffer_size():
-                self._carrier.slow.add(self)
+                self._server.slow.add(self)
             self._transport.close()
 
     def _leave(self) -> None:

@@ -2,6 +2,8 @@
 
 A name is looked up once; what it leads to is checked, and just that is connected to: whoever answers for the name
 cannot send a request, which carries credentials, to this machine or to the metadata service of a cloud.
+
+TLS is always verified: by `ca_file` alone, else by SSL_CERT_FILE and the system, as OpenSSL reads.
 """
 
 from __future__ import annotations
@@ -12,20 +14,51 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from itertools import chain, zip_longest
+from pathlib import Path
 from typing import TypeAlias
 
-from dragoman.errors import ConnectFailed, Fault
-from dragoman.upstream.address import Address, Proxy, ascii_host, objection
-from dragoman.upstream.connection import HEAD_BYTES, Connection
-from dragoman.upstream.reply import Timeouts
-from dragoman.upstream.tls import Tls, context_for
+from httptools import HttpParserError, HttpResponseParser
+from msgspec import Struct
+
+from dragoman.errors import ConnectFailed, Fault, LocalMisuse
+from dragoman.http.client.address import Address, Proxy, ascii_host, objection
+from dragoman.http.client.connection import HEAD_BYTES, Connection
+from dragoman.http.client.reply import Timeouts
 
 _HEAD_START = 0.25  # seconds one address has before the next is tried beside it
 # Long thinking is silent, and balancers forget silent connections after some minutes.
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 30, "TCP_KEEPCNT": 4}
 
 _Found: TypeAlias = tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]
+
+
+class Tls(Struct, frozen=True):
+    """What one upstream needs beside the default. There is no way to turn verification off."""
+
+    ca_file: str = ""
+    server_name: str = ""  # asked for and verified instead of the URL's host
+
+
+def context_for(tls: Tls) -> ssl.SSLContext:
+    """Give the context of these settings, made once. Raises LocalMisuse naming a file that cannot be read."""
+    return _context(tls.ca_file, "" if tls.ca_file else os.environ.get("SSL_CERT_FILE", ""))
+
+
+@lru_cache(maxsize=64)
+def _context(ca_file: str, from_environment: str) -> ssl.SSLContext:
+    named = ca_file or from_environment
+    # OpenSSL reads SSL_CERT_FILE by itself, but when the file is missing it trusts nobody and says nothing.
+    if named and not Path(named).is_file():
+        raise LocalMisuse(f"the file of certificate authorities {named} does not exist (ca_file or SSL_CERT_FILE)")
+    try:
+        context = ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:
+        raise LocalMisuse(f"the file of certificate authorities {named} cannot be read: {error}") from error
+    context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 async def dial(
@@ -158,15 +191,37 @@ async def _tunnel(sock: socket.socket, address: Address, proxy: Proxy) -> None:
     authorization = f"proxy-authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
     target = address.host_and_port
     await loop.sock_sendall(sock, f"CONNECT {target} HTTP/1.1\r\nhost: {target}\r\n{authorization}\r\n".encode())
-    head = b""
-    while b"\r\n\r\n" not in head:
+    answer, size = _TunnelAnswer(), 0
+    while not answer.status:
         more = await loop.sock_recv(sock, 4096)
-        head += more
-        if not more or len(head) > HEAD_BYTES:
+        size += len(more)
+        if not more or size > HEAD_BYTES:
             raise ConnectionResetError("it did not answer in HTTP")
-    line, _, _ = head.partition(b"\r\n")
-    version, _, status = line.partition(b" ")
-    if not version.startswith(b"HTTP/1.") or not status.startswith(b"2"):
-        raise ConnectionRefusedError(f"it answered {status[:80].decode('latin-1') or 'no status'!r}")
-    if not head.endswith(b"\r\n\r\n"):
+        answer.feed(more)
+    if answer.status // 100 != 2:
+        raise ConnectionRefusedError(f"it answered '{answer.status} {answer.reason}'")
+    if answer.has_more:
         raise ConnectionResetError("it sent more than an answer")  # TLS: the client speaks first
+
+
+class _TunnelAnswer:
+    """What a proxy answers to CONNECT, through httptools."""
+
+    def __init__(self) -> None:
+        self.status, self.reason, self.has_more = 0, "", False
+        self._parser = HttpResponseParser(self)
+
+    def feed(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except HttpParserError:
+            raise ConnectionResetError("it did not answer in HTTP") from None
+
+    def on_status(self, reason: bytes) -> None:
+        self.reason += reason[:80].decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+
+    def on_body(self, _: bytes) -> None:
+        self.has_more = True

@@ -8,7 +8,7 @@ import select
 import socket
 import sys
 
-from dragoman.gateway.loopback import is_loopback
+from dragoman.http.addresses import is_loopback
 
 if sys.platform != "win32":
     from fcntl import ioctl

@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from functools import lru_cache
-from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dragoman.errors import ClientFault, Fault
-from dragoman.gateway.exchange import ANY_PACE, ID_HEADERS, Exchange, Pace, header_value, too_large
-from dragoman.gateway.limits import Overloaded
+from dragoman.http.exchange import ANY_PACE, ID_HEADERS, Exchange, Pace, too_large
+from dragoman.http.framing import CHUNK, CONTINUE, LAST_CHUNK, header_lines, status_line
 from dragoman.wire.http import Headers, HttpRequest
 
 if TYPE_CHECKING:
-    from dragoman.gateway.server.connection import Connection
+    from dragoman.http.server.connection import Connection
 
 _UNASKED = 64 * 1024  # bytes of a body kept before anybody asks for it
 _ONE_PIECE = 64 * 1024  # bytes of a body that are copied behind the head
-_PHRASES = {status.value: status.phrase for status in HTTPStatus}
-_STATUS = {status: f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\n" for status in range(200, 600)}
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _BODILESS = frozenset({204, 304})
 _IDS = "".join([f"{name}: %s\r\n" for name in ID_HEADERS])
 
 
-class HttpExchange(Exchange):
+class HttpExchange(Exchange[Any]):
     __slots__ = (
         "_broken",
         "_chunked",
-        "_connection",
         "_counts",
         "_head",
         "_limit",
         "_pieces",
         "_waiter",
         "arrived",
+        "connection",
         "size",
     )
 
@@ -44,7 +39,7 @@ class HttpExchange(Exchange):
         super().__init__(request, target=target, version=version, began=began)
         self.arrived = False  # whole
         self.client = connection.client
-        self._connection = connection
+        self.connection = connection
         self._counts = False  # pieces of the body, on the account, as they come
         self._chunked = version != "1.0"
         self._head = b""  # waits for the first chunk
@@ -60,13 +55,13 @@ class HttpExchange(Exchange):
         if not self.arrived and self._broken is None:
             self._limit = limit
             if self._chunked and self.request.header("expect"):
-                self._connection.write(CONTINUE)
+                self.connection.write(CONTINUE)
             self._waiter = asyncio.get_running_loop().create_future()
-            self._connection.expect_body(self, pace)
+            self.connection.expect_body(self, pace)
             if self.size <= limit:
                 await self._waiter
             self._waiter = None
-        self._connection.read_on()  # a body that came whole before it was asked for may have stopped the reading
+        self.connection.read_on()  # a body that came whole before it was asked for may have stopped the reading
         if self._broken is not None:
             raise ClientFault(self._broken.message, fault=self._broken)
         if self.size > limit:
@@ -87,7 +82,7 @@ class HttpExchange(Exchange):
                 self.account.reserve(self.size)
 
     def admitted(self) -> None:
-        self._connection.prove()
+        self.connection.prove()
 
     def task(self, task: asyncio.Task[None]) -> None:
         """The task that answers."""
@@ -103,13 +98,13 @@ class HttpExchange(Exchange):
         if self._counts and self.account is not None:
             try:
                 self.account.reserve(len(piece))
-            except Overloaded as error:
+            except ClientFault as error:
                 self.spoil(error.fault)
                 return
         if self._limit is None:
             self._pieces.append(piece)
             if self.size > _UNASKED:
-                self._connection.read_no_more()
+                self.connection.read_no_more()
         elif self.size <= self._limit:
             self._pieces.append(piece)
         else:
@@ -131,7 +126,7 @@ class HttpExchange(Exchange):
         """The task that answers is over. Without an answer the client must at least not wait for one."""
         if not self.finished and not self.gone:
             self.gone = True
-            self._connection.abort()
+            self.connection.abort()
 
     def probe(self) -> None:
         """Write what says nothing: an interim response, or inside of a stream its dialect's sign of life."""
@@ -139,16 +134,10 @@ class HttpExchange(Exchange):
             if self.sign is not None:
                 self.sign()
         elif self._chunked:  # HTTP/1.0 has no interim responses
-            self._connection.write(CONTINUE)
+            self.connection.write(CONTINUE)
 
     def streams(self) -> None:
-        self._connection.streams(self)
-
-    def hold(self) -> None:
-        self._hold()
-
-    def flow(self) -> None:
-        self._flow()
+        self.connection.streams(self)
 
     # --- out
 
@@ -161,30 +150,34 @@ class HttpExchange(Exchange):
         if status in _BODILESS or self.request.method == "HEAD":
             body = b""
         if len(body) <= _ONE_PIECE:
-            self._connection.write(head + body)
+            self.connection.write(head + body)
         else:
-            self._connection.write_both(head, body)
-        self._connection.answered(self)
+            self.connection.write_both(head, body)
+        self.connection.answered(self)
 
-    def head(self, status: int, headers: Headers) -> None:
+    def head(self, status: int, headers: Headers, length: int | None = None) -> None:
+        """Begin a stream; of a body whose `length` is known, without chunks."""
         self.begun = True
-        if not self._chunked:
-            self.last = True
-        self._head = self._rendered(status, headers, "transfer-encoding: chunked\r\n" if self._chunked else "")
-        self.headers = ()  # told
+        framing = "transfer-encoding: chunked\r\n"
+        if length is not None:
+            self._chunked, framing = False, f"content-length: {length}\r\n"
+        elif not self._chunked:
+            self.last, framing = True, ""
+        self._head = self._rendered(status, headers, framing)
+        self.headers = ()  # written
 
     def flush(self) -> None:
         if self._head and not self.gone:
-            self._connection.write(self._head)
+            self.connection.write(self._head)
             self._head = b""
 
     def chunk(self, data: bytes) -> None:
-        write = self._connection.write
+        write = self.connection.write
         if self.gone:
             return
         self.wrote = True
         if self._chunked:
-            data = b"%x\r\n%b\r\n" % (len(data), data)
+            data = CHUNK % (len(data), data)
         if self._head:
             data, self._head = self._head + data, b""
         write(data)
@@ -194,27 +187,47 @@ class HttpExchange(Exchange):
             return
         self.finished = True
         if self._chunked:
-            data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
+            data = CHUNK % (len(data), data) + LAST_CHUNK if data else LAST_CHUNK
         if self._head:
             data, self._head = self._head + data, b""
         if data:
-            self._connection.write(data)
-        self._connection.answered(self)
+            self.connection.write(data)
+        self.connection.answered(self)
+
+    # --- what only those who test others need
+
+    @property
+    def is_half_closed(self) -> bool:
+        """Whether the client has closed its sending side."""
+        return self.connection.is_half_closed
+
+    def write_raw(self, data: bytes) -> None:
+        """Write bytes that are framed already, rightly or not."""
+        self.begun = True
+        if not self.gone:
+            self.connection.write(data)
+
+    def end_raw(self) -> None:
+        """All of the answer was written raw."""
+        if not self.gone and not self.finished:
+            self.finished = True
+            self.connection.answered(self)
+
+    def break_off(self, *, reset: bool = False) -> None:
+        """End the connection here, inside of the answer."""
+        self.finished = True
+        if not self.gone:
+            self.flush()
+            self.connection.break_off(reset=reset)
 
     def _rendered(self, status: int, headers: Headers, length: str) -> bytes:
         if not self.arrived:
             self.last = True  # what is still to come of the request is not read to its end
         ids = _IDS % (self.id, self.id, self.id) if self.id else ""
         close = "connection: close\r\n" if self.last else ""
-        lines = f"{_STATUS[status]}{_lines(headers)}{ids}{_lines(self.headers)}{length}{close}\r\n"
+        lines = f"{status_line(status)}{header_lines(headers)}{ids}{header_lines(self.headers)}{length}{close}\r\n"
         return lines.encode("latin-1", "replace")
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-
-@lru_cache(64)
-def _lines(headers: Headers) -> str:
-    """Header lines; most answers have the same."""
-    return "".join([f"{name}: {header_value(value)}\r\n" for name, value in headers])

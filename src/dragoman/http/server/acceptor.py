@@ -7,12 +7,13 @@ import errno
 import select
 import socket
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
-from dragoman.gateway.peers import limit_key, plain_address
-from dragoman.gateway.server.carrier import Carried, Carrier
-from dragoman.gateway.server.roster import Shed
-from dragoman.gateway.server.sockets import defers_accept, has_data
+from dragoman.http.addresses import limit_key, plain_address
+from dragoman.http.server.connection import Connection
+from dragoman.http.server.roster import Shed
+from dragoman.http.server.serving import HttpServer
+from dragoman.http.server.sockets import defers_accept, has_data
 
 _AT_ONCE = 64  # connections taken in one go, so that those that are open are served in between
 _GRACE = 0.02  # seconds for those that were accepted to be read, before it is tried again
@@ -31,16 +32,16 @@ class Acceptor:
     def __init__(
         self,
         listening: socket.socket,
-        carrier: Carrier,
+        server: HttpServer,
         *,
         most: int,
         most_of_peer: Callable[[str], int],
         exhausted: Callable[[OSError], None],
-        first: Callable[[Carried, str], asyncio.BaseProtocol] | None = None,
+        first: Callable[[Connection, str], asyncio.BaseProtocol] | None = None,
     ) -> None:
-        self._listening, self._carrier = listening, carrier
+        self._listening, self._server = listening, server
         self._most, self._most_of_peer, self._exhausted = most, most_of_peer, exhausted
-        self._first = first  # what reads the first bytes of a connection, if that is not the carrier's own
+        self._first = first  # what reads the first bytes of a connection, if that is not the server's own
         self._defers = defers_accept(listening)
         self._loop = asyncio.get_running_loop()
         self._opening: set[asyncio.Task[None]] = set()
@@ -64,7 +65,7 @@ class Acceptor:
             self._listening.close()
 
     def _accept(self) -> None:
-        roster, shed_now = self._carrier.roster, 0
+        roster, shed_now = self._server.roster, 0
         for _ in range(_AT_ONCE):
             if len(roster) >= self._most:
                 if not self._pending.poll(0):  # nobody is shed for nobody
@@ -95,30 +96,30 @@ class Acceptor:
         if now >= self._silent_until:
             self._silent_until = now + _SILENCE
             self._exhausted(error)
-        if self._carrier.roster.shed() is not Shed.CLOSED:
+        if self._server.roster.shed() is not Shed.CLOSED:
             self._pause()
             self._rest = self._loop.call_later(_REST, self._rested)
 
     def _take(self, client: socket.socket, address: Any) -> None:
-        name, roster = plain_address(address[0]), self._carrier.roster
+        name, roster = plain_address(address[0]), self._server.roster
         peer = limit_key(name)
         if not roster.has_room(peer, self._most_of_peer(name)):
             client.close()
             return
         client.setblocking(False)
-        protocol = self._carrier.protocol(name)
+        protocol = self._server.protocol(name)
         if self._defers and not has_data(client):
             roster.hurry(protocol)  # it had its grace before it was accepted
         opening = self._loop.create_task(self._open(client, protocol, name))
         self._opening.add(opening)
         opening.add_done_callback(self._opening.discard)
 
-    async def _open(self, client: socket.socket, protocol: Carried, name: str) -> None:
-        first = cast(asyncio.BaseProtocol, protocol) if self._first is None else self._first(protocol, name)
+    async def _open(self, client: socket.socket, protocol: Connection, name: str) -> None:
+        first = protocol if self._first is None else self._first(protocol, name)
         try:
             await self._loop.connect_accepted_socket(lambda: first, client)
         except OSError:
-            self._carrier.roster.remove(protocol)
+            self._server.roster.remove(protocol)
             client.close()
 
     def _pause(self) -> None:

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, cast
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from dragoman.errors import BadFrame, DragomanError, Reset, Truncated
-from dragoman.upstream.reply import TURN_BYTES, Stale
+from dragoman.http.client.reply import TURN_BYTES, Stale
 from dragoman.wire.http import parse_headers
 
 if TYPE_CHECKING:
-    from dragoman.upstream.pool import Lane
-    from dragoman.upstream.reply import Reply
+    from dragoman.http.client.pool import Lane
+    from dragoman.http.client.reply import Reply
 
 HEAD_BYTES = 64 * 1024  # of heads, 1xx included; and of anything else that brings no body, such as trailers
 HEAD_FIELDS = 128

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 from msgspec import Struct
 
-from dragoman.gateway.peers import limit_key, plain_address
-from dragoman.gateway.server.carrier import BAD_REQUEST, Carried
-from dragoman.gateway.server.roster import Roster
+from dragoman.http.addresses import limit_key, plain_address
+from dragoman.http.server.connection import Connection
+from dragoman.http.server.limits import BAD_REQUEST
+from dragoman.http.server.roster import Roster
 
 _V1, _V1_LONGEST = b"PROXY ", 107
 _V2, _V2_HEAD = b"\r\n\r\n\x00\r\nQUIT\n", 16
@@ -84,7 +85,7 @@ class ProxiedConnection(asyncio.Protocol):
     the header has named a client, it counts for the client.
     """
 
-    def __init__(self, roster: Roster[Any], own: Carried, most_of_peer: Callable[[str], int]) -> None:
+    def __init__(self, roster: Roster[Connection], own: Connection, most_of_peer: Callable[[str], int]) -> None:
         self._roster, self._own, self._most_of_peer = roster, own, most_of_peer
         self._data = b""
         self._transport: asyncio.Transport | None = None
@@ -122,6 +123,6 @@ class ProxiedConnection(asyncio.Protocol):
             return
         if client:
             own.name_client(client)
-        transport.set_protocol(cast(asyncio.Protocol, own))
+        transport.set_protocol(own)
         if rest:
             own.data_received(rest)

@@ -16,12 +16,11 @@ from functools import lru_cache
 from time import monotonic
 
 from dragoman.errors import ConnectFailed, LocalMisuse
-from dragoman.upstream.address import Address, Proxy, parse_address, parse_proxy
-from dragoman.upstream.connection import Connection
-from dragoman.upstream.dial import dial
-from dragoman.upstream.pool import Lane, LaneState, PoolLimits
-from dragoman.upstream.reply import Reply, Stale, Timeouts
-from dragoman.upstream.tls import Tls
+from dragoman.http.client.address import Address, Proxy, parse_address, parse_proxy
+from dragoman.http.client.connection import Connection
+from dragoman.http.client.dial import Tls, dial
+from dragoman.http.client.pool import Lane, LaneState, PoolLimits
+from dragoman.http.client.reply import Reply, Stale, Timeouts
 from dragoman.wire.http import Headers, HttpRequest
 from dragoman.wire.paths import has_dot_segment
 

@@ -1,1 +1,0 @@
-"""Who carries exchanges between clients' sockets and the gateway: our own HTTP/1.1 server, or uvicorn's protocol."""

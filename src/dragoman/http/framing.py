@@ -1,0 +1,39 @@
+"""How HTTP/1.1 frames a response: status line, header fields, chunks. Pure."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from http import HTTPStatus
+
+from dragoman.wire.http import Headers
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+CHUNK = b"%x\r\n%b\r\n"  # of its length and its bytes
+LAST_CHUNK = b"0\r\n\r\n"
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
+
+
+def status_line(status: int) -> str:
+    return _STATUS_LINES.get(status) or f"HTTP/1.1 {status} \r\n"
+
+
+@lru_cache(64)
+def header_lines(headers: Headers) -> str:
+    """Return the lines of these fields; most responses have the same."""
+    return "".join([f"{name}: {header_value(value)}\r\n" for name, value in headers])
+
+
+def header_value(text: str) -> str:
+    """Return a text as it may stand in a header: characters that are not printable become blanks."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
+
+
+def response_head(status: int, headers: Headers) -> bytes:
+    return f"{status_line(status)}{header_lines(headers)}\r\n".encode("latin-1", "replace")
+
+
+def plain_refusal(status: int) -> bytes:
+    """Return a whole response to bytes that are no request; the connection ends with it."""
+    body = f"{HTTPStatus(status).phrase}\n".encode()
+    kind, length = ("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(body)))
+    return response_head(status, (kind, length, ("connection", "close"))) + body
