@@ -15,7 +15,8 @@ import dragoman
 from dragoman.conformance import laws
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro import DIALECT, KiroBinding, KiroCodec, KiroTargetBinding
-from dragoman.dialects.kiro.rules import breaches, stream_breaches
+from dragoman.dialects.kiro.rules import breaches
+from dragoman.dialects.kiro.stream_rules import stream_breaches
 from dragoman.errors import DragomanError, LocalMisuse, MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
@@ -407,7 +408,8 @@ ONE = {"toolUseId": "1", "content": [{"text": "x"}], "status": "success"}
     ("path", "value", "rule"),
     [
         ("surprise", 1, "kiro.body.unknown_field"),
-        ("conversationState.chatTriggerType", "AUTO", "kiro.body.trigger"),
+        ("conversationState.chatTriggerType", "AUTO", "kiro.body.trigger_auto"),
+        ("conversationState.chatTriggerType", "SOON", "kiro.body.trigger"),
         ("conversationState.conversationId", "", "kiro.body.conversation_id"),
         (f"{CURRENT}.content", "\ud800", "kiro.body.surrogate"),
         (HISTORY, [], "kiro.history.empty"),
@@ -416,7 +418,8 @@ ONE = {"toolUseId": "1", "content": [{"text": "x"}], "status": "success"}
         (HISTORY, [U, U, A], "kiro.history.alternate"),
         (f"{HISTORY}.0.userInputMessage.userInputMessageContext", {"toolResults": [ONE]}, "kiro.history.first_results"),
         ("conversationState.currentMessage", A, "kiro.current.role"),
-        (f"{CURRENT}.content", " ", "kiro.user.empty"),
+        (f"{CURRENT}.content", " ", "kiro.user.empty_beside"),
+        (f"{HISTORY}.0.userInputMessage.content", " ", "kiro.user.empty"),
         (f"{HISTORY}.1.assistantResponseMessage.content", "", "kiro.assistant.empty"),
         (f"{HISTORY}.1.assistantResponseMessage.content", "x" * 100_001, "kiro.content.long"),
         (f"{HISTORY}.1.assistantResponseMessage.reasoningContent", {"text": "flat"}, "kiro.assistant.reasoning"),
@@ -436,21 +439,27 @@ ONE = {"toolUseId": "1", "content": [{"text": "x"}], "status": "success"}
         (TOOL, [SPEC] * 120, "kiro.tools.many"),
         (TOOL, [SPEC, {"cachePoint": {}}], "kiro.tools.cache_point"),
         (TOOL, [], "kiro.tools.undeclared"),
+        (TOOL, [], "kiro.tools.missing"),
         (f"{SPECIFICATION}.description", "", "kiro.tools.description"),
-        (f"{SPECIFICATION}.description", "é" * 6_000, "kiro.tools.description"),
+        (f"{SPECIFICATION}.description", "é" * 6_000, "kiro.tools.description_bytes"),
+        (f"{SPECIFICATION}.description", "e" * 10_241, "kiro.tools.long_description"),
         (f"{SPECIFICATION}.inputSchema", None, "kiro.schema.root"),
         (ROOT, {"type": "string"}, "kiro.schema.root"),
         (ROOT, {"type": "object", "anyOf": []}, "kiro.schema.union"),
         (ROOT, {"type": "object", "required": None}, "kiro.schema.required"),
         (ROOT, {"type": "object", "required": []}, "kiro.schema.required_empty"),
         (ROOT, {"type": "object", "properties": {"a": {"properties": {}}}}, "kiro.schema.properties"),
-        (ROOT, {"type": "object", "additionalProperties": False}, "kiro.schema.unsure_keyword"),
-        (ROOT, {"type": "object", "properties": {"a": {"items": [{"format": "x"}]}}}, "kiro.schema.keyword"),
+        (ROOT, {"type": "object", "additionalProperties": False}, "kiro.schema.additional_properties"),
+        (ROOT, {"type": "object", "$schema": "x"}, "kiro.schema.dollar_schema"),
+        (ROOT, {"type": "object", "properties": {"a": {"items": [{"format": "x"}]}}}, "kiro.schema.unsure_keyword"),
+        (ROOT, {"type": "object", "properties": {"a": {"items": [{"pattern": "x"}]}}}, "kiro.schema.keyword"),
         (ROOT, {"type": "object", "properties": {"a": {"items": {"$ref": "x"}}}}, "kiro.schema.unsure_keyword"),
         (ROOT, {"type": "object", "properties": {"format": {"type": "string"}}}, None),
         (f"{CURRENT}.images", [{"format": "png", "source": {"bytes": PIXEL}}] * 11, "kiro.image.many"),
         (f"{CURRENT}.images.0.format", "jpg", "kiro.image.format"),
         (f"{CURRENT}.images.0.source", {"url": "x"}, "kiro.image.bytes"),
+        (f"{CURRENT}.images.0.source", {"bytes": "no base64"}, "kiro.image.base64"),
+        (f"{CURRENT}.images.0.source", {"bytes": "A" * 5_242_884}, "kiro.image.long"),
     ],
 )
 def test_every_rule_of_the_lint_finds_its_breach(path: str, value: Any, rule: str | None) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 import dragoman.dialects as registry
 from dragoman.cli.check import table_of
+from dragoman.dialects.kiro.rule_table import EVIDENCE
 from dragoman.dialects.rulebook import Rulebook
 from dragoman.simulator.kiro.rules import RULES
-from dragoman.simulator.kiro.verdict import EVIDENCE
 
 SOURCE = Path(registry.__file__).parent
 PAGE = Path(__file__).parents[3] / "docs" / "checks.md"

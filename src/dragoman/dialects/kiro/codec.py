@@ -8,7 +8,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from dragoman.dialects.base import Call, World
-from dragoman.dialects.kiro import faults, reply, request, rules
+from dragoman.dialects.kiro import faults, reply, request, rules, stream_rules
 from dragoman.dialects.kiro.encoder import KiroEncoder
 from dragoman.dialects.kiro.models import CLAUDE_EFFORTS, GPT_EFFORTS, known_window, model_of
 from dragoman.dialects.kiro.nodes import FAMILY
@@ -174,7 +174,7 @@ class KiroCodec(Struct, frozen=True):
         return rules.breaches(call)
 
     def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
-        return rules.stream_breaches(frames)
+        return stream_rules.stream_breaches(frames)
 
     def rules(self) -> Sequence[Rule]:
         return RULES.rules
