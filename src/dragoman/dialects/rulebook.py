@@ -43,8 +43,8 @@ class Rulebook:
     def __init__(self, dialect: str, table: Mapping[str, tuple[Evidence, Severity, str]]) -> None:
         self._rules = {name: Rule(f"{dialect}.{name}", *row) for name, row in table.items()}
 
-    @property
-    def rules(self) -> Sequence[Rule]:
+    def declared(self) -> Sequence[Rule]:
+        """Return all rules, in the order of the table."""
         return tuple(self._rules.values())
 
     def breach(self, name: str, at: str, detail: str = "") -> Breach:

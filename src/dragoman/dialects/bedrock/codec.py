@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -18,7 +18,7 @@ from dragoman.dialects.bedrock.quirks.thinking import OwnReasoning
 from dragoman.dialects.bedrock.quirks.tools import NoChoice, SettleResults, SettleTools
 from dragoman.dialects.bedrock.rule_table import RULES
 from dragoman.dialects.bedrock.stream import BedrockDecoder
-from dragoman.dialects.rulebook import Breach, Rule
+from dragoman.dialects.rulebook import Breach
 from dragoman.errors import Fault
 from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Alphabet, Capabilities
@@ -26,7 +26,6 @@ from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
 from dragoman.model.families import reads_results_by_order
 from dragoman.model.filter import Filter
-from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
 
 _HOW = {"image": ("base64", "url"), "document": ("base64", "url", "text"), "audio": ("base64", "url")}
@@ -123,14 +122,9 @@ class BedrockCodec(Struct, frozen=True):
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
         return faults.parse_fault(response)
 
-    def render_fault(self, fault: Fault) -> bytes:
-        return faults.render_fault(fault)
-
     def breaches(self, call: Call) -> Sequence[Breach]:
         return rules.breaches(call, vendor_of(call.model, self.vendor))
 
-    def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
-        return stream_rules.stream_breaches(frames)
-
-    def rules(self) -> Sequence[Rule]:
-        return RULES.rules
+    render_fault = staticmethod(faults.render_fault)
+    stream_breaches = staticmethod(stream_rules.stream_breaches)
+    rules = staticmethod(RULES.declared)

@@ -16,20 +16,11 @@ from dragoman.dialects.bedrock.rule_table import RULES
 from dragoman.dialects.rulebook import Breach
 from dragoman.wire.jsonio import Json
 
-Obj: TypeAlias = "dict[str, Json]"
 _DISPLAYED = 40
 
 
 def breach(rule: str, at: str, detail: str) -> Breach:
     return RULES.breach(rule, at, detail)
-
-
-def objects(value: Json, at: str) -> Iterator[tuple[Obj, str]]:
-    """The objects of an array, with their places."""
-    if isinstance(value, list):
-        for index, item in enumerate(value):
-            if isinstance(item, dict):
-                yield item, f"{at}[{index}]"
 
 
 class Str(Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -14,14 +14,12 @@ from dragoman.dialects.gemini.nodes import FAMILY
 from dragoman.dialects.gemini.rule_table import RULES
 from dragoman.dialects.gemini.settings import KNOBS
 from dragoman.dialects.gemini.stream import GeminiDecoder
-from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import Fault
 from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
 from dragoman.model.filter import Filter
-from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
 
 
@@ -111,14 +109,7 @@ class GeminiCodec(Struct, frozen=True):
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
         return faults.parse_fault(response)
 
-    def render_fault(self, fault: Fault) -> bytes:
-        return faults.render_fault(fault)
-
-    def breaches(self, call: Call) -> Sequence[Breach]:
-        return rules.breaches(call)
-
-    def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
-        return stream_rules.stream_breaches(frames)
-
-    def rules(self) -> Sequence[Rule]:
-        return RULES.rules
+    render_fault = staticmethod(faults.render_fault)
+    breaches = staticmethod(rules.breaches)
+    stream_breaches = staticmethod(stream_rules.stream_breaches)
+    rules = staticmethod(RULES.declared)

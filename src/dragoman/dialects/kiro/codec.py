@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -24,14 +24,12 @@ from dragoman.dialects.kiro.quirks.thinking import AskThinking, WrapThinking
 from dragoman.dialects.kiro.quirks.tools import CleanSchemas, DescribeTools, FewTools, GiveDescriptions, StubTools
 from dragoman.dialects.kiro.rule_table import RULES
 from dragoman.dialects.kiro.stream import KiroDecoder
-from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import Fault, LocalMisuse
 from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
 from dragoman.model.filter import Filter
-from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
 
 _EFFORTS = {"claude": CLAUDE_EFFORTS, "gpt": GPT_EFFORTS}
@@ -167,14 +165,7 @@ class KiroCodec(Struct, frozen=True):
         """What a refusal says; with the conversation that was sent, one that is too long says how long."""
         return faults.parse_fault(response, sent)
 
-    def render_fault(self, fault: Fault) -> bytes:
-        return faults.render_fault(fault)
-
-    def breaches(self, call: Call) -> Sequence[Breach]:
-        return rules.breaches(call)
-
-    def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
-        return stream_rules.stream_breaches(frames)
-
-    def rules(self) -> Sequence[Rule]:
-        return RULES.rules
+    render_fault = staticmethod(faults.render_fault)
+    breaches = staticmethod(rules.breaches)
+    stream_breaches = staticmethod(stream_rules.stream_breaches)
+    rules = staticmethod(RULES.declared)

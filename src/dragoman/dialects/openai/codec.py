@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from dragoman.dialects import openai_errors
 from dragoman.dialects.base import Call, Decoder, Encoder, Plain, Skimmed, World
+from dragoman.dialects.kit import openai_errors
 from dragoman.dialects.openai import reply, request, rules, skim, stream_rules
 from dragoman.dialects.openai.encoder import OpenaiEncoder
 from dragoman.dialects.openai.parts import DETAIL, FORMAT
@@ -13,14 +13,12 @@ from dragoman.dialects.openai.quirks import AskUsage, KeepSpecialTokens, NameOut
 from dragoman.dialects.openai.rule_table import RULES
 from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
 from dragoman.dialects.openai.stream import OpenaiDecoder
-from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import Fault, MalformedRequest
 from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
 from dragoman.model.filter import Filter
-from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import JsonError
 
@@ -117,14 +115,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
         return openai_errors.parse_fault(response)
 
-    def render_fault(self, fault: Fault) -> bytes:
-        return openai_errors.render_fault(fault)
-
-    def breaches(self, call: Call) -> Sequence[Breach]:
-        return rules.breaches(call)
-
-    def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
-        return stream_rules.stream_breaches(frames)
-
-    def rules(self) -> Sequence[Rule]:
-        return RULES.rules
+    render_fault = staticmethod(openai_errors.render_fault)
+    breaches = staticmethod(rules.breaches)
+    stream_breaches = staticmethod(stream_rules.stream_breaches)
+    rules = staticmethod(RULES.declared)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from msgspec import Struct
 
-from dragoman.dialects import openai_errors
 from dragoman.dialects.base import Call, Decoder, Encoder, World
+from dragoman.dialects.kit import openai_errors
 from dragoman.dialects.responses import reply, request, rules, stream_rules
 from dragoman.dialects.responses.encoder import ResponsesEncoder
 from dragoman.dialects.responses.held import NAMES as HELD_NAMES
@@ -16,7 +16,6 @@ from dragoman.dialects.responses.nodes import FAMILY
 from dragoman.dialects.responses.quirks import JoinAnswers, LeastTokens, NameOutput
 from dragoman.dialects.responses.rule_table import RULES
 from dragoman.dialects.responses.stream import ResponsesDecoder
-from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import Fault, MalformedRequest
 from dragoman.model.blocks import Block
 from dragoman.model.budget import Budget
@@ -25,7 +24,6 @@ from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
 from dragoman.model.families import reads_results_by_order
 from dragoman.model.filter import Filter
-from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import JsonError
 
@@ -131,14 +129,7 @@ class ResponsesCodec(Struct, frozen=True):
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
         return openai_errors.parse_fault(response)
 
-    def render_fault(self, fault: Fault) -> bytes:
-        return openai_errors.render_fault(fault)
-
-    def breaches(self, call: Call) -> Sequence[Breach]:
-        return rules.breaches(call)
-
-    def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
-        return stream_rules.stream_breaches(frames)
-
-    def rules(self) -> Sequence[Rule]:
-        return RULES.rules
+    render_fault = staticmethod(openai_errors.render_fault)
+    breaches = staticmethod(rules.breaches)
+    stream_breaches = staticmethod(stream_rules.stream_breaches)
+    rules = staticmethod(RULES.declared)
