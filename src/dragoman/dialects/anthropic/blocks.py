@@ -8,16 +8,8 @@ from typing import assert_never
 
 from msgspec import structs
 
-from dragoman.dialects.anthropic.nodes import (
-    FAMILY,
-    extra,
-    extra_of,
-    json_text,
-    opaque,
-    take_cache,
-    with_cache,
-    with_extra,
-)
+from dragoman.dialects.anthropic.nodes import FAMILY, extra, extra_of, opaque, take_cache, with_cache, with_extra
+from dragoman.dialects.kit.values import json_text
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import (
     Block,

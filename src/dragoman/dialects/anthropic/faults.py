@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dragoman.dialects.kit.faults import FaultTable, unreadable
-from dragoman.dialects.kit.lint import decoded
+from dragoman.dialects.kit.values import decoded
 from dragoman.errors import Fault, Kind
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpResponse

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dragoman.dialects.anthropic.rule_table import RULES
 from dragoman.dialects.base import Call
-from dragoman.dialects.kit.lint import Object, Placed, objects
+from dragoman.dialects.kit.values import Object, Placed, objects
 from dragoman.dialects.rulebook import Breach
 from dragoman.wire.jsonio import Json
 

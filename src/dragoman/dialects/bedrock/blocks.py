@@ -19,13 +19,13 @@ from dragoman.dialects.bedrock.nodes import (
     extra,
     extra_beside,
     extra_of,
-    json_text,
     opaque,
     own_fields,
     render_mark,
     take_mark,
     with_extra,
 )
+from dragoman.dialects.kit.values import json_text
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Source, Text, ToolCall, ToolResult, Where
 from dragoman.model.naming import to_keep

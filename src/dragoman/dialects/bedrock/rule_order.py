@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from dragoman.dialects.bedrock.models import Vendor
 from dragoman.dialects.bedrock.shapes import breach
-from dragoman.dialects.kit.lint import Object, Placed, objects
+from dragoman.dialects.kit.values import Object, Placed, objects
 from dragoman.dialects.rulebook import Breach
 from dragoman.wire.jsonio import Json
 

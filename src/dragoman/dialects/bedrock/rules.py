@@ -13,7 +13,7 @@ from dragoman.dialects.base import Call
 from dragoman.dialects.bedrock.models import Vendor
 from dragoman.dialects.bedrock.rule_order import order
 from dragoman.dialects.bedrock.shapes import REQUEST, breach, shape_breaches
-from dragoman.dialects.kit.lint import Object, members, objects
+from dragoman.dialects.kit.values import Object, members, objects
 from dragoman.dialects.rulebook import Breach
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json

@@ -7,7 +7,7 @@ import math
 from msgspec import structs
 
 from dragoman.dialects.kit.faults import FaultTable, unreadable
-from dragoman.dialects.kit.lint import decoded, items
+from dragoman.dialects.kit.values import decoded, items
 from dragoman.errors import Fault, Kind
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpResponse

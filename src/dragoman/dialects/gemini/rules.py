@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dragoman.dialects.base import Call
 from dragoman.dialects.gemini.models import is_older
 from dragoman.dialects.gemini.rule_table import RULES
-from dragoman.dialects.kit.lint import Object, Placed, members, objects
+from dragoman.dialects.kit.values import Object, Placed, members, objects
 from dragoman.dialects.rulebook import Breach
 from dragoman.wire.jsonio import Json
 

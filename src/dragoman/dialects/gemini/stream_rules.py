@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dragoman.dialects.gemini.rule_table import RULES
-from dragoman.dialects.kit.lint import Object, StreamLint, decoded, members, objects
+from dragoman.dialects.kit.lint import StreamLint
+from dragoman.dialects.kit.values import Object, decoded, members, objects
 from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire.frame import Frame
 

@@ -9,7 +9,6 @@ from dragoman.dialects.gemini.nodes import (
     child,
     each_of,
     extra_of,
-    identifier,
     names,
     own_data,
     own_fields,
@@ -48,7 +47,7 @@ def parse_tools(fields: Fields) -> tuple[ToolSpec | Opaque, ...]:
 
 
 def _function(fields: Fields) -> ToolSpec:
-    name, description = identifier(fields, "name"), fields.text("description", "")
+    name, description = fields.identifier("name"), fields.text("description", "")
     given, older = fields.peek("parametersJsonSchema"), fields.peek("parameters")
     schema: dict[str, Json] = NO_PARAMETERS
     shape: dict[str, Json] = {}

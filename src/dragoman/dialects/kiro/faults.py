@@ -8,7 +8,7 @@ from typing import TypeAlias
 from dragoman.dialects.kiro.models import model_of
 from dragoman.dialects.kiro.tokens import estimate_input
 from dragoman.dialects.kit.faults import FaultTable, unreadable
-from dragoman.dialects.kit.lint import decoded
+from dragoman.dialects.kit.values import decoded
 from dragoman.errors import Fault, Kind
 from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio

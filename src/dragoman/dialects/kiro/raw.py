@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from dragoman.dialects.kit.lint import Object, Placed, members, objects, text
+from dragoman.dialects.kit.values import Object, Placed, members, objects, text
 from dragoman.wire.jsonio import Json
 
 _STATE = "conversationState"

@@ -9,9 +9,10 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro.models import model_of
-from dragoman.dialects.kiro.nodes import FAMILY, IDENTITY, extra_of, merged, own_fields
+from dragoman.dialects.kiro.nodes import FAMILY, IDENTITY, extra_of, own_fields
 from dragoman.dialects.kiro.turns import CONTEXT, USER, identifier, parse_turn, render_turn, with_beside
 from dragoman.dialects.kiro.written import written_turn
+from dragoman.dialects.kit.kept import merged
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Extra, Opaque, Text, Where
 from dragoman.model.canonical import canonical

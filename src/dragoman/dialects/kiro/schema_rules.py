@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dragoman.dialects.kit.lint import Found, Object, Placed
+from dragoman.dialects.kit.lint import Found
+from dragoman.dialects.kit.values import Object, Placed
 from dragoman.wire.jsonio import Json
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")

@@ -1,4 +1,4 @@
-"""Reading raw JSON for the rules of a dialect: what has the wrong type reads as absent, so that rules never raise."""
+"""What rules of a dialect are made of: findings in a request, and the walk over the frames of a stream."""
 
 from __future__ import annotations
 
@@ -6,43 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 from dragoman.dialects.rulebook import Breach, Rulebook
-from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
-from dragoman.wire.jsonio import Json
 
-Object: TypeAlias = dict[str, Json]
-Placed: TypeAlias = tuple[Object, str]  # an object, and its place in the payload
 Found: TypeAlias = Iterator[tuple[str, str, str]]  # short name of a rule, place, detail
-
-
-def members(value: Json) -> Object:
-    """Return the value if it is an object, else an empty one."""
-    return value if isinstance(value, dict) else {}
-
-
-def items(value: Json) -> list[Json]:
-    """Return the value if it is an array, else an empty one."""
-    return value if isinstance(value, list) else []
-
-
-def text(value: Json) -> str:
-    """Return the value if it is a string, else an empty one."""
-    return value if isinstance(value, str) else ""
-
-
-def objects(value: Json, at: str) -> Iterator[Placed]:
-    """Yield the objects of an array, each with its place."""
-    for index, item in enumerate(items(value)):
-        if isinstance(item, dict):
-            yield item, f"{at}[{index}]"
-
-
-def decoded(data: bytes | str) -> Json:
-    """Return the JSON value of a text, or None if it is no JSON."""
-    try:
-        return jsonio.decode(data)
-    except jsonio.JsonError:
-        return None
 
 
 class StreamLint:

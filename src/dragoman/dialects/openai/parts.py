@@ -9,10 +9,11 @@ from typing import Literal, TypeAlias
 
 from msgspec import structs
 
+from dragoman.dialects.kit.kept import Kept, cannot, describe
 from dragoman.dialects.openai.settings import FAMILY
-from dragoman.errors import MalformedRequest, Unrepresentable
+from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Text, ToolCall, ToolResult, Where
-from dragoman.model.naming import OUTER, WORD, of_the_node, to_keep
+from dragoman.model.naming import OUTER, WORD, to_keep
 from dragoman.model.parts import join_texts, part_text, read_bad_media, read_loose_part
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -45,25 +46,18 @@ _SPELLING = frozenset(
 )  # nothing is lost where another dialect has no such field
 
 
-def extra_of(fields: JsonObject) -> Extra | None:
-    """Fields to keep, if there are any. Some only say how something was spelt: ours begin with a tilde."""
-    if not fields:
-        return None
-    spelling = frozenset(name for name in fields if name.startswith(WORD) or name in _SPELLING)
-    for name, usual in _USUAL.items():
-        if fields.get(name) == usual:
-            spelling |= {name}
-    return Extra(FAMILY, fields, spelling)
+def _is_spelling(name: str, value: Json) -> bool:
+    """Whether a field only says how something was spelt: ours begin with a tilde."""
+    return name.startswith(WORD) or name in _SPELLING or value == _USUAL.get(name, ...)
+
+
+_KEPT = Kept(FAMILY, _is_spelling)
+extra_of, wire_fields = _KEPT.extra_of, _KEPT.wire_fields
 
 
 def own_fields(extra: Extra | None) -> JsonObject:
-    """The fields of an extra if it is ours; a foreign one has no place here and says nothing to anybody here."""
-    return dict(extra.fields) if extra is not None and extra.family == FAMILY else {}
-
-
-def wire_fields(extra: Extra | None) -> JsonObject:
-    """Those of them that stand on the node itself, as they are written."""
-    return of_the_node(own_fields(extra)) if extra else {}
+    """Return a copy of the fields kept for this family."""
+    return dict(_KEPT.own_fields(extra))
 
 
 def is_older(extra: Extra | None) -> bool:
@@ -368,20 +362,6 @@ def plain(block: Text | Media | ToolCall | ToolResult) -> None:
         raise cannot(block, "Chat has no citations in requests")
     if not isinstance(block, Media | ToolResult) and block.seal is not None:
         raise cannot(block, f"Chat has no place for a seal on {describe(block)}")
-
-
-def cannot(block: Block, message: str) -> Unrepresentable:
-    return Unrepresentable(message, at=block.at.path)
-
-
-def describe(block: Block) -> str:
-    match block:
-        case Media():
-            return f"{block.kind} as {block.how}"
-        case Opaque():
-            return f"{block.family} {block.kind or 'content'}"
-        case _:
-            return type(block).__name__
 
 
 def without_place(text: Text) -> Text:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from dragoman.dialects.kit.lint import StreamLint, decoded
+from dragoman.dialects.kit.lint import StreamLint
+from dragoman.dialects.kit.values import decoded
 from dragoman.dialects.openai.rule_table import RULES
 from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire.frame import Frame

@@ -9,17 +9,8 @@ from typing import TypeAlias
 
 from msgspec import structs
 
-from dragoman.dialects.responses.nodes import (
-    FAMILY,
-    JsonObject,
-    cannot,
-    describe,
-    extra_of,
-    own_fields,
-    plain,
-    required,
-    wire_fields,
-)
+from dragoman.dialects.kit.kept import cannot, describe
+from dragoman.dialects.responses.nodes import FAMILY, JsonObject, extra_of, own_fields, plain, wire_fields
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Source, Text, Where
 from dragoman.model.naming import OUTER, to_keep
@@ -150,7 +141,7 @@ def _image(fields: Fields, placing: JsonObject) -> Media:
     fields.any("type")
     given = fields.any("image_url")
     if given is None and fields.peek("file_id") is not None:
-        file_id = required(fields, "file_id")
+        file_id = fields.identifier("file_id")
         return Media("image", "", "file", file_id, extra=_kept(fields, placing), at=Where(fields.at))
     nested = isinstance(given, dict)
     inner = Fields(given if nested else {"image_url": given}, fields.path("image_url") if nested else fields.at)
@@ -178,9 +169,9 @@ def _file(fields: Fields, placing: JsonObject) -> Media:
         data = _base64(fields, "file_data", found[2] if found else data)
         return Media("document", mime, "base64", data, name, extra=_kept(fields, placing), at=Where(fields.at))
     if fields.peek("file_url") is not None:
-        url = required(fields, "file_url")
+        url = fields.identifier("file_url")
         return Media("document", "", "url", url, name, extra=_kept(fields, placing), at=Where(fields.at))
-    file_id = required(fields, "file_id")
+    file_id = fields.identifier("file_id")
     return Media("document", "", "file", file_id, name, extra=_kept(fields, placing), at=Where(fields.at))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dragoman.dialects.base import Call
-from dragoman.dialects.kit.lint import Found, members
+from dragoman.dialects.kit.lint import Found
 from dragoman.dialects.kit.openai_rules import (
     effort_rules,
     is_name,
@@ -15,6 +15,7 @@ from dragoman.dialects.kit.openai_rules import (
     parameter_rules,
     part_rules,
 )
+from dragoman.dialects.kit.values import members
 from dragoman.dialects.responses.rule_table import RULES
 from dragoman.dialects.rulebook import Breach
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from dragoman.dialects.kiro.rule_table import EVIDENCE
-from dragoman.dialects.kit.lint import Object, items, members, text
+from dragoman.dialects.kit.values import Object, items, members, text
 from dragoman.model.conversation import Why
 from dragoman.simulator.kiro import catalogue
 from dragoman.simulator.kiro.frames import Performance, perform

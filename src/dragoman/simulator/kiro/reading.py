@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from dragoman.dialects.kiro.raw import RawRequest
-from dragoman.dialects.kit.lint import text
+from dragoman.dialects.kit.values import text
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from dragoman.dialects.kiro.rule_table import GRADED, Grade
 from dragoman.dialects.kiro.rules import findings, image_bytes
-from dragoman.dialects.kit.lint import members, text
+from dragoman.dialects.kit.values import members, text
 from dragoman.simulator.kiro.catalogue import MODELS, window
 from dragoman.simulator.kiro.images import is_forged, pixels
 from dragoman.simulator.kiro.reading import Asked
