@@ -4,7 +4,6 @@ request and an upstream's reply; blame differs."""
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable, Iterable, Iterator
 from typing import assert_never
 
@@ -25,7 +24,8 @@ from dragoman.dialects.bedrock.nodes import (
     take_mark,
     with_extra,
 )
-from dragoman.dialects.kit.values import json_text
+from dragoman.dialects.kit.tools import render_arguments
+from dragoman.dialects.kit.values import base64_bytes, json_text
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Source, Text, ToolCall, ToolResult, Where
 from dragoman.model.naming import to_keep
@@ -181,9 +181,8 @@ def _reasoning(fields: Fields, name: str) -> Block:
 
 def parse_redacted(fields: Fields) -> str:
     """Redacted reasoning: the bytes are the text of what Anthropic's own API calls `data`. Other bytes survive too."""
-    try:
-        data = binascii.a2b_base64(fields.text("redactedContent").encode("ascii"), strict_mode=True)
-    except ValueError:
+    data = base64_bytes(fields.text("redactedContent"))
+    if data is None:
         fields.fail("redactedContent", "expected base64")
     return data.decode("utf-8", "surrogateescape")
 
@@ -355,16 +354,6 @@ def render_redacted(seal: Seal, blame: type[DragomanError]) -> str:
 def _render_call(block: ToolCall, blame: type[DragomanError]) -> dict[str, Json]:
     _no_seal(block.seal, block.at, blame)
     return {"toolUseId": block.id, "name": block.name, "input": render_arguments(block, blame)}
-
-
-def render_arguments(call: ToolCall, blame: type[DragomanError] = Unrepresentable) -> Json:
-    """A call's arguments as the object they must be."""
-    if not call.arguments and call.form == "json":
-        return {}
-    value = jsonio.object_of(call.arguments) if call.form == "json" else None
-    if value is None:
-        raise blame(f"the arguments of {call.name} are no JSON object", at=call.at.path)
-    return value
 
 
 def _render_result(block: ToolResult, blame: type[DragomanError]) -> dict[str, Json]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import binascii
 import mimetypes
 from typing import Literal
 
 from dragoman.dialects.gemini.nodes import child, extra_of, names, with_extra
+from dragoman.dialects.kit.values import base64_bytes
 from dragoman.errors import DragomanError
 from dragoman.model.blocks import Media, Where
 from dragoman.model.naming import to_keep
@@ -41,9 +41,7 @@ def _base64(fields: Fields) -> str:
     data = fields.identifier("data")
     plain = data.replace("-", "+").replace("_", "/")  # protobuf reads both alphabets, padded or not
     plain += "=" * (-len(plain) % 4)
-    try:
-        binascii.a2b_base64(plain.encode("ascii"), strict_mode=True)
-    except ValueError:
+    if base64_bytes(plain) is None:
         fields.fail("data", "expected base64")
     return plain
 

@@ -19,11 +19,11 @@ from dragoman.dialects.gemini.nodes import (
 )
 from dragoman.dialects.gemini.pairs import Pairs
 from dragoman.dialects.gemini.results import parse_result, render_result
+from dragoman.dialects.kit.tools import render_arguments
 from dragoman.dialects.kit.values import json_text
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.naming import to_keep
-from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -126,13 +126,3 @@ def _render_call(call: ToolCall, blame: type[DragomanError]) -> dict[str, Json]:
     body["name"] = call.name
     body["args"] = render_arguments(call, blame)
     return body
-
-
-def render_arguments(call: ToolCall, blame: type[DragomanError] = Unrepresentable) -> Json:
-    """A call's arguments as the object they must be."""
-    if not call.arguments and call.form == "json":
-        return {}
-    value = jsonio.object_of(call.arguments) if call.form == "json" else None
-    if value is None:
-        raise blame(f"the arguments of {call.name} are no JSON object", at=call.at.path)
-    return value

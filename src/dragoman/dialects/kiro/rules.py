@@ -7,7 +7,6 @@ model's name) is not here; neither is what only an estimate tells (size).
 
 from __future__ import annotations
 
-import binascii
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -17,7 +16,7 @@ from dragoman.dialects.kiro.raw import RawRequest, Turn
 from dragoman.dialects.kiro.rule_table import RULES, Limits
 from dragoman.dialects.kiro.schema_rules import schema_breaches
 from dragoman.dialects.kit.lint import Found
-from dragoman.dialects.kit.values import Object, Placed, items, members, text
+from dragoman.dialects.kit.values import Object, Placed, base64_bytes, items, members, text
 from dragoman.dialects.rulebook import Breach
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
@@ -265,8 +264,4 @@ def _images(asked: RawRequest, limits: Limits) -> Found:
 
 def image_bytes(image: Object) -> bytes:
     """Return the bytes of an image; nothing if they are no plain base64."""
-    try:
-        data = text(members(image.get("source")).get("bytes")).encode("ascii")
-        return binascii.a2b_base64(data, strict_mode=True)
-    except (binascii.Error, UnicodeEncodeError):
-        return b""
+    return base64_bytes(text(members(image.get("source")).get("bytes"))) or b""

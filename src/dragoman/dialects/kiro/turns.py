@@ -5,12 +5,12 @@ A turn that fits has one text; results come before it and images after it, or a 
 
 from __future__ import annotations
 
-import binascii
 from collections.abc import Iterator
 
 from msgspec import structs
 
 from dragoman.dialects.kiro.nodes import FAMILY, extra_of, own_fields, with_own
+from dragoman.dialects.kit.values import base64_bytes
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Message
@@ -119,9 +119,7 @@ def _result_parts(value: Json, at: str, blame: type[DragomanError]) -> Iterator[
 def _parse_image(fields: Fields) -> Media:
     kind, source = identifier(fields, "format"), fields.child("source")
     data = identifier(source, "bytes")
-    try:
-        binascii.a2b_base64(data.encode("ascii"), strict_mode=True)
-    except ValueError:
+    if base64_bytes(data) is None:
         source.fail("bytes", "expected base64")
     around = {"source": rest} if (rest := source.rest()) else {}
     return Media(

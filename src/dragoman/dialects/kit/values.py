@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import binascii
 from collections.abc import Iterator
 from typing import TypeAlias
 
 from dragoman.errors import DragomanError
 from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 Object: TypeAlias = dict[str, Json]
@@ -49,3 +51,18 @@ def json_text(value: Json, at: str, blame: type[DragomanError]) -> str:
         return jsonio.text_of(value)
     except jsonio.JsonError as error:
         raise blame(str(error), at=at) from None
+
+
+def base64_bytes(data: str) -> bytes | None:
+    """Return the bytes of plain base64 with its padding, or None if the text is something else."""
+    try:
+        return binascii.a2b_base64(data.encode("ascii"), strict_mode=True)
+    except ValueError:
+        return None
+
+
+def base64_text(fields: Fields, name: str, data: str) -> str:
+    """Return the data of a field if it is base64 of at least one byte. Raises the fields' error otherwise."""
+    if not base64_bytes(data):
+        fields.fail(name, "expected base64 data")
+    return data

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from dragoman.dialects.base import Call, Decoder, Encoder, Plain, Skimmed, World
 from dragoman.dialects.kit import openai_errors
+from dragoman.dialects.kit.tools import NameOutput
 from dragoman.dialects.openai import reply, request, rules, skim, stream_rules
 from dragoman.dialects.openai.encoder import OpenaiEncoder
 from dragoman.dialects.openai.parts import DETAIL, FORMAT
-from dragoman.dialects.openai.quirks import AskUsage, KeepSpecialTokens, NameOutput, OfferTools, OrderBlocks
+from dragoman.dialects.openai.quirks import AskUsage, KeepSpecialTokens, OfferTools, OrderBlocks
 from dragoman.dialects.openai.rule_table import RULES
 from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
 from dragoman.dialects.openai.stream import OpenaiDecoder
@@ -83,7 +84,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     def quirks(self, model: str) -> Sequence[Filter]:
         asked: list[Filter] = [AskUsage()] if self.ask_usage else []
         kept: list[Filter] = [KeepSpecialTokens()] if self.special_tokens else []
-        return (OrderBlocks(), NameOutput(), OfferTools(), *asked, *kept)
+        return (OrderBlocks(), NameOutput("openai.name_output", "response_format"), OfferTools(), *asked, *kept)
 
     def parse_request(self, call: Call) -> Conversation:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import binascii
 import re
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
@@ -10,6 +9,7 @@ from typing import Literal, TypeAlias
 from msgspec import structs
 
 from dragoman.dialects.kit.kept import Kept, cannot, describe
+from dragoman.dialects.kit.values import base64_text
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Text, ToolCall, ToolResult, Where
@@ -226,7 +226,7 @@ def _image_url(fields: Fields) -> Media:
     url = inner.text("url")
     extra = _nested(fields, "image_url", inner)
     if found := _DATA_URL.fullmatch(url):
-        return Media("image", found[1], "base64", _base64(inner, "url", found[2]), extra=extra, at=Where(fields.at))
+        return Media("image", found[1], "base64", base64_text(inner, "url", found[2]), extra=extra, at=Where(fields.at))
     if url[:5].lower() == "data:" or not _URL.match(url):
         inner.fail("url", "expected an http(s) URL or a data: URL with a media type and base64")
     return Media("image", "", "url", url, extra=extra, at=Where(fields.at))
@@ -236,7 +236,7 @@ def _input_audio(fields: Fields) -> Media:
     fields.any("type")
     inner = fields.child("input_audio")
     form = required(inner, "format")
-    data = _base64(inner, "data", inner.text("data"))
+    data = base64_text(inner, "data", inner.text("data"))
     mime = _AUDIO_FORMATS.get(form, f"audio/{form}")
     return Media("audio", mime, "base64", data, extra=_nested(fields, "input_audio", inner), at=Where(fields.at))
 
@@ -255,7 +255,7 @@ def _file(fields: Fields) -> Media:
     mime = found[1] if found else _FILE_TYPES.get(name.rpartition(".")[2].lower(), "")
     if not mime:
         inner.fail("file_data", "expected a data: URL with a media type and base64")
-    data = _base64(inner, "file_data", found[2] if found else data)
+    data = base64_text(inner, "file_data", found[2] if found else data)
     return Media("document", mime, "base64", data, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
 
 
@@ -268,21 +268,11 @@ def _source(fields: Fields) -> Media:
     extra = extra_of(to_keep(fields.rest()))
     if how == "url":
         return Media(kind, "", "url", required(source, "url"), name, extra=extra, at=Where(fields.at))
-    mime, data = required(source, "media_type"), _base64(source, "data", source.text("data"))
+    mime, data = required(source, "media_type"), base64_text(source, "data", source.text("data"))
     return Media(kind, mime, "base64", data, name, extra=extra, at=Where(fields.at))
 
 
 _MEDIA = {"image_url": _image_url, "input_audio": _input_audio, "file": _file, "image": _source, "document": _source}
-
-
-def _base64(fields: Fields, name: str, data: str) -> str:
-    try:
-        readable = bool(binascii.a2b_base64(data, strict_mode=True))
-    except ValueError:
-        readable = False
-    if not readable:
-        fields.fail(name, "expected base64 data")
-    return data
 
 
 def _nested(fields: Fields, name: str, inner: Fields) -> Extra | None:

@@ -9,11 +9,12 @@ from msgspec import Struct
 
 from dragoman.dialects.base import Call, Decoder, Encoder, World
 from dragoman.dialects.kit import openai_errors
+from dragoman.dialects.kit.tools import NameOutput
 from dragoman.dialects.responses import reply, request, rules, stream_rules
 from dragoman.dialects.responses.encoder import ResponsesEncoder
 from dragoman.dialects.responses.held import NAMES as HELD_NAMES
 from dragoman.dialects.responses.nodes import FAMILY
-from dragoman.dialects.responses.quirks import JoinAnswers, LeastTokens, NameOutput
+from dragoman.dialects.responses.quirks import JoinAnswers, LeastTokens
 from dragoman.dialects.responses.rule_table import RULES
 from dragoman.dialects.responses.stream import ResponsesDecoder
 from dragoman.errors import Fault, MalformedRequest
@@ -83,7 +84,7 @@ class ResponsesCodec(Struct, frozen=True):
         )
 
     def quirks(self, model: str) -> Sequence[Filter]:
-        return (JoinAnswers(), LeastTokens(), NameOutput())
+        return (JoinAnswers(), LeastTokens(), NameOutput("responses.name_output", "text.format"))
 
     def parse_request(self, call: Call) -> Conversation:
         try:

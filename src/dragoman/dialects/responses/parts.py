@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import binascii
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
@@ -10,6 +9,7 @@ from typing import TypeAlias
 from msgspec import structs
 
 from dragoman.dialects.kit.kept import cannot, describe
+from dragoman.dialects.kit.values import base64_text
 from dragoman.dialects.responses.nodes import FAMILY, JsonObject, extra_of, own_fields, plain, wire_fields
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Source, Text, Where
@@ -149,7 +149,7 @@ def _image(fields: Fields, placing: JsonObject) -> Media:
     url = inner.text(name)
     extra = _kept(fields, {**placing, **(to_keep(inner.rest()) if nested else {})})
     if found := _DATA_URL.fullmatch(url):
-        return Media("image", found[1], "base64", _base64(inner, name, found[2]), extra=extra, at=Where(fields.at))
+        return Media("image", found[1], "base64", base64_text(inner, name, found[2]), extra=extra, at=Where(fields.at))
     if url[:5].lower() == "data:" or not _URL.match(url):
         inner.fail(name, "expected an http(s) URL or a data: URL with a media type and base64")
     return Media("image", "", "url", url, extra=extra, at=Where(fields.at))
@@ -166,7 +166,7 @@ def _file(fields: Fields, placing: JsonObject) -> Media:
         mime = found[1] if found else _FILE_TYPES.get(name.rpartition(".")[2].lower(), "")
         if not mime:
             fields.fail("file_data", "expected a data: URL with a media type and base64")
-        data = _base64(fields, "file_data", found[2] if found else data)
+        data = base64_text(fields, "file_data", found[2] if found else data)
         return Media("document", mime, "base64", data, name, extra=_kept(fields, placing), at=Where(fields.at))
     if fields.peek("file_url") is not None:
         url = fields.identifier("file_url")
@@ -185,16 +185,6 @@ _MEDIA: dict[str, Callable[[Fields, JsonObject], Media]] = {
 def _kept(fields: Fields, placing: JsonObject) -> Extra | None:
     rest = {name: value for name, value in fields.rest().items() if value is not None}
     return extra_of({**placing, **to_keep(rest)})
-
-
-def _base64(fields: Fields, name: str, data: str) -> str:
-    try:
-        readable = bool(binascii.a2b_base64(data, strict_mode=True))
-    except ValueError:
-        readable = False
-    if not readable:
-        fields.fail(name, "expected base64 data")
-    return data
 
 
 # --- blocks to wire

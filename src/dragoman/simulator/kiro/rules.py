@@ -14,14 +14,15 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from dragoman.dialects.kiro.pixels import pixels
 from dragoman.dialects.kiro.rule_table import GRADED, Grade
 from dragoman.dialects.kiro.rules import findings, image_bytes
 from dragoman.dialects.kit.values import members, text
 from dragoman.simulator.kiro.catalogue import MODELS, window
-from dragoman.simulator.kiro.images import is_forged, pixels
 from dragoman.simulator.kiro.reading import Asked
 from dragoman.simulator.kiro.routes import Route, route
 from dragoman.simulator.kiro.shape import REQUEST, flaws
+from dragoman.simulator.kiro.signatures import is_forged
 from dragoman.simulator.kiro.verdict import PROFILES, Answer, Finding, Limits, Profile, Refusal
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest

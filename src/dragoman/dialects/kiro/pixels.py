@@ -1,10 +1,6 @@
-"""The pixels of images, and the signatures of the simulator's reasoning."""
+"""Width and height of an image, from the head of its file."""
 
 from __future__ import annotations
-
-import hashlib
-
-_OURS = "sim."
 
 
 def pixels(data: bytes) -> tuple[int, int] | tuple[()]:
@@ -41,16 +37,3 @@ def _webp_pixels(data: bytes) -> tuple[int, int] | tuple[()]:
             return int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF
         case _:
             return ()
-
-
-# --- reasoning
-
-
-def sign(reasoning: str) -> str:
-    """The signature this simulator puts on its reasoning, so that a replayed one can be checked."""
-    return _OURS + hashlib.sha256(reasoning.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def is_forged(words: str, signature: str, *, strict: bool) -> bool:
-    """Tell whether a signature does not fit its text; without `strict` only the simulator's own are checked."""
-    return signature != sign(words) if signature.startswith(_OURS) or strict else False
