@@ -16,7 +16,7 @@ from dragoman.dialects.anthropic.stream import AnthropicDecoder
 from dragoman.dialects.base import Call, World
 from dragoman.errors import Fault
 from dragoman.model.budget import Budget
-from dragoman.model.capabilities import Alphabet, Capabilities
+from dragoman.model.capabilities import Alphabet, Capabilities, traits
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
 from dragoman.model.families import reads_results_by_order
@@ -47,42 +47,43 @@ class AnthropicCodec(Struct, frozen=True):
 
     def capabilities(self, model: str) -> Capabilities:
         return Capabilities(
-            blank_text=False,
+            traits=traits(
+                "no_blank_text",
+                "parallel_flag",
+                "strict_tools",
+                "result_errors",
+                "reasoning",
+                "seal_slot",
+                "one_block",
+                "citations",
+                "pauses",
+                "closed_schemas",
+                "budgets",
+                "thinking_show",
+                "user",
+                "zero_tokens",
+                when={"results_in_call_order": reads_results_by_order(model), "sealed_reasoning": self.signed_thinking},
+            ),
             names=Alphabet("a-zA-Z0-9_-", 128),
-            results_in_call_order=reads_results_by_order(model),
             arguments="object",
-            parallel_flag=True,
-            strict_tools=True,
             result_media=frozenset({"image", "document"}),
-            result_errors=True,
             media=frozenset(
                 {("image", how) for how in ("base64", "url", "file")}
                 | {("document", how) for how in ("base64", "url", "text", "file")}
             ),
             media_types=_MEDIA_TYPES,
-            reasoning=True,
-            sealed_reasoning=self.signed_thinking,
             seals=frozenset({FAMILY, "bedrock"}),
-            seal_slot=True,
             cache_marks=4,
-            interleaves=False,
-            citations=True,
-            pauses=True,
             knobs=frozenset(request.KNOBS),
             knob_ranges=(("temperature", 0.0, 1.0), ("top_p", 0.0, 1.0)),
             output=frozenset({"text", "schema"}),
-            closed_schemas=True,
             efforts=("low", "medium", "high", "xhigh", "max"),
             thinking=frozenset({"default", "off", "on", "adaptive", "between_tools"}),
-            budgets=True,
             least_budget=rules.LEAST_BUDGET,
-            thinking_show=True,
-            user=True,
             user_limit=256,
             holds=frozenset({"thread", COMPACTION}) if self.threads else frozenset({COMPACTION}),
             files=FAMILY,
             max_tokens=self.default_max_tokens,
-            zero_tokens=True,
         )
 
     def quirks(self, model: str) -> Sequence[Filter]:

@@ -16,7 +16,7 @@ from dragoman.dialects.gemini.settings import KNOBS
 from dragoman.dialects.gemini.stream import GeminiDecoder
 from dragoman.errors import Fault
 from dragoman.model.budget import Budget
-from dragoman.model.capabilities import Alphabet, Capabilities
+from dragoman.model.capabilities import Alphabet, Capabilities, traits
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
 from dragoman.model.filter import Filter
@@ -35,28 +35,33 @@ class GeminiCodec(Struct, frozen=True):
         return Capabilities(
             system="leading",
             turns="merge",
-            prefill=False,
-            blank_text=False,
+            traits=traits(
+                "user_last",
+                "no_blank_text",
+                "whole_calls",
+                "bare_tools",
+                "choice_names",
+                "home_names",
+                "result_errors",
+                "reasoning",
+                "sealed_words",
+                "seal_slot",
+                "seal_bytes",
+                "one_block",
+                "choices",
+                "cites",
+                "budgets",
+                "thinking_show",
+            ),
             names=Alphabet("a-zA-Z0-9_.:-", 128),
             ids=Alphabet(r"\x21-\x7e", 256),
             arguments="object",
-            whole_calls=True,
-            bare_tools=True,
-            choice_names=True,
             named_media=frozenset(),
-            home_names=True,
             result_media=frozenset() if older else frozenset({"image", "document"}),
-            result_errors=True,
             media=frozenset(
                 (kind, how) for kind in ("image", "document", "audio", "video") for how in ("base64", "url")
             ),
-            reasoning=True,
             seals=frozenset({FAMILY}),
-            sealed_words=True,
-            seal_slot=True,
-            seal_bytes=True,
-            interleaves=False,
-            choices=True,
             knobs=frozenset(KNOBS),
             knob_ranges=(
                 ("temperature", 0, 2),
@@ -64,12 +69,9 @@ class GeminiCodec(Struct, frozen=True):
                 ("presence_penalty", -2, 2),
                 ("frequency_penalty", -2, 2),
             ),
-            cites=True,
             output=frozenset({"text", "json", "schema"}),
             efforts=() if older else ("minimal", "low", "medium", "high"),
             thinking=frozenset({"default", "off", "on", "adaptive"}),
-            budgets=True,
-            thinking_show=True,
             holds=frozenset({"cachedContent"}),
             files=FAMILY,
             addresses=("gs://", "https://generativelanguage.googleapis.com/"),

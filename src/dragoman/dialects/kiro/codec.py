@@ -26,7 +26,7 @@ from dragoman.dialects.kiro.rule_table import RULES
 from dragoman.dialects.kiro.stream import KiroDecoder
 from dragoman.errors import Fault, LocalMisuse
 from dragoman.model.budget import Budget
-from dragoman.model.capabilities import Capabilities
+from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
 from dragoman.model.filter import Filter
@@ -93,19 +93,21 @@ class KiroCodec(Struct, frozen=True):
             turns="merge" if self.pairing == "merge" else "pair",
             fillers=self.fillers,
             turn_seam="\n\n",
-            prefill=False,
-            blank_text=False,
+            traits=traits(
+                "user_last",
+                "no_blank_text",
+                "result_errors",
+                "no_answer_media",
+                "reasoning",
+                "sealed_reasoning",
+                "seal_slot",
+                "streams_only",
+            ),
             arguments="object",
             choice_modes=frozenset({"auto"}),
-            result_errors=True,
             media=frozenset({("image", "base64")}) if known.images else frozenset(),
             named_media=frozenset(),
-            answer_media=False,
-            reasoning=True,
-            sealed_reasoning=True,
             seals=frozenset({FAMILY}),
-            seal_slot=True,
-            streams_only=True,
             efforts=_EFFORTS.get(known.asks, ()),
             thinking=frozenset({"default", "adaptive"} if known.asks == "claude" else {"default"}),
             stop_limit=0,

@@ -16,7 +16,7 @@ from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
 from dragoman.dialects.openai.stream import OpenaiDecoder
 from dragoman.errors import Fault, MalformedRequest
 from dragoman.model.budget import Budget
-from dragoman.model.capabilities import Alphabet, Capabilities
+from dragoman.model.capabilities import Alphabet, Capabilities, traits
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
 from dragoman.model.filter import Filter
@@ -41,27 +41,34 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     def capabilities(self, model: str) -> Capabilities:
         return Capabilities(
             ids=Alphabet(r"\x21-\x7e", 64),
-            results_in_call_order=True,
-            text_tools=self.custom_tools,
-            tool_fields={"format": FORMAT} if self.custom_tools else {},
-            bare_tools=True,
-            choice_names=True,
-            parallel_flag=True,
-            strict_tools=True,
+            traits=traits(
+                "results_in_call_order",
+                "bare_tools",
+                "choice_names",
+                "parallel_flag",
+                "strict_tools",
+                "reasoning",
+                "seal_slot",
+                "raw_tools",
+                "open_calls",
+                "loose_calls",
+                "choices",
+                "cites",
+                "output_names",
+                "user",
+                when={"text_tools": self.custom_tools},
+            ),
+            shared_fields={
+                "tool": {"format": FORMAT} if self.custom_tools else {},
+                "media": {"detail": DETAIL},
+                "answer": _ANSWER_FIELDS,
+                "request": {name: name for name in self.options},
+            },
             result_media=frozenset({"image"}) if self.result_media else frozenset(),
             media=_MEDIA | _BY_ADDRESS if self.file_urls else _MEDIA,
             home_media=_BY_ADDRESS,
             media_roles=frozenset({"user"}),
-            media_fields={"detail": DETAIL},
-            reasoning=True,
             seals=frozenset({FAMILY}),
-            seal_slot=True,
-            raw_tools=True,
-            calls_end=False,
-            loose_calls=True,
-            answer_fields=_ANSWER_FIELDS,
-            choices=True,
-            cites=True,
             knobs=frozenset({*request.KNOBS, *self.more_knobs}),
             knob_ranges=(
                 ("temperature", 0, 2),
@@ -70,13 +77,10 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
                 ("presence_penalty", -2, 2),
             ),
             output=frozenset({"text", "json", "schema"}),
-            output_names=True,
             efforts=EFFORTS,
             thinking=frozenset({"default", "off"}),
-            user=True,
             user_limit=self.user_limit,
             files="openai",
-            options={name: name for name in self.options},
             option_needs={"metadata": "store"},
             stop_limit=4,
         )

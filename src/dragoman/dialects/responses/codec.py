@@ -20,7 +20,7 @@ from dragoman.dialects.responses.stream import ResponsesDecoder
 from dragoman.errors import Fault, MalformedRequest
 from dragoman.model.blocks import Block
 from dragoman.model.budget import Budget
-from dragoman.model.capabilities import Alphabet, Capabilities
+from dragoman.model.capabilities import Alphabet, Capabilities, traits
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
 from dragoman.model.families import reads_results_by_order
@@ -48,38 +48,42 @@ class ResponsesCodec(Struct, frozen=True):
     def capabilities(self, model: str) -> Capabilities:
         return Capabilities(
             ids=Alphabet(r"\x21-\x7e", 64),
-            announces=True,
-            results_in_call_order=reads_results_by_order(model),
-            text_tools=True,
-            tool_fields={"format": "format"},
-            choice_names=True,
-            parallel_flag=True,
-            strict_tools=True,
+            traits=traits(
+                "announces",
+                "text_tools",
+                "choice_names",
+                "parallel_flag",
+                "strict_tools",
+                "shared_names",
+                "no_answer_media",
+                "reasoning",
+                "seal_slot",
+                "citations",
+                "output_names",
+                "user",
+                when={"results_in_call_order": reads_results_by_order(model)},
+            ),
+            shared_fields={
+                "tool": {"format": "format"},
+                "media": {"detail": "detail"},
+                "answer": {"service_tier": "service_tier"},
+                "request": OPTIONS,
+            },
             result_media=frozenset({"image", "document"}),
             media=frozenset(
                 {("image", how) for how in ("base64", "url", "file")}
                 | {("document", how) for how in ("base64", "url", "file")}
             ),
             media_roles=frozenset({"user", "system"}),
-            one_name_each=False,
-            media_fields={"detail": "detail"},
-            answer_media=False,
-            reasoning=True,
             seals=frozenset({FAMILY}),
-            seal_slot=True,
-            citations=True,
-            answer_fields={"service_tier": "service_tier"},
             knobs=frozenset(request.KNOBS),
             knob_ranges=(("temperature", 0, 2), ("top_p", 0, 1)),
             output=frozenset({"text", "json", "schema"}),
-            output_names=True,
             efforts=EFFORTS,
             thinking=frozenset({"default", "off"}),
-            user=True,
             user_limit=64,
             holds=HELD_NAMES,
-            files="openai",  # one service has both of its APIs' files
-            options=OPTIONS,
+            files="openai",
             stop_limit=0,
         )
 
