@@ -13,11 +13,11 @@ from dragoman.dialects.anthropic.nodes import FAMILY
 from dragoman.dialects.anthropic.quirks import AskSomething, ObjectSchemas, OwnReasoning
 from dragoman.dialects.anthropic.rule_table import RULES
 from dragoman.dialects.anthropic.stream import AnthropicDecoder
-from dragoman.dialects.base import Call, World
+from dragoman.dialects.base import World
 from dragoman.errors import Fault
 from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Alphabet, Capabilities, traits
-from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.conversation import Conversation
 from dragoman.model.events import BlockKeys
 from dragoman.model.families import reads_results_by_order
 from dragoman.model.filter import Filter
@@ -89,17 +89,10 @@ class AnthropicCodec(Struct, frozen=True):
     def quirks(self, model: str) -> Sequence[Filter]:
         return (AskSomething(), OwnReasoning(), ObjectSchemas())
 
-    def parse_request(self, call: Call) -> Conversation:
-        return request.parse_request(call)
-
-    def render_request(self, conversation: Conversation) -> Call:
-        return request.render_request(conversation)
-
-    def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
-        return reply.parse_reply(body, asked)
-
-    def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
-        return reply.render_reply(reply_, asked, world)
+    parse_request = staticmethod(request.parse_request)
+    render_request = staticmethod(request.render_request)
+    parse_reply = staticmethod(reply.parse_reply)
+    render_reply = staticmethod(reply.render_reply)
 
     def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> AnthropicDecoder:
         return AnthropicDecoder(asked, keys)

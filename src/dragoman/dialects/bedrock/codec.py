@@ -22,7 +22,7 @@ from dragoman.dialects.rulebook import Breach
 from dragoman.errors import Fault
 from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Alphabet, Capabilities, traits
-from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.conversation import Conversation
 from dragoman.model.events import BlockKeys
 from dragoman.model.families import reads_results_by_order
 from dragoman.model.filter import Filter
@@ -111,11 +111,8 @@ class BedrockCodec(Struct, frozen=True):
     def render_request(self, conversation: Conversation) -> Call:
         return request.render_request(conversation, vendor_of(conversation.model, self.vendor))
 
-    def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
-        return reply.parse_reply(body, asked)
-
-    def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
-        return reply.render_reply(reply_, asked, world)
+    parse_reply = staticmethod(reply.parse_reply)
+    render_reply = staticmethod(reply.render_reply)
 
     def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> BedrockDecoder:
         return BedrockDecoder(asked, keys)

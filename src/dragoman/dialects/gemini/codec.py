@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Call, World
+from dragoman.dialects.base import World
 from dragoman.dialects.gemini import faults, quirks, reply, request, rules, stream_rules
 from dragoman.dialects.gemini.encoder import GeminiEncoder
 from dragoman.dialects.gemini.models import is_older
@@ -17,7 +17,7 @@ from dragoman.dialects.gemini.stream import GeminiDecoder
 from dragoman.errors import Fault
 from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Alphabet, Capabilities, traits
-from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.conversation import Conversation
 from dragoman.model.events import BlockKeys
 from dragoman.model.filter import Filter
 from dragoman.wire.http import HttpResponse
@@ -90,17 +90,10 @@ class GeminiCodec(Struct, frozen=True):
             *(() if older else (quirks.SignCalls(),)),
         )
 
-    def parse_request(self, call: Call) -> Conversation:
-        return request.parse_request(call)
-
-    def render_request(self, conversation: Conversation) -> Call:
-        return request.render_request(conversation)
-
-    def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
-        return reply.parse_reply(body, asked)
-
-    def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
-        return reply.render_reply(reply_, asked, world)
+    parse_request = staticmethod(request.parse_request)
+    render_request = staticmethod(request.render_request)
+    parse_reply = staticmethod(reply.parse_reply)
+    render_reply = staticmethod(reply.render_reply)
 
     def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> GeminiDecoder:
         return GeminiDecoder(asked, keys)

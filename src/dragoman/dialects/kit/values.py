@@ -6,7 +6,7 @@ import binascii
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from dragoman.errors import DragomanError
+from dragoman.errors import BadFrame, DragomanError, MissingField
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -51,6 +51,14 @@ def json_text(value: Json, at: str, blame: type[DragomanError]) -> str:
         return jsonio.text_of(value)
     except jsonio.JsonError as error:
         raise blame(str(error), at=at) from None
+
+
+def reply_fields(body: bytes) -> Fields:
+    """Return the fields of a whole reply. Raises BadFrame for a body that is no JSON."""
+    try:
+        return Fields(jsonio.decode(body), blame=MissingField)
+    except jsonio.JsonError as error:
+        raise BadFrame(f"the reply is not JSON: {error}") from None
 
 
 def base64_bytes(data: str) -> bytes | None:

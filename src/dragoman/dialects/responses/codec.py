@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from msgspec import Struct
@@ -18,10 +18,9 @@ from dragoman.dialects.responses.quirks import JoinAnswers, LeastTokens
 from dragoman.dialects.responses.rule_table import RULES
 from dragoman.dialects.responses.stream import ResponsesDecoder
 from dragoman.errors import Fault, MalformedRequest
-from dragoman.model.blocks import Block
 from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Alphabet, Capabilities, traits
-from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.conversation import Conversation
 from dragoman.model.events import BlockKeys
 from dragoman.model.families import reads_results_by_order
 from dragoman.model.filter import Filter
@@ -96,34 +95,14 @@ class ResponsesCodec(Struct, frozen=True):
         except (RecursionError, JsonError):
             raise MalformedRequest("nested too deeply") from None
 
-    def render_request(self, conversation: Conversation) -> Call:
-        return request.render_request(conversation)
-
-    def keeps(self, asked: Conversation) -> bool:
-        """Whether the client lets its answer be kept, so that it can go on from it by its id."""
-        return request.keeps(asked)
-
-    def continued(self, earlier: Conversation, now: Conversation) -> Conversation:
-        """What is asked now, after what was said before."""
-        return request.continued(earlier, now)
-
-    def resolved(self, asked: Conversation, find: Callable[[str], Sequence[Block] | None]) -> Conversation:
-        """The same with the items that `find` knows in place of the references to them."""
-        return request.resolved(asked, find)
-
-    def response_in(self, data: bytes) -> bytes:
-        """The whole response that the last frame of a stream holds."""
-        return reply.response_in(data)
-
-    def items_of(self, response: bytes) -> Mapping[str, Sequence[Block]]:
-        """What each output item of a response says, by the item's id."""
-        return reply.items_of(response)
-
-    def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
-        return reply.parse_reply(body, asked)
-
-    def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
-        return reply.render_reply(reply_, asked, world)
+    render_request = staticmethod(request.render_request)
+    keeps = staticmethod(request.keeps)
+    continued = staticmethod(request.continued)
+    resolved = staticmethod(request.resolved)
+    response_in = staticmethod(reply.response_in)
+    items_of = staticmethod(reply.items_of)
+    parse_reply = staticmethod(reply.parse_reply)
+    render_reply = staticmethod(reply.render_reply)
 
     def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> Decoder:
         return ResponsesDecoder(asked, keys)
