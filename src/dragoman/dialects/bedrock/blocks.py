@@ -24,8 +24,9 @@ from dragoman.dialects.bedrock.nodes import (
     take_mark,
     with_extra,
 )
+from dragoman.dialects.kit.media import base64_bytes
 from dragoman.dialects.kit.tools import render_arguments
-from dragoman.dialects.kit.values import base64_bytes, json_text
+from dragoman.dialects.kit.values import json_text
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Source, Text, ToolCall, ToolResult, Where
 from dragoman.model.naming import to_keep
@@ -179,6 +180,11 @@ def _reasoning(fields: Fields, name: str) -> Block:
     return Reasoning(text, FAMILY, Seal(FAMILY, signature) if signature else None, extra=extra_of(rest), at=at)
 
 
+def identifier(fields: Fields, name: str) -> str:
+    """An id or a name: never the empty string (D5)."""
+    return fields.identifier(name)
+
+
 def parse_redacted(fields: Fields) -> str:
     """Redacted reasoning: the bytes are the text of what Anthropic's own API calls `data`. Other bytes survive too."""
     data = base64_bytes(fields.text("redactedContent"))
@@ -198,11 +204,6 @@ def _tool_use(fields: Fields, at: str) -> ToolCall:
     value = fields.any("input")
     arguments = "" if value is None else json_text(value, fields.path("input"), fields.blame)
     return ToolCall(call_id, name, arguments, extra=extra(fields), at=Where(at))
-
-
-def identifier(fields: Fields, name: str) -> str:
-    """An id or a name: never the empty string (D5)."""
-    return fields.identifier(name)
 
 
 # --- reading tool results

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from dragoman.dialects.bedrock.nodes import extra_of, with_extra
-from dragoman.dialects.kit.values import base64_bytes
+from dragoman.dialects.kit.media import base64_bytes
 from dragoman.errors import DragomanError
 from dragoman.model.blocks import Media, Where
 from dragoman.model.naming import to_keep

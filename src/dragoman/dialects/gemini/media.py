@@ -6,7 +6,7 @@ import mimetypes
 from typing import Literal
 
 from dragoman.dialects.gemini.nodes import child, extra_of, names, with_extra
-from dragoman.dialects.kit.values import base64_bytes
+from dragoman.dialects.kit.media import base64_bytes
 from dragoman.errors import DragomanError
 from dragoman.model.blocks import Media, Where
 from dragoman.model.naming import to_keep

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from hashlib import sha1
 from typing import Any, Protocol
 from uuid import NAMESPACE_URL, UUID, uuid5
@@ -10,9 +9,10 @@ from uuid import NAMESPACE_URL, UUID, uuid5
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro.models import model_of
 from dragoman.dialects.kiro.nodes import FAMILY, IDENTITY, extra_of, own_fields
-from dragoman.dialects.kiro.turns import CONTEXT, USER, identifier, parse_turn, render_turn, with_beside
+from dragoman.dialects.kiro.turns import CONTEXT, USER, parse_turn, render_turn, with_beside
 from dragoman.dialects.kiro.written import written_turn
 from dragoman.dialects.kit.kept import merged
+from dragoman.dialects.kit.values import members
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Extra, Opaque, Text, Where
 from dragoman.model.canonical import canonical
@@ -99,7 +99,7 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
     if spec is None:
         whole = fields.rest()
         return Opaque(FAMILY, whole, next(iter(whole), ""), at=Where(fields.at))
-    name, description = identifier(spec, "name"), spec.text("description", "")
+    name, description = spec.identifier("name"), spec.text("description", "")
     holder = spec.maybe_child("inputSchema")
     spec.any("inputSchema")
     schema = holder.any("json") if holder else None
@@ -203,11 +203,7 @@ def first_words(messages: tuple[Message, ...]) -> str:
 def _give_tools(current: dict[str, Json], tools: list[Json]) -> None:
     body = current[USER]
     assert isinstance(body, dict)
-    body[CONTEXT] = merged({"tools": tools}, _mapping(body.get(CONTEXT)))
-
-
-def _mapping(value: Json) -> Mapping[str, Json]:
-    return value if isinstance(value, dict) else {}
+    body[CONTEXT] = merged({"tools": tools}, members(body.get(CONTEXT)))
 
 
 def _render_tool(tool: ToolSpec | Opaque) -> Json:

@@ -16,7 +16,8 @@ from dragoman.dialects.kiro.raw import RawRequest, Turn
 from dragoman.dialects.kiro.rule_table import RULES, Limits
 from dragoman.dialects.kiro.schema_rules import schema_breaches
 from dragoman.dialects.kit.lint import Found
-from dragoman.dialects.kit.values import Object, Placed, base64_bytes, items, members, text
+from dragoman.dialects.kit.media import base64_bytes
+from dragoman.dialects.kit.values import Object, Placed, items, members, text
 from dragoman.dialects.rulebook import Breach
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import binascii
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -59,18 +58,3 @@ def reply_fields(body: bytes) -> Fields:
         return Fields(jsonio.decode(body), blame=MissingField)
     except jsonio.JsonError as error:
         raise BadFrame(f"the reply is not JSON: {error}") from None
-
-
-def base64_bytes(data: str) -> bytes | None:
-    """Return the bytes of plain base64 with its padding, or None if the text is something else."""
-    try:
-        return binascii.a2b_base64(data.encode("ascii"), strict_mode=True)
-    except ValueError:
-        return None
-
-
-def base64_text(fields: Fields, name: str, data: str) -> str:
-    """Return the data of a field if it is base64 of at least one byte. Raises the fields' error otherwise."""
-    if not base64_bytes(data):
-        fields.fail(name, "expected base64 data")
-    return data

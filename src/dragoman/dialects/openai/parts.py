@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from msgspec import structs
 
 from dragoman.dialects.kit.kept import Kept, cannot, describe
-from dragoman.dialects.kit.values import base64_text
+from dragoman.dialects.kit.media import FILE_TYPES, URL, base64_text
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Text, ToolCall, ToolResult, Where
@@ -28,17 +28,8 @@ _USUAL: JsonObject = {DETAIL: "auto", FORMAT: {"type": "text"}}  # as without a 
 CALL_ID_FIELDS = ("tool_call_id", "tool_use_id", "tool_useId")
 _FAILURES = frozenset({"error", "failed", "failure"})
 _DATA_URL = re.compile(r"data:([^,]+?);base64,(.*)", re.DOTALL | re.IGNORECASE)
-_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:\S")
 _AUDIO_FORMATS = {"mp3": "audio/mpeg"}  # all others are called audio/<format>
 _AUDIO_MIMES = {"audio/mpeg": "mp3", "audio/mp3": "mp3"}
-_FILE_TYPES = {
-    "pdf": "application/pdf",
-    "txt": "text/plain",
-    "md": "text/markdown",
-    "csv": "text/csv",
-    "html": "text/html",
-    "json": "application/json",
-}
 
 
 _SPELLING = frozenset(
@@ -227,7 +218,7 @@ def _image_url(fields: Fields) -> Media:
     extra = _nested(fields, "image_url", inner)
     if found := _DATA_URL.fullmatch(url):
         return Media("image", found[1], "base64", base64_text(inner, "url", found[2]), extra=extra, at=Where(fields.at))
-    if url[:5].lower() == "data:" or not _URL.match(url):
+    if url[:5].lower() == "data:" or not URL.match(url):
         inner.fail("url", "expected an http(s) URL or a data: URL with a media type and base64")
     return Media("image", "", "url", url, extra=extra, at=Where(fields.at))
 
@@ -252,7 +243,7 @@ def _file(fields: Fields) -> Media:
     if data.lower().startswith(("http://", "https://")):  # as OpenRouter takes it
         return Media("document", "", "url", data, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
     found = _DATA_URL.fullmatch(data)
-    mime = found[1] if found else _FILE_TYPES.get(name.rpartition(".")[2].lower(), "")
+    mime = found[1] if found else FILE_TYPES.get(name.rpartition(".")[2].lower(), "")
     if not mime:
         inner.fail("file_data", "expected a data: URL with a media type and base64")
     data = base64_text(inner, "file_data", found[2] if found else data)

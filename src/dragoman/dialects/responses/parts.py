@@ -9,7 +9,7 @@ from typing import TypeAlias
 from msgspec import structs
 
 from dragoman.dialects.kit.kept import cannot, describe
-from dragoman.dialects.kit.values import base64_text
+from dragoman.dialects.kit.media import FILE_TYPES, URL, base64_text
 from dragoman.dialects.responses.nodes import FAMILY, JsonObject, extra_of, own_fields, plain, wire_fields
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Source, Text, Where
@@ -25,15 +25,6 @@ PART = "~part"  # on an Opaque: it is a part of a message, not an item
 _PLACING = ("~message", "~role")  # what the blocks of one message share beside its fields
 _TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
 _DATA_URL = re.compile(r"data:([^,;]+)(?:;[^,;]+)*;base64,(.*)", re.DOTALL | re.IGNORECASE)
-_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:\S")
-_FILE_TYPES = {
-    "pdf": "application/pdf",
-    "txt": "text/plain",
-    "md": "text/markdown",
-    "csv": "text/csv",
-    "html": "text/html",
-    "json": "application/json",
-}
 
 # --- wire to blocks
 
@@ -150,7 +141,7 @@ def _image(fields: Fields, placing: JsonObject) -> Media:
     extra = _kept(fields, {**placing, **(to_keep(inner.rest()) if nested else {})})
     if found := _DATA_URL.fullmatch(url):
         return Media("image", found[1], "base64", base64_text(inner, name, found[2]), extra=extra, at=Where(fields.at))
-    if url[:5].lower() == "data:" or not _URL.match(url):
+    if url[:5].lower() == "data:" or not URL.match(url):
         inner.fail(name, "expected an http(s) URL or a data: URL with a media type and base64")
     return Media("image", "", "url", url, extra=extra, at=Where(fields.at))
 
@@ -163,7 +154,7 @@ def _file(fields: Fields, placing: JsonObject) -> Media:
         if data.lower().startswith(("http://", "https://")):  # Chat has no other field for an address
             return Media("document", "", "url", data, name, extra=_kept(fields, placing), at=Where(fields.at))
         found = _DATA_URL.fullmatch(data)
-        mime = found[1] if found else _FILE_TYPES.get(name.rpartition(".")[2].lower(), "")
+        mime = found[1] if found else FILE_TYPES.get(name.rpartition(".")[2].lower(), "")
         if not mime:
             fields.fail("file_data", "expected a data: URL with a media type and base64")
         data = base64_text(fields, "file_data", found[2] if found else data)

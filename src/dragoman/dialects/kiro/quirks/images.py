@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec import structs
 
 from dragoman.dialects.kiro.pixels import pixels
-from dragoman.dialects.kit.values import base64_bytes
+from dragoman.dialects.kit.media import base64_bytes
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Media, Text
 from dragoman.model.conversation import Conversation, Message
