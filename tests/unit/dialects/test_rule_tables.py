@@ -29,10 +29,11 @@ def named(dialect: str) -> Iterator[str]:
 
 
 def files(dialect: str) -> Iterator[Path]:
-    """The code of a dialect, with the rules that OpenAI's two APIs share; without the table of rules."""
+    """The code of a dialect, with the rules that it has from the kit; without the table of rules."""
     yield from (file for file in (SOURCE / dialect).glob("*.py") if file.name != "rule_table.py")
-    if dialect in ("openai", "responses"):
-        yield SOURCE / "kit" / "openai_rules.py"
+    shared = {"openai": "openai_rules.py", "responses": "openai_rules.py", "bedrock": "shapes.py"}
+    if dialect in shared:
+        yield SOURCE / "kit" / shared[dialect]
 
 
 def constants(node: ast.AST) -> Iterator[str]:

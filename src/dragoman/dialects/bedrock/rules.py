@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dragoman.dialects.base import Call
 from dragoman.dialects.bedrock.models import Vendor
 from dragoman.dialects.bedrock.rule_order import order
-from dragoman.dialects.bedrock.shapes import REQUEST, breach, shape_breaches
+from dragoman.dialects.bedrock.shapes import breach, shape_breaches
 from dragoman.dialects.kit.values import Object, members, objects
 from dragoman.dialects.rulebook import Breach
 from dragoman.wire import jsonio
@@ -28,7 +28,7 @@ def breaches(call: Call, vendor: Vendor) -> Sequence[Breach]:
     body = call.body
     if not isinstance(body, dict):
         return [breach("body.object", "", "the body must be an object")]
-    found = list(shape_breaches(body, REQUEST, ""))  # the model is in the path
+    found = list(shape_breaches(body))  # the model is in the path
     found += [*_tools(body), *_thinking(body, vendor), *_output(body), *_system(body)]
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:

@@ -17,11 +17,12 @@ from msgspec import Struct
 from dragoman.dialects.kiro.pixels import pixels
 from dragoman.dialects.kiro.rule_table import GRADED, Grade
 from dragoman.dialects.kiro.rules import findings, image_bytes
+from dragoman.dialects.kit.shapes import flaws
 from dragoman.dialects.kit.values import members, text
 from dragoman.simulator.kiro.catalogue import MODELS, window
 from dragoman.simulator.kiro.reading import Asked
 from dragoman.simulator.kiro.routes import Route, route
-from dragoman.simulator.kiro.shape import REQUEST, flaws
+from dragoman.simulator.kiro.shape import REQUEST
 from dragoman.simulator.kiro.signatures import is_forged
 from dragoman.simulator.kiro.verdict import PROFILES, Answer, Finding, Limits, Profile, Refusal
 from dragoman.wire import jsonio
@@ -113,7 +114,7 @@ def _model_id(asked: Asked, _: Limits) -> Iterator[Finding]:
 
 
 def _shape(asked: Asked, _: Limits) -> Iterator[Finding]:
-    yield from (Finding(flaw.at, flaw.detail) for flaw in flaws(asked.document, REQUEST) if flaw.kind == "wrong")
+    yield from (Finding(flaw.at, flaw.detail) for flaw in flaws(asked.document, REQUEST) if flaw.kind != "null")
 
 
 def _nulls(asked: Asked, _: Limits) -> Iterator[Finding]:
