@@ -375,6 +375,13 @@ def test_another_model_in_history_stays_where_it_was() -> None:
     assert json.loads(written)["conversationState"]["history"][0]["userInputMessage"]["modelId"] == "auto"
 
 
+def test_the_profile_of_the_settings_wins_over_the_clients() -> None:
+    given = {**body(), "profileArn": "arn:client"}
+    sent = dragoman.translate_request(given, source="kiro", target="kiro", profile_arn="arn:ours").body
+    assert sent["profileArn"] == "arn:ours"
+    assert dragoman.translate_request(given, source="kiro", target="kiro").body["profileArn"] == "arn:client"
+
+
 # --- the lint
 
 

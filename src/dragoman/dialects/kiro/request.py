@@ -12,6 +12,7 @@ from dragoman.dialects.kiro.nodes import FAMILY, IDENTITY, extra_of, own_fields
 from dragoman.dialects.kiro.turns import CONTEXT, USER, parse_turn, render_turn, with_beside
 from dragoman.dialects.kiro.written import written_turn
 from dragoman.dialects.kit.kept import merged
+from dragoman.dialects.kit.tools import tool_body
 from dragoman.dialects.kit.values import members
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Extra, Opaque, Text, Where
@@ -183,12 +184,10 @@ def _body(conversation: Conversation, settings: Settings, written: bool) -> dict
     state: dict[str, Json] = {"chatTriggerType": "MANUAL", "conversationId": named, "currentMessage": current}
     if history:
         state["history"] = [*history]
-    rest = kept.get(_STATE)
-    if isinstance(rest, dict) and "chatTriggerType" in rest:
-        state["chatTriggerType"] = rest["chatTriggerType"]
     body: dict[str, Json] = {_STATE: state}
     if settings.profile_arn:
         body["profileArn"] = settings.profile_arn
+        kept.pop("profileArn", None)  # of the client's account; the setting names that of the upstream's
     if model_fields := _render_thinking(conversation.thinking, conversation.model):
         body[_FIELDS] = model_fields
     return merged(body, kept)
@@ -211,15 +210,8 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
         if tool.family != FAMILY:
             raise Unrepresentable(f"the tool {tool.kind} of {tool.family} has no place here", at=tool.at.path)
         return tool.data
-    if tool.schema is None:
-        raise Unrepresentable(f"the tool {tool.name} takes free text, which has no place here", at=tool.at.path)
-    if tool.waits_for:
-        raise Unrepresentable(f"the tool {tool.name} cannot be held back here", at=tool.at.path)
-    body: dict[str, Json] = {
-        "name": tool.name,
-        "description": tool.description,
-        "inputSchema": {"json": {**tool.schema}},
-    }
+    schema: Json = {"json": {**(tool.schema or {})}}
+    body = {**tool_body(tool), "description": tool.description, "inputSchema": schema}
     kept = own_fields(tool.extra)
     return {**of_what_it_came_in(kept), "toolSpecification": merged(body, of_the_node(kept))}
 
