@@ -7,7 +7,7 @@ import re
 
 from dragoman.wire.fields import Fields
 
-URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:\S")
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:\S")
 FILE_TYPES = {
     "pdf": "application/pdf",
     "txt": "text/plain",
@@ -16,6 +16,11 @@ FILE_TYPES = {
     "html": "text/html",
     "json": "application/json",
 }
+
+
+def is_url(text: str) -> bool:
+    """Tell whether a text begins like an address."""
+    return _URL.match(text) is not None
 
 
 def base64_bytes(data: str) -> bytes | None:

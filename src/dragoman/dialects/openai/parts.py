@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from msgspec import structs
 
 from dragoman.dialects.kit.kept import Kept, cannot, describe
-from dragoman.dialects.kit.media import FILE_TYPES, URL, base64_text
+from dragoman.dialects.kit.media import FILE_TYPES, base64_text, is_url
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Text, ToolCall, ToolResult, Where
@@ -218,7 +218,7 @@ def _image_url(fields: Fields) -> Media:
     extra = _nested(fields, "image_url", inner)
     if found := _DATA_URL.fullmatch(url):
         return Media("image", found[1], "base64", base64_text(inner, "url", found[2]), extra=extra, at=Where(fields.at))
-    if url[:5].lower() == "data:" or not URL.match(url):
+    if url[:5].lower() == "data:" or not is_url(url):
         inner.fail("url", "expected an http(s) URL or a data: URL with a media type and base64")
     return Media("image", "", "url", url, extra=extra, at=Where(fields.at))
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from msgspec import structs
 
 from dragoman.dialects.kit.kept import cannot, describe
-from dragoman.dialects.kit.media import FILE_TYPES, URL, base64_text
+from dragoman.dialects.kit.media import FILE_TYPES, base64_text, is_url
 from dragoman.dialects.responses.nodes import FAMILY, JsonObject, extra_of, own_fields, plain, wire_fields
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Source, Text, Where
@@ -141,7 +141,7 @@ def _image(fields: Fields, placing: JsonObject) -> Media:
     extra = _kept(fields, {**placing, **(to_keep(inner.rest()) if nested else {})})
     if found := _DATA_URL.fullmatch(url):
         return Media("image", found[1], "base64", base64_text(inner, name, found[2]), extra=extra, at=Where(fields.at))
-    if url[:5].lower() == "data:" or not URL.match(url):
+    if url[:5].lower() == "data:" or not is_url(url):
         inner.fail(name, "expected an http(s) URL or a data: URL with a media type and base64")
     return Media("image", "", "url", url, extra=extra, at=Where(fields.at))
 
