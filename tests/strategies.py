@@ -366,13 +366,10 @@ shapes: SearchStrategy[Capabilities] = st.builds(
     system=st.sampled_from(("native", "leading", "none")),
     turns=st.sampled_from(("free", "merge", "pair")),
     turn_seam=st.sampled_from(("", "\n\n")),
-    prefill=st.booleans(),
-    blank_text=st.booleans(),
+    traits=st.frozensets(st.sampled_from(("user_last", "no_blank_text", "result_errors"))),
     names=alphabets,
     ids=alphabets,
-    paired_results=st.just(True),
     result_media=st.sampled_from((frozenset(), frozenset({"image", "document"}))),
-    result_errors=st.booleans(),
 )
 """Capabilities that differ in what they ask of a conversation's shape."""
 

@@ -376,7 +376,7 @@ def folded(plan: Plan, events: Events, notes: Notes) -> Reply:
 def _told(plan: Plan, body: bytes, world: World, ways: ResponseFilters) -> Events:
     """What a whole answer says, as events. One that only ever streams is read as the stream it is."""
     upstream = plan.upstream
-    if not upstream.codec.capabilities(plan.sent.model).streams_only:
+    if "streams_only" not in upstream.codec.capabilities(plan.sent.model).traits:
         if is_event_stream(body):
             ways.notes.changed("stream.gathered", "", "a stream came where a whole answer was asked for")
             return _streamed(plan, body, world, ways)

@@ -64,8 +64,14 @@ _NO_QUESTION = "there is nothing in it to be answered"
 
 ORDER: tuple[_Maker, ...] = (
     lambda pair: filters.RefuseHeld(pair.upstream.holds if pair.client_family == pair.upstream_family else frozenset()),
-    lambda pair: None if pair.client.interleaves else filters.SerializeBlocks(calls_end=pair.upstream.calls_end),
-    lambda pair: filters.SettleStop(pauses=pair.client.pauses or pair.client_family == pair.upstream_family),
+    lambda pair: (
+        filters.SerializeBlocks(calls_end="open_calls" not in pair.upstream.traits)
+        if "one_block" in pair.client.traits
+        else None
+    ),
+    lambda pair: filters.SettleStop(
+        pauses="pauses" in pair.client.traits or pair.client_family == pair.upstream_family
+    ),
     lambda _: filters.TellShapes(),
     lambda pair: filters.StripAttribution() if pair.strips_attribution else None,
     lambda pair: filters.CarrySeals(pair.client, pair.client_family, pair.upstream),
@@ -75,19 +81,17 @@ ORDER: tuple[_Maker, ...] = (
         else filters.ToolsInHistory(pair.upstream, pair.upstream_family)
     ),
     lambda pair: filters.DropForeign(pair.client, pair.client_family, pair.upstream, pair.upstream_family),
-    lambda pair: filters.WrapTextTools(native=pair.upstream.text_tools),
-    lambda pair: None if pair.upstream.bare_tools else filters.GiveSchemas(),
-    lambda pair: (
-        filters.PairTools(in_order=pair.upstream.results_in_call_order) if pair.upstream.paired_results else None
-    ),
+    lambda pair: filters.WrapTextTools(native="text_tools" in pair.upstream.traits),
+    lambda pair: None if "bare_tools" in pair.upstream.traits else filters.GiveSchemas(),
+    lambda pair: filters.PairTools(in_order="results_in_call_order" in pair.upstream.traits),
     lambda pair: filters.PlainResults(pair.upstream),
     lambda pair: filters.RenameTools(pair.upstream, pair.upstream_family),
     lambda pair: None if pair.upstream.system == "native" else filters.FoldSystem(pair.upstream),
-    lambda pair: None if pair.upstream.blank_text else filters.FillEmpty(),
+    lambda pair: filters.FillEmpty() if "no_blank_text" in pair.upstream.traits else None,
     lambda pair: filters.AlternateTurns(pair.upstream),
     lambda pair: (
         filters.HashUser(pair.upstream, foreign=pair.client_family != pair.upstream_family)
-        if pair.upstream.user
+        if "user" in pair.upstream.traits
         else None
     ),
     lambda pair: filters.FitLimits(pair.upstream),
@@ -100,14 +104,14 @@ LAST: tuple[_Maker, ...] = (  # after the upstream dialect's own quirks: these r
 
 
 def _raw_tools(pair: Pair) -> Filter | None:
-    choice = pair.settings.raw_tools or ("auto" if pair.upstream.raw_tools else "off")
+    choice = pair.settings.raw_tools or ("auto" if "raw_tools" in pair.upstream.traits else "off")
     if choice == "off" and not pair.settings.think_tags:
         return None
     return filters.RawTools(
         choice,
         pair.settings.raw_tools_mode,
         ids=None if pair.client_family == pair.upstream_family else pair.client.ids,
-        interleaves=pair.client.interleaves,
+        interleaves="one_block" not in pair.client.traits,
         think_tags=pair.settings.think_tags,
         family=pair.upstream_family,
     )
@@ -141,7 +145,9 @@ class Plan(Struct, frozen=True):
 
         Not if a filter may hold back a block that an earlier frame has announced: the announcement would be wrong.
         """
-        announces = self.settings.reads_answers and self.upstream.codec.capabilities(self.sent.model).announces
+        announces = (
+            self.settings.reads_answers and "announces" in self.upstream.codec.capabilities(self.sent.model).traits
+        )
         return self.same_wire and not self.settings.repair and not announces
 
     def call(self) -> Call:

@@ -19,7 +19,7 @@ from dragoman.model.assemble import fold, unfold
 from dragoman.model.blocks import Block, Text, ToolCall, ToolResult, Where
 from dragoman.model.budget import Budget
 from dragoman.model.canonical import canonical
-from dragoman.model.capabilities import Capabilities
+from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Message, Reply, Stop, ToolSpec, Usage, Why
 from dragoman.model.events import (
     FINISHED,
@@ -104,7 +104,7 @@ class PigeonCodec(Struct, frozen=True):
         return "pigeon"
 
     def capabilities(self, model: str) -> Capabilities:
-        return Capabilities(choice_modes=frozenset({"auto"}), stop_limit=0, result_errors=True, interleaves=False)
+        return Capabilities(choice_modes=frozenset({"auto"}), stop_limit=0, traits=traits("result_errors", "one_block"))
 
     def quirks(self, model: str) -> Sequence[Filter]:
         return (OneText(),)

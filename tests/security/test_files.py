@@ -21,6 +21,7 @@ from dragoman.gateway.private import make_private_folder, minted_key, read_priva
 from dragoman.gateway.secrets import SecretUnavailable, Surroundings, reference
 from dragoman.upstream.credentials import CredentialFault, Secret
 from dragoman.upstream.kiro import OwnStore, Token
+from dragoman.upstream.kiro.token import render_token
 from tests.gateway.house import configured
 from tests.gateway.test_explain import refusal
 
@@ -40,7 +41,7 @@ def token() -> Token:
 
 WRITERS: dict[str, Callable[[Path], object]] = {
     "key": lambda folder: minted_key(folder / "file"),
-    "login": lambda folder: OwnStore(folder / "file").create(token()),
+    "login": lambda folder: OwnStore(folder / "file").write(render_token(token())),
     "refusal": lambda folder: Ring(folder).keep(refusal("file")),
 }
 
@@ -113,7 +114,7 @@ def test_point_16_secrets_that_others_can_read_are_refused(tmp_path: Path, loose
     with pytest.raises(ConfigError, match="others may read"):
         minted_key(tmp_path / "key")
     store = OwnStore(tmp_path / "login.json")
-    store.create(token())
+    store.write(render_token(token()))
     (tmp_path / "login.json").chmod(loose)
     if loose & 0o077:
         with pytest.raises(CredentialFault, match="chmod 600"):

@@ -18,7 +18,7 @@ from dragoman.dialects.anthropic import request as anthropic_request
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro.quirks import results as kiro_results
 from dragoman.dialects.kiro.quirks import surrogates as kiro_surrogates
-from dragoman.dialects.kiro.tokens import estimate, estimate_input, estimate_messages
+from dragoman.dialects.kiro.tokens import estimate, estimate_input, estimate_message
 from dragoman.dialects.openai import messages as openai_messages
 from dragoman.dialects.openai.chunk import beside_the_stop, beside_the_usual
 from dragoman.dialects.openai.reply import envelope_rest, parse_stop
@@ -165,7 +165,7 @@ def inventory_has_every_block_once(asked: Conversation) -> None:
 def conversation_is_as_long_as_its_parts(asked: Conversation) -> None:
     around = estimate_input(structs.replace(asked, messages=(), system=()))
     system = sum(estimate(text.text) for text in asked.system)
-    assert estimate_input(asked) == around + system + estimate_messages(asked.messages)
+    assert estimate_input(asked) == around + system + sum(map(estimate_message, asked.messages))
 
 
 def test_a_place_is_told_by_its_steps() -> None:

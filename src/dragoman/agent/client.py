@@ -89,7 +89,7 @@ class DialectClient:
             raise UpstreamFault(fault.message, fault=fault)
         keys = BlockKeys()
         ways = ResponseFilters(made, keys)
-        if not (made.sent.stream or dialect.codec.capabilities(model).streams_only):
+        if not (made.sent.stream or "streams_only" in dialect.codec.capabilities(model).traits):
             yield ways.feed(unfold(dialect.codec.parse_reply(b"".join(body), made.sent), keys))
             return
         reader = Reader(dialect.binding.frames(), dialect.codec.decoder(made.sent, REAL_WORLD, keys))

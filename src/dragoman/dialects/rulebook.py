@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 # observed: seen in refused requests, or in what official clients do with a stream. documented: the vendor says so.
 # inferred: neither; other translators avoid it, or it follows from other rules.
 Evidence: TypeAlias = Literal["observed", "documented", "inferred"]
 Severity: TypeAlias = Literal["error", "advice"]
+_Row: TypeAlias = tuple[Evidence, Severity, str]
 
 
 class Rule(Struct, frozen=True):
@@ -40,11 +41,17 @@ class Breach(Struct, frozen=True):
 class Rulebook:
     """The declared rules of one dialect. Names in the table are short; outside they begin with the dialect's name."""
 
-    def __init__(self, dialect: str, table: Mapping[str, tuple[Evidence, Severity, str]]) -> None:
+    def __init__(self, dialect: str, table: Mapping[str, _Row]) -> None:
         self._rules = {name: Rule(f"{dialect}.{name}", *row) for name, row in table.items()}
 
-    @property
-    def rules(self) -> Sequence[Rule]:
+    @classmethod
+    def parse(cls, dialect: str, table: str) -> Rulebook:
+        """Read a table of lines `name | evidence | severity | sentence`. Raises msgspec.ValidationError."""
+        rows = (line.split(" | ", 3) for line in table.strip().splitlines())
+        return cls(dialect, {name: convert(row, _Row) for name, *row in rows})
+
+    def declared(self) -> Sequence[Rule]:
+        """Return all rules, in the order of the table."""
         return tuple(self._rules.values())
 
     def breach(self, name: str, at: str, detail: str = "") -> Breach:

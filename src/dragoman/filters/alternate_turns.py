@@ -25,7 +25,7 @@ class AlternateTurns(Filter):
     def __init__(self, upstream: Capabilities) -> None:
         self._turns = upstream.turns
         self._seam = upstream.turn_seam
-        self._prefill = upstream.prefill
+        self._prefill = "user_last" not in upstream.traits
         self._fillers: dict[Role, str] = {"assistant": upstream.fillers[0], "user": upstream.fillers[1]}
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:

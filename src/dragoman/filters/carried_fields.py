@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from dragoman.model.blocks import Extra
-from dragoman.model.capabilities import Capabilities
+from dragoman.model.capabilities import Capabilities, Place
 from dragoman.model.naming import OUTER, wire_name
 
 NOTHING: Mapping[str, str] = {}
@@ -27,17 +27,11 @@ class Carried(Struct, frozen=True):
 
 
 def carried(family: str, giver: Capabilities, taker: Capabilities) -> Carried:
-    return Carried(
-        family,
-        _both(giver.options, taker.options),
-        _both(giver.media_fields, taker.media_fields),
-        _both(giver.tool_fields, taker.tool_fields),
-        _both(giver.answer_fields, taker.answer_fields),
-    )
+    def both(place: Place) -> dict[str, str]:
+        taken = taker.shared_fields.get(place, NOTHING)
+        return {own: taken[name] for name, own in giver.shared_fields.get(place, NOTHING).items() if name in taken}
 
-
-def _both(given: Mapping[str, str], taken: Mapping[str, str]) -> dict[str, str]:
-    return {own: taken[name] for name, own in given.items() if name in taken}
+    return Carried(family, both("request"), both("media"), both("tool"), both("answer"))
 
 
 def place_of(name: str, at: str) -> str:

@@ -88,7 +88,7 @@ class CarrySeals(Filter):
     name = "carry_seals"
 
     def __init__(self, client: Capabilities, client_family: str, upstream: Capabilities) -> None:
-        rides = upstream.sealed_words and not client.sealed_words
+        rides = "sealed_words" in upstream.traits and "sealed_words" not in client.traits
         self._back = partial(_Riding if rides else _Marks, client, client_family)
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
@@ -191,7 +191,7 @@ class _Marks(Back):
                 yield event
             case BlockEnded(key) if key in self._unsealed:
                 family = self._unsealed.pop(key)
-                if self._client.seal_slot:
+                if "seal_slot" in self._client.traits:
                     yield self._marked(key, Seal(family, ""))
                 yield event
             case _:
@@ -201,17 +201,17 @@ class _Marks(Back):
         return bool(family) and family != self._family and family not in self._client.seals
 
     def _holds(self, key: int) -> bool:
-        return key in self._thoughts or self._client.sealed_words
+        return key in self._thoughts or "sealed_words" in self._client.traits
 
     def _marked(self, key: int, seal: Seal, owner: str | None = None) -> Sealed:
         text = mark(seal, owner)
-        if self._client.seal_bytes:
+        if "seal_bytes" in self._client.traits:
             text = base64.b64encode(text.encode()).decode()
         return Sealed(key, Seal(self._family, text))
 
     def _sealed(self, key: int, seal: Seal) -> Iterable[Event]:
-        slot = key in self._unsealed if key in self._thoughts else self._client.sealed_words
-        if self._client.seal_slot and slot:
+        slot = key in self._unsealed if key in self._thoughts else "sealed_words" in self._client.traits
+        if "seal_slot" in self._client.traits and slot:
             self._unsealed.pop(key, None)
             yield self._marked(key, seal)
         else:
@@ -297,7 +297,7 @@ class _Riding(_Marks):
             yield from self._rider(seal, "", choice)
 
     def _rider(self, seal: Seal, owner: str, choice: int) -> Iterable[Event]:
-        if not self._client.seal_slot:
+        if "seal_slot" not in self._client.traits:
             self._drop(seal)
             return
         key = self._keys.fresh()

@@ -198,14 +198,16 @@ class _Request:
         """The media, and its name as a text before it where the target has no names for such media."""
         if isinstance(media, Text) or not media.name or media.kind in self._target.named_media:
             return [media]
-        if self._at_home and self._target.home_names:
+        if self._at_home and "home_names" in self._target.traits:
             return [media]
         self._notes.changed("media.name", media.at.path, f"the name of the {media.kind} stands before it as text")
         return [Text(media.name, at=media.at), structs.replace(media, name="")]
 
     def _text(self, text: Text) -> Text:
         if text.citations:
-            kept = tuple(each for each in text.citations if each.family == self._family and self._target.citations)
+            kept = tuple(
+                each for each in text.citations if each.family == self._family and "citations" in self._target.traits
+            )
             if kept != text.citations:
                 self._notes.dropped("foreign.citation", text.at.path, "the target has no citations of this kind")
                 text = structs.replace(text, citations=kept)
@@ -214,7 +216,7 @@ class _Request:
     def _unsealed(self, node: S) -> S:
         seal = getattr(node, "seal", None)
         ours = seal is not None and (seal.family == self._family or seal.family in self._target.seals)
-        if seal is None or (ours and self._target.sealed_words):
+        if seal is None or (ours and "sealed_words" in self._target.traits):
             return node
         self._notes.dropped("foreign.seal", node.at.path, f"a {seal.kind} of {seal.family} means nothing to the target")  # type: ignore[attr-defined]
         return structs.replace(node, seal=None)
@@ -234,14 +236,14 @@ class _Request:
     def _reasoning(self, block: Reasoning) -> Iterable[Reasoning]:
         seal, target = block.seal, self._target
         ours = block.family == self._family if seal is None else seal.family in {self._family, *target.seals}
-        if not (target.reasoning and ours):
+        if not ("reasoning" in target.traits and ours):
             self._notes.dropped(
                 "foreign.reasoning",
                 block.at.path,
                 f"reasoning of {block.family or 'unknown origin'} is not the target's own",
             )
             return ()
-        if target.sealed_reasoning and seal is None:
+        if "sealed_reasoning" in target.traits and seal is None:
             self._notes.dropped(
                 "reasoning.unsealed", block.at.path, "the target takes its reasoning back only with its signature"
             )
@@ -341,7 +343,7 @@ class _Answer(Back):
 
     def __init__(self, client: Capabilities, family: str, fields: Carried, notes: Notes, _keys: BlockKeys) -> None:
         self._client = client
-        self._cites = client.citations or client.cites
+        self._cites = not client.traits.isdisjoint({"citations", "cites"})
         self._family = family
         self._carried = fields
         self._notes = notes
@@ -393,10 +395,10 @@ class _Answer(Back):
         if isinstance(block, Opaque):
             foreign, kind = block.family != self._family, block.kind
         elif isinstance(block, Media):
-            known = (block.kind, block.how) in self._client.media and self._client.answer_media
+            known = (block.kind, block.how) in self._client.media and "no_answer_media" not in self._client.traits
             foreign, kind = not known, block.kind
         else:
-            foreign, kind = isinstance(block, Reasoning) and not self._client.reasoning, "reasoning"
+            foreign, kind = isinstance(block, Reasoning) and "reasoning" not in self._client.traits, "reasoning"
         if foreign:
             self._dropped[event.key] = True
             self._notes.dropped(

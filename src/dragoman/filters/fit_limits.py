@@ -34,7 +34,7 @@ class FitLimits(Filter):
 
 
 def _choices(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
-    if conversation.choices > 1 and not target.choices:
+    if conversation.choices > 1 and "choices" not in target.traits:
         raise Unrepresentable(f"the target gives one answer, not {conversation.choices}", at="n")
     return conversation
 
@@ -55,13 +55,13 @@ def _max_tokens(conversation: Conversation, target: Capabilities, notes: Notes) 
     if conversation.max_tokens is None and target.max_tokens is not None:
         notes.added("max_tokens.default", "max_tokens", f"the target needs one; {target.max_tokens} is sent")
         return structs.replace(conversation, max_tokens=target.max_tokens)
-    if conversation.max_tokens == 0 and not target.zero_tokens:
+    if conversation.max_tokens == 0 and "zero_tokens" not in target.traits:
         raise Unrepresentable("the target cannot answer with 0 tokens", at="max_tokens")
     return conversation
 
 
 def _stops(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
-    stops = tuple(stop for stop in conversation.stop if stop and (target.blank_text or stop.strip()))
+    stops = tuple(stop for stop in conversation.stop if stop and ("no_blank_text" not in target.traits or stop.strip()))
     if stops != conversation.stop:
         notes.dropped("stop.blank", "stop", "a blank stop sequence stops nothing")
     if target.stop_limit is not None and len(stops) > target.stop_limit:
@@ -76,10 +76,10 @@ def _output(conversation: Conversation, target: Capabilities, notes: Notes) -> C
         kind = "json" if output.kind == "schema" and "json" in target.output else "text"
         notes.dropped("output.form", "output", f"the target cannot promise {output.kind} output; {kind} is asked for")
         output = Output(kind)  # type: ignore[arg-type]
-    if not target.output_names and (output.name or output.strict is not None):
+    if "output_names" not in target.traits and (output.name or output.strict is not None):
         notes.changed("output.name", "output", "the target's output schema has neither name nor strict flag")
         output = structs.replace(output, name="", strict=None)
-    if target.closed_schemas and output.schema is not None:
+    if "closed_schemas" in target.traits and output.schema is not None:
         schema = _closed(output.schema)
         if schema != output.schema:
             notes.changed(
@@ -119,7 +119,7 @@ def _tool_choice(conversation: Conversation, target: Capabilities, notes: Notes)
         notes.add("tools.choice", action, choice.at.path, "there are no tools to choose from")
         return structs.replace(conversation, tool_choice=ToolChoice())
     tools = conversation.tools
-    if choice.names and choice.mode in ("auto", "any") and not target.choice_names:
+    if choice.names and choice.mode in ("auto", "any") and "choice_names" not in target.traits:
         tools = tuple(tool for tool in tools if not isinstance(tool, ToolSpec) or tool.name in choice.names)
         notes.changed(
             "tools.allowed", choice.at.path, "the target cannot limit the choice; only the allowed tools are offered"
@@ -128,7 +128,7 @@ def _tool_choice(conversation: Conversation, target: Capabilities, notes: Notes)
     if choice.mode not in target.choice_modes:
         notes.dropped("tools.choice", choice.at.path, f"the target has no tool choice {choice.mode!r}")
         choice = ToolChoice(parallel=choice.parallel, at=choice.at)
-    if choice.parallel is not None and (not target.parallel_flag or choice.mode == "none"):
+    if choice.parallel is not None and ("parallel_flag" not in target.traits or choice.mode == "none"):
         notes.dropped("tools.parallel", choice.at.path, "the target has no such flag about parallel calls here")
         choice = structs.replace(choice, parallel=None)
     if choice == conversation.tool_choice:
@@ -141,7 +141,7 @@ def _tool_names(conversation: Conversation, target: Capabilities, notes: Notes) 
     names: set[str | None] = set()
     tools: list[ToolSpec | Opaque] = []
     for tool in conversation.tools:
-        name = tool_name(tool) if target.one_name_each or isinstance(tool, ToolSpec) else None
+        name = tool_name(tool) if "shared_names" not in target.traits or isinstance(tool, ToolSpec) else None
         if isinstance(tool, ToolSpec) and tool.waits_for == "block":
             name = None  # a block of the history says it, not the tool list
         if name and name in names:
@@ -153,7 +153,7 @@ def _tool_names(conversation: Conversation, target: Capabilities, notes: Notes) 
 
 
 def _strict_tools(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
-    if target.strict_tools or all(getattr(tool, "strict", None) is None for tool in conversation.tools):
+    if "strict_tools" in target.traits or all(getattr(tool, "strict", None) is None for tool in conversation.tools):
         return conversation
     notes.dropped("tools.strict", "tools", "the target cannot hold a tool to its schema")
     tools = tuple(
@@ -163,7 +163,7 @@ def _strict_tools(conversation: Conversation, target: Capabilities, notes: Notes
 
 
 def _user(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
-    if target.user or not conversation.user:
+    if "user" in target.traits or not conversation.user:
         return conversation
     notes.dropped("user.dropped", "user", "the target takes no user id")
     return structs.replace(conversation, user="")

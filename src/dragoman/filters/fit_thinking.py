@@ -28,7 +28,7 @@ def fit_thinking(conversation: Conversation, target: Capabilities, notes: Notes)
 
 def _fitted(asked: Thinking, target: Capabilities) -> Thinking:
     effort, budget, mode, show = asked.effort, asked.budget, asked.mode, asked.show
-    if budget is not None and not target.budgets:
+    if budget is not None and "budgets" not in target.traits:
         effort = effort or next((name for limit, name in _BUDGETS if budget <= limit), "max")
         budget = None
     if effort and effort not in target.efforts:
@@ -37,7 +37,7 @@ def _fitted(asked: Thinking, target: Capabilities) -> Thinking:
         mode = "default"
     if mode == "off":
         effort, budget = "", None
-    return Thinking(mode, effort, budget, show if target.thinking_show else None)
+    return Thinking(mode, effort, budget, show if "thinking_show" in target.traits else None)
 
 
 def _nearest(effort: str, efforts: tuple[str, ...]) -> str:

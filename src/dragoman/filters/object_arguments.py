@@ -79,7 +79,7 @@ class ObjectArguments(Filter):
                 conversation = structs.replace(conversation, messages=messages)
         if self._client.arguments != "object":
             return conversation, None
-        return conversation, _WholeCalls if self._client.whole_calls else _Objects
+        return conversation, _WholeCalls if "whole_calls" in self._client.traits else _Objects
 
 
 def _are_settled(calls: list[ToolCall]) -> bool:

@@ -25,7 +25,7 @@ class PlainResults(Filter):
 
     def __init__(self, upstream: Capabilities) -> None:
         self._media = upstream.result_media
-        self._errors = upstream.result_errors
+        self._errors = "result_errors" in upstream.traits
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
         held = conversation.inventory

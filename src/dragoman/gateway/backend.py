@@ -275,7 +275,6 @@ class Fleet:
         self._backends: dict[str, Backend] = {}
         self._embedded = AsyncExitStack()
         self._users = 0
-        self._retired = False
         self._idle = asyncio.Event()
 
     async def start(self) -> None:

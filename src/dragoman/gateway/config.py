@@ -32,7 +32,6 @@ from dragoman.gateway.upstreams import (
     SimulatorSettings,
     Timeouts,
     Upstream,
-    UpstreamTable,
     read_upstream,
 )
 from dragoman.http.addresses import is_loopback, is_network
@@ -403,21 +402,3 @@ class _Assembly:
 
 def _may_be_one(name: str, value: object) -> bool:
     return name in ("match", "fallbacks") and isinstance(value, str)
-
-
-def known_keys() -> dict[str, type[Struct]]:
-    """Every table of the file and the Struct that says its keys, for the documentation to be held against."""
-    return {
-        "": _Top,
-        "server": Server,
-        "server.limits": RequestLimits,
-        "log": Log,
-        "upstreams.NAME": UpstreamTable,
-        "upstreams.NAME.translation": Settings,
-        "upstreams.NAME.limits": Limits,
-        "upstreams.NAME.timeouts": Timeouts,
-        "upstreams.NAME.simulator": SimulatorSettings,
-        "models.NAME": ModelTable,
-        "routes": RouteTable,
-        "default": DefaultTable,
-    }

@@ -263,7 +263,9 @@ def _failure(fault: Fault) -> DragomanError:
 
 def _passes(made: Plan) -> bool:
     """Whether the bytes of a stream may pass. Calls that clients would read wrongly are written anew."""
-    return made.passes and not (made.sent.tools and made.upstream.codec.capabilities(made.sent.model).loose_calls)
+    return made.passes and not (
+        made.sent.tools and "loose_calls" in made.upstream.codec.capabilities(made.sent.model).traits
+    )
 
 
 def _kind(binding: Binding, hints: Mapping[str, Json]) -> str:

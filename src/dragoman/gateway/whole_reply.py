@@ -29,7 +29,7 @@ class Told(Struct, frozen=True):
 
 def told_whole(made: Plan, body: bytes, budget: Budget | None = None) -> tuple[Told, bytes]:
     """Read an answer and write it for the client. Raises UpstreamViolation, UpstreamFault."""
-    streams_only = made.upstream.codec.capabilities(made.sent.model).streams_only
+    streams_only = "streams_only" in made.upstream.codec.capabilities(made.sent.model).traits
     if made.verbatim and (streams_only or not is_event_stream(body)) and not _holds_calls(made, body):
         return _tapped(made, body), body
     try:

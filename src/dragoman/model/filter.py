@@ -37,7 +37,7 @@ MakeBack: TypeAlias = Callable[[Notes, BlockKeys], Back]
 class Filter(Protocol):
     """The request half of a filter, and the maker of the answer half."""
 
-    name: ClassVar[str]
+    name: str
     before: ClassVar[str] = ""  # for a quirk: the name of the shared filter that needs its work done
     only_asks: ClassVar[bool] = False  # its changes leave answers as they are, or only ask for more than the client did
     keeps_form: ClassVar[bool] = False  # it leaves messages in canonical form, whatever it does to them

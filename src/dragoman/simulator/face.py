@@ -242,7 +242,9 @@ def _tell(asked: Conversation, turn: Turn, world: World, dialect: Dialect) -> It
     prompt = read_prompt(asked)
     spoken = respond(prompt) if turn.parts is None else _scripted(turn)
     parts = (
-        spoken.parts if capabilities.reasoning else tuple(part for part in spoken.parts if not isinstance(part, Reason))
+        spoken.parts
+        if "reasoning" in capabilities.traits
+        else tuple(part for part in spoken.parts if not isinstance(part, Reason))
     )
     family = dialect.codec.family if dialect.codec.family in capabilities.seals else ""
     used = prompt.input_tokens if turn.input_tokens is None else turn.input_tokens
@@ -252,7 +254,7 @@ def _tell(asked: Conversation, turn: Turn, world: World, dialect: Dialect) -> It
     keys = itertools.count()
     free = {tool.name for tool in asked.tools if isinstance(tool, ToolSpec) and tool.schema is None}
     for choice in range(max(asked.choices, 1)):
-        unsigned = capabilities.sealed_words  # where calls are sealed, the first of an answer is
+        unsigned = "sealed_words" in capabilities.traits  # where calls are sealed, the first of an answer is
         for part in parts:
             if isinstance(part, Raise):
                 yield Failed(fault(part.type, part.message))

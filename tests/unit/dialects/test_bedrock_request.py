@@ -298,9 +298,9 @@ def test_what_cannot_be_said_is_refused(conversation: Conversation, at: str) -> 
 
 def test_a_setting_names_the_vendor_of_an_opaque_id() -> None:
     claude = configured(DIALECT, {"vendor": "anthropic"})
-    assert DIALECT.codec.capabilities(PROFILE).sealed_reasoning is False
-    assert claude.codec.capabilities(PROFILE).sealed_reasoning is True
-    assert claude.codec.capabilities(NOVA).sealed_reasoning is False
+    assert "sealed_reasoning" not in DIALECT.codec.capabilities(PROFILE).traits
+    assert "sealed_reasoning" in claude.codec.capabilities(PROFILE).traits
+    assert "sealed_reasoning" not in claude.codec.capabilities(NOVA).traits
 
 
 # --- at home: what is unusual comes back as it was

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dragoman.dialects.kiro.models import model_of, name_of
-from dragoman.dialects.kiro.quirks.images import FitImages, pixels
+from dragoman.dialects.kiro.quirks.images import FitImages
 from dragoman.dialects.kiro.quirks.schemas import MOST_ADDED, clean
 from dragoman.dialects.kiro.quirks.surrogates import WholeCharacters
 from dragoman.dialects.kiro.quirks.tools import CleanSchemas
@@ -390,23 +390,6 @@ def test_large_images_only_matter_when_there_are_many() -> None:
 def test_only_some_models_take_images() -> None:
     with pytest.raises(Unrepresentable):
         sent(ask(user([image(png())]), model="deepseek-3.2"))
-
-
-@pytest.mark.parametrize(
-    ("data", "size"),
-    [
-        (PNG + struct.pack(">II", 3, 4), (3, 4)),
-        (b"GIF89a" + struct.pack("<HH", 3, 4), (3, 4)),
-        (b"\xff\xd8\xff\xe0\x00\x04ab\xff\xc0\x00\x11\x08" + struct.pack(">HH", 4, 3) + b"\x00" * 4, (3, 4)),
-        (b"\xff\xd8\xff\xe0\x00\x00" + b"\x00" * 9, ()),
-        (b"RIFF....WEBPVP8X" + b"\x00" * 8 + b"\x02\x00\x00\x03\x00\x00", (3, 4)),
-        (b"RIFF....WEBPVP8L" + b"\x00" * 5 + struct.pack("<I", 2 | 3 << 14), (3, 4)),
-        (b"RIFF....WEBPVP8 " + b"\x00" * 10 + struct.pack("<HH", 3, 4), (3, 4)),
-        (b"no image", ()),
-    ],
-)
-def test_sizes_are_read_from_the_head_of_a_file(data: bytes, size: tuple[int, ...]) -> None:
-    assert pixels(data) == size
 
 
 def test_an_image_in_an_answer_becomes_a_line() -> None:

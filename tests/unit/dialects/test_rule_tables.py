@@ -10,9 +10,9 @@ import pytest
 
 import dragoman.dialects as registry
 from dragoman.cli.check import table_of
+from dragoman.dialects.kiro.rule_table import EVIDENCE
 from dragoman.dialects.rulebook import Rulebook
 from dragoman.simulator.kiro.rules import RULES
-from dragoman.simulator.kiro.verdict import EVIDENCE
 
 SOURCE = Path(registry.__file__).parent
 PAGE = Path(__file__).parents[3] / "docs" / "checks.md"
@@ -21,11 +21,19 @@ DIALECTS = ["anthropic", "openai", "responses", "bedrock", "gemini", "kiro"]
 
 def named(dialect: str) -> Iterator[str]:
     """The rule names that the code of a dialect uses, short; those of streams with or without `stream.`."""
-    files = [*(SOURCE / dialect).glob("*rule*.py"), SOURCE / dialect / "shapes.py"]
-    for file in files:
-        if file.exists() and file.name != "rule_table.py":
+    names = ("shapes.py", "rule")
+    for file in files(dialect):
+        if any(name in file.name for name in names):
             for node in ast.walk(ast.parse(file.read_text())):
                 yield from constants(node)
+
+
+def files(dialect: str) -> Iterator[Path]:
+    """The code of a dialect, with the rules that it has from the kit; without the table of rules."""
+    yield from (file for file in (SOURCE / dialect).glob("*.py") if file.name != "rule_table.py")
+    shared = {"openai": "openai_rules.py", "responses": "openai_rules.py", "bedrock": "shapes.py"}
+    if dialect in shared:
+        yield SOURCE / "kit" / shared[dialect]
 
 
 def constants(node: ast.AST) -> Iterator[str]:
@@ -59,7 +67,7 @@ def test_the_code_uses_no_rule_that_is_not_declared(dialect: str) -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_no_rule_is_declared_that_the_code_does_not_use(dialect: str) -> None:
-    text = "".join(file.read_text() for file in (SOURCE / dialect).glob("*.py") if file.name != "rule_table.py")
+    text = "".join(file.read_text() for file in files(dialect))
     for rule in registry.get(dialect).codec.rules():
         short = rule.name.removeprefix(f"{dialect}.")
         assert f'"{short}"' in text or f'"{short.removeprefix("stream.")}"' in text, rule.name

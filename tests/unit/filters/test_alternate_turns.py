@@ -7,15 +7,15 @@ from hypothesis import given
 
 from dragoman.filters.alternate_turns import AlternateTurns
 from dragoman.model.blocks import Block, Extra, Text, ToolResult, Where
-from dragoman.model.capabilities import Capabilities
+from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.notes import Note, Notes
 from tests import strategies
 
 FREE = Capabilities(turns="free")
-NO_PREFILL = Capabilities(turns="free", prefill=False)
+NO_PREFILL = Capabilities(turns="free", traits=traits("user_last"))
 MERGE = Capabilities(turns="merge")
-PAIR = Capabilities(turns="pair", prefill=False)
+PAIR = Capabilities(turns="pair", traits=traits("user_last"))
 
 
 def user(*blocks: Block | str, extra: Extra | None = None) -> Message:
@@ -115,4 +115,4 @@ def test_no_role_comes_twice_in_a_row_and_the_user_begins(asked: Conversation) -
         roles = [message.role for message in fitted.messages]
         assert not any(one == other != "system" for one, other in pairwise(roles))
         assert next(role for role in roles if role != "system") == "user"
-        assert target.prefill or roles[-1] != "assistant"
+        assert "user_last" not in target.traits or roles[-1] != "assistant"

@@ -23,7 +23,7 @@ from dragoman.filters.carry_seals import Mark, mark, unmark
 from dragoman.model import grammar
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.capabilities import Capabilities
+from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Message, Stop, ToolSpec, Usage, Why
 from dragoman.model.events import (
     FINISHED,
@@ -283,7 +283,7 @@ def test_thinking_at_the_head_of_a_text_is_reasoning_under_every_cut(text: str, 
 
 # --- carry_seals
 
-SLOT = Capabilities(reasoning=True, seal_slot=True, seals=frozenset({"anthropic"}))
+SLOT = Capabilities(traits=traits("reasoning", "seal_slot"), seals=frozenset({"anthropic"}))
 
 
 @given(strategies.seals)

@@ -14,7 +14,7 @@ from dragoman.filters.carry_seals import Mark, mark, unmark
 from dragoman.model import grammar
 from dragoman.model.assemble import fold, unfold
 from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall, ToolResult
-from dragoman.model.capabilities import Capabilities
+from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Choice, Conversation, Message, Reply, Stop, Why
 from dragoman.model.events import BlockStarted, Events, Sealed
 from dragoman.model.notes import Notes
@@ -99,7 +99,7 @@ def test_a_texts_signature_rides_before_what_comes_next_and_no_answer_ends_with_
 def test_a_signature_without_its_call_is_dropped_with_a_note() -> None:
     rider = Reasoning("", "anthropic", Seal("anthropic", mark(Seal("gemini", "MQ=="), "gone")))
     notes = Notes()
-    filter_ = CarrySeals(Capabilities(), "anthropic", Capabilities(sealed_words=True))
+    filter_ = CarrySeals(Capabilities(), "anthropic", Capabilities(traits=traits("sealed_words")))
     sent, _ = filter_.forward(Conversation("m", (USER, Message("assistant", (rider, Text("x"))))), notes)
     assert sent.messages[1].blocks == (Text("x"),)
     assert [note.rule for note in notes] == ["seal.no_call"]

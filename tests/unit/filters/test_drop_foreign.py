@@ -8,14 +8,13 @@ from msgspec import structs
 from dragoman.errors import Unrepresentable
 from dragoman.filters import DropForeign
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
-from dragoman.model.capabilities import Capabilities
+from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Message, Role, ToolChoice, ToolSpec
 from dragoman.model.notes import Notes
 from dragoman.wire.jsonio import Json
 
 TARGET = Capabilities(
-    reasoning=True,
-    sealed_reasoning=True,
+    traits=traits("reasoning", "sealed_reasoning"),
     seals=frozenset({"anthropic", "bedrock"}),
     media=frozenset({("image", "base64")}),
 )

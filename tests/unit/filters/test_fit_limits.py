@@ -7,7 +7,7 @@ import pytest
 from dragoman.errors import Unrepresentable
 from dragoman.filters.fit_limits import FitLimits
 from dragoman.model.blocks import Cache, Opaque, Text, ToolResult
-from dragoman.model.capabilities import Capabilities
+from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
 from dragoman.model.notes import Notes
 from dragoman.wire.jsonio import Json
@@ -26,7 +26,7 @@ def fitted(target: Capabilities, **asked: object) -> tuple[Conversation, list[st
 def test_more_than_one_answer_is_refused_at_n() -> None:
     with pytest.raises(Unrepresentable, match=r"^n: "):
         fitted(Capabilities(), choices=2)
-    assert fitted(Capabilities(choices=True), choices=2)[0].choices == 2
+    assert fitted(Capabilities(traits=traits("choices")), choices=2)[0].choices == 2
 
 
 def test_knobs_are_dropped_or_clamped() -> None:
@@ -40,7 +40,7 @@ def test_max_tokens_is_added_where_needed_and_zero_refused_where_impossible() ->
     assert (sent.max_tokens, rules) == (99, ["max_tokens.default"])
     with pytest.raises(Unrepresentable, match=r"^max_tokens: "):
         fitted(Capabilities(), max_tokens=0)
-    assert fitted(Capabilities(zero_tokens=True), max_tokens=0)[1] == []
+    assert fitted(Capabilities(traits=traits("zero_tokens")), max_tokens=0)[1] == []
 
 
 def test_stop_sequences_are_cut_to_what_the_target_takes() -> None:
@@ -57,7 +57,7 @@ def test_stop_sequences_are_cut_to_what_the_target_takes() -> None:
     ],
 )
 def test_an_output_form_the_target_lacks(takes: set[str], asked: Output, told: Output) -> None:
-    sent, rules = fitted(Capabilities(output=frozenset(takes), output_names=True), output=asked)
+    sent, rules = fitted(Capabilities(output=frozenset(takes), traits=traits("output_names")), output=asked)
     assert (sent.output, rules) == (told, ["output.form"])
 
 
@@ -67,7 +67,7 @@ def test_objects_of_an_output_schema_are_closed_but_names_and_values_are_not_key
         "properties": {"properties": {"type": "object"}, "x": {"enum": [{"type": "object"}]}},
         "anyOf": [{"properties": {}}],
     }
-    target = Capabilities(output=frozenset({"schema"}), closed_schemas=True)
+    target = Capabilities(output=frozenset({"schema"}), traits=traits("closed_schemas"))
     sent, rules = fitted(target, output=Output("schema", schema=schema))
     closed = {
         "type": "object",
@@ -122,7 +122,7 @@ def test_a_tool_choice_the_target_lacks(choice: ToolChoice, told: ToolChoice, ru
 
 def test_a_choice_and_a_parallel_flag_without_tools_go() -> None:
     """Row 31: they must never leak without tools."""
-    sent, rules = fitted(Capabilities(parallel_flag=True), tool_choice=ToolChoice("any", parallel=False))
+    sent, rules = fitted(Capabilities(traits=traits("parallel_flag")), tool_choice=ToolChoice("any", parallel=False))
     assert (sent.tool_choice, rules) == (ToolChoice(), ["tools.choice"])
 
 
@@ -130,7 +130,9 @@ def test_one_tool_of_a_name_stays() -> None:
     search = Opaque("anthropic", {"type": "web_search_20250305", "name": "f"}, "web_search_20250305")
     sent, rules = fitted(Capabilities(), tools=(TOOL, ToolSpec("f", "again", {}), search))
     assert (sent.tools, rules) == ((TOOL,), ["tools.duplicate", "tools.duplicate"])
-    sent, rules = fitted(Capabilities(one_name_each=False), tools=(TOOL, ToolSpec("f", "again", {}), search, search))
+    sent, rules = fitted(
+        Capabilities(traits=traits("shared_names")), tools=(TOOL, ToolSpec("f", "again", {}), search, search)
+    )
     assert (sent.tools, rules) == ((TOOL, search, search), ["tools.duplicate"])
 
 

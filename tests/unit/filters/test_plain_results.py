@@ -6,12 +6,12 @@ from msgspec import structs
 from dragoman.errors import Unrepresentable
 from dragoman.filters.plain_results import PlainResults
 from dragoman.model.blocks import Block, Cache, Media, Opaque, Text, ToolResult, Where
-from dragoman.model.capabilities import Capabilities
+from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.notes import Note, Notes
 
-PLAIN = Capabilities(result_errors=False)
-RICH = Capabilities(result_media=frozenset({"image", "document"}), result_errors=True)
+PLAIN = Capabilities()
+RICH = Capabilities(result_media=frozenset({"image", "document"}), traits=traits("result_errors"))
 IMAGE = Media("image", "image/png", "base64", "aGk=", cache=Cache(), at=Where("the image"))
 PDF = Media("document", "application/pdf", "base64", "JVBERg==")
 UNREADABLE = Opaque("anthropic", {"type": "image"}, "unreadable media", at=Where("the blur"))

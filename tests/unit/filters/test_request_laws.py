@@ -27,7 +27,7 @@ ALL: Fitting = lambda target: [  # noqa: E731
     PlainResults(target),
     RenameTools(target),
     *([] if target.system == "native" else [FoldSystem(target)]),
-    *([] if target.blank_text else [FillEmpty()]),
+    *([FillEmpty()] if "no_blank_text" in target.traits else []),
     AlternateTurns(target),
 ]
 EACH: dict[str, Fitting] = {

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.simulator.kiro.images import pixels
+from dragoman.dialects.kiro.pixels import pixels
 from dragoman.simulator.kiro.rules import RULES, first_refusal, refusals
 from dragoman.simulator.kiro.verdict import PROFILES, Profile
 from dragoman.wire import jsonio

@@ -11,8 +11,8 @@ import pytest
 from botocore.eventstream import EventStreamBuffer
 
 from dragoman.simulator import Simulator, parse, running_simulator
-from dragoman.simulator.kiro.images import sign
 from dragoman.simulator.kiro.rules import first_refusal
+from dragoman.simulator.kiro.signatures import sign
 from dragoman.simulator.kiro.verdict import Limits
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest

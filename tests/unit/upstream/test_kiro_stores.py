@@ -23,7 +23,7 @@ from dragoman.upstream.credentials import CredentialFault, Secret
 from dragoman.upstream.kiro import IdeStore, KeyStore, OwnStore, Places, find, open_store
 from dragoman.upstream.kiro.cli_store import CliStore
 from dragoman.upstream.kiro.durable import check_replaceable, replace_file
-from dragoman.upstream.kiro.token import Token, render_time
+from dragoman.upstream.kiro.token import Token, render_time, render_token
 from tests.unit.upstream.kiro_world import ARN, NOW, cli_database, document, own
 
 IDE: dict[str, Any] = {
@@ -121,7 +121,7 @@ def test_a_new_login_makes_private_folders_whatever_the_umask(tmp_path: Path) ->
     before = os.umask(0)
     try:
         store = OwnStore(tmp_path / "credentials" / "kiro" / "default.json")
-        store.create(own(tmp_path).load())
+        store.write(render_token(own(tmp_path).load()))
     finally:
         os.umask(before)
     assert stat.S_IMODE(store.path.stat().st_mode) == 0o600

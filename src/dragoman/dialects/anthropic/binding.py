@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 from msgspec import Struct
 
 from dragoman.dialects.anthropic.faults import status_of
 from dragoman.dialects.anthropic.usual import read_usual
 from dragoman.dialects.base import Call, Operation, in_cache_order
+from dragoman.dialects.kit.faults import refusal
 from dragoman.errors import Fault, MalformedRequest, MissingField
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -67,12 +66,8 @@ class AnthropicBinding(Struct, frozen=True):
         return encode_sse(payload.kind, payload.data)
 
     def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
-        headers = [("content-type", "application/json")]
-        if fault.retry_after is not None:
-            headers.append(("retry-after", str(math.ceil(fault.retry_after))))
-        if fault.kind == "quota":
-            headers.append(("x-should-retry", "false"))
-        return HttpResponse(status_of(fault), tuple(headers), body)
+        more = [("x-should-retry", "false")] if fault.kind == "quota" else []
+        return refusal(fault, status_of(fault), body, *more)
 
 
 class AnthropicCounts(Struct, frozen=True):

@@ -8,16 +8,9 @@ from typing import assert_never
 
 from msgspec import structs
 
-from dragoman.dialects.anthropic.nodes import (
-    FAMILY,
-    extra,
-    extra_of,
-    json_text,
-    opaque,
-    take_cache,
-    with_cache,
-    with_extra,
-)
+from dragoman.dialects.anthropic.nodes import FAMILY, extra, extra_of, opaque, take_cache, with_cache, with_extra
+from dragoman.dialects.kit.tools import render_arguments
+from dragoman.dialects.kit.values import json_text
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import (
     Block,
@@ -395,16 +388,6 @@ def render_reasoning(block: Reasoning, blame: type[DragomanError] = Unrepresenta
     if seal is not None and seal.kind != "signature":
         raise blame(f"reasoning with {seal.kind} data has no place here", at=block.at.path)
     return {"type": "thinking", "thinking": block.text, "signature": seal.data if seal else ""}
-
-
-def render_arguments(call: ToolCall, blame: type[DragomanError] = Unrepresentable) -> Json:
-    """A call's arguments as the object they must be."""
-    if not call.arguments and call.form == "json":
-        return {}
-    value = jsonio.object_of(call.arguments) if call.form == "json" else None
-    if value is None:
-        raise blame(f"the arguments of {call.name} are no JSON object", at=call.at.path)
-    return value
 
 
 def _render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:

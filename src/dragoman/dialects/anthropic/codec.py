@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -13,16 +13,14 @@ from dragoman.dialects.anthropic.nodes import FAMILY
 from dragoman.dialects.anthropic.quirks import AskSomething, ObjectSchemas, OwnReasoning
 from dragoman.dialects.anthropic.rule_table import RULES
 from dragoman.dialects.anthropic.stream import AnthropicDecoder
-from dragoman.dialects.base import Call, World
-from dragoman.dialects.rulebook import Breach, Rule
+from dragoman.dialects.base import World
 from dragoman.errors import Fault
 from dragoman.model.budget import Budget
-from dragoman.model.capabilities import Alphabet, Capabilities
-from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.capabilities import Alphabet, Capabilities, traits
+from dragoman.model.conversation import Conversation
 from dragoman.model.events import BlockKeys
 from dragoman.model.families import reads_results_by_order
 from dragoman.model.filter import Filter
-from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
 
 _MEDIA_TYPES = {
@@ -49,58 +47,52 @@ class AnthropicCodec(Struct, frozen=True):
 
     def capabilities(self, model: str) -> Capabilities:
         return Capabilities(
-            blank_text=False,
+            traits=traits(
+                "no_blank_text",
+                "parallel_flag",
+                "strict_tools",
+                "result_errors",
+                "reasoning",
+                "seal_slot",
+                "one_block",
+                "citations",
+                "pauses",
+                "closed_schemas",
+                "budgets",
+                "thinking_show",
+                "user",
+                "zero_tokens",
+                when={"results_in_call_order": reads_results_by_order(model), "sealed_reasoning": self.signed_thinking},
+            ),
             names=Alphabet("a-zA-Z0-9_-", 128),
-            results_in_call_order=reads_results_by_order(model),
             arguments="object",
-            parallel_flag=True,
-            strict_tools=True,
             result_media=frozenset({"image", "document"}),
-            result_errors=True,
             media=frozenset(
                 {("image", how) for how in ("base64", "url", "file")}
                 | {("document", how) for how in ("base64", "url", "text", "file")}
             ),
             media_types=_MEDIA_TYPES,
-            reasoning=True,
-            sealed_reasoning=self.signed_thinking,
             seals=frozenset({FAMILY, "bedrock"}),
-            seal_slot=True,
             cache_marks=4,
-            interleaves=False,
-            citations=True,
-            pauses=True,
             knobs=frozenset(request.KNOBS),
             knob_ranges=(("temperature", 0.0, 1.0), ("top_p", 0.0, 1.0)),
             output=frozenset({"text", "schema"}),
-            closed_schemas=True,
             efforts=("low", "medium", "high", "xhigh", "max"),
             thinking=frozenset({"default", "off", "on", "adaptive", "between_tools"}),
-            budgets=True,
             least_budget=rules.LEAST_BUDGET,
-            thinking_show=True,
-            user=True,
             user_limit=256,
             holds=frozenset({"thread", COMPACTION}) if self.threads else frozenset({COMPACTION}),
             files=FAMILY,
             max_tokens=self.default_max_tokens,
-            zero_tokens=True,
         )
 
     def quirks(self, model: str) -> Sequence[Filter]:
         return (AskSomething(), OwnReasoning(), ObjectSchemas())
 
-    def parse_request(self, call: Call) -> Conversation:
-        return request.parse_request(call)
-
-    def render_request(self, conversation: Conversation) -> Call:
-        return request.render_request(conversation)
-
-    def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
-        return reply.parse_reply(body, asked)
-
-    def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
-        return reply.render_reply(reply_, asked, world)
+    parse_request = staticmethod(request.parse_request)
+    render_request = staticmethod(request.render_request)
+    parse_reply = staticmethod(reply.parse_reply)
+    render_reply = staticmethod(reply.render_reply)
 
     def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> AnthropicDecoder:
         return AnthropicDecoder(asked, keys)
@@ -111,14 +103,7 @@ class AnthropicCodec(Struct, frozen=True):
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
         return faults.parse_fault(response)
 
-    def render_fault(self, fault: Fault) -> bytes:
-        return faults.render_fault(fault)
-
-    def breaches(self, call: Call) -> Sequence[Breach]:
-        return rules.breaches(call)
-
-    def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
-        return stream_rules.stream_breaches(frames)
-
-    def rules(self) -> Sequence[Rule]:
-        return RULES.rules
+    render_fault = staticmethod(faults.render_fault)
+    breaches = staticmethod(rules.breaches)
+    stream_breaches = staticmethod(stream_rules.stream_breaches)
+    rules = staticmethod(RULES.declared)

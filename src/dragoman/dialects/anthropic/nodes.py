@@ -2,51 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from dragoman.dialects.anthropic.meanings import is_no_op, meaning_of
-from dragoman.errors import DragomanError
+from dragoman.dialects.kit.kept import Kept
 from dragoman.model.blocks import Cache, Extra, Opaque, Where
-from dragoman.model.naming import OUTER, of_the_node, to_keep
-from dragoman.wire import jsonio
+from dragoman.model.naming import OUTER, to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 FAMILY = "anthropic"
-
-
-def extra(fields: Fields) -> Extra | None:
-    """All that nobody took, for this family alone."""
-    return extra_of(to_keep(fields.rest()))
-
-
-def extra_of(rest: dict[str, Json]) -> Extra | None:
-    return Extra(FAMILY, rest) if rest else None
-
-
-def with_extra(body: dict[str, Json], kept: Extra | None) -> dict[str, Json]:
-    """Put kept fields back. Objects are merged, as a known one may hold unknown fields; else the kept one wins."""
-    if kept is None or kept.family != FAMILY:
-        return body
-    return _merged(body, of_the_node(kept.fields))
+_KEPT = Kept(FAMILY)
+extra, extra_of, own_fields, with_extra = _KEPT.extra, _KEPT.extra_of, _KEPT.own_fields, _KEPT.with_extra
 
 
 def outer_fields(kept: Extra | None) -> dict[str, Json]:
     """Those of what a node came in, as they are kept there."""
-    if kept is None or kept.family != FAMILY:
-        return {}
-    return {name.removeprefix(OUTER): value for name, value in kept.fields.items() if name.startswith(OUTER)}
+    return {name.removeprefix(OUTER): value for name, value in own_fields(kept).items() if name.startswith(OUTER)}
 
 
 def inner_fields(kept: Extra | None) -> dict[str, Json]:
     return {name: value for name, value in kept.fields.items() if not name.startswith(OUTER)} if kept else {}
-
-
-def _merged(body: dict[str, Json], kept: Mapping[str, Json]) -> dict[str, Json]:
-    for name, value in kept.items():
-        known = body.get(name)
-        body[name] = _merged({**known}, value) if isinstance(known, dict) and isinstance(value, dict) else value
-    return body
 
 
 def take_cache(fields: Fields) -> Cache | None:
@@ -76,11 +50,3 @@ def opaque(fields: Fields, kind: str) -> Opaque:
     cache = take_cache(fields)
     data = fields.rest()
     return Opaque(FAMILY, data, kind, cache, is_no_op(kind, data), meaning_of(kind, data), at=Where(fields.at))
-
-
-def json_text(value: Json, at: str, blame: type[DragomanError]) -> str:
-    """A value as JSON text."""
-    try:
-        return jsonio.text_of(value)
-    except jsonio.JsonError as error:
-        raise blame(str(error), at=at) from None

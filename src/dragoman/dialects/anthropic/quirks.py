@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from msgspec import structs
 
-from dragoman.model.blocks import Block, Opaque, Reasoning, Text
-from dragoman.model.conversation import Conversation, Message, ToolSpec
+from dragoman.dialects.kit.tools import with_object_schema
+from dragoman.model.blocks import Block, Reasoning, Text
+from dragoman.model.conversation import Conversation, Message
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
-from dragoman.wire.jsonio import Json
 
 _QUESTION = "Continue"
 _NOTHING = "."  # no message may be empty
@@ -70,22 +68,5 @@ class ObjectSchemas(Filter):
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
         before = len(notes)
-        tools = tuple(_settled(tool, notes) for tool in conversation.tools)
+        tools = tuple(with_object_schema(tool, "anthropic.tools.schema", notes) for tool in conversation.tools)
         return conversation if len(notes) == before else structs.replace(conversation, tools=tools), None
-
-
-def _settled(tool: ToolSpec | Opaque, notes: Notes) -> ToolSpec | Opaque:
-    if isinstance(tool, Opaque) or tool.schema is None or tool.schema.get("type") == "object":
-        return tool
-    schema = _object_schema(tool.schema)
-    lost = tool.schema.keys() - schema.keys()
-    detail = f"the parameters of {tool.name} are said to be an object"
-    notes.add("anthropic.tools.schema", "dropped" if lost else "changed", tool.at.path, detail)
-    return structs.replace(tool, schema=schema)
-
-
-def _object_schema(schema: Mapping[str, Json]) -> dict[str, Json]:
-    said = schema.get("type")
-    if said is None or (isinstance(said, list) and "object" in said):
-        return {**schema, "type": "object"}
-    return {"type": "object", "properties": {}}

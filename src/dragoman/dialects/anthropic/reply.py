@@ -14,7 +14,8 @@ from dragoman.dialects.anthropic.blocks import (
 from dragoman.dialects.anthropic.faults import fault_of
 from dragoman.dialects.anthropic.nodes import FAMILY, extra, extra_of, with_extra
 from dragoman.dialects.base import World
-from dragoman.errors import BadFrame, Fault, Kind, LocalMisuse, MissingField, UpstreamFault
+from dragoman.dialects.kit.values import reply_fields
+from dragoman.errors import BadFrame, Fault, Kind, LocalMisuse, UpstreamFault
 from dragoman.model.blocks import Block, Extra, Opaque, Where
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
 from dragoman.model.naming import to_keep
@@ -46,11 +47,7 @@ _KINDS: dict[str, Callable[[Fields], Block]] = {
 
 def parse_reply(body: bytes, asked: Conversation) -> Reply:
     """Read a whole reply. Raises UpstreamViolation, or UpstreamFault if it is an error after all."""
-    try:
-        data = jsonio.decode(body)
-    except jsonio.JsonError as error:
-        raise BadFrame(f"the reply is not JSON: {error}") from None
-    fields = Fields(data, blame=MissingField)
+    fields = reply_fields(body)
     if fields.peek("type") == "error":
         fault = fault_of(fields.rest())
         raise UpstreamFault(fault.message, fault=fault)

@@ -24,7 +24,6 @@ from dragoman.dialects.anthropic.nodes import (
     extra,
     extra_of,
     inner_fields,
-    json_text,
     opaque,
     outer_fields,
     take_cache,
@@ -32,6 +31,7 @@ from dragoman.dialects.anthropic.nodes import (
     with_extra,
 )
 from dragoman.dialects.base import Call
+from dragoman.dialects.kit.values import json_text
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Opaque, Text, ToolCall, Where
 from dragoman.model.canonical import canonical

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias
 
 from dragoman.dialects.anthropic.rule_table import RULES
 from dragoman.dialects.base import Call
+from dragoman.dialects.kit.values import Object, Placed, objects
 from dragoman.dialects.rulebook import Breach
 from dragoman.wire.jsonio import Json
-
-_Object: TypeAlias = "dict[str, Json]"
 
 MOST_MESSAGES = 100_000
 MOST_CACHE_MARKS = 4
@@ -47,17 +45,9 @@ def breaches(call: Call) -> Sequence[Breach]:
     return found
 
 
-def _continues(body: _Object) -> bool:
+def _continues(body: Object) -> bool:
     thread = body.get("thread")
     return isinstance(thread, dict) and thread.get("type") == "continue"
-
-
-def _objects(value: Json, at: str) -> Iterator[tuple[_Object, str]]:
-    """The objects of an array, with their places."""
-    if isinstance(value, list):
-        for index, item in enumerate(value):
-            if isinstance(item, dict):
-                yield item, f"{at}[{index}]"
 
 
 def _as_blocks(content: Json) -> Json:
@@ -67,7 +57,7 @@ def _as_blocks(content: Json) -> Json:
 # --- settings
 
 
-def _top(call: Call, body: _Object) -> Iterator[Breach]:
+def _top(call: Call, body: Object) -> Iterator[Breach]:
     limit = body.get("max_tokens")
     if call.operation == "generate" and limit is None:
         yield RULES.breach("max_tokens.required", "max_tokens", "it must be set")
@@ -84,7 +74,7 @@ def _top(call: Call, body: _Object) -> Iterator[Breach]:
         yield RULES.breach("stop_sequences.blank", "stop_sequences", "each must be a string that is not blank")
 
 
-def _thinking(body: _Object) -> Iterator[Breach]:
+def _thinking(body: Object) -> Iterator[Breach]:
     config = body.get("output_config")
     effort = config.get("effort") if isinstance(config, dict) else None
     if effort is not None and effort not in _EFFORTS:
@@ -113,9 +103,9 @@ def _budget(budget: Json, limit: Json) -> Iterator[Breach]:
         yield RULES.breach("thinking.budget_limit", at, "it must be less than max_tokens")
 
 
-def _tools(body: _Object) -> Iterator[Breach]:
+def _tools(body: Object) -> Iterator[Breach]:
     names: set[str] = set()
-    for tool, at in _objects(body.get("tools"), "tools"):
+    for tool, at in objects(body.get("tools"), "tools"):
         name = tool.get("name")
         if isinstance(name, str):
             if name in names:
@@ -129,19 +119,19 @@ def _tools(body: _Object) -> Iterator[Breach]:
         yield from _tool_choice(body.get("tool_choice"), names, bool(body.get("tools")))
 
 
-def _declares_later(body: _Object) -> bool:
+def _declares_later(body: Object) -> bool:
     """Tell whether tools may be declared elsewhere: by MCP servers, in a message, or in a thread the service holds."""
     if body.get("mcp_servers") or _continues(body):
         return True
     messages = body.get("messages")
     return any(
         block.get("type") == "tool_addition"
-        for message, _ in _objects(messages, "")
-        for block, _ in _objects(message.get("content"), "")
+        for message, _ in objects(messages, "")
+        for block, _ in objects(message.get("content"), "")
     )
 
 
-def _custom_tool(tool: _Object, at: str) -> Iterator[Breach]:
+def _custom_tool(tool: Object, at: str) -> Iterator[Breach]:
     name, schema = tool.get("name"), tool.get("input_schema")
     if not isinstance(name, str) or not _NAME.match(name):
         yield RULES.breach("tools.name", f"{at}.name", "it must have 1 to 128 letters, digits, _ and -")
@@ -166,8 +156,8 @@ def _tool_choice(choice: Json, names: set[str], any_tools: bool) -> Iterator[Bre
 # --- content
 
 
-def _system(body: _Object) -> Iterator[Breach]:
-    for block, at in _objects(_as_blocks(body.get("system") or []), "system"):
+def _system(body: Object) -> Iterator[Breach]:
+    for block, at in objects(_as_blocks(body.get("system") or []), "system"):
         if block.get("type") != "text":
             yield RULES.breach("system.text", at, "a system prompt holds text only")
         else:
@@ -184,7 +174,7 @@ def _message(message: Json, at: str, last: bool) -> Iterator[Breach]:
     if not isinstance(content, list) or (not content and not (last and assistant)):
         yield RULES.breach("messages.empty", f"{at}.content", "a message must have content")
         return
-    for block, place in _objects(content, f"{at}.content"):
+    for block, place in objects(content, f"{at}.content"):
         yield from _block(block, place)
     end = content[-1] if content else None
     text = end.get("text") if isinstance(end, dict) and end.get("type") == "text" else None
@@ -192,7 +182,7 @@ def _message(message: Json, at: str, last: bool) -> Iterator[Breach]:
         yield RULES.breach("messages.trailing_space", f"{at}.content", "the last answer may not end with white space")
 
 
-def _block(block: _Object, at: str) -> Iterator[Breach]:
+def _block(block: Object, at: str) -> Iterator[Breach]:
     match block.get("type"):
         case "text":
             yield from _text(block, at)
@@ -213,7 +203,7 @@ def _block(block: _Object, at: str) -> Iterator[Breach]:
             yield RULES.breach("block.type", f"{at}.type", "a block must say its type")
 
 
-def _text(block: _Object, at: str) -> Iterator[Breach]:
+def _text(block: Object, at: str) -> Iterator[Breach]:
     text = block.get("text")
     if not isinstance(text, str) or not text:
         yield RULES.breach("text.empty", f"{at}.text", "it must not be empty")
@@ -223,7 +213,7 @@ def _text(block: _Object, at: str) -> Iterator[Breach]:
         yield RULES.breach("cache.blank_text", f"{at}.cache_control", "an empty text cannot be a cache mark")
 
 
-def _tool_use(block: _Object, at: str) -> Iterator[Breach]:
+def _tool_use(block: Object, at: str) -> Iterator[Breach]:
     yield from _identifier(block, at, "id", "tool_use")
     name = block.get("name")
     if not isinstance(name, str) or not _NAME.match(name):
@@ -232,14 +222,14 @@ def _tool_use(block: _Object, at: str) -> Iterator[Breach]:
         yield RULES.breach("tool_use.input", f"{at}.input", "it must be an object")
 
 
-def _tool_result(block: _Object, at: str) -> Iterator[Breach]:
+def _tool_result(block: Object, at: str) -> Iterator[Breach]:
     yield from _identifier(block, at, "tool_use_id", "tool_result")
-    for part, place in _objects(block.get("content"), f"{at}.content"):
+    for part, place in objects(block.get("content"), f"{at}.content"):
         if part.get("type") == "text" and part.get("text") == "":
             yield RULES.breach("text.empty", f"{place}.text", "it must not be empty")
 
 
-def _identifier(block: _Object, at: str, field: str, owner: str) -> Iterator[Breach]:
+def _identifier(block: Object, at: str, field: str, owner: str) -> Iterator[Breach]:
     value = block.get(field)
     if not isinstance(value, str) or not value:
         rule = "tool_use.id_required" if owner == "tool_use" else "tool_result.id_required"
@@ -258,7 +248,7 @@ class _Turn:
     def __init__(self, role: Json, at: str) -> None:
         self.role = role
         self.at = at
-        self.blocks: list[tuple[_Object, str]] = []
+        self.blocks: list[Placed] = []
 
     def ids(self, kind: str, field: str) -> Iterator[tuple[Json, str]]:
         return ((block.get(field), at) for block, at in self.blocks if block.get("type") == kind)
@@ -271,7 +261,7 @@ def _turns(messages: Iterable[Json]) -> list[_Turn]:
             continue
         if not turns or turns[-1].role != message.get("role"):
             turns.append(_Turn(message.get("role"), f"messages[{index}]"))
-        turns[-1].blocks.extend(_objects(_as_blocks(message.get("content")), f"messages[{index}].content"))
+        turns[-1].blocks.extend(objects(_as_blocks(message.get("content")), f"messages[{index}].content"))
     return turns
 
 
@@ -301,7 +291,7 @@ def _pairing(messages: Iterable[Json], *, continues: bool) -> Iterator[Breach]:
         yield RULES.breach("tool_use.unanswered", before, "each call must be answered in the next turn")
 
 
-def _opening(body: _Object, messages: Iterable[Json]) -> Iterator[Breach]:
+def _opening(body: Object, messages: Iterable[Json]) -> Iterator[Breach]:
     """While thinking is on, the tool loop that is under way must begin with the thinking that led to it."""
     thinking = body.get("thinking")
     if not isinstance(thinking, dict) or thinking.get("type") != "enabled":
@@ -319,7 +309,7 @@ def _opening(body: _Object, messages: Iterable[Json]) -> Iterator[Breach]:
         yield RULES.breach("thinking.opening", last[0].at, "the last answer that calls a tool must open with thinking")
 
 
-def _cache_marks(body: _Object) -> Iterator[Breach]:
+def _cache_marks(body: Object) -> Iterator[Breach]:
     count = _marks(body.get("tools")) + _marks(body.get("system"))
     messages = body.get("messages")
     for message in messages if isinstance(messages, list) else ():
@@ -329,4 +319,4 @@ def _cache_marks(body: _Object) -> Iterator[Breach]:
 
 
 def _marks(blocks: Json) -> int:
-    return sum(bool(block.get("cache_control")) + _marks(block.get("content")) for block, _ in _objects(blocks, ""))
+    return sum(bool(block.get("cache_control")) + _marks(block.get("content")) for block, _ in objects(blocks, ""))

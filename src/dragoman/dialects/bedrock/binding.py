@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from urllib.parse import quote, unquote
 
@@ -10,6 +9,7 @@ from msgspec import Struct
 
 from dragoman.dialects.base import Call, Operation, in_cache_order
 from dragoman.dialects.bedrock.faults import TYPE_HEADER, fault_type, status_of
+from dragoman.dialects.kit import faults as kit
 from dragoman.errors import Fault, MalformedRequest, MissingField
 from dragoman.wire import jsonio
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
@@ -40,10 +40,7 @@ def model_in(label: str) -> str:
 
 def refusal(fault: Fault, body: bytes) -> HttpResponse:
     """The HTTP answer for a fault, in the way of AWS."""
-    headers = [("content-type", "application/json"), (TYPE_HEADER, fault_type(fault))]
-    if fault.retry_after is not None:
-        headers.append(("retry-after", str(math.ceil(fault.retry_after))))
-    return HttpResponse(status_of(fault), tuple(headers), body)
+    return kit.refusal(fault, status_of(fault), body, (TYPE_HEADER, fault_type(fault)))
 
 
 def post(path: str, body: Json, accept: str) -> HttpRequest:

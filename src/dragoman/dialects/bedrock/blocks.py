@@ -4,7 +4,6 @@ request and an upstream's reply; blame differs."""
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable, Iterable, Iterator
 from typing import assert_never
 
@@ -19,13 +18,15 @@ from dragoman.dialects.bedrock.nodes import (
     extra,
     extra_beside,
     extra_of,
-    json_text,
     opaque,
     own_fields,
     render_mark,
     take_mark,
     with_extra,
 )
+from dragoman.dialects.kit.media import base64_bytes
+from dragoman.dialects.kit.tools import render_arguments
+from dragoman.dialects.kit.values import json_text
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Source, Text, ToolCall, ToolResult, Where
 from dragoman.model.naming import to_keep
@@ -179,11 +180,15 @@ def _reasoning(fields: Fields, name: str) -> Block:
     return Reasoning(text, FAMILY, Seal(FAMILY, signature) if signature else None, extra=extra_of(rest), at=at)
 
 
+def identifier(fields: Fields, name: str) -> str:
+    """An id or a name: never the empty string (D5)."""
+    return fields.identifier(name)
+
+
 def parse_redacted(fields: Fields) -> str:
     """Redacted reasoning: the bytes are the text of what Anthropic's own API calls `data`. Other bytes survive too."""
-    try:
-        data = binascii.a2b_base64(fields.text("redactedContent").encode("ascii"), strict_mode=True)
-    except ValueError:
+    data = base64_bytes(fields.text("redactedContent"))
+    if data is None:
         fields.fail("redactedContent", "expected base64")
     return data.decode("utf-8", "surrogateescape")
 
@@ -199,11 +204,6 @@ def _tool_use(fields: Fields, at: str) -> ToolCall:
     value = fields.any("input")
     arguments = "" if value is None else json_text(value, fields.path("input"), fields.blame)
     return ToolCall(call_id, name, arguments, extra=extra(fields), at=Where(at))
-
-
-def identifier(fields: Fields, name: str) -> str:
-    """An id or a name: never the empty string (D5)."""
-    return fields.identifier(name)
 
 
 # --- reading tool results
@@ -355,16 +355,6 @@ def render_redacted(seal: Seal, blame: type[DragomanError]) -> str:
 def _render_call(block: ToolCall, blame: type[DragomanError]) -> dict[str, Json]:
     _no_seal(block.seal, block.at, blame)
     return {"toolUseId": block.id, "name": block.name, "input": render_arguments(block, blame)}
-
-
-def render_arguments(call: ToolCall, blame: type[DragomanError] = Unrepresentable) -> Json:
-    """A call's arguments as the object they must be."""
-    if not call.arguments and call.form == "json":
-        return {}
-    value = jsonio.object_of(call.arguments) if call.form == "json" else None
-    if value is None:
-        raise blame(f"the arguments of {call.name} are no JSON object", at=call.at.path)
-    return value
 
 
 def _render_result(block: ToolResult, blame: type[DragomanError]) -> dict[str, Json]:

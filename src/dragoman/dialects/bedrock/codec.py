@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -18,15 +18,14 @@ from dragoman.dialects.bedrock.quirks.thinking import OwnReasoning
 from dragoman.dialects.bedrock.quirks.tools import NoChoice, SettleResults, SettleTools
 from dragoman.dialects.bedrock.rule_table import RULES
 from dragoman.dialects.bedrock.stream import BedrockDecoder
-from dragoman.dialects.rulebook import Breach, Rule
+from dragoman.dialects.rulebook import Breach
 from dragoman.errors import Fault
 from dragoman.model.budget import Budget
-from dragoman.model.capabilities import Alphabet, Capabilities
-from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.capabilities import Alphabet, Capabilities, traits
+from dragoman.model.conversation import Conversation
 from dragoman.model.events import BlockKeys
 from dragoman.model.families import reads_results_by_order
 from dragoman.model.filter import Filter
-from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
 
 _HOW = {"image": ("base64", "url"), "document": ("base64", "url", "text"), "audio": ("base64", "url")}
@@ -51,36 +50,40 @@ class BedrockCodec(Struct, frozen=True):
         return Capabilities(
             system="leading",
             turns="merge",
-            prefill=vendor.prefill,
-            blank_text=False,
+            traits=traits(
+                "no_blank_text",
+                "result_errors",
+                "no_answer_media",
+                "reasoning",
+                "seal_slot",
+                "one_block",
+                "citations",
+                "output_names",
+                "closed_schemas",
+                "user",
+                when={
+                    "user_last": not vendor.prefill,
+                    "results_in_call_order": reads_results_by_order(model),
+                    "parallel_flag": claude,
+                    "strict_tools": vendor.strict_tools,
+                    "sealed_reasoning": vendor.reasoning == "signed",
+                    "budgets": claude,
+                    "thinking_show": claude,
+                },
+            ),
             ids=Alphabet("a-zA-Z0-9_.:-", 64),
-            results_in_call_order=reads_results_by_order(model),
             arguments="object",
             choice_modes=frozenset({"auto", "any", "one", "none"} if claude else {"auto", "any", "one"}),
-            parallel_flag=claude,
-            strict_tools=vendor.strict_tools,
             result_media=frozenset({"image", "document", "video"}),
-            result_errors=True,
             media=frozenset((kind, how) for kind in vendor.media for how in _HOW[kind]),
-            answer_media=False,
-            reasoning=True,
-            sealed_reasoning=vendor.reasoning == "signed",
             seals=frozenset({FAMILY, "anthropic"} if vendor.name == "anthropic" else ()),
-            seal_slot=True,
             cache_marks=4 if vendor.cache else 0,
-            interleaves=False,
-            citations=True,
             knobs=frozenset({"temperature", "top_p"} | ({"top_k"} if vendor.top_k else set())),
             knob_ranges=(("temperature", 0.0, 1.0), ("top_p", 0.0, 1.0)),
             output=frozenset({"text", "schema"}),
-            output_names=True,
-            closed_schemas=True,
             efforts=vendor.efforts,
             thinking=frozenset({"default", "off", "on", "adaptive"} if claude else {"default"}),
-            budgets=claude,
             least_budget=1024 if claude else 0,
-            thinking_show=claude,
-            user=True,
             user_limit=256,
             holds=frozenset({"promptVariables"}),
             addresses=(S3,),
@@ -108,11 +111,8 @@ class BedrockCodec(Struct, frozen=True):
     def render_request(self, conversation: Conversation) -> Call:
         return request.render_request(conversation, vendor_of(conversation.model, self.vendor))
 
-    def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
-        return reply.parse_reply(body, asked)
-
-    def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
-        return reply.render_reply(reply_, asked, world)
+    parse_reply = staticmethod(reply.parse_reply)
+    render_reply = staticmethod(reply.render_reply)
 
     def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> BedrockDecoder:
         return BedrockDecoder(asked, keys)
@@ -123,14 +123,9 @@ class BedrockCodec(Struct, frozen=True):
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
         return faults.parse_fault(response)
 
-    def render_fault(self, fault: Fault) -> bytes:
-        return faults.render_fault(fault)
-
     def breaches(self, call: Call) -> Sequence[Breach]:
         return rules.breaches(call, vendor_of(call.model, self.vendor))
 
-    def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
-        return stream_rules.stream_breaches(frames)
-
-    def rules(self) -> Sequence[Rule]:
-        return RULES.rules
+    render_fault = staticmethod(faults.render_fault)
+    stream_breaches = staticmethod(stream_rules.stream_breaches)
+    rules = staticmethod(RULES.declared)

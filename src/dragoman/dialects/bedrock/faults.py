@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
+from dragoman.dialects.kit.faults import FaultTable, unreadable
+from dragoman.dialects.kit.values import decoded
 from dragoman.errors import Fault, Kind
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame, Payload
@@ -12,48 +12,37 @@ from dragoman.wire.jsonio import Json
 
 TYPE_HEADER = "x-amzn-errortype"
 
-# Each kind's own exception and status.
-_SAID: dict[Kind, tuple[str, int]] = {
-    "invalid": ("ValidationException", 400),
-    "context_full": ("ValidationException", 400),
-    "auth": ("UnrecognizedClientException", 403),
-    "permission": ("AccessDeniedException", 403),
-    "not_found": ("ResourceNotFoundException", 404),
-    "timeout": ("ModelTimeoutException", 408),
-    "too_large": ("RequestEntityTooLargeException", 413),
-    "rate_limit": ("ThrottlingException", 429),
-    "quota": ("ServiceQuotaExceededException", 400),
-    "server": ("InternalServerException", 500),
-    "overloaded": ("ServiceUnavailableException", 503),
-}
-_BY_TYPE: dict[str, Kind] = {
-    **{name: kind for kind, (name, _) in _SAID.items() if kind != "context_full"},
-    "ExpiredTokenException": "auth",
-    "ExpiredToken": "auth",
-    "InvalidSignatureException": "auth",
-    "SignatureDoesNotMatch": "auth",
-    "IncompleteSignatureException": "auth",
-    "MissingAuthenticationTokenException": "auth",
-    "InvalidClientTokenId": "auth",
-    "TooManyRequestsException": "rate_limit",
-    "ModelNotReadyException": "overloaded",
-    "ModelErrorException": "server",
-    "ModelStreamErrorException": "server",
-    "InternalFailure": "server",
-}
-_BY_STATUS: dict[int, Kind] = {
-    401: "auth",
-    402: "quota",
-    403: "permission",
-    404: "not_found",
-    408: "timeout",
-    413: "too_large",
-    424: "server",
-    429: "rate_limit",
-    503: "overloaded",
-    504: "timeout",
-    529: "overloaded",
-}
+_TABLE = FaultTable(
+    {
+        "invalid": ("ValidationException", 400),
+        "context_full": ("ValidationException", 400),
+        "auth": ("UnrecognizedClientException", 403),
+        "permission": ("AccessDeniedException", 403),
+        "not_found": ("ResourceNotFoundException", 404),
+        "timeout": ("ModelTimeoutException", 408),
+        "too_large": ("RequestEntityTooLargeException", 413),
+        "rate_limit": ("ThrottlingException", 429),
+        "quota": ("ServiceQuotaExceededException", 400),
+        "server": ("InternalServerException", 500),
+        "overloaded": ("ServiceUnavailableException", 503),
+    },
+    {
+        "ExpiredTokenException": "auth",
+        "ExpiredToken": "auth",
+        "InvalidSignatureException": "auth",
+        "SignatureDoesNotMatch": "auth",
+        "IncompleteSignatureException": "auth",
+        "MissingAuthenticationTokenException": "auth",
+        "InvalidClientTokenId": "auth",
+        "TooManyRequestsException": "rate_limit",
+        "ModelNotReadyException": "overloaded",
+        "ModelErrorException": "server",
+        "ModelStreamErrorException": "server",
+        "InternalFailure": "server",
+    },
+    statuses={424: "server"},
+)
+fault_type = _TABLE.type_of
 # One exception says several things; only its words tell them apart.
 _BY_WORDS: tuple[tuple[Kind, str, Kind], ...] = (
     ("invalid", "input is too long", "context_full"),
@@ -84,31 +73,24 @@ _STREAM: dict[Kind, str] = {
     "timeout": "modelStreamErrorException",
 }
 _IN_STREAM = frozenset(_STREAM.values()) | {"validationException"}
-_LONGEST_QUOTE = 200
 
 
 def parse_fault(response: HttpResponse) -> Fault:
     """What a refusal says, whoever sent it: the service, or a proxy on the way that speaks no JSON."""
-    try:
-        body = jsonio.decode(response.body)
-    except jsonio.JsonError:
-        body = None
+    body = decoded(response.body)
     code = error_type(response.header(TYPE_HEADER)) or _type_in(body)
-    kind = _BY_TYPE.get(code) or _by_status(response.status)
-    message = _message(body)
-    if not message:
-        message = _unreadable(response, code)
+    kind = _TABLE.by_type(code) or _TABLE.by_status(response.status)
+    message = _message(body) or (
+        f"the upstream refused ({code})" if code else unreadable(response, unquoted=("<", "{", "["))
+    )
     return _told(kind, message, response.status, code, response.retry_after)
 
 
 def exception_fault(frame: Frame) -> Fault:
     """What an exception in a stream says; one that is not in the service's model keeps its name and its words."""
-    try:
-        body = jsonio.decode(frame.data)
-    except jsonio.JsonError:
-        body = None
+    body = decoded(frame.data)
     code = frame.kind[:1].upper() + frame.kind[1:]
-    kind = _BY_TYPE.get(code, "server")
+    kind = _TABLE.by_type(code) or "server"
     original = body.get("originalMessage") if isinstance(body, dict) else None
     message = _message(body) or (original if isinstance(original, str) else "")
     return _told(kind, message or f"the upstream's stream failed ({frame.kind or 'no reason given'})", None, code, None)
@@ -124,16 +106,11 @@ def render_fault(fault: Fault) -> bytes:
     return jsonio.encode({"message": fault.message})
 
 
-def fault_type(fault: Fault) -> str:
-    """The exception that says this fault in this dialect."""
-    return fault.code if _BY_TYPE.get(fault.code) == fault.kind else _SAID[fault.kind][0]
-
-
 def status_of(fault: Fault) -> int:
     """The HTTP status that says this fault in this dialect."""
-    if _BY_TYPE.get(fault.code) == fault.kind and _BY_STATUS.get(fault.status, fault.kind) == fault.kind:
-        return fault.status if 400 <= fault.status < 600 else _SAID[fault.kind][1]
-    return _SAID[fault.kind][1]
+    if _TABLE.by_type(fault.code) == fault.kind and _TABLE.says(fault.status, fault.kind):
+        return fault.status if 400 <= fault.status < 600 else _TABLE.usual_status(fault.kind)
+    return _TABLE.usual_status(fault.kind)
 
 
 def exception_payload(fault: Fault) -> Payload:
@@ -150,11 +127,9 @@ def _told(kind: Kind, message: str, status: int | None, code: str, wait: float |
     words = message.lower()
     kind = next((meant for of, said, meant in _BY_WORDS if of == kind and said in words), kind)
     advice = next((advice for sign, advice in _ADVICE if sign in message or sign in code), "")
-    return Fault(kind, f"{message} ({advice})" if advice else message, status or _SAID[kind][1], wait, code=code)
-
-
-def _by_status(status: int) -> Kind:
-    return _BY_STATUS.get(status) or ("invalid" if 400 <= status < 500 else "server")
+    return Fault(
+        kind, f"{message} ({advice})" if advice else message, status or _TABLE.usual_status(kind), wait, code=code
+    )
 
 
 def _type_in(body: Json) -> str:
@@ -167,12 +142,3 @@ def _message(body: Json) -> str:
         return ""
     said = body.get("message") or body.get("Message")
     return said if isinstance(said, str) else ""
-
-
-def _unreadable(response: HttpResponse, code: str) -> str:
-    """A sentence about an answer without words. Web pages are not quoted: nothing in them is for our reader."""
-    if code:
-        return f"the upstream refused ({code})"
-    text = " ".join(response.body.decode("utf-8", "replace").split())
-    quoted = f": {text[:_LONGEST_QUOTE]}" if re.match(r"[^<{\[]", text) else ""
-    return f"the upstream answered {response.status} without a readable error{quoted}"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import binascii
 from typing import Literal, TypeAlias
 
 from dragoman.dialects.bedrock.nodes import extra_of, with_extra
+from dragoman.dialects.kit.media import base64_bytes
 from dragoman.errors import DragomanError
 from dragoman.model.blocks import Media, Where
 from dragoman.model.naming import to_keep
@@ -84,11 +84,7 @@ def _source(source: Fields, kind: Kind) -> tuple[Literal["base64", "url", "text"
 
 def _base64(source: Fields) -> str:
     data = source.text("bytes")
-    try:
-        decoded = binascii.a2b_base64(data.encode("ascii"), strict_mode=True)
-    except ValueError:
-        decoded = b""
-    if not decoded:
+    if not base64_bytes(data):
         source.fail("bytes", "expected base64")
     return data
 

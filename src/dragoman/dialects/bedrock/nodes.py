@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from dragoman.errors import DragomanError
-from dragoman.model.blocks import Cache, Extra, Opaque, Where
-from dragoman.model.naming import of_the_node, to_keep
-from dragoman.wire import jsonio
+from dragoman.dialects.kit.kept import Kept
+from dragoman.model.blocks import Cache, Extra
+from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 FAMILY = "bedrock"
 AS_JSON = "~json"  # how a text of a tool result was spelt: as a JSON value
 SUCCESS = "~status"  # the client wrote the status `success`, which is the default
+_KEPT = Kept(FAMILY)
+extra, extra_of, own_fields, with_extra = _KEPT.extra, _KEPT.extra_of, _KEPT.own_fields, _KEPT.with_extra
+opaque = _KEPT.opaque
 _BESIDE = "~beside"  # fields that stand beside an object's one member, which the service refuses
-
-
-def extra(fields: Fields) -> Extra | None:
-    """All that nobody took, for this family alone."""
-    return extra_of(to_keep(fields.rest()))
-
-
-def extra_of(rest: dict[str, Json], spelling: frozenset[str] = frozenset()) -> Extra | None:
-    return Extra(FAMILY, rest, spelling & rest.keys()) if rest else None
-
-
-def own_fields(kept: Extra | None) -> Mapping[str, Json]:
-    """The fields kept for this family; those that begin with `~` are ours, and never written."""
-    return kept.fields if kept is not None and kept.family == FAMILY else {}
-
-
-def with_extra(body: dict[str, Json], kept: Extra | None) -> dict[str, Json]:
-    """Put kept fields back. Objects are merged, as a known one may hold unknown fields; else the kept one wins."""
-    return _merged(body, of_the_node(own_fields(kept)))
-
-
-def _merged(body: dict[str, Json], kept: Mapping[str, Json]) -> dict[str, Json]:
-    for name, value in kept.items():
-        known = body.get(name)
-        body[name] = _merged({**known}, value) if isinstance(known, dict) and isinstance(value, dict) else value
-    return body
 
 
 def extra_beside(kept: Extra | None, outer: Fields) -> Extra | None:
@@ -72,16 +46,3 @@ def render_mark(cache: Cache) -> dict[str, Json]:
     if cache.ttl != "5m":
         point["ttl"] = cache.ttl
     return {"cachePoint": with_extra(point, cache.extra)}
-
-
-def opaque(fields: Fields, kind: str) -> Opaque:
-    """The whole object, of which nothing was taken yet."""
-    return Opaque(FAMILY, fields.rest(), kind, at=Where(fields.at))
-
-
-def json_text(value: Json, at: str, blame: type[DragomanError]) -> str:
-    """A value as JSON text."""
-    try:
-        return jsonio.text_of(value)
-    except jsonio.JsonError as error:
-        raise blame(str(error), at=at) from None

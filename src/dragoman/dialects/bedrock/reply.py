@@ -5,7 +5,8 @@ from __future__ import annotations
 from dragoman.dialects.base import World
 from dragoman.dialects.bedrock.blocks import parse_block, render_block
 from dragoman.dialects.bedrock.nodes import FAMILY, extra_of, own_fields, with_extra
-from dragoman.errors import BadFrame, Fault, LocalMisuse, MissingField, UpstreamFault
+from dragoman.dialects.kit.values import reply_fields
+from dragoman.errors import BadFrame, Fault, LocalMisuse, UpstreamFault
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
 from dragoman.model.naming import to_keep
@@ -39,11 +40,7 @@ _SPELLING = frozenset({"metrics"})  # how long it took is nothing that an answer
 
 def parse_reply(body: bytes, asked: Conversation) -> Reply:
     """Read a whole reply. Raises UpstreamViolation, or UpstreamFault for an answer that the service calls malformed."""
-    try:
-        data = jsonio.decode(body)
-    except jsonio.JsonError as error:
-        raise BadFrame(f"the reply is not JSON: {error}") from None
-    fields = Fields(data, blame=MissingField)
+    fields = reply_fields(body)
     output = fields.child("output")
     message = output.child("message")
     message.any("role")

@@ -28,6 +28,7 @@ from dragoman.dialects.bedrock.nodes import (
     with_extra,
 )
 from dragoman.dialects.bedrock.settings import Settings, render_choice, render_settings
+from dragoman.dialects.kit.tools import tool_body
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Opaque, Text, Where
 from dragoman.model.canonical import canonical
@@ -222,14 +223,8 @@ def _render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
 def _render_tool(tool: ToolSpec | Opaque) -> Json:
     if isinstance(tool, Opaque):
         return own_data(tool, Unrepresentable)
-    if tool.schema is None:
-        raise Unrepresentable(f"the tool {tool.name} takes free text, which has no place here", at=tool.at.path)
-    if tool.waits_for:
-        raise Unrepresentable(f"the tool {tool.name} cannot be held back here", at=tool.at.path)
-    body: dict[str, Json] = {"name": tool.name}
-    if tool.description:
-        body["description"] = tool.description
-    body["inputSchema"] = {"json": {**tool.schema}}
+    body = tool_body(tool)
+    body["inputSchema"] = {"json": {**(tool.schema or {})}}
     if tool.strict is not None:
         body["strict"] = tool.strict
     if tool.extra is not None and "inputSchema" in tool.extra.fields:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from dragoman.dialects.bedrock.models import Vendor
-from dragoman.dialects.bedrock.shapes import Obj, breach, objects
+from dragoman.dialects.bedrock.shapes import breach
+from dragoman.dialects.kit.values import Object, Placed, objects
 from dragoman.dialects.rulebook import Breach
 from dragoman.wire.jsonio import Json
 
@@ -26,7 +27,7 @@ def order(messages: Json, vendor: Vendor) -> Iterator[Breach]:
         yield breach("messages.last", turns[-1][1], detail)
 
 
-def _pairing(turns: list[tuple[Obj, str]]) -> Iterator[Breach]:
+def _pairing(turns: list[Placed]) -> Iterator[Breach]:
     """Every call is answered at the start of the next turn, once; there are no more results than calls."""
     waiting: list[Json] = []
     for message, at in turns:
@@ -63,7 +64,7 @@ def _duplicates(ids: list[Json], member: str, at: str) -> Iterator[Breach]:
         yield breach(rule, f"{at}.content", detail)
 
 
-def _ids(message: Obj, member: str) -> list[Json]:
+def _ids(message: Object, member: str) -> list[Json]:
     """The ids of the client's own tools; those that the service runs carry a type, or a result in the same answer."""
     served = _given(message, "toolResult") if message.get("role") == "assistant" else []
     return [
@@ -73,12 +74,12 @@ def _ids(message: Obj, member: str) -> list[Json]:
     ]
 
 
-def _given(message: Obj, member: str) -> list[Obj]:
+def _given(message: Object, member: str) -> list[Object]:
     blocks = objects(message.get("content"), "")
     return [given for block, _ in blocks if isinstance(given := block.get(member), dict)]
 
 
-def _leading_results(message: Obj) -> list[Json]:
+def _leading_results(message: Object) -> list[Json]:
     """The ids answered before anything else is said."""
     found: list[Json] = []
     for block, _ in objects(message.get("content"), ""):

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from dragoman.dialects.base import Call
 from dragoman.dialects.bedrock.models import Vendor
 from dragoman.dialects.bedrock.rule_order import order
-from dragoman.dialects.bedrock.shapes import REQUEST, Obj, breach, objects, shape_breaches
+from dragoman.dialects.bedrock.shapes import breach, shape_breaches
+from dragoman.dialects.kit.values import Object, members, objects
 from dragoman.dialects.rulebook import Breach
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
@@ -27,7 +28,7 @@ def breaches(call: Call, vendor: Vendor) -> Sequence[Breach]:
     body = call.body
     if not isinstance(body, dict):
         return [breach("body.object", "", "the body must be an object")]
-    found = list(shape_breaches(body, REQUEST, ""))  # the model is in the path
+    found = list(shape_breaches(body))  # the model is in the path
     found += [*_tools(body), *_thinking(body, vendor), *_output(body), *_system(body)]
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
@@ -43,17 +44,15 @@ def breaches(call: Call, vendor: Vendor) -> Sequence[Breach]:
 # --- tools
 
 
-def _config(body: Obj) -> Obj:
-    config = body.get("toolConfig")
-    return config if isinstance(config, dict) else {}
+def _config(body: Object) -> Object:
+    return members(body.get("toolConfig"))
 
 
-def _free(body: Obj) -> Obj:
-    free = body.get("additionalModelRequestFields")
-    return free if isinstance(free, dict) else {}
+def _free(body: Object) -> Object:
+    return members(body.get("additionalModelRequestFields"))
 
 
-def _tools(body: Obj) -> Iterator[Breach]:
+def _tools(body: Object) -> Iterator[Breach]:
     config = _config(body)
     names: set[str] = set()
     for tool, at in objects(config.get("tools"), "toolConfig.tools"):
@@ -72,7 +71,7 @@ def _tools(body: Obj) -> Iterator[Breach]:
     yield from _choice(config, _free(body), names)
 
 
-def _choice(config: Obj, free: Obj, names: set[str]) -> Iterator[Breach]:
+def _choice(config: Object, free: Object, names: set[str]) -> Iterator[Breach]:
     choice = config.get("toolChoice")
     asked = choice is not None or free.get("tool_choice") is not None
     if asked and not config.get("tools"):
@@ -83,7 +82,7 @@ def _choice(config: Obj, free: Obj, names: set[str]) -> Iterator[Breach]:
         yield breach("tool_choice.name", "toolConfig.toolChoice.tool.name", "there is no tool of this name")
 
 
-def _tool_config(body: Obj, messages: Json) -> Iterator[Breach]:
+def _tool_config(body: Object, messages: Json) -> Iterator[Breach]:
     used = any(
         "toolUse" in block or "toolResult" in block
         for message, at in objects(messages, "messages")
@@ -97,7 +96,7 @@ def _tool_config(body: Obj, messages: Json) -> Iterator[Breach]:
 # --- settings
 
 
-def _thinking(body: Obj, vendor: Vendor) -> Iterator[Breach]:
+def _thinking(body: Object, vendor: Vendor) -> Iterator[Breach]:
     thinking = _free(body).get("thinking")
     if not vendor.claude_fields or not isinstance(thinking, dict) or thinking.get("type") != "enabled":
         return
@@ -115,7 +114,7 @@ def _thinking(body: Obj, vendor: Vendor) -> Iterator[Breach]:
         yield breach("thinking.forced_tool", "toolConfig.toolChoice", detail)
 
 
-def _output(body: Obj) -> Iterator[Breach]:
+def _output(body: Object) -> Iterator[Breach]:
     """Objects in an output schema must be closed."""
     at = "outputConfig.textFormat.structure.jsonSchema.schema"
     value: Json = body
@@ -146,7 +145,7 @@ def _open_objects(schema: Json) -> bool:
     )
 
 
-def _system(body: Obj) -> Iterator[Breach]:
+def _system(body: Object) -> Iterator[Breach]:
     for block, at in objects(body.get("system"), "system"):
         text = block.get("text")
         if isinstance(text, str) and not text.strip():
@@ -160,7 +159,7 @@ def _blank(at: str) -> Breach:
 # --- content
 
 
-def _content(message: Obj, at: str, vendor: Vendor) -> Iterator[Breach]:
+def _content(message: Object, at: str, vendor: Vendor) -> Iterator[Breach]:
     content = message.get("content")
     if content == []:
         detail = "The content field in the Message object is empty. Add a ContentBlock object to the content field."
@@ -174,7 +173,7 @@ def _content(message: Obj, at: str, vendor: Vendor) -> Iterator[Breach]:
         yield breach("tool_result.apart", f"{at}.content", detail)
 
 
-def _block(block: Obj, at: str, vendor: Vendor) -> Iterator[Breach]:
+def _block(block: Object, at: str, vendor: Vendor) -> Iterator[Breach]:
     text = block.get("text")
     if isinstance(text, str) and not text.strip():
         yield _blank(f"{at}.text")
@@ -190,14 +189,14 @@ def _block(block: Obj, at: str, vendor: Vendor) -> Iterator[Breach]:
         yield from _reasoning(reasoning, f"{at}.reasoningContent", vendor)
 
 
-def _result(result: Obj, at: str) -> Iterator[Breach]:
+def _result(result: Object, at: str) -> Iterator[Breach]:
     for part, place in objects(result.get("content"), f"{at}.content"):
         text = part.get("text")
         if isinstance(text, str) and not text.strip():
             yield _blank(f"{place}.text")
 
 
-def _reasoning(reasoning: Obj, at: str, vendor: Vendor) -> Iterator[Breach]:
+def _reasoning(reasoning: Object, at: str, vendor: Vendor) -> Iterator[Breach]:
     said = reasoning.get("reasoningText")
     signed = "redactedContent" in reasoning or (isinstance(said, dict) and bool(said.get("signature")))
     if vendor.reasoning == "none":
@@ -232,7 +231,7 @@ def _documents(messages: Json) -> Iterator[Breach]:
             )
 
 
-def _document(document: Obj, at: str, names: set[str]) -> Iterator[Breach]:
+def _document(document: Object, at: str, names: set[str]) -> Iterator[Breach]:
     name = document.get("name")
     if not isinstance(name, str):
         return
@@ -247,13 +246,13 @@ def _document(document: Obj, at: str, names: set[str]) -> Iterator[Breach]:
     names.add(name)
 
 
-def _cache(body: Obj, messages: Json) -> Iterator[Breach]:
+def _cache(body: Object, messages: Json) -> Iterator[Breach]:
     """Cache points in the order in which the service sees them."""
     lists = [(_config(body).get("tools"), "toolConfig.tools"), (body.get("system"), "system")]
     lists += [(message.get("content"), f"{at}.content") for message, at in objects(messages, "messages")]
     count, short = 0, False
     for items, at in lists:
-        before: Obj = {}
+        before: Object = {}
         for block, place in objects(items, at):
             point = block.get("cachePoint")
             if isinstance(point, dict):

@@ -1,82 +1,18 @@
-"""The published shape of a request, as a table: members, what is required, limits, patterns, unions of one member.
-
-botocore checks types, minima and unknown members only; the service checks all of this.
-"""
+"""The published shape of a request. botocore checks types, minima and unknown members only; the service checks all."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
-from typing import Literal, TypeAlias
-
-from msgspec import Struct
+from collections.abc import Iterator
+from typing import Literal
 
 from dragoman.dialects.bedrock.media import MIMES
 from dragoman.dialects.bedrock.rule_table import RULES
+from dragoman.dialects.kit.shapes import Flag, Free, Map, Members, Num, Seq, Str, flaws
 from dragoman.dialects.rulebook import Breach
 from dragoman.wire.jsonio import Json
 
-Obj: TypeAlias = "dict[str, Json]"
-_DISPLAYED = 40
-
-
-def breach(rule: str, at: str, detail: str) -> Breach:
-    return RULES.breach(rule, at, detail)
-
-
-def objects(value: Json, at: str) -> Iterator[tuple[Obj, str]]:
-    """The objects of an array, with their places."""
-    if isinstance(value, list):
-        for index, item in enumerate(value):
-            if isinstance(item, dict):
-                yield item, f"{at}[{index}]"
-
-
-class Str(Struct, frozen=True):
-    least: int = 0
-    most: int | None = None
-    pattern: str = ""
-    words: tuple[str, ...] = ()
-
-
-class Num(Struct, frozen=True):
-    least: float = 0
-    most: float | None = None
-    whole: bool = False
-
-
-class Flag(Struct, frozen=True):
-    pass
-
-
-class Free(Struct, frozen=True):
-    """Any JSON; another rule looks at it, or none."""
-
-
-class Seq(Struct, frozen=True):
-    of: Shape
-    least: int = 0
-    most: int | None = None
-
-
-class Map(Struct, frozen=True):
-    """An object with names of the sender's own."""
-
-    key: Str
-    of: Shape
-    least: int = 0
-    most: int | None = None
-
-
-class Members(Struct, frozen=True):
-    """An object. A union has exactly one of its members; members that we do not know may be newer than this table."""
-
-    members: Mapping[str, Shape]
-    required: tuple[str, ...] = ()
-    union: bool = False
-
-
-Shape: TypeAlias = Str | Num | Flag | Free | Seq | Map | Members
+breach = RULES.breach
+_NAMES = {"unknown": "field.unknown", "missing": "field.required"}  # rules that are not called like their flaw
 
 _TEXT = Str()
 _ID = Str(1, 64, "[a-zA-Z0-9_.:-]+")
@@ -177,84 +113,8 @@ REQUEST = Members(
 )
 
 
-def shape_breaches(value: Json, shape: Shape, at: str) -> Iterator[Breach]:
-    """What a value breaks of its published shape."""
-    match shape:
-        case Members():
-            yield from _members(value, shape, at)
-        case Seq(of, least, most):
-            if not isinstance(value, list):
-                yield breach("type", at, "it must be an array")
-                return
-            yield from _length(len(value), least, most, at)
-            for index, item in enumerate(value):
-                yield from shape_breaches(item, of, f"{at}[{index}]")
-        case Map():
-            yield from _map(value, shape, at)
-        case Str():
-            yield from _string(value, shape, at)
-        case Num():
-            yield from _number(value, shape, at)
-        case Flag():
-            if not isinstance(value, bool):
-                yield breach("type", at, "it must be a boolean")
-        case Free():
-            pass
-
-
-def _members(value: Json, shape: Members, at: str) -> Iterator[Breach]:
-    if not isinstance(value, dict):
-        yield breach("type", at, "it must be an object")
-        return
-    known = [name for name in value if name in shape.members]
-    if shape.union and (len(value) != 1):
-        names = ", ".join(shape.members)
-        yield breach("union", at, f"it must have exactly one member of: {names}")
-    unknown = [name for name in value if name not in shape.members]
-    if unknown and (known or not shape.union):  # a union of one unknown member may be newer than this table
-        where = f"{at}.{unknown[0]}" if at else unknown[0]
-        yield breach("field.unknown", where, f"extraneous key [{unknown[0][:_DISPLAYED]}] is not permitted")
-    for name in shape.required:
-        if value.get(name) is None:
-            yield breach("field.required", f"{at}.{name}" if at else name, "it must be set: Member must not be null")
-    for name in known:
-        if value[name] is not None:
-            yield from shape_breaches(value[name], shape.members[name], f"{at}.{name}" if at else name)
-
-
-def _map(value: Json, shape: Map, at: str) -> Iterator[Breach]:
-    if not isinstance(value, dict):
-        yield breach("type", at, "it must be an object")
-        return
-    yield from _length(len(value), shape.least, shape.most, at)
-    for name, item in value.items():
-        yield from shape_breaches(name, shape.key, at)
-        yield from shape_breaches(item, shape.of, f"{at}.{name}")
-
-
-def _string(value: Json, shape: Str, at: str) -> Iterator[Breach]:
-    if not isinstance(value, str):
-        yield breach("type", at, "it must be a string")
-    elif shape.words and value not in shape.words:
-        yield breach("enum", at, f"it must be one of: Member must satisfy enum value set: [{', '.join(shape.words)}]")
-    elif shape.pattern and value and not re.fullmatch(shape.pattern, value):
-        yield breach("pattern", at, f"Member must satisfy regular expression pattern: {shape.pattern}")
-    else:
-        yield from _length(len(value), shape.least, shape.most, at)
-
-
-def _number(value: Json, shape: Num, at: str) -> Iterator[Breach]:
-    kinds = (int,) if shape.whole else (int, float)
-    if type(value) not in kinds:
-        yield breach("type", at, "it must be a whole number" if shape.whole else "it must be a number")
-    elif value < shape.least:  # type: ignore[operator]
-        yield breach("range", at, f"Member must have value greater than or equal to {shape.least:g}")
-    elif shape.most is not None and value > shape.most:  # type: ignore[operator]
-        yield breach("range", at, f"Member must have value less than or equal to {shape.most:g}")
-
-
-def _length(size: int, least: int, most: int | None, at: str) -> Iterator[Breach]:
-    if size < least:
-        yield breach("length", at, f"Member must have length greater than or equal to {least}")
-    elif most is not None and size > most:
-        yield breach("length", at, f"Member must have length less than or equal to {most}")
+def shape_breaches(body: Json) -> Iterator[Breach]:
+    """Yield what a request breaks of its published shape."""
+    for flaw in flaws(body, REQUEST):
+        if flaw.kind != "null":
+            yield breach(_NAMES.get(flaw.kind, flaw.kind), flaw.at, flaw.detail)

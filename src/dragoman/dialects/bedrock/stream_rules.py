@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dragoman.dialects.bedrock.shapes import breach
-from dragoman.dialects.rulebook import Breach
+from dragoman.dialects.bedrock.rule_table import RULES
+from dragoman.dialects.kit.lint import StreamLint
+from dragoman.dialects.kit.values import Object, decoded
+from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json
@@ -40,68 +42,56 @@ _COUNTS = ("inputTokens", "outputTokens", "totalTokens")
 
 def stream_breaches(frames: Iterable[Frame]) -> Sequence[Breach]:
     """Every rule of the stream that the frames break, with the number of the frame."""
-    lint = _Lint()
-    for frame in frames:
-        lint.frame(frame)
-    return lint.end()
+    return _Lint(RULES).run(frames)
 
 
-class _Lint:
-    def __init__(self) -> None:
-        self._found: list[Breach] = []
-        self._at = "frame 0"
-        self._number = 0
+class _Lint(StreamLint):
+    def __init__(self, rules: Rulebook) -> None:
+        super().__init__(rules)
         self._open: dict[int, tuple[str, list[str]]] = {}  # by index: what it grows by, and the pieces of its input
         self._used: set[int] = set()
         self._cut: list[str] = []  # where a tool's input is no object
         self._begun = self._stopped = self._over = self._failed = False
 
     def frame(self, frame: Frame) -> None:
-        self._number += 1
-        self._at = f"frame {self._number} ({frame.kind})"
         if self._over or self._failed:
-            self._breach("after_end", "nothing may come after the end of the stream")
+            self.breach("after_end", "nothing may come after the end of the stream")
             return
         try:
             data = jsonio.decode(frame.data)
         except jsonio.JsonError as error:
-            self._breach("json", f"not JSON: {error}")
+            self.breach("json", f"not JSON: {error}")
             return
         if not isinstance(data, dict):
-            self._breach("object", "the payload must be an object")
+            self.breach("object", "the payload must be an object")
         elif frame.error:
             self._exception(frame.kind, data)
         else:
             self._event(frame.kind, data)
 
-    def end(self) -> Sequence[Breach]:
-        self._at = "the end"
+    def end(self) -> None:
         if not self._failed and not self._stopped:
-            self._breach("no_stop", "a stream must end with messageStop and metadata, or with an exception")
+            self.breach("no_stop", "a stream must end with messageStop and metadata, or with an exception")
         elif not self._failed and not self._over:
-            self._breach("no_metadata", "metadata must come after messageStop")
-        return self._found
+            self.breach("no_metadata", "metadata must come after messageStop")
 
-    def _breach(self, rule: str, detail: str) -> None:
-        self._found.append(breach(f"stream.{rule}", self._at, detail))
-
-    def _exception(self, kind: str, data: dict[str, Json]) -> None:
+    def _exception(self, kind: str, data: Object) -> None:
         self._failed = True
         if kind not in _EXCEPTIONS:
-            self._breach("exception", f"an exception must be one of {', '.join(sorted(_EXCEPTIONS))}")
+            self.breach("exception", f"an exception must be one of {', '.join(sorted(_EXCEPTIONS))}")
         if not isinstance(data.get("message"), str):
-            self._breach("exception_message", "an exception must have a message")
+            self.breach("exception_message", "an exception must have a message")
 
-    def _event(self, kind: str, data: dict[str, Json]) -> None:
+    def _event(self, kind: str, data: Object) -> None:
         if kind == "messageStart":
             if self._begun:
-                self._breach("start_once", "messageStart came before")
+                self.breach("start_once", "messageStart came before")
             if data.get("role") != "assistant":
-                self._breach("role", "messageStart must have the role assistant")
+                self.breach("role", "messageStart must have the role assistant")
             self._begun = True
             return
         if not self._begun:
-            self._breach("no_start", "messageStart must come first")
+            self.breach("no_start", "messageStart must come first")
         match kind:
             case "contentBlockStart":
                 self._block_start(data)
@@ -116,102 +106,95 @@ class _Lint:
             case _:
                 pass  # newer than this table
 
-    def _index(self, data: dict[str, Json]) -> int | None:
+    def _index(self, data: Object) -> int | None:
         index = data.get("contentBlockIndex")
         if type(index) is int and index >= 0:
             return index
-        self._breach("index", "contentBlockIndex must be a whole number, 0 or more")
+        self.breach("index", "contentBlockIndex must be a whole number, 0 or more")
         return None
 
-    def _member(self, data: dict[str, Json], name: str, known: tuple[str, ...]) -> tuple[str, Json]:
+    def _member(self, data: Object, name: str, known: tuple[str, ...]) -> tuple[str, Json]:
         """The one member of a union; a single one that is not known may be newer than this table."""
         inner = data.get(name)
         if not isinstance(inner, dict) or len(inner) != 1:
-            self._breach("union", f"{name} must have exactly one member of {', '.join(known)}")
+            self.breach("union", f"{name} must have exactly one member of {', '.join(known)}")
             return "", None
         return next(iter(inner.items()))
 
-    def _block_start(self, data: dict[str, Json]) -> None:
+    def _block_start(self, data: Object) -> None:
         index, (member, value) = self._index(data), self._member(data, "start", _STARTS)
         if member in ("toolUse", "toolResult"):
             for name in ("toolUseId", "name") if member == "toolUse" else ("toolUseId",):
                 if not isinstance(value, dict) or not isinstance(value.get(name), str) or not value[name]:
-                    self._breach("block_start", f"the start of a {member} must have {name}")
+                    self.breach("block_start", f"the start of a {member} must have {name}")
         if index is None:
             return
         if index in self._used:
-            self._breach("index_reused", f"block {index} has begun before")
+            self.breach("index_reused", f"block {index} has begun before")
         self._begin(index, member)
 
     def _begin(self, index: int, kind: str) -> None:
         if self._open:
-            self._breach("interleaved", "the block before must stop first")
+            self.breach("interleaved", "the block before must stop first")
         if self._stopped:
-            self._breach("late_block", "no block may come after messageStop")
+            self.breach("late_block", "no block may come after messageStop")
         self._used.add(index)
         self._open[index] = (kind, [])
 
-    def _block_delta(self, data: dict[str, Json]) -> None:
+    def _block_delta(self, data: Object) -> None:
         index, (member, value) = self._index(data), self._member(data, "delta", _DELTAS)
         if index is None or not member:
             return
         kind = "text" if member == "citation" else member
         if index not in self._open:
             if index in self._used:
-                self._breach("index_reused", f"block {index} has stopped")
+                self.breach("index_reused", f"block {index} has stopped")
             if member in _STARTS:
-                self._breach("no_block_start", f"a {member} must be announced by contentBlockStart")
+                self.breach("no_block_start", f"a {member} must be announced by contentBlockStart")
             self._begin(index, kind)
         opened, pieces = self._open[index]
         if opened != kind:
-            self._breach("delta_kind", f"a {opened} block does not grow by {member}")
+            self.breach("delta_kind", f"a {opened} block does not grow by {member}")
         if member == "text" and not isinstance(value, str):
-            self._breach("delta_value", "text must be a string")
+            self.breach("delta_value", "text must be a string")
         if member == "toolUse":
             text = value.get("input") if isinstance(value, dict) else None
             if isinstance(text, str):
                 pieces.append(text)
             else:
-                self._breach("delta_value", "toolUse must have an input that is a string")
+                self.breach("delta_value", "toolUse must have an input that is a string")
 
-    def _block_stop(self, data: dict[str, Json]) -> None:
+    def _block_stop(self, data: Object) -> None:
         index = self._index(data)
         if index is None:
             return
         kind, pieces = self._open.pop(index, ("", []))
         if not kind and index in self._used:
-            self._breach("no_block", f"block {index} is not open")
+            self.breach("no_block", f"block {index} is not open")
         self._used.add(index)
         text = "".join(pieces)
-        if text and not isinstance(_decoded(text), dict):
-            self._cut.append(self._at)
+        if text and not isinstance(decoded(text), dict):
+            self._cut.append(self.at)
 
-    def _message_stop(self, data: dict[str, Json]) -> None:
+    def _message_stop(self, data: Object) -> None:
         if self._stopped:
-            self._breach("stop_once", "messageStop came before")
+            self.breach("stop_once", "messageStop came before")
         reason = data.get("stopReason")
         for index in self._open:
             rule = "open_cut" if reason in _LIMITS else "open_block"
-            self._breach(rule, f"block {index} must stop before messageStop")
+            self.breach(rule, f"block {index} must stop before messageStop")
         for at in self._cut:
-            rule = "stream.input_cut" if reason in _LIMITS else "stream.input_json"
-            self._found.append(breach(rule, at, "the input of a tool must be a JSON object"))
+            rule = "input_cut" if reason in _LIMITS else "input_json"
+            self.breach(rule, "the input of a tool must be a JSON object", at)
         if not isinstance(reason, str) or reason not in _REASONS:
-            self._breach("stop_reason", f"stopReason must be one of {', '.join(sorted(_REASONS))}")
+            self.breach("stop_reason", f"stopReason must be one of {', '.join(sorted(_REASONS))}")
         self._stopped = True
 
-    def _metadata(self, data: dict[str, Json]) -> None:
+    def _metadata(self, data: Object) -> None:
         if not self._stopped:
-            self._breach("metadata_early", "metadata must come after messageStop")
+            self.breach("metadata_early", "metadata must come after messageStop")
         usage = data.get("usage")
         for name in _COUNTS:
             if not isinstance(usage, dict) or type(usage.get(name)) is not int:
-                self._breach("usage", f"usage.{name} must be a whole number")
+                self.breach("usage", f"usage.{name} must be a whole number")
         self._over = True
-
-
-def _decoded(text: str) -> Json:
-    try:
-        return jsonio.decode(text)
-    except jsonio.JsonError:
-        return None

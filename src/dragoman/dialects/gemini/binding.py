@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from urllib.parse import quote, unquote
 
@@ -13,6 +12,7 @@ from dragoman.dialects.gemini.encoder import ARRAY, ITEM
 from dragoman.dialects.gemini.faults import status_of
 from dragoman.dialects.gemini.frames import GeminiFrames
 from dragoman.dialects.gemini.nodes import names, read
+from dragoman.dialects.kit.faults import refusal
 from dragoman.errors import Fault, MalformedRequest, MissingField
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -90,10 +90,7 @@ class GeminiBinding(Struct, frozen=True):
         return encode_sse(payload.kind, payload.data)
 
     def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
-        headers = [_JSON]
-        if fault.retry_after is not None:
-            headers.append(("retry-after", str(math.ceil(fault.retry_after))))
-        return HttpResponse(status_of(fault), tuple(headers), body)
+        return refusal(fault, status_of(fault), body)
 
 
 def model_in(name: str) -> str:

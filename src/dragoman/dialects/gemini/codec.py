@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Call, World
+from dragoman.dialects.base import World
 from dragoman.dialects.gemini import faults, quirks, reply, request, rules, stream_rules
 from dragoman.dialects.gemini.encoder import GeminiEncoder
 from dragoman.dialects.gemini.models import is_older
@@ -14,14 +14,12 @@ from dragoman.dialects.gemini.nodes import FAMILY
 from dragoman.dialects.gemini.rule_table import RULES
 from dragoman.dialects.gemini.settings import KNOBS
 from dragoman.dialects.gemini.stream import GeminiDecoder
-from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import Fault
 from dragoman.model.budget import Budget
-from dragoman.model.capabilities import Alphabet, Capabilities
-from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.capabilities import Alphabet, Capabilities, traits
+from dragoman.model.conversation import Conversation
 from dragoman.model.events import BlockKeys
 from dragoman.model.filter import Filter
-from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
 
 
@@ -37,28 +35,33 @@ class GeminiCodec(Struct, frozen=True):
         return Capabilities(
             system="leading",
             turns="merge",
-            prefill=False,
-            blank_text=False,
+            traits=traits(
+                "user_last",
+                "no_blank_text",
+                "whole_calls",
+                "bare_tools",
+                "choice_names",
+                "home_names",
+                "result_errors",
+                "reasoning",
+                "sealed_words",
+                "seal_slot",
+                "seal_bytes",
+                "one_block",
+                "choices",
+                "cites",
+                "budgets",
+                "thinking_show",
+            ),
             names=Alphabet("a-zA-Z0-9_.:-", 128),
             ids=Alphabet(r"\x21-\x7e", 256),
             arguments="object",
-            whole_calls=True,
-            bare_tools=True,
-            choice_names=True,
             named_media=frozenset(),
-            home_names=True,
             result_media=frozenset() if older else frozenset({"image", "document"}),
-            result_errors=True,
             media=frozenset(
                 (kind, how) for kind in ("image", "document", "audio", "video") for how in ("base64", "url")
             ),
-            reasoning=True,
             seals=frozenset({FAMILY}),
-            sealed_words=True,
-            seal_slot=True,
-            seal_bytes=True,
-            interleaves=False,
-            choices=True,
             knobs=frozenset(KNOBS),
             knob_ranges=(
                 ("temperature", 0, 2),
@@ -66,12 +69,9 @@ class GeminiCodec(Struct, frozen=True):
                 ("presence_penalty", -2, 2),
                 ("frequency_penalty", -2, 2),
             ),
-            cites=True,
             output=frozenset({"text", "json", "schema"}),
             efforts=() if older else ("minimal", "low", "medium", "high"),
             thinking=frozenset({"default", "off", "on", "adaptive"}),
-            budgets=True,
-            thinking_show=True,
             holds=frozenset({"cachedContent"}),
             files=FAMILY,
             addresses=("gs://", "https://generativelanguage.googleapis.com/"),
@@ -90,17 +90,10 @@ class GeminiCodec(Struct, frozen=True):
             *(() if older else (quirks.SignCalls(),)),
         )
 
-    def parse_request(self, call: Call) -> Conversation:
-        return request.parse_request(call)
-
-    def render_request(self, conversation: Conversation) -> Call:
-        return request.render_request(conversation)
-
-    def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
-        return reply.parse_reply(body, asked)
-
-    def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
-        return reply.render_reply(reply_, asked, world)
+    parse_request = staticmethod(request.parse_request)
+    render_request = staticmethod(request.render_request)
+    parse_reply = staticmethod(reply.parse_reply)
+    render_reply = staticmethod(reply.render_reply)
 
     def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> GeminiDecoder:
         return GeminiDecoder(asked, keys)
@@ -111,14 +104,7 @@ class GeminiCodec(Struct, frozen=True):
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
         return faults.parse_fault(response)
 
-    def render_fault(self, fault: Fault) -> bytes:
-        return faults.render_fault(fault)
-
-    def breaches(self, call: Call) -> Sequence[Breach]:
-        return rules.breaches(call)
-
-    def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
-        return stream_rules.stream_breaches(frames)
-
-    def rules(self) -> Sequence[Rule]:
-        return RULES.rules
+    render_fault = staticmethod(faults.render_fault)
+    breaches = staticmethod(rules.breaches)
+    stream_breaches = staticmethod(stream_rules.stream_breaches)
+    rules = staticmethod(RULES.declared)

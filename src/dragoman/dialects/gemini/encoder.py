@@ -11,10 +11,11 @@ from collections.abc import Iterable
 from dragoman.dialects.base import Encoder, World
 from dragoman.dialects.gemini.faults import render_fault
 from dragoman.dialects.gemini.nodes import FAMILY, own_fields, with_extra
-from dragoman.dialects.gemini.parts import render_arguments, render_part, render_seal
+from dragoman.dialects.gemini.parts import render_part, render_seal
 from dragoman.dialects.gemini.reply import block_feedback, render_stop
 from dragoman.dialects.gemini.sources import render_sources
 from dragoman.dialects.gemini.usage import render_usage
+from dragoman.dialects.kit.tools import render_arguments
 from dragoman.errors import LocalMisuse
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.budget import Budget, KeptText, json_size, text_size

@@ -6,74 +6,53 @@ import math
 
 from msgspec import structs
 
+from dragoman.dialects.kit.faults import FaultTable, unreadable
+from dragoman.dialects.kit.values import decoded, items
 from dragoman.errors import Fault, Kind
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import Json
 
-# Each kind's own name and status.
-_SAID: dict[Kind, tuple[str, int]] = {
-    "invalid": ("INVALID_ARGUMENT", 400),
-    "context_full": ("INVALID_ARGUMENT", 400),
-    "auth": ("UNAUTHENTICATED", 401),
-    "permission": ("PERMISSION_DENIED", 403),
-    "not_found": ("NOT_FOUND", 404),
-    "too_large": ("INVALID_ARGUMENT", 413),
-    "rate_limit": ("RESOURCE_EXHAUSTED", 429),
-    "quota": ("RESOURCE_EXHAUSTED", 429),
-    "server": ("INTERNAL", 500),
-    "overloaded": ("UNAVAILABLE", 503),
-    "timeout": ("DEADLINE_EXCEEDED", 504),
-}
-_BY_NAME: dict[str, Kind] = {
-    "INVALID_ARGUMENT": "invalid",
-    "FAILED_PRECONDITION": "invalid",
-    "OUT_OF_RANGE": "invalid",
-    "UNAUTHENTICATED": "auth",
-    "PERMISSION_DENIED": "permission",
-    "NOT_FOUND": "not_found",
-    "RESOURCE_EXHAUSTED": "rate_limit",
-    "UNAVAILABLE": "overloaded",
-    "DEADLINE_EXCEEDED": "timeout",
-    "INTERNAL": "server",
-    "UNKNOWN": "server",
-    "UNIMPLEMENTED": "server",
-    "CANCELLED": "server",
-    "ABORTED": "server",
-}
-_BY_STATUS: dict[int, Kind] = {
-    401: "auth",
-    403: "permission",
-    404: "not_found",
-    408: "timeout",
-    413: "too_large",
-    429: "rate_limit",
-    503: "overloaded",
-    504: "timeout",
-    529: "overloaded",
-}
-_OWN_STATUS: dict[Kind, frozenset[int]] = {"invalid": frozenset({405, 409, 415, 422}), "server": frozenset({501, 502})}
+_TABLE = FaultTable(
+    {
+        "invalid": ("INVALID_ARGUMENT", 400),
+        "context_full": ("INVALID_ARGUMENT", 400),
+        "auth": ("UNAUTHENTICATED", 401),
+        "permission": ("PERMISSION_DENIED", 403),
+        "not_found": ("NOT_FOUND", 404),
+        "too_large": ("INVALID_ARGUMENT", 413),
+        "rate_limit": ("RESOURCE_EXHAUSTED", 429),
+        "quota": ("RESOURCE_EXHAUSTED", 429),
+        "server": ("INTERNAL", 500),
+        "overloaded": ("UNAVAILABLE", 503),
+        "timeout": ("DEADLINE_EXCEEDED", 504),
+    },
+    {
+        "FAILED_PRECONDITION": "invalid",
+        "OUT_OF_RANGE": "invalid",
+        "UNKNOWN": "server",
+        "UNIMPLEMENTED": "server",
+        "CANCELLED": "server",
+        "ABORTED": "server",
+    },
+    statuses={424: "server"},
+    exact={"invalid": frozenset({405, 409, 415, 422}), "server": frozenset({501, 502})},
+)
+status_of = _TABLE.status_of
 _RETRY = "type.googleapis.com/google.rpc.RetryInfo"
 _BAD = "type.googleapis.com/google.rpc.BadRequest"
 _CONTEXT_WORDS = ("exceeds the maximum number of tokens", "input token count", "context window", "prompt is too long")
-_LONGEST_QUOTE = 200
 
 
 def parse_fault(response: HttpResponse) -> Fault:
     """What a refusal says, whoever sent it: the service, or a proxy on the way that speaks no JSON."""
-    try:
-        body = jsonio.decode(response.body)
-    except jsonio.JsonError:
-        body = None
+    body = decoded(response.body)
     if isinstance(body, list) and body:
         body = body[0]  # the answer to a stream that was asked for as an array
     if isinstance(body, dict):
         fault = fault_of(body, response.status)
     else:
-        text = response.body[:_LONGEST_QUOTE].decode("utf-8", "replace").strip()
-        page = not text or text.startswith("<")
-        what = f"the upstream refused with status {response.status}" + ("" if page else f": {text}")
-        fault = Fault(_by_status(response.status), what, response.status)
+        fault = Fault(_TABLE.by_status(response.status), unreadable(response), response.status)
     return structs.replace(fault, retry_after=fault.retry_after or response.retry_after)
 
 
@@ -84,26 +63,22 @@ def fault_of(body: dict[str, Json], status: int | None = None) -> Fault:
     name, code, message = error.get("status"), error.get("code"), error.get("message")
     name = name if isinstance(name, str) else ""
     status = status or (code if type(code) is int and 400 <= code < 600 else None)
-    details = [each for each in _array(error.get("details")) if isinstance(each, dict)]
+    details = [each for each in items(error.get("details")) if isinstance(each, dict)]
     kind = _kind(name, status, details)
     if not isinstance(message, str) or not message:
         message = f"the upstream refused ({name or status or 'no reason given'})"
     if kind == "invalid" and any(words in message.lower() for words in _CONTEXT_WORDS):
         kind = "context_full"
-    return Fault(kind, message, status or _SAID[kind][1], _wait(details), _field(details), name)
-
-
-def _array(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else []
+    return Fault(kind, message, status or _TABLE.usual_status(kind), _wait(details), _field(details), name)
 
 
 def _kind(name: str, status: int | None, details: list[dict[str, Json]]) -> Kind:
-    kind = _BY_NAME.get(name) or _by_status(status or 500)
+    kind = _TABLE.by_type(name) or _TABLE.by_status(status or 500)
     if status == 413:
         return "too_large"
     if kind == "invalid" and any(each.get("reason") == "API_KEY_INVALID" for each in details):
         return "auth"
-    quotas = [quota for each in details for quota in _array(each.get("violations")) if isinstance(quota, dict)]
+    quotas = [quota for each in details for quota in items(each.get("violations")) if isinstance(quota, dict)]
     if kind == "rate_limit" and any("PerDay" in str(quota.get("quotaId")) for quota in quotas):
         return "quota"
     return kind
@@ -124,15 +99,11 @@ def _wait(details: list[dict[str, Json]]) -> float | None:
 
 def _field(details: list[dict[str, Json]]) -> str:
     for each in details:
-        for violation in _array(each.get("fieldViolations")):
+        for violation in items(each.get("fieldViolations")):
             field = violation.get("field") if isinstance(violation, dict) else None
             if isinstance(field, str) and field:
                 return field
     return ""
-
-
-def _by_status(status: int) -> Kind:
-    return _BY_STATUS.get(status) or ("invalid" if 400 <= status < 500 and status != 424 else "server")
 
 
 def render_fault(fault: Fault) -> bytes:
@@ -142,7 +113,7 @@ def render_fault(fault: Fault) -> bytes:
         details.append({"@type": _RETRY, "retryDelay": f"{fault.retry_after:g}s"})
     if fault.at:
         details.append({"@type": _BAD, "fieldViolations": [{"field": fault.at, "description": fault.message}]})
-    error: dict[str, Json] = {"code": status_of(fault), "message": _words(fault), "status": _name(fault)}
+    error: dict[str, Json] = {"code": status_of(fault), "message": _words(fault), "status": _TABLE.type_of(fault)}
     if details:
         error["details"] = details
     return jsonio.encode({"error": error})
@@ -152,13 +123,3 @@ def _words(fault: Fault) -> str:
     if fault.kind != "context_full" or any(words in fault.message.lower() for words in _CONTEXT_WORDS):
         return fault.message
     return f"The input token count exceeds the maximum number of tokens allowed: {fault.message}"
-
-
-def _name(fault: Fault) -> str:
-    own = _BY_NAME.get(fault.code) == fault.kind
-    return fault.code if own else _SAID[fault.kind][0]
-
-
-def status_of(fault: Fault) -> int:
-    """The HTTP status that says this fault in this dialect."""
-    return fault.status if fault.status in _OWN_STATUS.get(fault.kind, ()) else _SAID[fault.kind][1]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import binascii
 import mimetypes
 from typing import Literal
 
-from dragoman.dialects.gemini.nodes import child, extra_of, identifier, names, with_extra
+from dragoman.dialects.gemini.nodes import child, extra_of, names, with_extra
+from dragoman.dialects.kit.media import base64_bytes
 from dragoman.errors import DragomanError
 from dragoman.model.blocks import Media, Where
 from dragoman.model.naming import to_keep
@@ -27,7 +27,7 @@ def parse_media(fields: Fields, name: str) -> Media:
     how: Literal["base64", "url"] = "base64" if name == "inlineData" else "url"
     if how == "base64" and not mime:
         data.fail("mimeType", "expected the type of the data")
-    content = _base64(data) if how == "base64" else identifier(data, "fileUri")
+    content = _base64(data) if how == "base64" else data.identifier("fileUri")
     rest = to_keep(fields.rest())
     if unknown := data.rest():
         rest[name] = unknown
@@ -38,12 +38,10 @@ def parse_media(fields: Fields, name: str) -> Media:
 
 
 def _base64(fields: Fields) -> str:
-    data = identifier(fields, "data")
+    data = fields.identifier("data")
     plain = data.replace("-", "+").replace("_", "/")  # protobuf reads both alphabets, padded or not
     plain += "=" * (-len(plain) % 4)
-    try:
-        binascii.a2b_base64(plain.encode("ascii"), strict_mode=True)
-    except ValueError:
+    if base64_bytes(plain) is None:
         fields.fail("data", "expected base64")
     return plain
 

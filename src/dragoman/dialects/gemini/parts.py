@@ -10,8 +10,6 @@ from dragoman.dialects.gemini.nodes import (
     MINTED,
     extra,
     extra_of,
-    identifier,
-    json_text,
     names,
     opaque,
     own_data,
@@ -21,10 +19,11 @@ from dragoman.dialects.gemini.nodes import (
 )
 from dragoman.dialects.gemini.pairs import Pairs
 from dragoman.dialects.gemini.results import parse_result, render_result
+from dragoman.dialects.kit.tools import render_arguments
+from dragoman.dialects.kit.values import json_text
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.naming import to_keep
-from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -73,7 +72,7 @@ def take_seal(fields: Fields) -> Seal | None:
 
 def _call(fields: Fields, pairs: Pairs | None) -> ToolCall:
     call = fields.child("functionCall")
-    own_id, name, value = call.maybe_identifier("id"), identifier(call, "name"), call.any("args")
+    own_id, name, value = call.maybe_identifier("id"), call.identifier("name"), call.any("args")
     if value is not None and not isinstance(value, dict):
         call.fail("args", "expected an object")
     arguments = "" if value is None else json_text(value, call.path("args"), call.blame)
@@ -127,13 +126,3 @@ def _render_call(call: ToolCall, blame: type[DragomanError]) -> dict[str, Json]:
     body["name"] = call.name
     body["args"] = render_arguments(call, blame)
     return body
-
-
-def render_arguments(call: ToolCall, blame: type[DragomanError] = Unrepresentable) -> Json:
-    """A call's arguments as the object they must be."""
-    if not call.arguments and call.form == "json":
-        return {}
-    value = jsonio.object_of(call.arguments) if call.form == "json" else None
-    if value is None:
-        raise blame(f"the arguments of {call.name} are no JSON object", at=call.at.path)
-    return value

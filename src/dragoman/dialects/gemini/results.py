@@ -5,19 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from dragoman.dialects.gemini.media import parse_media, render_media
-from dragoman.dialects.gemini.nodes import (
-    FAMILY,
-    MINTED,
-    extra_of,
-    identifier,
-    json_text,
-    names,
-    own_data,
-    own_fields,
-    read,
-    with_extra,
-)
+from dragoman.dialects.gemini.nodes import FAMILY, MINTED, extra_of, names, own_data, own_fields, read, with_extra
 from dragoman.dialects.gemini.pairs import Pairs
+from dragoman.dialects.kit.values import json_text
 from dragoman.errors import DragomanError
 from dragoman.model.blocks import Media, Opaque, Text, ToolCall, ToolResult, Where
 from dragoman.model.naming import to_keep
@@ -42,7 +32,7 @@ _ID = "~id"  # the id as it came, where it is not that of the call
 
 def parse_result(fields: Fields, pairs: Pairs) -> ToolResult:
     answer = fields.child("functionResponse")
-    own_id, name, value = answer.text("id", ""), identifier(answer, "name"), answer.any("response")
+    own_id, name, value = answer.text("id", ""), answer.identifier("name"), answer.any("response")
     if value is not None and not isinstance(value, dict):
         answer.fail("response", "expected an object")
     text, is_error = _said(value or {}, answer)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
 
 from dragoman.dialects.base import Call
 from dragoman.dialects.gemini.models import is_older
 from dragoman.dialects.gemini.rule_table import RULES
+from dragoman.dialects.kit.values import Object, Placed, members, objects
 from dragoman.dialects.rulebook import Breach
 from dragoman.wire.jsonio import Json
-
-_Object: TypeAlias = "dict[str, Json]"
 
 MOST_STOPS = 5
 _NAME = re.compile(r"[a-zA-Z0-9_.:-]{1,128}\Z")
@@ -50,14 +48,12 @@ def breaches(call: Call) -> Sequence[Breach]:
     return found
 
 
-def _objects(value: Json, at: str) -> Iterator[tuple[_Object, str]]:
+def _objects(value: Json, at: str) -> Iterator[Placed]:
     """The objects of an array, with their places; an object that stands for an array of one."""
     if isinstance(value, dict):
         yield value, at
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            if isinstance(item, dict):
-                yield item, f"{at}[{index}]"
+    else:
+        yield from objects(value, at)
 
 
 def _in_camel_case(value: Json) -> Json:
@@ -70,20 +66,16 @@ def _in_camel_case(value: Json) -> Json:
     return {names[name]: item if names[name] in _FREE else _in_camel_case(item) for name, item in value.items()}
 
 
-def _role(content: _Object) -> str:
+def _role(content: Object) -> str:
     """Return the role in lower case: the service takes USER, and no role for the user."""
     role = content.get("role")
     return role.lower() or "user" if isinstance(role, str) else "user" if role is None else "?"
 
 
-def _object(value: Json) -> _Object:
-    return value if isinstance(value, dict) else {}
-
-
 # --- contents
 
 
-def _content(content: _Object, at: str) -> Iterator[Breach]:
+def _content(content: Object, at: str) -> Iterator[Breach]:
     if _role(content) not in _ROLES:
         yield RULES.breach("contents.role", f"{at}.role", f"it must be one of {', '.join(_ROLES)}")
     parts = list(_objects(content.get("parts"), f"{at}.parts"))
@@ -95,39 +87,39 @@ def _content(content: _Object, at: str) -> Iterator[Breach]:
             yield RULES.breach("text.empty", f"{place}.text", "it must not be empty")
 
 
-def _part(part: _Object, at: str) -> Iterator[Breach]:
+def _part(part: Object, at: str) -> Iterator[Breach]:
     if not part.keys() - {"thought", "thoughtSignature"}:
         rule = "part.signature_only" if part.get("thoughtSignature") else "part.data"
         yield RULES.breach(rule, at, "a part must hold something")
     if "functionCall" in part:
-        call = _object(part["functionCall"])
+        call = members(part["functionCall"])
         yield from _named(call, f"{at}.functionCall")
         if not isinstance(call.get("args", {}), dict):
             yield RULES.breach("call.args", f"{at}.functionCall.args", "it must be an object")
     if "functionResponse" in part:
-        answer = _object(part["functionResponse"])
+        answer = members(part["functionResponse"])
         yield from _named(answer, f"{at}.functionResponse")
         if not isinstance(answer.get("response"), dict):
             yield RULES.breach("result.response", f"{at}.functionResponse.response", "it must be an object")
     for name, field in (("inlineData", "data"), ("fileData", "fileUri")):
-        data = _object(part.get(name))
+        data = members(part.get(name))
         if name in part and field not in data:
             yield RULES.breach("media.data", f"{at}.{name}", f"it must have {field}")
         elif name in part and not (data.get("mimeType") and data.get(field)):
             yield RULES.breach("media.fields", f"{at}.{name}", f"it should have mimeType and {field}")
 
 
-def _named(holder: _Object, at: str) -> Iterator[Breach]:
+def _named(holder: Object, at: str) -> Iterator[Breach]:
     name = holder.get("name")
     if not isinstance(name, str) or not _NAME.match(name):
         yield RULES.breach("name", f"{at}.name", "it must have 1 to 128 letters, digits, _ . : and -")
 
 
-def _count(content: _Object, kind: str) -> int:
+def _count(content: Object, kind: str) -> int:
     return sum(kind in part for part, _ in _objects(content.get("parts"), ""))
 
 
-def _order(contents: Sequence[tuple[_Object, str]], *, continues: bool) -> Iterator[Breach]:
+def _order(contents: Sequence[Placed], *, continues: bool) -> Iterator[Breach]:
     """A user's turn first and last, calls after a user's turn, and as many results as there were calls, right after.
 
     Cached content may hold the calls that the first turn answers.
@@ -147,17 +139,17 @@ def _order(contents: Sequence[tuple[_Object, str]], *, continues: bool) -> Itera
         yield RULES.breach("results.count", before, "each call must be answered in the next turn")
 
 
-def _is_asynchronous(turn: _Object) -> bool:
+def _is_asynchronous(turn: Object) -> bool:
     return any(
-        name in _object(part.get("functionResponse"))
+        name in members(part.get("functionResponse"))
         for part, _ in _objects(turn.get("parts"), "")
         for name in _ASYNCHRONOUS
     )
 
 
-def _turns(contents: Sequence[tuple[_Object, str]]) -> Iterator[tuple[_Object, str]]:
+def _turns(contents: Sequence[Placed]) -> Iterator[Placed]:
     """Contents of one role in a row as one."""
-    turn: _Object = {}
+    turn: Object = {}
     place = ""
     for content, at in contents:
         role = "model" if _role(content) == "model" else "user"
@@ -175,7 +167,7 @@ def _turns(contents: Sequence[tuple[_Object, str]]) -> Iterator[tuple[_Object, s
         yield turn, place
 
 
-def _signatures(contents: Sequence[tuple[_Object, str]]) -> Iterator[Breach]:
+def _signatures(contents: Sequence[Placed]) -> Iterator[Breach]:
     """Only the current turn is checked: from the last content of the user that is more than results."""
     turns = list(_turns(contents))
     asked = [place for place, (turn, _) in enumerate(turns) if turn["role"] == "user" and _asks(turn)]
@@ -185,14 +177,14 @@ def _signatures(contents: Sequence[tuple[_Object, str]]) -> Iterator[Breach]:
             yield RULES.breach("call.signature", at, "the first call of a turn must have its thoughtSignature")
 
 
-def _asks(turn: _Object) -> bool:
+def _asks(turn: Object) -> bool:
     return any("functionResponse" not in part for part, _ in _objects(turn.get("parts"), ""))
 
 
 # --- tools and settings
 
 
-def _tools(body: _Object) -> Iterator[Breach]:
+def _tools(body: Object) -> Iterator[Breach]:
     declared: set[Json] = set()
     for tool, at in _objects(body.get("tools"), "tools"):
         for function, place in _objects(tool.get("functionDeclarations"), f"{at}.functionDeclarations"):
@@ -204,10 +196,10 @@ def _tools(body: _Object) -> Iterator[Breach]:
                 declared.add(name)
             if "parameters" in function and "parametersJsonSchema" in function:
                 yield RULES.breach("tools.schema", place, "it has parameters or parametersJsonSchema, not both")
-    yield from _choice(_object(_object(body.get("toolConfig")).get("functionCallingConfig")), declared)
+    yield from _choice(members(members(body.get("toolConfig")).get("functionCallingConfig")), declared)
 
 
-def _choice(config: _Object, declared: set[Json]) -> Iterator[Breach]:
+def _choice(config: Object, declared: set[Json]) -> Iterator[Breach]:
     at = "toolConfig.functionCallingConfig"
     mode, allowed = config.get("mode", "AUTO"), config.get("allowedFunctionNames")
     mode = mode.upper() if isinstance(mode, str) else mode
@@ -224,8 +216,8 @@ def _choice(config: _Object, declared: set[Json]) -> Iterator[Breach]:
             yield RULES.breach("choice.unknown", f"{at}.allowedFunctionNames", "there is no function of this name")
 
 
-def _settings(body: _Object) -> Iterator[Breach]:
-    config, at = _object(body.get("generationConfig")), "generationConfig"
+def _settings(body: Object) -> Iterator[Breach]:
+    config, at = members(body.get("generationConfig")), "generationConfig"
     for name, rule, low, high in _RANGES:
         value = config.get(name)
         if value is not None and (type(value) not in (int, float) or not low <= value <= high):  # type: ignore[operator]
@@ -236,7 +228,7 @@ def _settings(body: _Object) -> Iterator[Breach]:
     stops = config.get("stopSequences")
     if isinstance(stops, list) and (len(stops) > MOST_STOPS or not all(stops)):
         yield RULES.breach("stopSequences", f"{at}.stopSequences", f"there may be {MOST_STOPS}, none of them empty")
-    thinking = _object(config.get("thinkingConfig"))
+    thinking = members(config.get("thinkingConfig"))
     if "thinkingBudget" in thinking and "thinkingLevel" in thinking:
         yield RULES.breach("thinking.both", f"{at}.thinkingConfig", "it has a budget or a level, not both")
     schema = config.get("responseSchema") or config.get("responseJsonSchema")

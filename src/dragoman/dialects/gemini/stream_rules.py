@@ -2,50 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from dragoman.dialects.gemini.rule_table import RULES
-from dragoman.dialects.rulebook import Breach
-from dragoman.wire import jsonio
+from dragoman.dialects.kit.lint import StreamLint
+from dragoman.dialects.kit.values import Object, decoded, members, objects
+from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire.frame import Frame
-from dragoman.wire.jsonio import Json
 
 
 def stream_breaches(frames: Iterable[Frame]) -> Sequence[Breach]:
     """Every rule that the frames break. `at` is the number of the frame."""
-    lint = _Lint()
-    for number, frame in enumerate(frames):
-        lint.take(frame, f"frame {number}")
-    lint.close()
-    return lint.found
+    return _Lint(RULES).run(frames)
 
 
-class _Lint:
-    def __init__(self) -> None:
-        self.found: list[Breach] = []
-        self._at = ""
+class _Lint(StreamLint):
+    def __init__(self, rules: Rulebook) -> None:
+        super().__init__(rules)
         self._running: set[int] = set()
         self._stopped: set[int] = set()
         self._in_pieces = False  # the last call has more pieces to come
-        self._error: dict[str, Json] | None = None
+        self._error: Object | None = None
         self._blocked = False
 
-    def _breach(self, rule: str, detail: str) -> None:
-        self.found.append(RULES.breach(f"stream.{rule}", self._at, detail))
-
-    def take(self, frame: Frame, at: str) -> None:
-        self._at = at
-        try:
-            data = jsonio.decode(frame.data)
-        except jsonio.JsonError:
-            data = None
+    def frame(self, frame: Frame) -> None:
+        data = decoded(frame.data)
         if not isinstance(data, dict):
-            self._breach("json", "the data must be a JSON object")
+            self.breach("json", "the data must be a JSON object")
             return
         if frame.kind:
-            self._breach("event_name", "frames have no names here")
+            self.breach("event_name", "frames have no names here")
         if self._error is not None and data != self._error:  # one may stand there twice: as an event, and bare
-            self._breach("after_end", "nothing may follow an error")
+            self.breach("after_end", "nothing may follow an error")
         if "error" in data:
             self._error = data
             return
@@ -56,46 +44,38 @@ class _Lint:
             if isinstance(entry, dict):
                 self._candidate(entry, position)
             else:
-                self._breach("candidate", "a candidate must be an object")
+                self.breach("candidate", "a candidate must be an object")
 
-    def _candidate(self, entry: dict[str, Json], position: int) -> None:
+    def _candidate(self, entry: Object, position: int) -> None:
         index = entry.get("index", position)
         if type(index) is not int:
-            self._breach("index", "index must be a whole number")
+            self.breach("index", "index must be a whole number")
             return
         self._running.add(index)
         content = entry.get("content")
-        parts = list(_parts(content))
+        parts = [part for part, _ in objects(members(content).get("parts"), "")]
         if isinstance(content, dict) and (not parts or content.get("role") != "model"):
-            self._breach("content", "a content is the model's, and has parts: chats forget an answer without")
+            self.breach("content", "a content is the model's, and has parts: chats forget an answer without")
         for part in parts:
             self._part(part)
         if index in self._stopped and any(part.get("text") != "" for part in parts):
-            self._breach("late", f"candidate {index} has stopped")
+            self.breach("late", f"candidate {index} has stopped")
         if entry.get("finishReason"):
             self._stopped.add(index)
 
-    def _part(self, part: dict[str, Json]) -> None:
+    def _part(self, part: Object) -> None:
         if not part:
-            self._breach("part", "a part must hold something")
+            self.breach("part", "a part must hold something")
         call = part.get("functionCall")
         if call is None:
             return
         fields = call if isinstance(call, dict) else {}
         if not (fields.get("name") or self._in_pieces) or not isinstance(fields.get("args", {}), dict):
-            self._breach("call", "a call has a name, and args that are an object")
+            self.breach("call", "a call has a name, and args that are an object")
         self._in_pieces = fields.get("willContinue") is True
 
-    def close(self) -> None:
-        self._at = "end"
+    def end(self) -> None:
         if self._error is not None or self._blocked:
             return
         if not self._running or self._running - self._stopped:
-            self._breach("unfinished", "every candidate must end with a finishReason")
-
-
-def _parts(content: Json) -> Iterator[dict[str, Json]]:
-    parts = content.get("parts") if isinstance(content, dict) else None
-    for part in parts if isinstance(parts, list) else ():
-        if isinstance(part, dict):
-            yield part
+            self.breach("unfinished", "every candidate must end with a finishReason")

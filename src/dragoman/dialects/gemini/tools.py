@@ -9,7 +9,6 @@ from dragoman.dialects.gemini.nodes import (
     child,
     each_of,
     extra_of,
-    identifier,
     names,
     own_data,
     own_fields,
@@ -17,6 +16,7 @@ from dragoman.dialects.gemini.nodes import (
     with_extra,
 )
 from dragoman.dialects.gemini.schema import NO_PARAMETERS, json_schema
+from dragoman.dialects.kit.tools import tool_body
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Opaque, Where
 from dragoman.model.conversation import ToolChoice, ToolSpec
@@ -48,7 +48,7 @@ def parse_tools(fields: Fields) -> tuple[ToolSpec | Opaque, ...]:
 
 
 def _function(fields: Fields) -> ToolSpec:
-    name, description = identifier(fields, "name"), fields.text("description", "")
+    name, description = fields.identifier("name"), fields.text("description", "")
     given, older = fields.peek("parametersJsonSchema"), fields.peek("parameters")
     schema: dict[str, Json] = NO_PARAMETERS
     shape: dict[str, Json] = {}
@@ -115,18 +115,12 @@ def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
 
 
 def _render_function(tool: ToolSpec) -> Json:
-    if tool.schema is None:
-        raise Unrepresentable(f"the tool {tool.name} takes free text, which has no place here", at=tool.at.path)
-    if tool.waits_for:
-        raise Unrepresentable(f"the tool {tool.name} cannot be held back here", at=tool.at.path)
-    body: dict[str, Json] = {"name": tool.name}
-    if tool.description:
-        body["description"] = tool.description
+    body = tool_body(tool)
     shape = own_fields(tool.extra).get(_SHAPE)
     if shape is not None and json_schema(shape) == tool.schema:
         body["parameters"] = shape
     elif tool.schema != NO_PARAMETERS:  # an object without properties is refused; no parameters are fine
-        body["parametersJsonSchema"] = {**tool.schema}
+        body["parametersJsonSchema"] = {**(tool.schema or {})}
     return with_extra(body, tool.extra)
 
 

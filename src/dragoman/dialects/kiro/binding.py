@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 from msgspec import Struct
 
 from dragoman.dialects.base import Call, in_cache_order
 from dragoman.dialects.kiro.faults import status_of, type_of
 from dragoman.dialects.kiro.turns import USER
+from dragoman.dialects.kit.faults import refusal
 from dragoman.errors import Fault, MalformedRequest
 from dragoman.wire import jsonio
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
@@ -55,10 +54,7 @@ class KiroBinding(Struct, frozen=True):
         return encode_event(payload.kind, payload.data, error=payload.error)
 
     def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
-        headers = [("content-type", "application/json"), ("x-amzn-errortype", type_of(fault))]
-        if fault.retry_after is not None:
-            headers.append(("retry-after", str(math.ceil(fault.retry_after))))
-        return HttpResponse(status_of(fault), tuple(headers), body)
+        return refusal(fault, status_of(fault), body, ("x-amzn-errortype", type_of(fault)))
 
 
 class KiroTargetBinding(KiroBinding, frozen=True):

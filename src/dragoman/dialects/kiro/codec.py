@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from dragoman.dialects.base import Call, World
-from dragoman.dialects.kiro import faults, reply, request, rules
+from dragoman.dialects.kiro import faults, reply, request, rules, stream_rules
 from dragoman.dialects.kiro.encoder import KiroEncoder
 from dragoman.dialects.kiro.models import CLAUDE_EFFORTS, GPT_EFFORTS, known_window, model_of
 from dragoman.dialects.kiro.nodes import FAMILY
@@ -24,14 +24,12 @@ from dragoman.dialects.kiro.quirks.thinking import AskThinking, WrapThinking
 from dragoman.dialects.kiro.quirks.tools import CleanSchemas, DescribeTools, FewTools, GiveDescriptions, StubTools
 from dragoman.dialects.kiro.rule_table import RULES
 from dragoman.dialects.kiro.stream import KiroDecoder
-from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import Fault, LocalMisuse
 from dragoman.model.budget import Budget
-from dragoman.model.capabilities import Capabilities
+from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
 from dragoman.model.filter import Filter
-from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
 
 _EFFORTS = {"claude": CLAUDE_EFFORTS, "gpt": GPT_EFFORTS}
@@ -95,19 +93,21 @@ class KiroCodec(Struct, frozen=True):
             turns="merge" if self.pairing == "merge" else "pair",
             fillers=self.fillers,
             turn_seam="\n\n",
-            prefill=False,
-            blank_text=False,
+            traits=traits(
+                "user_last",
+                "no_blank_text",
+                "result_errors",
+                "no_answer_media",
+                "reasoning",
+                "sealed_reasoning",
+                "seal_slot",
+                "streams_only",
+            ),
             arguments="object",
             choice_modes=frozenset({"auto"}),
-            result_errors=True,
             media=frozenset({("image", "base64")}) if known.images else frozenset(),
             named_media=frozenset(),
-            answer_media=False,
-            reasoning=True,
-            sealed_reasoning=True,
             seals=frozenset({FAMILY}),
-            seal_slot=True,
-            streams_only=True,
             efforts=_EFFORTS.get(known.asks, ()),
             thinking=frozenset({"default", "adaptive"} if known.asks == "claude" else {"default"}),
             stop_limit=0,
@@ -167,14 +167,7 @@ class KiroCodec(Struct, frozen=True):
         """What a refusal says; with the conversation that was sent, one that is too long says how long."""
         return faults.parse_fault(response, sent)
 
-    def render_fault(self, fault: Fault) -> bytes:
-        return faults.render_fault(fault)
-
-    def breaches(self, call: Call) -> Sequence[Breach]:
-        return rules.breaches(call)
-
-    def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
-        return rules.stream_breaches(frames)
-
-    def rules(self) -> Sequence[Rule]:
-        return RULES.rules
+    render_fault = staticmethod(faults.render_fault)
+    breaches = staticmethod(rules.breaches)
+    stream_breaches = staticmethod(stream_rules.stream_breaches)
+    rules = staticmethod(RULES.declared)

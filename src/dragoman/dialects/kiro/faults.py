@@ -7,6 +7,8 @@ from typing import TypeAlias
 
 from dragoman.dialects.kiro.models import model_of
 from dragoman.dialects.kiro.tokens import estimate_input
+from dragoman.dialects.kit.faults import FaultTable, unreadable
+from dragoman.dialects.kit.values import decoded
 from dragoman.errors import Fault, Kind
 from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio
@@ -15,19 +17,41 @@ from dragoman.wire.jsonio import Json
 
 Sizes: TypeAlias = Callable[[], tuple[int, int]]  # tokens that were sent, and that may be
 
-# Each kind as we say it: exception type, reason, HTTP status.
-_SAID: dict[Kind, tuple[str, str | None, int]] = {
-    "invalid": ("ValidationException", None, 400),
-    "context_full": ("ValidationException", "CONTENT_LENGTH_EXCEEDS_THRESHOLD", 400),
-    "not_found": ("ValidationException", "INVALID_MODEL_ID", 400),
-    "too_large": ("ValidationException", None, 413),
-    "auth": ("AccessDeniedException", None, 403),
-    "permission": ("AccessDeniedException", "FEATURE_NOT_SUPPORTED", 403),
-    "quota": ("ServiceQuotaExceededException", "MONTHLY_REQUEST_COUNT", 402),
-    "rate_limit": ("ThrottlingException", None, 429),
-    "overloaded": ("ThrottlingException", "INSUFFICIENT_MODEL_CAPACITY", 429),
-    "timeout": ("InternalServerException", None, 504),
-    "server": ("InternalServerException", None, 500),
+# Each kind as we write it: exception type and HTTP status. Not all of them mean the kind where they are read.
+_TABLE = FaultTable(
+    {
+        "invalid": ("ValidationException", 400),
+        "context_full": ("ValidationException", 400),
+        "not_found": ("ValidationException", 400),
+        "too_large": ("ValidationException", 413),
+        "auth": ("AccessDeniedException", 403),
+        "permission": ("AccessDeniedException", 403),
+        "quota": ("ServiceQuotaExceededException", 402),
+        "rate_limit": ("ThrottlingException", 429),
+        "overloaded": ("ThrottlingException", 429),
+        "server": ("InternalServerException", 500),
+        "timeout": ("InternalServerException", 504),
+    },
+    {
+        "ContentLengthExceededException": "context_full",
+        "UnauthorizedException": "auth",
+        "ExpiredTokenException": "auth",
+        "ServiceUnavailableException": "overloaded",
+        "UnknownOperationException": "server",
+        "ModelTimeoutException": "timeout",
+    },
+    # 404: an operation that this host does not have, and another endpoint may.
+    statuses={403: "auth", 404: "server"},
+)
+type_of = _TABLE.type_of
+status_of = _TABLE.status_of
+# The reason that we write with a kind.
+_REASONS: dict[Kind, str] = {
+    "context_full": "CONTENT_LENGTH_EXCEEDS_THRESHOLD",
+    "not_found": "INVALID_MODEL_ID",
+    "permission": "FEATURE_NOT_SUPPORTED",
+    "quota": "MONTHLY_REQUEST_COUNT",
+    "overloaded": "INSUFFICIENT_MODEL_CAPACITY",
 }
 _BY_REASON: dict[str, Kind] = {
     "CONTENT_LENGTH_EXCEEDS_THRESHOLD": "context_full",
@@ -58,36 +82,8 @@ _BY_WORDS: tuple[tuple[str, Kind], ...] = (
     ("high volume of traffic", "overloaded"),
     ("too many requests", "rate_limit"),
 )
-_BY_TYPE: dict[str, Kind] = {
-    "ContentLengthExceededException": "context_full",
-    "ThrottlingException": "rate_limit",
-    "ServiceQuotaExceededException": "quota",
-    "AccessDeniedException": "auth",
-    "UnauthorizedException": "auth",
-    "ExpiredTokenException": "auth",
-    "ValidationException": "invalid",
-    "ServiceUnavailableException": "overloaded",
-    "InternalServerException": "server",
-    "UnknownOperationException": "server",
-    "ModelTimeoutException": "timeout",
-}
-_BY_STATUS: dict[int, Kind] = {
-    400: "invalid",
-    401: "auth",
-    402: "quota",
-    403: "auth",
-    404: "server",  # an operation that this host does not have: another endpoint may
-    408: "timeout",
-    413: "too_large",
-    422: "invalid",
-    429: "rate_limit",
-    503: "overloaded",
-    504: "timeout",
-    529: "overloaded",
-}
 _IMPROPER = "improperly formed request"
 _NEAR = 0.9  # of the window: an improper request of that size is most likely too long
-_LONGEST_QUOTE = 200
 
 
 def context_full(tokens: int, window: int) -> Fault:
@@ -97,15 +93,12 @@ def context_full(tokens: int, window: int) -> Fault:
 
 def parse_fault(response: HttpResponse, asked: Conversation | None = None) -> Fault:
     """What a refusal says. With the conversation that was sent, one that is too long says how long."""
-    try:
-        body = jsonio.decode(response.body)
-    except jsonio.JsonError:
-        body = None
-    kind = _BY_STATUS.get(response.status, "invalid" if 400 <= response.status < 500 else "server")
+    body = decoded(response.body)
+    kind = _TABLE.by_status(response.status)
     code = response.header("x-amzn-errortype")
     wait = response.retry_after
     if not isinstance(body, dict):
-        return Fault(kind, _unreadable(response), response.status, wait, code=code.partition(":")[0])
+        return Fault(kind, unreadable(response), response.status, wait, code=code.partition(":")[0])
     sizes = None if asked is None else lambda: (estimate_input(asked), model_of(asked.model).window)
     return fault_of(body, code, kind, response.status, wait, sizes)
 
@@ -139,14 +132,14 @@ def fault_of(
         said = _too_long(sizes, said)
     elif reason and reason not in said:
         said = f"{said} ({reason})"
-    return Fault(kind, said, status or _SAID[kind][2], wait, code=reason or code)
+    return Fault(kind, said, status or _TABLE.usual_status(kind), wait, code=reason or code)
 
 
 def _kind_of_type(code: str, kind: Kind, status: int | None) -> Kind:
     """The type says more than the status, except where the status is the exact one."""
     if status in (401, 402, 408, 413, 429, 504):
         return kind
-    return _BY_TYPE.get(code, kind)
+    return _TABLE.by_type(code) or kind
 
 
 def _too_long(sizes: Sizes | None, said: str) -> str:
@@ -158,29 +151,9 @@ def _too_long(sizes: Sizes | None, said: str) -> str:
 
 def render_fault(fault: Fault) -> bytes:
     """The body of a refusal, which is also the payload of an exception frame."""
-    kind, reason, _ = _SAID[fault.kind]
-    if _BY_REASON.get(fault.code) == fault.kind:
-        reason = fault.code
-    return jsonio.encode({"__type": kind, "message": fault.message, "reason": reason})
-
-
-def type_of(fault: Fault) -> str:
-    """The exception's name, for a header or a frame."""
-    own = _BY_TYPE.get(fault.code) == fault.kind
-    return fault.code if own else _SAID[fault.kind][0]
-
-
-def status_of(fault: Fault) -> int:
-    """The HTTP status that says this fault in this dialect."""
-    return _SAID[fault.kind][2]
+    reason = fault.code if _BY_REASON.get(fault.code) == fault.kind else _REASONS.get(fault.kind)
+    return jsonio.encode({"__type": _TABLE.usual_type(fault.kind), "message": fault.message, "reason": reason})
 
 
 def _text(body: dict[str, Json], *names: str) -> str:
     return next((value for name in names if isinstance(value := body.get(name), str) and value), "")
-
-
-def _unreadable(response: HttpResponse) -> str:
-    """A sentence about an answer that is no JSON. Web pages are not quoted: nothing in them is for our reader."""
-    text = " ".join(response.body.decode("utf-8", "replace").split())
-    quoted = f": {text[:_LONGEST_QUOTE]}" if text and not text.startswith("<") else ""
-    return f"the upstream answered {response.status} without a readable error{quoted}"

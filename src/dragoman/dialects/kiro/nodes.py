@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
+from dragoman.dialects.kit.kept import Kept
 from dragoman.model.blocks import Extra
 from dragoman.model.conversation import Conversation
-from dragoman.model.naming import of_the_node, to_keep
+from dragoman.model.naming import to_keep
 from dragoman.wire.jsonio import Json
 
 FAMILY = "kiro"
@@ -15,33 +15,13 @@ LOG = logging.getLogger("dragoman.kiro")
 
 # Fields of a request that only say which conversation or account it is: nothing is lost where they mean nothing.
 IDENTITY = frozenset({"conversationId", "profileArn"})
-_NONE: Mapping[str, Json] = {}
+_KEPT = Kept(FAMILY)
+own_fields, with_own = _KEPT.own_fields, _KEPT.with_extra
 
 
 def extra_of(fields: dict[str, Json], spelling: frozenset[str] = frozenset()) -> Extra | None:
     """Fields that nobody took, for this family alone."""
-    return Extra(FAMILY, to_keep(fields), spelling.intersection(fields)) if fields else None
-
-
-def own_fields(extra: Extra | None) -> Mapping[str, Json]:
-    """The fields kept for this family."""
-    return extra.fields if extra is not None and extra.family == FAMILY else _NONE
-
-
-def merged(body: dict[str, Json], kept: Mapping[str, Json]) -> dict[str, Json]:
-    """Put kept fields back. Objects are merged, since a known one may hold unknown fields; what the body says wins."""
-    for name, value in kept.items():
-        known = body.get(name)
-        if known is None:
-            body[name] = value
-        elif isinstance(known, dict) and isinstance(value, dict):
-            body[name] = merged({**known}, value)
-    return body
-
-
-def with_own(body: dict[str, Json], extra: Extra | None) -> dict[str, Json]:
-    """The body with what was kept for this family."""
-    return body if extra is None else merged(body, of_the_node(own_fields(extra)))
+    return _KEPT.extra_of(to_keep(fields), spelling)
 
 
 def called(conversation: Conversation) -> list[str]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from hashlib import sha1
 from typing import Any, Protocol
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro.models import model_of
-from dragoman.dialects.kiro.nodes import FAMILY, IDENTITY, extra_of, merged, own_fields
-from dragoman.dialects.kiro.turns import CONTEXT, USER, identifier, parse_turn, render_turn, with_beside
+from dragoman.dialects.kiro.nodes import FAMILY, IDENTITY, extra_of, own_fields
+from dragoman.dialects.kiro.turns import CONTEXT, USER, parse_turn, render_turn, with_beside
 from dragoman.dialects.kiro.written import written_turn
+from dragoman.dialects.kit.kept import merged
+from dragoman.dialects.kit.tools import tool_body
+from dragoman.dialects.kit.values import members
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Extra, Opaque, Text, Where
 from dragoman.model.canonical import canonical
@@ -98,7 +100,7 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
     if spec is None:
         whole = fields.rest()
         return Opaque(FAMILY, whole, next(iter(whole), ""), at=Where(fields.at))
-    name, description = identifier(spec, "name"), spec.text("description", "")
+    name, description = spec.identifier("name"), spec.text("description", "")
     holder = spec.maybe_child("inputSchema")
     spec.any("inputSchema")
     schema = holder.any("json") if holder else None
@@ -182,12 +184,10 @@ def _body(conversation: Conversation, settings: Settings, written: bool) -> dict
     state: dict[str, Json] = {"chatTriggerType": "MANUAL", "conversationId": named, "currentMessage": current}
     if history:
         state["history"] = [*history]
-    rest = kept.get(_STATE)
-    if isinstance(rest, dict) and "chatTriggerType" in rest:
-        state["chatTriggerType"] = rest["chatTriggerType"]
     body: dict[str, Json] = {_STATE: state}
     if settings.profile_arn:
         body["profileArn"] = settings.profile_arn
+        kept.pop("profileArn", None)  # of the client's account; the setting names that of the upstream's
     if model_fields := _render_thinking(conversation.thinking, conversation.model):
         body[_FIELDS] = model_fields
     return merged(body, kept)
@@ -202,11 +202,7 @@ def first_words(messages: tuple[Message, ...]) -> str:
 def _give_tools(current: dict[str, Json], tools: list[Json]) -> None:
     body = current[USER]
     assert isinstance(body, dict)
-    body[CONTEXT] = merged({"tools": tools}, _mapping(body.get(CONTEXT)))
-
-
-def _mapping(value: Json) -> Mapping[str, Json]:
-    return value if isinstance(value, dict) else {}
+    body[CONTEXT] = merged({"tools": tools}, members(body.get(CONTEXT)))
 
 
 def _render_tool(tool: ToolSpec | Opaque) -> Json:
@@ -214,15 +210,8 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
         if tool.family != FAMILY:
             raise Unrepresentable(f"the tool {tool.kind} of {tool.family} has no place here", at=tool.at.path)
         return tool.data
-    if tool.schema is None:
-        raise Unrepresentable(f"the tool {tool.name} takes free text, which has no place here", at=tool.at.path)
-    if tool.waits_for:
-        raise Unrepresentable(f"the tool {tool.name} cannot be held back here", at=tool.at.path)
-    body: dict[str, Json] = {
-        "name": tool.name,
-        "description": tool.description,
-        "inputSchema": {"json": {**tool.schema}},
-    }
+    schema: Json = {"json": {**(tool.schema or {})}}
+    body = {**tool_body(tool), "description": tool.description, "inputSchema": schema}
     kept = own_fields(tool.extra)
     return {**of_what_it_came_in(kept), "toolSpecification": merged(body, of_the_node(kept))}
 

@@ -1,73 +1,119 @@
-"""The rules of GenerateAssistantResponse. Numbers are those of the simulator, which has all of them with their answers.
+"""The rules of GenerateAssistantResponse: the number, the grade of evidence and the demand of each.
 
-observed: documents 000, 002 and 003 of the mission, or others who measured it, saw the request refused. documented: the
-official service model or client says so. inferred: others repair it, or contradict one another about it.
+The numbers are those of the simulator, which refuses by these rules and adds those that a body does not show. A rule
+without a number is not the simulator's.
 """
 
 from __future__ import annotations
 
-from dragoman.dialects.rulebook import Rulebook
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from dragoman.dialects.rulebook import Evidence, Rulebook
+
+# A: the official model or client. B: seen live, by documents 000, 002 and 003 or by others. C: repaired by others.
+# D: others contradict each other.
+Grade: TypeAlias = Literal["A", "B", "C", "D"]
+EVIDENCE: Mapping[Grade, Evidence] = {"A": "documented", "B": "observed", "C": "inferred", "D": "inferred"}
+
+
+class Graded(Struct, frozen=True):
+    """One rule. Rules that share a number differ in their evidence; the first of them names the number."""
+
+    number: int | None
+    grade: Grade
+    sentence: str
+
+
+class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The thresholds of the rules, as the facts give them."""
+
+    tool_count: int = 120  # rule 45: the least number refused
+    name: int = 64
+    description: int = 10_240
+    user_content: int = 600_000
+    assistant_content: int = 100_000
+    result_text: int = 800_000
+    conversation_id: int = 128
+    images: int = 10  # in one message
+    image_base64: int = 5_242_880
+
+
+GRADED: Mapping[str, Graded] = {
+    "body.unknown_field": Graded(30, "C", "no unknown top-level field"),
+    "body.trigger": Graded(47, "A", "chatTriggerType is MANUAL"),
+    "body.trigger_auto": Graded(47, "C", "chatTriggerType is not AUTO"),
+    "body.conversation_id": Graded(50, "A", "conversationId is 1 to 128 characters"),
+    "body.surrogate": Graded(34, "C", "the body is JSON without unpaired surrogates"),
+    "history.empty": Graded(31, "C", "no empty history"),
+    "history.begin": Graded(2, "A", "history starts with the user"),
+    "history.end": Graded(4, "B", "history ends with the assistant"),
+    "history.alternate": Graded(1, "B", "history alternates"),
+    "history.first_results": Graded(3, "A", "the first user turn answers no call"),
+    "current.role": Graded(5, "B", "the current message is the user's"),
+    "current.thinking_tags": Graded(41, "B", "no thinking tags beside results"),
+    "user.empty": Graded(6, "C", "user turns have text"),
+    "user.empty_beside": Graded(6, "D", "user turns have text beside results and images"),
+    "assistant.empty": Graded(7, "B", "assistant turns have text"),
+    "assistant.blank": Graded(7, "D", "assistant turns have more than white space"),
+    "assistant.reasoning": Graded(40, "B", "replayed reasoning is nested and signed"),
+    "content.long": Graded(51, "A", "no content over its length"),
+    "call.id": Graded(16, "A", "call ids are legal"),
+    "call.input": Graded(28, "A", "a call's input is an object"),
+    "call.unanswered": Graded(9, "A", "every call is answered in the next user turn"),
+    "call.duplicate": Graded(12, "C", "call ids are unique"),
+    "call.reused": Graded(12, "D", "a later turn does not use a call id again"),
+    "result.status": Graded(33, "A", "a result's status is success or error"),
+    "result.no_status": Graded(None, "C", "a result has a status"),
+    "result.empty": Graded(32, "B", "no empty result"),
+    "result.long": Graded(51, "A", "no result over its length"),
+    "result.orphan": Graded(8, "A", "every result has its call"),
+    "result.duplicate": Graded(11, "B", "one result for one call"),
+    "result.late": Graded(10, "B", "no turn splits a batch of results"),
+    "tool.name": Graded(15, "A", "tool names are legal"),
+    "tools.many": Graded(45, "B", "not too many tools"),
+    "tools.cache_point": Graded(27, "B", "no cachePoint among the tools"),
+    "tools.undeclared": Graded(13, "A", "tools of history are declared"),
+    "tools.missing": Graded(14, "B", "results come with tools"),
+    "tools.description": Graded(17, "A", "a tool has a description"),
+    "tools.no_description": Graded(17, "C", "a tool does not leave its description out"),
+    "tools.long_description": Graded(18, "A", "no description over 10240"),
+    "tools.description_bytes": Graded(18, "C", "no description over 10240 bytes"),
+    "schema.root": Graded(19, "B", "a schema's root is of type object"),
+    "schema.union": Graded(25, "B", "no anyOf, oneOf, allOf at a schema's root"),
+    "schema.required": Graded(20, "B", "required is an array"),
+    "schema.required_empty": Graded(21, "D", "required is not empty"),
+    "schema.properties": Graded(24, "D", "no empty properties below a schema's root"),
+    "schema.keyword": Graded(26, "B", "no validation keywords"),
+    "schema.unsure_keyword": Graded(26, "C", "no keywords that others remove: $ref, const, format and their like"),
+    "schema.additional_properties": Graded(22, "D", "no additionalProperties"),
+    "schema.dollar_schema": Graded(23, "D", "no $schema"),
+    "image.many": Graded(38, "A", "not too many images"),
+    "image.format": Graded(35, "A", "image formats are known"),
+    "image.bytes": Graded(36, "A", "images come by value"),
+    "image.base64": Graded(39, "B", "image bytes are base64"),
+    "image.long": Graded(37, "B", "no image over 5 MiB of base64"),
+    # streams
+    "stream.unknown": Graded(None, "C", "events have known names"),
+    "stream.json": Graded(None, "A", "a payload is a JSON object"),
+    "stream.content": Graded(None, "A", "a text event has content, a string"),
+    "stream.call_id": Graded(None, "B", "a call begins with a toolUseId, and a fragment without one follows a call"),
+    "stream.call_name": Graded(None, "B", "a call begins with a name"),
+    "stream.open_call": Graded(None, "B", "a call without its stop was cut"),
+    "stream.no_usage": Graded(None, "C", "contextUsageEvent comes with every whole answer"),
+}
+
+
+def _sentence(rule: Graded) -> str:
+    return rule.sentence if rule.number is None else f"{rule.sentence} (rule {rule.number})"
+
 
 RULES = Rulebook(
     "kiro",
     {
-        "body.unknown_field": ("inferred", "advice", "there are no top-level fields but the known ones (rule 30)"),
-        "body.trigger": ("documented", "error", "chatTriggerType is MANUAL (rule 47)"),
-        "body.conversation_id": ("documented", "error", "conversationId has 1 to 128 characters (rule 50)"),
-        "body.surrogate": ("inferred", "advice", "texts hold no half characters (rule 34)"),
-        "history.empty": ("inferred", "advice", "an empty history is left out (rule 31)"),
-        "history.begin": ("documented", "error", "history begins with the user (rule 2)"),
-        "history.end": ("observed", "error", "history ends with the assistant (rule 4, document 002)"),
-        "history.alternate": ("observed", "error", "turns of history alternate (rule 1, document 003)"),
-        "history.first_results": ("documented", "error", "the first user turn answers no call (rule 3)"),
-        "current.role": ("observed", "error", "the current message is the user's (rule 5, document 002)"),
-        "current.thinking_tags": ("observed", "error", "no thinking tags stand beside tool results (rule 41)"),
-        "user.empty": ("inferred", "advice", "a user turn has text (rule 6)"),
-        "assistant.empty": ("observed", "error", "an assistant turn has text (rule 7)"),
-        "assistant.blank": ("inferred", "advice", "an assistant turn has more than white space (rule 7)"),
-        "assistant.reasoning": ("observed", "error", "reasoning is nested and signed (rule 40)"),
-        "content.long": ("documented", "error", "a text is within its length (rule 51)"),
-        "call.id": ("documented", "error", "an id has 1 to 64 of a-z, A-Z, 0-9, _ and - (rule 16)"),
-        "call.input": ("observed", "error", "a call's input is an object (rule 28, document 002)"),
-        "call.unanswered": ("observed", "error", "a call is answered in the next user turn (rule 9)"),
-        "call.duplicate": ("inferred", "advice", "ids of calls differ (rule 12)"),
-        "result.status": ("documented", "error", "a status is success or error (rule 33)"),
-        "result.no_status": ("inferred", "advice", "a result has a status (rule 33)"),
-        "result.empty": ("observed", "error", "a result has content (rule 32, document 000)"),
-        "result.long": ("documented", "error", "a result is within its length (rule 51)"),
-        "result.orphan": ("observed", "error", "a result has its call before it (rule 8)"),
-        "result.duplicate": ("observed", "error", "a call has one result (rule 11)"),
-        "result.late": ("observed", "error", "no turn stands between a call and its result (rule 10)"),
-        "tool.name": ("observed", "error", "a name has 1 to 64 of a-z, A-Z, 0-9, _ and - (rule 15)"),
-        "tools.many": ("observed", "error", "there are fewer than 120 tools (rule 45)"),
-        "tools.cache_point": ("observed", "error", "tools are specifications only (rule 27)"),
-        "tools.undeclared": ("observed", "error", "tools that history calls are declared (rules 13, 14)"),
-        "tools.description": ("observed", "error", "a description has 1 to 10240 bytes (rules 17, 18)"),
-        "schema.root": ("observed", "error", "a schema is an object of type object (rule 19, document 002)"),
-        "schema.union": ("observed", "error", "no union stands at a schema's root (rule 25)"),
-        "schema.required": ("observed", "error", "required is an array (rule 20)"),
-        "schema.required_empty": ("inferred", "advice", "required is not empty (rule 21)"),
-        "schema.properties": ("inferred", "advice", "properties below the root are not empty (rule 24)"),
-        "schema.keyword": ("observed", "error", "no validation keywords (rule 26)"),
-        "schema.unsure_keyword": (
-            "inferred",
-            "advice",
-            "no $ref, const, additionalProperties, $schema (rules 22, 23, 26)",
-        ),
-        "image.many": ("documented", "error", "a turn has at most 10 images (rule 38)"),
-        "image.format": ("documented", "error", "an image is png, jpeg, gif or webp (rule 35)"),
-        "image.bytes": ("observed", "error", "an image is base64 of at most 5 MiB (rules 36, 37, 39)"),
-        # streams
-        "stream.unknown": ("inferred", "advice", "events have known names"),
-        "stream.json": ("documented", "error", "a payload is a JSON object"),
-        "stream.content": ("documented", "error", "a text event has content, a string"),
-        "stream.call_id": (
-            "observed",
-            "error",
-            "a call begins with a toolUseId, and a fragment without one follows a call",
-        ),
-        "stream.call_name": ("observed", "error", "a call begins with a name"),
-        "stream.open_call": ("observed", "error", "a call without its stop was cut"),
-        "stream.no_usage": ("inferred", "advice", "contextUsageEvent comes with every whole answer"),
+        name: (EVIDENCE[rule.grade], "error" if rule.grade in "AB" else "advice", _sentence(rule))
+        for name, rule in GRADED.items()
     },
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from dragoman.model.blocks import Block, Media, Reasoning, Text, ToolCall, ToolResult
@@ -64,10 +64,6 @@ def _counted(conversation: Conversation) -> int:
         + sum(map(_block, (*held.thoughts, *held.others)))
         + sum(map(_tool, conversation.tools))
     )
-
-
-def estimate_messages(messages: Iterable[Message]) -> int:
-    return sum(map(estimate_message, messages))
 
 
 def estimate_message(message: Message) -> int:

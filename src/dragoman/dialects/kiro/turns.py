@@ -5,12 +5,12 @@ A turn that fits has one text; results come before it and images after it, or a 
 
 from __future__ import annotations
 
-import binascii
 from collections.abc import Iterator
 
 from msgspec import structs
 
 from dragoman.dialects.kiro.nodes import FAMILY, extra_of, own_fields, with_own
+from dragoman.dialects.kit.media import base64_bytes
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Message
@@ -87,7 +87,7 @@ def _parse_thought(fields: Fields) -> Iterator[Reasoning]:
 
 
 def _parse_use(fields: Fields) -> ToolCall:
-    call_id, name = identifier(fields, "toolUseId"), identifier(fields, "name")
+    call_id, name = fields.identifier("toolUseId"), fields.identifier("name")
     value = fields.any("input")
     arguments = "" if value is None else json_text(value, fields.path("input"), fields.blame)
     return ToolCall(call_id, name, arguments, extra=extra_of(fields.rest()), at=Where(fields.at))
@@ -95,7 +95,7 @@ def _parse_use(fields: Fields) -> ToolCall:
 
 def parse_result(fields: Fields) -> ToolResult:
     """A tool result, whatever its content is: an array of parts, one part, a string, nothing (D1, D2)."""
-    call_id = identifier(fields, "toolUseId")
+    call_id = fields.identifier("toolUseId")
     status = fields.peek("status")
     is_error = isinstance(status, str) and _STATUSES.get(status.lower(), False)
     if status in (None, "success", "error"):
@@ -117,21 +117,14 @@ def _result_parts(value: Json, at: str, blame: type[DragomanError]) -> Iterator[
 
 
 def _parse_image(fields: Fields) -> Media:
-    kind, source = identifier(fields, "format"), fields.child("source")
-    data = identifier(source, "bytes")
-    try:
-        binascii.a2b_base64(data.encode("ascii"), strict_mode=True)
-    except ValueError:
+    kind, source = fields.identifier("format"), fields.child("source")
+    data = source.identifier("bytes")
+    if base64_bytes(data) is None:
         source.fail("bytes", "expected base64")
     around = {"source": rest} if (rest := source.rest()) else {}
     return Media(
         "image", f"image/{kind}", "base64", data, extra=extra_of({**fields.rest(), **around}), at=Where(fields.at)
     )
-
-
-def identifier(fields: Fields, name: str) -> str:
-    """An id, a name or data: never the empty string (D5)."""
-    return fields.identifier(name)
 
 
 def json_text(value: Json, at: str, blame: type[DragomanError]) -> str:

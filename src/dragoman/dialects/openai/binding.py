@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from dragoman.dialects.base import Call, in_cache_order
-from dragoman.dialects.openai_errors import status_of
+from dragoman.dialects.kit.faults import refusal
+from dragoman.dialects.kit.openai_errors import status_of
 from dragoman.errors import Fault
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import FrameDecoder, Payload
@@ -61,7 +62,4 @@ class OpenaiBinding(Struct, frozen=True):
         return encode_sse(payload.kind, payload.data)
 
     def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
-        headers = [_JSON]
-        if fault.retry_after is not None:
-            headers.append(("retry-after", str(max(0, -int(-fault.retry_after // 1)))))
-        return HttpResponse(status_of(fault), tuple(headers), body)
+        return refusal(fault, status_of(fault), body)

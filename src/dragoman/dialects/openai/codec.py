@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from dragoman.dialects import openai_errors
 from dragoman.dialects.base import Call, Decoder, Encoder, Plain, Skimmed, World
+from dragoman.dialects.kit import openai_errors
+from dragoman.dialects.kit.tools import NameOutput
 from dragoman.dialects.openai import reply, request, rules, skim, stream_rules
 from dragoman.dialects.openai.encoder import OpenaiEncoder
 from dragoman.dialects.openai.parts import DETAIL, FORMAT
-from dragoman.dialects.openai.quirks import AskUsage, KeepSpecialTokens, NameOutput, OfferTools, OrderBlocks
+from dragoman.dialects.openai.quirks import AskUsage, KeepSpecialTokens, OfferTools, OrderBlocks
 from dragoman.dialects.openai.rule_table import RULES
 from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
 from dragoman.dialects.openai.stream import OpenaiDecoder
-from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import Fault, MalformedRequest
 from dragoman.model.budget import Budget
-from dragoman.model.capabilities import Alphabet, Capabilities
+from dragoman.model.capabilities import Alphabet, Capabilities, traits
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
 from dragoman.model.filter import Filter
-from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import JsonError
 
@@ -42,27 +41,34 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     def capabilities(self, model: str) -> Capabilities:
         return Capabilities(
             ids=Alphabet(r"\x21-\x7e", 64),
-            results_in_call_order=True,
-            text_tools=self.custom_tools,
-            tool_fields={"format": FORMAT} if self.custom_tools else {},
-            bare_tools=True,
-            choice_names=True,
-            parallel_flag=True,
-            strict_tools=True,
+            traits=traits(
+                "results_in_call_order",
+                "bare_tools",
+                "choice_names",
+                "parallel_flag",
+                "strict_tools",
+                "reasoning",
+                "seal_slot",
+                "raw_tools",
+                "open_calls",
+                "loose_calls",
+                "choices",
+                "cites",
+                "output_names",
+                "user",
+                when={"text_tools": self.custom_tools},
+            ),
+            shared_fields={
+                "tool": {"format": FORMAT} if self.custom_tools else {},
+                "media": {"detail": DETAIL},
+                "answer": _ANSWER_FIELDS,
+                "request": {name: name for name in self.options},
+            },
             result_media=frozenset({"image"}) if self.result_media else frozenset(),
             media=_MEDIA | _BY_ADDRESS if self.file_urls else _MEDIA,
             home_media=_BY_ADDRESS,
             media_roles=frozenset({"user"}),
-            media_fields={"detail": DETAIL},
-            reasoning=True,
             seals=frozenset({FAMILY}),
-            seal_slot=True,
-            raw_tools=True,
-            calls_end=False,
-            loose_calls=True,
-            answer_fields=_ANSWER_FIELDS,
-            choices=True,
-            cites=True,
             knobs=frozenset({*request.KNOBS, *self.more_knobs}),
             knob_ranges=(
                 ("temperature", 0, 2),
@@ -71,13 +77,10 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
                 ("presence_penalty", -2, 2),
             ),
             output=frozenset({"text", "json", "schema"}),
-            output_names=True,
             efforts=EFFORTS,
             thinking=frozenset({"default", "off"}),
-            user=True,
             user_limit=self.user_limit,
             files="openai",
-            options={name: name for name in self.options},
             option_needs={"metadata": "store"},
             stop_limit=4,
         )
@@ -85,7 +88,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     def quirks(self, model: str) -> Sequence[Filter]:
         asked: list[Filter] = [AskUsage()] if self.ask_usage else []
         kept: list[Filter] = [KeepSpecialTokens()] if self.special_tokens else []
-        return (OrderBlocks(), NameOutput(), OfferTools(), *asked, *kept)
+        return (OrderBlocks(), NameOutput("openai.name_output", "response_format"), OfferTools(), *asked, *kept)
 
     def parse_request(self, call: Call) -> Conversation:
         try:
@@ -117,14 +120,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
         return openai_errors.parse_fault(response)
 
-    def render_fault(self, fault: Fault) -> bytes:
-        return openai_errors.render_fault(fault)
-
-    def breaches(self, call: Call) -> Sequence[Breach]:
-        return rules.breaches(call)
-
-    def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
-        return stream_rules.stream_breaches(frames)
-
-    def rules(self) -> Sequence[Rule]:
-        return RULES.rules
+    render_fault = staticmethod(openai_errors.render_fault)
+    breaches = staticmethod(rules.breaches)
+    stream_breaches = staticmethod(stream_rules.stream_breaches)
+    rules = staticmethod(RULES.declared)

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import Encoder, World
+from dragoman.dialects.kit.openai_errors import render_fault
 from dragoman.dialects.openai.parts import JsonObject, is_older, own_fields, render_part, wire_fields
 from dragoman.dialects.openai.reasoning import plain_field, render_detail
 from dragoman.dialects.openai.reply import is_function, render_stop
@@ -20,7 +21,6 @@ from dragoman.dialects.openai.settings import OpenaiSettings
 from dragoman.dialects.openai.sources import render_annotations
 from dragoman.dialects.openai.tools import render_older_call
 from dragoman.dialects.openai.usage import render_usage
-from dragoman.dialects.openai_errors import render_fault
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.budget import Budget, KeptText
 from dragoman.model.conversation import Conversation, Stop, Usage, Why

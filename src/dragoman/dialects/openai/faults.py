@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.dialects.openai_errors import JsonObject, fault_of, status_of
+from dragoman.dialects.kit.openai_errors import JsonObject, fault_of, status_of
 from dragoman.errors import Fault
 from dragoman.model.stops import failure_kind
 

@@ -7,12 +7,11 @@ from itertools import groupby
 
 from msgspec import structs
 
+from dragoman.dialects.kit.kept import cannot, describe
 from dragoman.dialects.openai.parts import (
     CALL_ID_FIELDS,
     JsonObject,
     arguments_text,
-    cannot,
-    describe,
     extra_of,
     is_blank,
     is_blank_function,

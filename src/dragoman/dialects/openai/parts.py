@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import binascii
 import re
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import structs
 
+from dragoman.dialects.kit.kept import Kept, cannot, describe
+from dragoman.dialects.kit.media import FILE_TYPES, base64_text, is_url
 from dragoman.dialects.openai.settings import FAMILY
-from dragoman.errors import MalformedRequest, Unrepresentable
+from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Text, ToolCall, ToolResult, Where
-from dragoman.model.naming import OUTER, WORD, of_the_node, to_keep
+from dragoman.model.naming import OUTER, WORD, to_keep
 from dragoman.model.parts import join_texts, part_text, read_bad_media, read_loose_part
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -27,17 +28,8 @@ _USUAL: JsonObject = {DETAIL: "auto", FORMAT: {"type": "text"}}  # as without a 
 CALL_ID_FIELDS = ("tool_call_id", "tool_use_id", "tool_useId")
 _FAILURES = frozenset({"error", "failed", "failure"})
 _DATA_URL = re.compile(r"data:([^,]+?);base64,(.*)", re.DOTALL | re.IGNORECASE)
-_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:\S")
 _AUDIO_FORMATS = {"mp3": "audio/mpeg"}  # all others are called audio/<format>
 _AUDIO_MIMES = {"audio/mpeg": "mp3", "audio/mp3": "mp3"}
-_FILE_TYPES = {
-    "pdf": "application/pdf",
-    "txt": "text/plain",
-    "md": "text/markdown",
-    "csv": "text/csv",
-    "html": "text/html",
-    "json": "application/json",
-}
 
 
 _SPELLING = frozenset(
@@ -45,25 +37,18 @@ _SPELLING = frozenset(
 )  # nothing is lost where another dialect has no such field
 
 
-def extra_of(fields: JsonObject) -> Extra | None:
-    """Fields to keep, if there are any. Some only say how something was spelt: ours begin with a tilde."""
-    if not fields:
-        return None
-    spelling = frozenset(name for name in fields if name.startswith(WORD) or name in _SPELLING)
-    for name, usual in _USUAL.items():
-        if fields.get(name) == usual:
-            spelling |= {name}
-    return Extra(FAMILY, fields, spelling)
+def _is_spelling(name: str, value: Json) -> bool:
+    """Whether a field only says how something was spelt: ours begin with a tilde."""
+    return name.startswith(WORD) or name in _SPELLING or value == _USUAL.get(name, ...)
+
+
+_KEPT = Kept(FAMILY, _is_spelling)
+extra_of, wire_fields = _KEPT.extra_of, _KEPT.wire_fields
 
 
 def own_fields(extra: Extra | None) -> JsonObject:
-    """The fields of an extra if it is ours; a foreign one has no place here and says nothing to anybody here."""
-    return dict(extra.fields) if extra is not None and extra.family == FAMILY else {}
-
-
-def wire_fields(extra: Extra | None) -> JsonObject:
-    """Those of them that stand on the node itself, as they are written."""
-    return of_the_node(own_fields(extra)) if extra else {}
+    """Return a copy of the fields kept for this family."""
+    return dict(_KEPT.own_fields(extra))
 
 
 def is_older(extra: Extra | None) -> bool:
@@ -232,8 +217,8 @@ def _image_url(fields: Fields) -> Media:
     url = inner.text("url")
     extra = _nested(fields, "image_url", inner)
     if found := _DATA_URL.fullmatch(url):
-        return Media("image", found[1], "base64", _base64(inner, "url", found[2]), extra=extra, at=Where(fields.at))
-    if url[:5].lower() == "data:" or not _URL.match(url):
+        return Media("image", found[1], "base64", base64_text(inner, "url", found[2]), extra=extra, at=Where(fields.at))
+    if url[:5].lower() == "data:" or not is_url(url):
         inner.fail("url", "expected an http(s) URL or a data: URL with a media type and base64")
     return Media("image", "", "url", url, extra=extra, at=Where(fields.at))
 
@@ -242,7 +227,7 @@ def _input_audio(fields: Fields) -> Media:
     fields.any("type")
     inner = fields.child("input_audio")
     form = required(inner, "format")
-    data = _base64(inner, "data", inner.text("data"))
+    data = base64_text(inner, "data", inner.text("data"))
     mime = _AUDIO_FORMATS.get(form, f"audio/{form}")
     return Media("audio", mime, "base64", data, extra=_nested(fields, "input_audio", inner), at=Where(fields.at))
 
@@ -258,10 +243,10 @@ def _file(fields: Fields) -> Media:
     if data.lower().startswith(("http://", "https://")):  # as OpenRouter takes it
         return Media("document", "", "url", data, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
     found = _DATA_URL.fullmatch(data)
-    mime = found[1] if found else _FILE_TYPES.get(name.rpartition(".")[2].lower(), "")
+    mime = found[1] if found else FILE_TYPES.get(name.rpartition(".")[2].lower(), "")
     if not mime:
         inner.fail("file_data", "expected a data: URL with a media type and base64")
-    data = _base64(inner, "file_data", found[2] if found else data)
+    data = base64_text(inner, "file_data", found[2] if found else data)
     return Media("document", mime, "base64", data, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
 
 
@@ -274,21 +259,11 @@ def _source(fields: Fields) -> Media:
     extra = extra_of(to_keep(fields.rest()))
     if how == "url":
         return Media(kind, "", "url", required(source, "url"), name, extra=extra, at=Where(fields.at))
-    mime, data = required(source, "media_type"), _base64(source, "data", source.text("data"))
+    mime, data = required(source, "media_type"), base64_text(source, "data", source.text("data"))
     return Media(kind, mime, "base64", data, name, extra=extra, at=Where(fields.at))
 
 
 _MEDIA = {"image_url": _image_url, "input_audio": _input_audio, "file": _file, "image": _source, "document": _source}
-
-
-def _base64(fields: Fields, name: str, data: str) -> str:
-    try:
-        readable = bool(binascii.a2b_base64(data, strict_mode=True))
-    except ValueError:
-        readable = False
-    if not readable:
-        fields.fail(name, "expected base64 data")
-    return data
 
 
 def _nested(fields: Fields, name: str, inner: Fields) -> Extra | None:
@@ -368,20 +343,6 @@ def plain(block: Text | Media | ToolCall | ToolResult) -> None:
         raise cannot(block, "Chat has no citations in requests")
     if not isinstance(block, Media | ToolResult) and block.seal is not None:
         raise cannot(block, f"Chat has no place for a seal on {describe(block)}")
-
-
-def cannot(block: Block, message: str) -> Unrepresentable:
-    return Unrepresentable(message, at=block.at.path)
-
-
-def describe(block: Block) -> str:
-    match block:
-        case Media():
-            return f"{block.kind} as {block.how}"
-        case Opaque():
-            return f"{block.family} {block.kind or 'content'}"
-        case _:
-            return type(block).__name__
 
 
 def without_place(text: Text) -> Text:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from operator import is_
 
 from msgspec import structs
@@ -83,25 +82,4 @@ class OrderBlocks(Filter):
         return structs.replace(message, blocks=blocks)
 
 
-class NameOutput(Filter):
-    """An output schema must have a name, of the letters that tools have."""
-
-    name = "openai.name_output"
-
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        output = conversation.output
-        if output.kind != "schema" or _NAME.fullmatch(output.name):
-            return conversation, None
-        name = _FOREIGN.sub("_", output.name)[:64] or "answer"
-        notes.add(
-            "openai.name_output",
-            "changed" if output.name else "added",
-            "response_format",
-            f"an output schema needs a name of letters, digits, _ and -: it is called {name}",
-        )
-        return structs.replace(conversation, output=structs.replace(output, name=name)), None
-
-
 _NO_SPELLING = frozenset[str]()
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from msgspec import structs
 
 from dragoman.dialects.base import World
+from dragoman.dialects.kit.openai_errors import fault_in
 from dragoman.dialects.openai.faults import stopped_by_error
 from dragoman.dialects.openai.messages import assistant_blocks, take_function_call
 from dragoman.dialects.openai.parts import (
@@ -26,7 +27,6 @@ from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
 from dragoman.dialects.openai.sources import BESIDE, parse_annotations, parse_sources, render_annotations
 from dragoman.dialects.openai.tools import render_call, render_older_call
 from dragoman.dialects.openai.usage import parse_usage, render_usage
-from dragoman.dialects.openai_errors import fault_in
 from dragoman.errors import BadFrame, MalformedRequest, MissingField, UpstreamFault
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, Where
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Why

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from dragoman.dialects.base import Call
+from dragoman.dialects.kit.lint import Found
+from dragoman.dialects.kit.openai_rules import (
+    effort_rules,
+    is_name,
+    knob_rules,
+    name_rules,
+    parameter_rules,
+    part_rules,
+)
 from dragoman.dialects.openai.rule_table import RULES
 from dragoman.dialects.rulebook import Breach
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _LONGEST_ID = 64
 _MOST_TOOLS = 128
 _ROLES = {"developer", "system", "user", "assistant", "tool", "function"}
@@ -22,9 +29,7 @@ _PARTS = {
     "assistant": {"text", "refusal"},
     "user": {"text", "image_url", "input_audio", "file"},
 }
-_KNOWN_PARTS = set[str]().union(*_PARTS.values())  # of others only the service knows whether it takes them
 _RANGES = {"temperature": (0, 2), "top_p": (0, 1), "frequency_penalty": (-2, 2), "presence_penalty": (-2, 2)}
-_EFFORTS = {None, "none", "minimal", "low", "medium", "high", "xhigh", "max"}
 
 
 def breaches(call: Call) -> Sequence[Breach]:
@@ -35,10 +40,7 @@ def breaches(call: Call) -> Sequence[Breach]:
     return tuple(RULES.breach(rule, at, detail) for rule, at, detail in _all(body, call.stream))
 
 
-_Found = Iterator[tuple[str, str, str]]
-
-
-def _all(body: dict[str, Any], stream: bool) -> _Found:
+def _all(body: dict[str, Any], stream: bool) -> Found:
     messages = body.get("messages")
     if not isinstance(messages, list):
         yield "messages.missing", "messages", "messages is an array"
@@ -57,7 +59,7 @@ def _all(body: dict[str, Any], stream: bool) -> _Found:
 # --- messages
 
 
-def _message(message: Any, at: str) -> _Found:
+def _message(message: Any, at: str) -> Found:
     if not isinstance(message, dict):
         yield "message.shape", at, "a message is an object"
         return
@@ -75,17 +77,12 @@ def _message(message: Any, at: str) -> _Found:
         yield "message.name", f"{at}.name", "a function message names its function"
 
 
-def _content(message: dict[str, Any], role: str, at: str) -> _Found:
+def _content(message: dict[str, Any], role: str, at: str) -> Found:
     content = message.get("content")
     if isinstance(content, list):
         if not content:
             yield "message.empty_parts", f"{at}.content", "a list of parts has at least one"
-        for index, part in enumerate(content):
-            kind = part.get("type") if isinstance(part, dict) else None
-            if not isinstance(kind, str):
-                yield "message.part_type", f"{at}.content[{index}]", "a part has a type"
-            elif kind in _KNOWN_PARTS - _PARTS[role]:
-                yield "message.part", f"{at}.content[{index}]", f"{role} content has no parts of type {kind!r}"
+        yield from part_rules(content, role, at, _PARTS)
     elif content is None:
         others = ("tool_calls", "function_call", "refusal", "audio") if role == "assistant" else ()
         if not any(message.get(name) for name in others):
@@ -94,7 +91,7 @@ def _content(message: dict[str, Any], role: str, at: str) -> _Found:
         yield "message.content", f"{at}.content", "content is a string or a list of parts"
 
 
-def _calls(message: dict[str, Any], at: str) -> _Found:
+def _calls(message: dict[str, Any], at: str) -> Found:
     calls = message.get("tool_calls")
     if calls is None:
         return
@@ -118,7 +115,7 @@ def _calls(message: dict[str, Any], at: str) -> _Found:
         yield from _call(call, place)
 
 
-def _call(call: dict[str, Any], at: str) -> _Found:
+def _call(call: dict[str, Any], at: str) -> Found:
     kind = call.get("type")
     if kind not in ("function", "custom"):
         yield "call.type", f"{at}.type", "the type is function or custom"
@@ -127,13 +124,13 @@ def _call(call: dict[str, Any], at: str) -> _Found:
         kind = "custom" if "custom" in call else "function"
     inner = call.get(kind)
     inner = inner if isinstance(inner, dict) else {}
-    yield from _name(inner.get("name"), "call", f"{at}.{kind}.name")
+    yield from name_rules(inner.get("name"), "call", f"{at}.{kind}.name")
     words = "input" if kind == "custom" else "arguments"
     if not isinstance(inner.get(words), str):
         yield "call.arguments", f"{at}.{kind}.{words}", f"{words} is a string"
 
 
-def _pairing(messages: Sequence[dict[str, Any]]) -> _Found:
+def _pairing(messages: Sequence[dict[str, Any]]) -> Found:
     """Tool messages directly follow the message whose calls they answer, one for each."""
     open_calls: dict[str, str] = {}
     answered: set[str] = set()
@@ -158,7 +155,7 @@ def _pairing(messages: Sequence[dict[str, Any]]) -> _Found:
     yield from _unanswered(open_calls)
 
 
-def _unanswered(calls: dict[str, str]) -> _Found:
+def _unanswered(calls: dict[str, str]) -> Found:
     for place in calls.values():
         yield "tool.unanswered_call", place, "every call is answered before the next message"
 
@@ -166,19 +163,7 @@ def _unanswered(calls: dict[str, str]) -> _Found:
 # --- tools
 
 
-def _name(value: Any, area: str, at: str) -> _Found:
-    if not isinstance(value, str) or not value:
-        yield ("call.name" if area == "call" else "tools.name"), at, "it has a name"
-    elif not _is_name(value):
-        rule = "call.name_letters" if area == "call" else "tools.name_letters"
-        yield rule, at, "a name has 1 to 64 of a-z A-Z 0-9 _ -"
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and _NAME.fullmatch(value) is not None
-
-
-def _tools(body: dict[str, Any]) -> _Found:
+def _tools(body: dict[str, Any]) -> Found:
     tools = body.get("tools")
     if tools is None:
         return
@@ -200,13 +185,11 @@ def _tools(body: dict[str, Any]) -> _Found:
             yield "tools.type", f"{at}.type", "a tool has a type"
         if kind not in ("function", "custom"):
             continue
-        yield from _name(name, "tools", f"{at}.{kind}.name")
+        yield from name_rules(name, "tools", f"{at}.{kind}.name")
         if isinstance(name, str) and name in seen:
             yield "tools.duplicate", f"{at}.{kind}.name", "no two tools have one name"
         seen.add(str(name))
-        parameters = inner.get("parameters")
-        if kind == "function" and parameters is not None and not isinstance(parameters, dict):
-            yield "tools.parameters", f"{at}.function.parameters", "parameters is a schema"
+        yield from parameter_rules(kind, inner, f"{at}.function")
 
 
 def _named(tool: Any) -> tuple[Any, Any, dict[str, Any]]:
@@ -218,7 +201,7 @@ def _named(tool: Any) -> tuple[Any, Any, dict[str, Any]]:
     return kind, inner.get("name"), inner
 
 
-def _choice(body: dict[str, Any]) -> _Found:
+def _choice(body: dict[str, Any]) -> Found:
     tools, choice = body.get("tools"), body.get("tool_choice")
     names = {str(_named(tool)[1]) for tool in tools if isinstance(tool, dict)} if isinstance(tools, list) else set()
     if not tools and body.get("parallel_tool_calls") is not None:
@@ -245,13 +228,8 @@ def _choice(body: dict[str, Any]) -> _Found:
 # --- settings
 
 
-def _settings(body: dict[str, Any], stream: bool) -> _Found:
-    for name, (low, high) in _RANGES.items():
-        value = body.get(name)
-        if value is not None and not _is_number(value):
-            yield "knob.type", name, f"{name} is a number"
-        elif value is not None and not low <= value <= high:
-            yield "knob.range", name, f"{name} is a number from {low} to {high}"
+def _settings(body: dict[str, Any], stream: bool) -> Found:
+    yield from knob_rules(body, _RANGES)
     n = body.get("n")
     if n is not None and not (type(n) is int and 1 <= n <= 128):
         yield "n.range", "n", "n is a whole number from 1 to 128"
@@ -267,25 +245,19 @@ def _settings(body: dict[str, Any], stream: bool) -> _Found:
             yield "max_tokens.range", name, f"{name} is a whole number above 0"
     if body.get("max_tokens") is not None and body.get("max_completion_tokens") is not None:
         yield "max_tokens.both", "max_tokens", "max_tokens and max_completion_tokens exclude each other"
-    effort = body.get("reasoning_effort")
-    if isinstance(effort, list | dict) or effort not in _EFFORTS:
-        yield "effort.unknown", "reasoning_effort", "the effort is one of none, minimal, low, medium, high, xhigh, max"
+    yield from effort_rules(body.get("reasoning_effort"), "reasoning_effort")
     if body.get("stream_options") is not None and not stream:
         yield "stream_options.without_stream", "stream_options", "stream_options needs stream"
     if body.get("top_logprobs") is not None and body.get("logprobs") is not True:
         yield "top_logprobs.without_logprobs", "top_logprobs", "top_logprobs needs logprobs"
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _format(form: Any) -> _Found:
+def _format(form: Any) -> Found:
     match form:
         case None | {"type": "text"} | {"type": "json_object"}:
             return
         case {"type": "json_schema", "json_schema": {"name": str(name)} as inner}:
-            if not _is_name(name):
+            if not is_name(name):
                 place = "response_format.json_schema.name"
                 yield "response_format.name", place, "a name has 1 to 64 of a-z A-Z 0-9 _ -"
             if not isinstance(inner.get("schema", {}), dict):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from dragoman.dialects.base import Decoder, World
+from dragoman.dialects.kit.openai_errors import fault_in, fault_of
 from dragoman.dialects.openai.choice import ChoiceReader
 from dragoman.dialects.openai.chunk import (
     Chunk,
@@ -27,7 +28,6 @@ from dragoman.dialects.openai.reply import envelope_rest
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.dialects.openai.sources import parse_sources
 from dragoman.dialects.openai.usage import parse_usage
-from dragoman.dialects.openai_errors import fault_in, fault_of
 from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, UpstreamFault
 from dragoman.model.blocks import Opaque
 from dragoman.model.budget import json_size

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from dragoman.dialects.kit.lint import StreamLint
+from dragoman.dialects.kit.values import decoded
 from dragoman.dialects.openai.rule_table import RULES
-from dragoman.dialects.rulebook import Breach
-from dragoman.wire import jsonio
+from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire.frame import Frame
 
 _REASONS = {"stop", "length", "tool_calls", "content_filter", "function_call"}
@@ -17,13 +18,7 @@ _Found = Iterator[tuple[str, str]]
 
 def stream_breaches(frames: Iterable[Frame]) -> Sequence[Breach]:
     """Everything the captured stream breaks, frame by frame."""
-    lint = _Lint()
-    found = [
-        RULES.breach(f"stream.{rule}", f"frame[{index}]", detail)
-        for index, frame in enumerate(frames)
-        for rule, detail in lint.frame(frame)
-    ]
-    return (*found, *(RULES.breach(f"stream.{rule}", "", detail) for rule, detail in lint.end()))
+    return tuple(_Lint(RULES).run(frames))
 
 
 class _ChoiceLint:
@@ -83,86 +78,86 @@ class _ChoiceLint:
                 yield "call_name", f"call {index} has a name"
 
 
-class _Lint:
-    def __init__(self) -> None:
+class _Lint(StreamLint):
+    def __init__(self, rules: Rulebook) -> None:
+        super().__init__(rules)
         self._choices: dict[int, _ChoiceLint] = {}
         self._envelope: list[Any] | None = None
         self._usage = False
         self._over = ""
 
-    def frame(self, frame: Frame) -> _Found:
+    def frame(self, frame: Frame) -> None:
         done = frame.data == b"[DONE]"
         if self._over and not (done and self._over == "an error"):
-            yield "after_end", f"nothing follows {self._over}"
+            self.breach("after_end", f"nothing follows {self._over}")
         if frame.kind:
-            yield "named", "frames have no event name"
+            self.breach("named", "frames have no event name")
         if done:
             self._over = self._over or "[DONE]"
             return
-        try:
-            chunk = jsonio.decode(frame.data)
-        except jsonio.JsonError:
-            chunk = None
+        chunk = decoded(frame.data)
         if not isinstance(chunk, dict):
-            yield "no_json", "the data of a frame is a JSON object"
+            self.breach("no_json", "the data of a frame is a JSON object")
         elif (error := chunk if chunk.get("object") == "error" else chunk.get("error")) is not None:
             self._over = "an error"
             if not isinstance(error, dict) or not isinstance(error.get("message"), str):
-                yield "error_shape", "an error has a message"
+                self.breach("error_shape", "an error has a message")
         else:
-            yield from self._chunk(chunk)
+            self._chunk(chunk)
 
-    def _chunk(self, chunk: dict[str, Any]) -> _Found:
+    def _chunk(self, chunk: dict[str, Any]) -> None:
         envelope = [chunk.get(name) for name in _ENVELOPE]
         if None in envelope or envelope[1] != "chat.completion.chunk":
-            yield "envelope", "a chunk has id, object, created and model"
+            self.breach("envelope", "a chunk has id, object, created and model")
         elif self._envelope not in (None, envelope):
-            yield "envelope_changed", "id, object, created and model stay the same"
+            self.breach("envelope_changed", "id, object, created and model stay the same")
         self._envelope = envelope
         if self._usage:
-            yield "after_usage", "the usage chunk is the last"
+            self.breach("after_usage", "the usage chunk is the last")
         choices = chunk.get("choices")
         if choices is None and any(chunk.get(name) for name in ("usage", "x_groq", "base_resp")):
             choices = []  # usage alone: the helpers want the array, some services leave it out
-            yield "empty", "a chunk has choices"
+            self.breach("empty", "a chunk has choices")
         if not isinstance(choices, list):
-            yield "choices", "choices is an array"
+            self.breach("choices", "choices is an array")
             return
         if not choices:
             self._usage = chunk.get("usage") is not None
             if not self._usage:
-                yield "empty", "a chunk without choices tells the usage"
+                self.breach("empty", "a chunk without choices tells the usage")
         for choice in choices:
-            yield from self._choice(choice)
+            self._choice(choice)
 
-    def _choice(self, choice: Any) -> _Found:
+    def _choice(self, choice: Any) -> None:
         if not isinstance(choice, dict):
-            yield "choice", "a choice is an object"
+            self.breach("choice", "a choice is an object")
             return
         index, delta, reason = choice.get("index"), choice.get("delta"), choice.get("finish_reason")
         if not isinstance(index, int | None) or isinstance(index, bool) or not isinstance(delta, dict | None):
-            yield "choice", "a choice has an index, a number, and a delta, an object"
+            self.breach("choice", "a choice has an index, a number, and a delta, an object")
             return
         if index is None or delta is None:
-            yield "choice_fields", "a choice has an index and a delta"
+            self.breach("choice_fields", "a choice has an index and a delta")
         lint = self._choices.setdefault(index or 0, _ChoiceLint())
         if delta is not None:
-            yield from lint.delta(delta)
+            for found in lint.delta(delta):
+                self.breach(*found)
         if reason is None:
             return
         if lint.finished and reason:
-            yield "finish_twice", "a choice finishes once"
+            self.breach("finish_twice", "a choice finishes once")
         if not isinstance(reason, str) or reason not in _REASONS:
-            yield "finish_reason", f"{reason!r} is no finish_reason"
+            self.breach("finish_reason", f"{reason!r} is no finish_reason")
         lint.finished = lint.finished or bool(reason)
         lint.ended = True
 
-    def end(self) -> _Found:
+    def end(self) -> None:
         if not self._over:
-            yield "no_end", "a stream ends with [DONE] or an error"
+            self.breach("no_end", "a stream ends with [DONE] or an error")
         if self._over == "an error":
             return
         if not (self._choices and all(lint.ended for lint in self._choices.values())):
-            yield "no_finish", "every choice has a finish_reason"
+            self.breach("no_finish", "every choice has a finish_reason")
         for lint in self._choices.values():
-            yield from lint.end()
+            for found in lint.end():
+                self.breach(*found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
+from dragoman.dialects.kit.values import members
 from dragoman.dialects.openai.parts import JsonObject, extra_of, wire_fields
 from dragoman.model.blocks import Extra
 from dragoman.model.conversation import Usage
@@ -33,7 +34,7 @@ def parse_usage(told: Json) -> Usage | None:
     """Read the counts of a reply or a chunk; None where there are none."""
     if not isinstance(told, dict):
         return None
-    before, after = _object(told.get(_PROMPT)), _object(told.get(_COMPLETION))
+    before, after = members(told.get(_PROMPT)), members(told.get(_COMPLETION))
     prompt, completion, total = (count(told.get(name)) for name in _TOTALS)
     read = first_count(*map(before.get, _READ), *map(told.get, _READ_BESIDE))
     write = first_count(*map(before.get, _WRITE), *map(told.get, _WRITE_BESIDE))
@@ -50,7 +51,7 @@ def _reasoning_beside(told: JsonObject, completion: int) -> int:
 
 def _kept(told: JsonObject, usage: Usage) -> Extra | None:
     """What a service tells beside the counts that every dialect has; of a second name for one of them, the name."""
-    before, after = _object(told.get(_PROMPT)), _object(told.get(_COMPLETION))
+    before, after = members(told.get(_PROMPT)), members(told.get(_COMPLETION))
     rest = {name: value for name, value in told.items() if name not in {*_TOTALS, *_SECOND_NAMES}}
     rest[_PROMPT] = _telling({name: value for name, value in before.items() if name not in {*_READ, *_WRITE}})
     rest[_COMPLETION] = _telling({name: value for name, value in after.items() if name != "reasoning_tokens"})
@@ -73,7 +74,7 @@ def _telling(fields: JsonObject) -> JsonObject:
 def render_usage(usage: Usage) -> JsonObject:
     prompt = usage.input + usage.cache_read + usage.cache_write
     extra = wire_fields(usage.extra)
-    before: JsonObject = {"cached_tokens": usage.cache_read, **_object(extra.pop(_PROMPT, None))}
+    before: JsonObject = {"cached_tokens": usage.cache_read, **members(extra.pop(_PROMPT, None))}
     if usage.cache_write:
         before["cache_write_tokens"] = usage.cache_write
     return {
@@ -81,10 +82,6 @@ def render_usage(usage: Usage) -> JsonObject:
         "completion_tokens": usage.output,
         "total_tokens": prompt + usage.output,
         _PROMPT: before,
-        _COMPLETION: {"reasoning_tokens": usage.reasoning, **_object(extra.pop(_COMPLETION, None))},
+        _COMPLETION: {"reasoning_tokens": usage.reasoning, **members(extra.pop(_COMPLETION, None))},
         **extra,
     }
-
-
-def _object(value: Json) -> JsonObject:
-    return value if isinstance(value, dict) else {}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
 from urllib.parse import parse_qs, unquote
 
 from msgspec import Struct
 
 from dragoman.dialects.base import Call, Operation, in_cache_order
-from dragoman.dialects.openai_errors import render_error, status_of
+from dragoman.dialects.kit.faults import refusal
+from dragoman.dialects.kit.openai_errors import render_error, status_of
 from dragoman.errors import ClientFault, Fault, MissingField
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
@@ -85,12 +85,9 @@ class ResponsesBinding(Struct, frozen=True):
         return encode_sse(payload.kind, payload.data)
 
     def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
-        headers = [_JSON]
-        if fault.retry_after is not None:
-            headers.append(("retry-after", str(max(0, math.ceil(fault.retry_after)))))
-        if fault.status == _UPGRADE_REQUIRED:
-            headers.append(("upgrade", "HTTP/1.1"))  # RFC 9110: a 426 names the protocol that is served
-        return HttpResponse(status_of(fault), tuple(headers), body)
+        # RFC 9110: a 426 names the protocol that is served.
+        more = [("upgrade", "HTTP/1.1")] if fault.status == _UPGRADE_REQUIRED else []
+        return refusal(fault, status_of(fault), body, *more)
 
 
 def _stored(request: HttpRequest, path: str) -> Call:

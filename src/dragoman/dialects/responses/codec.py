@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
-from dragoman.dialects import openai_errors
 from dragoman.dialects.base import Call, Decoder, Encoder, World
+from dragoman.dialects.kit import openai_errors
+from dragoman.dialects.kit.tools import NameOutput
 from dragoman.dialects.responses import reply, request, rules, stream_rules
 from dragoman.dialects.responses.encoder import ResponsesEncoder
 from dragoman.dialects.responses.held import NAMES as HELD_NAMES
 from dragoman.dialects.responses.nodes import FAMILY
-from dragoman.dialects.responses.quirks import JoinAnswers, LeastTokens, NameOutput
+from dragoman.dialects.responses.quirks import JoinAnswers, LeastTokens
 from dragoman.dialects.responses.rule_table import RULES
 from dragoman.dialects.responses.stream import ResponsesDecoder
-from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import Fault, MalformedRequest
 from dragoman.model.budget import Budget
-from dragoman.model.capabilities import Alphabet, Capabilities
-from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.capabilities import Alphabet, Capabilities, traits
+from dragoman.model.conversation import Conversation
 from dragoman.model.events import BlockKeys
 from dragoman.model.families import reads_results_by_order
 from dragoman.model.filter import Filter
-from dragoman.wire.frame import Frame
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import JsonError
 
@@ -45,43 +44,47 @@ class ResponsesCodec(Struct, frozen=True):
     def capabilities(self, model: str) -> Capabilities:
         return Capabilities(
             ids=Alphabet(r"\x21-\x7e", 64),
-            announces=True,
-            results_in_call_order=reads_results_by_order(model),
-            text_tools=True,
-            tool_fields={"format": "format"},
-            choice_names=True,
-            parallel_flag=True,
-            strict_tools=True,
+            traits=traits(
+                "announces",
+                "text_tools",
+                "choice_names",
+                "parallel_flag",
+                "strict_tools",
+                "shared_names",
+                "no_answer_media",
+                "reasoning",
+                "seal_slot",
+                "citations",
+                "output_names",
+                "user",
+                when={"results_in_call_order": reads_results_by_order(model)},
+            ),
+            shared_fields={
+                "tool": {"format": "format"},
+                "media": {"detail": "detail"},
+                "answer": {"service_tier": "service_tier"},
+                "request": OPTIONS,
+            },
             result_media=frozenset({"image", "document"}),
             media=frozenset(
                 {("image", how) for how in ("base64", "url", "file")}
                 | {("document", how) for how in ("base64", "url", "file")}
             ),
             media_roles=frozenset({"user", "system"}),
-            one_name_each=False,
-            media_fields={"detail": "detail"},
-            answer_media=False,
-            reasoning=True,
             seals=frozenset({FAMILY}),
-            seal_slot=True,
-            citations=True,
-            answer_fields={"service_tier": "service_tier"},
             knobs=frozenset(request.KNOBS),
             knob_ranges=(("temperature", 0, 2), ("top_p", 0, 1)),
             output=frozenset({"text", "json", "schema"}),
-            output_names=True,
             efforts=EFFORTS,
             thinking=frozenset({"default", "off"}),
-            user=True,
             user_limit=64,
             holds=HELD_NAMES,
-            files="openai",  # one service has both of its APIs' files
-            options=OPTIONS,
+            files="openai",
             stop_limit=0,
         )
 
     def quirks(self, model: str) -> Sequence[Filter]:
-        return (JoinAnswers(), LeastTokens(), NameOutput())
+        return (JoinAnswers(), LeastTokens(), NameOutput("responses.name_output", "text.format"))
 
     def parse_request(self, call: Call) -> Conversation:
         try:
@@ -89,14 +92,9 @@ class ResponsesCodec(Struct, frozen=True):
         except (RecursionError, JsonError):
             raise MalformedRequest("nested too deeply") from None
 
-    def render_request(self, conversation: Conversation) -> Call:
-        return request.render_request(conversation)
-
-    def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
-        return reply.parse_reply(body, asked)
-
-    def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
-        return reply.render_reply(reply_, asked, world)
+    render_request = staticmethod(request.render_request)
+    parse_reply = staticmethod(reply.parse_reply)
+    render_reply = staticmethod(reply.render_reply)
 
     def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> Decoder:
         return ResponsesDecoder(asked, keys)
@@ -107,14 +105,7 @@ class ResponsesCodec(Struct, frozen=True):
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
         return openai_errors.parse_fault(response)
 
-    def render_fault(self, fault: Fault) -> bytes:
-        return openai_errors.render_fault(fault)
-
-    def breaches(self, call: Call) -> Sequence[Breach]:
-        return rules.breaches(call)
-
-    def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
-        return stream_rules.stream_breaches(frames)
-
-    def rules(self) -> Sequence[Rule]:
-        return RULES.rules
+    render_fault = staticmethod(openai_errors.render_fault)
+    breaches = staticmethod(rules.breaches)
+    stream_breaches = staticmethod(stream_rules.stream_breaches)
+    rules = staticmethod(RULES.declared)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.dialects.openai_errors import KINDS, TOLD_WAIT, JsonObject, fault_of
+from dragoman.dialects.kit.openai_errors import KINDS, TOLD_WAIT, JsonObject, fault_of
 from dragoman.dialects.responses.nodes import object_of
 from dragoman.errors import Fault, Kind
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from dragoman.dialects.responses.items import REFERENCE
-from dragoman.dialects.responses.nodes import FAMILY, object_of, required, text_of
+from dragoman.dialects.responses.nodes import FAMILY, object_of, text_of
 from dragoman.model.blocks import Opaque
 from dragoman.model.conversation import Held, Message
 from dragoman.wire.fields import Fields
@@ -31,7 +31,7 @@ def _fields(fields: Fields) -> Iterator[Held]:
         name = "previous_response_id"
         yield Held(name, name, why, turns=True, answer=text_of(previous), code=_UNKNOWN)
     if (given := fields.peek("conversation")) is not None:
-        name = given if isinstance(given, str) and given else required(_child(fields, "conversation"), "id")
+        name = given if isinstance(given, str) and given else _child(fields, "conversation").identifier("id")
         why = f"the conversation {name!r} is held by the service, and this upstream does not have it. {_WHOLE}"
         yield Held("conversation", "conversation", why, turns=True, code=_UNKNOWN)
     if fields.peek("prompt") is not None:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TypeAlias
 
 from msgspec import structs
 
+from dragoman.dialects.kit.kept import cannot, describe
 from dragoman.dialects.responses.declared import ADDING, FOUND, SEARCHING, is_clients
 from dragoman.dialects.responses.nodes import (
     FAMILY,
     JsonObject,
     arguments_text,
-    cannot,
-    describe,
     extra_of,
     object_of,
     own_fields,
     plain,
-    required,
     text_of,
     wire_fields,
 )
@@ -145,7 +143,7 @@ class ItemParser:
     def _output(self, fields: Fields) -> Turn:
         kind = fields.text("type")
         named = "id" if kind == "local_shell_call_output" and fields.peek("call_id") is None else "call_id"
-        call_id, given = required(fields, named), fields.any("output")
+        call_id, given = fields.identifier(named), fields.any("output")
         content = parse_output(given, fields.path("output"))
         rest = about_item(fields)
         if self._kinds.get(call_id, "function_call") != _OUTPUTS[kind]:
@@ -177,7 +175,7 @@ def about_item(fields: Fields) -> JsonObject:
 def parse_call(fields: Fields) -> ToolCall:
     """A function_call or a custom_tool_call, of a request or of a reply."""
     custom = fields.text("type") == "custom_tool_call"
-    call_id, name, namespace = required(fields, "call_id"), required(fields, "name"), fields.text("namespace", "")
+    call_id, name, namespace = fields.identifier("call_id"), fields.identifier("name"), fields.text("namespace", "")
     arguments = arguments_text(fields.any("input" if custom else "arguments"))
     rest = about_item(fields) | both_names(namespace, name)
     form = "text" if custom else "json"
@@ -297,7 +295,7 @@ def render_call(call: ToolCall) -> JsonObject:
     return {**item, **wire_fields(call.extra)}
 
 
-def _about(own: JsonObject) -> JsonObject:
+def _about(own: Mapping[str, Json]) -> JsonObject:
     return {name: own[f"~{name}"] for name in _SPELT if f"~{name}" in own}
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TypeAlias
 
-from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import Block, Extra, Media, Opaque, Text, ToolCall, ToolResult
-from dragoman.model.naming import WORD, of_the_node
+from dragoman.dialects.kit.kept import Kept, cannot, describe
+from dragoman.dialects.kit.values import members, text
+from dragoman.model.blocks import Media, Text, ToolCall, ToolResult
+from dragoman.model.naming import WORD
 from dragoman.wire import jsonio
-from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 FAMILY = "responses"
@@ -29,31 +28,10 @@ _USUAL: JsonObject = {
 }
 
 
-def extra_of(fields: Mapping[str, Json]) -> Extra | None:
-    """Fields to keep, if there are any. Some only say how something was spelt: ours begin with a tilde."""
-    spelling = frozenset(name for name, value in fields.items() if _is_spelling(name, value))
-    return Extra(FAMILY, dict(fields), spelling) if fields else None
-
-
 def _is_spelling(name: str, value: Json) -> bool:
     if name == "include":  # sealed reasoning travels whether it was asked for or not
         return isinstance(value, list) and all(each == "reasoning.encrypted_content" for each in value)
     return name.startswith(WORD) or name in _SPELLING or value == _USUAL.get(name, ...)
-
-
-def own_fields(extra: Extra | None) -> JsonObject:
-    """The fields of an extra if it is ours; a foreign one has no place here and says nothing to anybody here."""
-    return dict(extra.fields) if extra is not None and extra.family == FAMILY else {}
-
-
-def wire_fields(extra: Extra | None) -> JsonObject:
-    """Those of them that stand on the node itself, as they are written."""
-    return of_the_node(own_fields(extra))
-
-
-def required(fields: Fields, name: str) -> str:
-    """A string that may be neither missing nor empty (D5)."""
-    return fields.identifier(name)
 
 
 def arguments_text(value: Json) -> str:
@@ -63,12 +41,9 @@ def arguments_text(value: Json) -> str:
     return jsonio.encode(value).decode()
 
 
-def object_of(value: Json) -> JsonObject:
-    return value if isinstance(value, dict) else {}
-
-
-def text_of(value: Json) -> str:
-    return value if isinstance(value, str) else ""
+_KEPT = Kept(FAMILY, _is_spelling)
+object_of, text_of = members, text
+extra_of, own_fields, wire_fields = _KEPT.extra_of, _KEPT.own_fields, _KEPT.wire_fields
 
 
 def plain(block: Text | Media | ToolCall | ToolResult) -> None:
@@ -77,17 +52,3 @@ def plain(block: Text | Media | ToolCall | ToolResult) -> None:
         raise cannot(block, "Responses has no cache breakpoints")
     if not isinstance(block, Media | ToolResult) and block.seal is not None:
         raise cannot(block, f"Responses has no place for a seal on {describe(block)}")
-
-
-def cannot(block: Block, message: str) -> Unrepresentable:
-    return Unrepresentable(message, at=block.at.path)
-
-
-def describe(block: Block) -> str:
-    match block:
-        case Media():
-            return f"{block.kind} as {block.how}"
-        case Opaque():
-            return f"{block.family} {block.kind or 'content'}"
-        case _:
-            return type(block).__name__

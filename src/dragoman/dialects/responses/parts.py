@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import binascii
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from msgspec import structs
 
-from dragoman.dialects.responses.nodes import (
-    FAMILY,
-    JsonObject,
-    cannot,
-    describe,
-    extra_of,
-    own_fields,
-    plain,
-    required,
-    wire_fields,
-)
+from dragoman.dialects.kit.kept import cannot, describe
+from dragoman.dialects.kit.media import FILE_TYPES, base64_text, is_url
+from dragoman.dialects.responses.nodes import FAMILY, JsonObject, extra_of, own_fields, plain, wire_fields
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Source, Text, Where
 from dragoman.model.naming import OUTER, to_keep
@@ -34,15 +25,6 @@ PART = "~part"  # on an Opaque: it is a part of a message, not an item
 _PLACING = ("~message", "~role")  # what the blocks of one message share beside its fields
 _TEXTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
 _DATA_URL = re.compile(r"data:([^,;]+)(?:;[^,;]+)*;base64,(.*)", re.DOTALL | re.IGNORECASE)
-_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:\S")
-_FILE_TYPES = {
-    "pdf": "application/pdf",
-    "txt": "text/plain",
-    "md": "text/markdown",
-    "csv": "text/csv",
-    "html": "text/html",
-    "json": "application/json",
-}
 
 # --- wire to blocks
 
@@ -150,7 +132,7 @@ def _image(fields: Fields, placing: JsonObject) -> Media:
     fields.any("type")
     given = fields.any("image_url")
     if given is None and fields.peek("file_id") is not None:
-        file_id = required(fields, "file_id")
+        file_id = fields.identifier("file_id")
         return Media("image", "", "file", file_id, extra=_kept(fields, placing), at=Where(fields.at))
     nested = isinstance(given, dict)
     inner = Fields(given if nested else {"image_url": given}, fields.path("image_url") if nested else fields.at)
@@ -158,8 +140,8 @@ def _image(fields: Fields, placing: JsonObject) -> Media:
     url = inner.text(name)
     extra = _kept(fields, {**placing, **(to_keep(inner.rest()) if nested else {})})
     if found := _DATA_URL.fullmatch(url):
-        return Media("image", found[1], "base64", _base64(inner, name, found[2]), extra=extra, at=Where(fields.at))
-    if url[:5].lower() == "data:" or not _URL.match(url):
+        return Media("image", found[1], "base64", base64_text(inner, name, found[2]), extra=extra, at=Where(fields.at))
+    if url[:5].lower() == "data:" or not is_url(url):
         inner.fail(name, "expected an http(s) URL or a data: URL with a media type and base64")
     return Media("image", "", "url", url, extra=extra, at=Where(fields.at))
 
@@ -172,15 +154,15 @@ def _file(fields: Fields, placing: JsonObject) -> Media:
         if data.lower().startswith(("http://", "https://")):  # Chat has no other field for an address
             return Media("document", "", "url", data, name, extra=_kept(fields, placing), at=Where(fields.at))
         found = _DATA_URL.fullmatch(data)
-        mime = found[1] if found else _FILE_TYPES.get(name.rpartition(".")[2].lower(), "")
+        mime = found[1] if found else FILE_TYPES.get(name.rpartition(".")[2].lower(), "")
         if not mime:
             fields.fail("file_data", "expected a data: URL with a media type and base64")
-        data = _base64(fields, "file_data", found[2] if found else data)
+        data = base64_text(fields, "file_data", found[2] if found else data)
         return Media("document", mime, "base64", data, name, extra=_kept(fields, placing), at=Where(fields.at))
     if fields.peek("file_url") is not None:
-        url = required(fields, "file_url")
+        url = fields.identifier("file_url")
         return Media("document", "", "url", url, name, extra=_kept(fields, placing), at=Where(fields.at))
-    file_id = required(fields, "file_id")
+    file_id = fields.identifier("file_id")
     return Media("document", "", "file", file_id, name, extra=_kept(fields, placing), at=Where(fields.at))
 
 
@@ -194,16 +176,6 @@ _MEDIA: dict[str, Callable[[Fields, JsonObject], Media]] = {
 def _kept(fields: Fields, placing: JsonObject) -> Extra | None:
     rest = {name: value for name, value in fields.rest().items() if value is not None}
     return extra_of({**placing, **to_keep(rest)})
-
-
-def _base64(fields: Fields, name: str, data: str) -> str:
-    try:
-        readable = bool(binascii.a2b_base64(data, strict_mode=True))
-    except ValueError:
-        readable = False
-    if not readable:
-        fields.fail(name, "expected base64 data")
-    return data
 
 
 # --- blocks to wire

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from msgspec import structs
 
 from dragoman.model.conversation import Conversation, Message
@@ -11,8 +9,6 @@ from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
 LEAST_TOKENS = 16
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class JoinAnswers(Filter):
@@ -48,22 +44,3 @@ class LeastTokens(Filter):
             "responses.least_tokens", "max_tokens", f"the service takes no limit below {LEAST_TOKENS}, as {asked} is"
         )
         return structs.replace(conversation, max_tokens=LEAST_TOKENS), None
-
-
-class NameOutput(Filter):
-    """An output schema must have a name, of the letters that tools have."""
-
-    name = "responses.name_output"
-
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        output = conversation.output
-        if output.kind != "schema" or _NAME.fullmatch(output.name):
-            return conversation, None
-        name = _FOREIGN.sub("_", output.name)[:64] or "answer"
-        notes.add(
-            "responses.name_output",
-            "changed" if output.name else "added",
-            "text.format",
-            f"an output schema needs a name of letters, digits, _ and -: it is called {name}",
-        )
-        return structs.replace(conversation, output=structs.replace(output, name=name)), None

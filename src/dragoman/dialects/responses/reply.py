@@ -278,7 +278,7 @@ class ItemWriter:
 
     def call(self, call: ToolCall) -> JsonObject:
         """The call, its namespace told apart from its name again."""
-        own = own_fields(call.extra)
+        own = dict(own_fields(call.extra))
         if call.name in self._namespaces:
             own |= both_names(*self._namespaces[call.name])
         own["~id"] = self.id_for(call, "custom_tool_call" if call.form == "text" else "function_call")

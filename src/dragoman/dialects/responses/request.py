@@ -10,7 +10,7 @@ from dragoman.dialects.base import Call
 from dragoman.dialects.responses.declared import name_tools, with_added
 from dragoman.dialects.responses.held import held_by_service, references, without
 from dragoman.dialects.responses.items import INSTRUCTIONS, ItemParser, render_items
-from dragoman.dialects.responses.nodes import JsonObject, extra_of, object_of, own_fields, required, wire_fields
+from dragoman.dialects.responses.nodes import JsonObject, extra_of, object_of, own_fields, wire_fields
 from dragoman.dialects.responses.tools import (
     is_added,
     parse_choice,
@@ -86,7 +86,7 @@ def _user(fields: Fields, kept: JsonObject) -> str:
 def _previous(fields: Fields) -> str | None:
     """The earlier response that the request goes on from."""
     if fields.peek("previous_response_id") is not None:
-        return required(fields, "previous_response_id")
+        return fields.identifier("previous_response_id")
     fields.any("previous_response_id")
     return None
 

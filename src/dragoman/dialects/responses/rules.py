@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dragoman.dialects.base import Call
+from dragoman.dialects.kit.lint import Found
+from dragoman.dialects.kit.openai_rules import (
+    effort_rules,
+    is_name,
+    knob_rules,
+    name_rules,
+    parameter_rules,
+    part_rules,
+)
+from dragoman.dialects.kit.values import members
 from dragoman.dialects.responses.rule_table import RULES
 from dragoman.dialects.rulebook import Breach
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _LONGEST_ID = 64
 _LEAST_TOKENS = 16
 _ROLES = ("developer", "system", "user", "assistant")  # no sets: values of any type are looked up in these
@@ -20,12 +28,9 @@ _PARTS = {
     "system": {"input_text", "input_image", "input_file"},
     "developer": {"input_text", "input_image", "input_file"},
 }
-_KNOWN_PARTS = set[str]().union(*_PARTS.values())  # of others only the service knows whether it takes them
 _CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
 _OUTPUTS = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
 _RANGES = {"temperature": (0, 2), "top_p": (0, 1)}
-_EFFORTS = (None, "none", "minimal", "low", "medium", "high", "xhigh", "max")
-_Found = Iterator[tuple[str, str, str]]
 
 
 def breaches(call: Call) -> Sequence[Breach]:
@@ -36,7 +41,7 @@ def breaches(call: Call) -> Sequence[Breach]:
     return tuple(RULES.breach(rule, at, detail) for rule, at, detail in _all(body))
 
 
-def _all(body: dict[str, Any]) -> _Found:
+def _all(body: dict[str, Any]) -> Found:
     given = body.get("input")
     if isinstance(given, list):
         if not given and not (body.get("instructions") or _continues(body)):
@@ -61,7 +66,7 @@ def _continues(body: dict[str, Any]) -> bool:
 # --- items
 
 
-def _item(item: Any, at: str) -> _Found:
+def _item(item: Any, at: str) -> Found:
     kind = _kind(item) if isinstance(item, dict) else None
     if not isinstance(kind, str):
         yield "item.type", f"{at}.type", "an item has a type"
@@ -84,38 +89,33 @@ def _kind(item: dict[str, Any]) -> Any:
     return "message" if "role" in item else "item_reference" if "id" in item else None
 
 
-def _call_id(value: Any, rule: str, at: str) -> _Found:
+def _call_id(value: Any, rule: str, at: str) -> Found:
     if not isinstance(value, str) or not value:
         yield rule, at, "there is a call_id"
     elif len(value) > _LONGEST_ID:
         yield "call_id.length", at, f"a call_id has at most {_LONGEST_ID} characters"
 
 
-def _message(item: dict[str, Any], at: str) -> _Found:
+def _message(item: dict[str, Any], at: str) -> Found:
     role, content = item.get("role"), item.get("content")
     if not isinstance(role, str):
         yield "message.role", f"{at}.role", "a message has a role, a string"
     elif role not in _ROLES:
         yield "message.role_unknown", f"{at}.role", f"{role!r} is none of " + ", ".join(sorted(_ROLES))
     elif isinstance(content, list):
-        for index, part in enumerate(content):
-            kind = part.get("type") if isinstance(part, dict) else None
-            if not isinstance(kind, str):
-                yield "message.part_type", f"{at}.content[{index}]", "a part has a type"
-            elif kind in _KNOWN_PARTS - _PARTS[role]:
-                yield "message.part", f"{at}.content[{index}]", f"{role} content has no parts of type {kind!r}"
+        yield from part_rules(content, role, at, _PARTS)
     elif not isinstance(content, str):
         yield "message.content", f"{at}.content", "content is a string or a list of parts"
 
 
-def _call(item: dict[str, Any], kind: str, at: str) -> _Found:
+def _call(item: dict[str, Any], kind: str, at: str) -> Found:
     yield from _call_id(item.get("call_id"), "call.call_id", f"{at}.call_id")
-    yield from _name(item.get("name"), "call", f"{at}.name")
+    yield from name_rules(item.get("name"), "call", f"{at}.name")
     if not isinstance(item.get(_CALLS[kind]), str):
         yield "call.arguments", f"{at}.{_CALLS[kind]}", f"{_CALLS[kind]} is a string"
 
 
-def _pairing(items: Sequence[dict[str, Any]], stored: bool) -> _Found:
+def _pairing(items: Sequence[dict[str, Any]], stored: bool) -> Found:
     """Every call is answered once, by an output of its own kind; a stored response may hold the call."""
     calls: dict[Any, tuple[str, str]] = {}
     answered: set[Any] = set()
@@ -143,19 +143,7 @@ def _pairing(items: Sequence[dict[str, Any]], stored: bool) -> _Found:
 # --- tools
 
 
-def _name(value: Any, area: str, at: str) -> _Found:
-    if not isinstance(value, str) or not value:
-        yield ("call.name" if area == "call" else "tools.name"), at, "it has a name"
-    elif not _is_name(value):
-        rule = "call.name_letters" if area == "call" else "tools.name_letters"
-        yield rule, at, "a name has 1 to 64 of a-z A-Z 0-9 _ -"
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and _NAME.fullmatch(value) is not None
-
-
-def _tools(body: dict[str, Any]) -> _Found:
+def _tools(body: dict[str, Any]) -> Found:
     tools = body.get("tools")
     if tools is None:
         return
@@ -173,7 +161,7 @@ def _tools(body: dict[str, Any]) -> _Found:
             yield from _tool(tool, at, None, seen)
 
 
-def _tool(tool: Any, at: str, namespace: Any, seen: set[tuple[Any, str]]) -> _Found:
+def _tool(tool: Any, at: str, namespace: Any, seen: set[tuple[Any, str]]) -> Found:
     if not isinstance(tool, dict):
         yield "tools.shape", at, "a tool is an object"
         return
@@ -183,16 +171,14 @@ def _tool(tool: Any, at: str, namespace: Any, seen: set[tuple[Any, str]]) -> _Fo
     if kind not in ("function", "custom"):
         return
     name = tool.get("name")
-    yield from _name(name, "tools", f"{at}.name")
+    yield from name_rules(name, "tools", f"{at}.name")
     if isinstance(name, str) and (str(namespace), name) in seen:
         yield "tools.duplicate", f"{at}.name", "no two tools have one name"
     seen.add((str(namespace), str(name)))
-    parameters = tool.get("parameters")
-    if kind == "function" and parameters is not None and not isinstance(parameters, dict):
-        yield "tools.parameters", f"{at}.parameters", "parameters is a schema"
+    yield from parameter_rules(kind, tool, at)
 
 
-def _choice(body: dict[str, Any]) -> _Found:
+def _choice(body: dict[str, Any]) -> Found:
     tools, choice = body.get("tools"), body.get("tool_choice")
     if choice is None:
         return
@@ -238,22 +224,15 @@ def _is_among(names: Sequence[tuple[Any, Any]], namespace: Any, name: Any) -> bo
 # --- settings
 
 
-def _settings(body: dict[str, Any]) -> _Found:
-    for name, (low, high) in _RANGES.items():
-        value = body.get(name)
-        if value is not None and not _is_number(value):
-            yield "knob.type", name, f"{name} is a number"
-        elif value is not None and not low <= value <= high:
-            yield "knob.range", name, f"{name} is a number from {low} to {high}"
+def _settings(body: dict[str, Any]) -> Found:
+    yield from knob_rules(body, _RANGES)
     limit = body.get("max_output_tokens")
     if limit is not None and type(limit) is not int:
         yield "max_output_tokens.type", "max_output_tokens", "it is a whole number"
     elif limit is not None and limit < _LEAST_TOKENS:
         yield "max_output_tokens.range", "max_output_tokens", f"at least {_LEAST_TOKENS} tokens"
     reasoning = body.get("reasoning")
-    effort = reasoning.get("effort") if isinstance(reasoning, dict) else None
-    if effort not in _EFFORTS:
-        yield "effort.unknown", "reasoning.effort", "the effort is one of none, minimal, low, medium, high, xhigh, max"
+    yield from effort_rules(members(reasoning).get("effort"), "reasoning.effort")
     if body.get("previous_response_id") and body.get("conversation"):
         yield "previous.both", "conversation", "previous_response_id and conversation exclude each other"
     for name in ("stop", "n", "messages", "max_tokens", "response_format"):
@@ -263,16 +242,12 @@ def _settings(body: dict[str, Any]) -> _Found:
     yield from _format(text.get("format") if isinstance(text, dict) else None)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _format(form: Any) -> _Found:
+def _format(form: Any) -> Found:
     match form:
         case None | {"type": "text"} | {"type": "json_object"}:
             return
         case {"type": "json_schema", "name": str(name)}:
-            if not _is_name(name):
+            if not is_name(name):
                 yield "format.name", "text.format.name", "a name has 1 to 64 of a-z A-Z 0-9 _ -"
             if not isinstance(form.get("schema"), dict):
                 yield "format.schema", "text.format.schema", "schema is an object"

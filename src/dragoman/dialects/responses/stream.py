@@ -21,7 +21,7 @@ from typing import TypeAlias
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import Decoder
-from dragoman.dialects.openai_errors import fault_of
+from dragoman.dialects.kit.openai_errors import fault_of
 from dragoman.dialects.responses.faults import failure_of
 from dragoman.dialects.responses.growing import CALLS, Item
 from dragoman.dialects.responses.nodes import FAMILY, IRREGULAR, JsonObject, extra_of, object_of, own_fields, text_of

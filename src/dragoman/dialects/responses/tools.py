@@ -12,16 +12,7 @@ from typing import Literal
 
 from msgspec import structs
 
-from dragoman.dialects.responses.nodes import (
-    FAMILY,
-    JsonObject,
-    extra_of,
-    object_of,
-    own_fields,
-    required,
-    text_of,
-    wire_fields,
-)
+from dragoman.dialects.responses.nodes import FAMILY, JsonObject, extra_of, object_of, own_fields, text_of, wire_fields
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import ClientTool, Extra, Opaque, ToolCall, Where
 from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec
@@ -103,7 +94,7 @@ class Declared:
 
     def called(self, call: ToolCall) -> ToolCall:
         """The call with the name of the tool that it means; how it was named is kept for its own family."""
-        own = own_fields(call.extra)
+        own = dict(own_fields(call.extra))
         if CALL_TYPE in own:
             return call
         came = object_of(own.pop(NAMED, None))
@@ -144,7 +135,7 @@ def is_added(tool: ToolSpec | Opaque) -> bool:
 
 def _namespace(fields: Fields) -> Iterable[ToolSpec | Opaque]:
     fields.any("type")
-    name = required(fields, "name")
+    name = fields.identifier("name")
     inside = fields.children("tools")
     # What else the namespace says, the first of its tools carries.
     about: JsonObject = {
@@ -165,7 +156,7 @@ def _inside(namespace: str, about: Mapping[str, Json]) -> Extra | None:
 
 def _nested(fields: Fields, outer: str) -> Iterable[ToolSpec | Opaque]:
     """The tools of a namespace in another one, which itself is kept whole: they are for other families alone."""
-    name = joined(outer, required(fields, "name"))
+    name = joined(outer, fields.identifier("name"))
     for tool in fields.children("tools"):
         inner = _nested(tool, name) if tool.peek("type") == "namespace" else (_tool(tool, name),)
         for each in inner:
@@ -182,7 +173,7 @@ def _tool(fields: Fields, namespace: str, about: Mapping[str, Json] = _NOTHING) 
         data = fields.rest()
         return Opaque(FAMILY, data, kind, means=_search(data), extra=extra_of(placed), at=Where(fields.at))
     fields.any("type")
-    name, description = required(fields, "name"), fields.text("description", "")
+    name, description = fields.identifier("name"), fields.text("description", "")
     placed |= both_names(namespace, name)
     name, strict = joined(namespace, name), fields.flag("strict", None)
     waits_for: Literal["", "search"] = ""
@@ -316,7 +307,7 @@ def _choice(fields: Fields, value: Json, tools: Declared) -> ToolChoice | None:
 def _chosen(fields: Fields, tools: Declared) -> str | None:
     """The name of a chosen tool, None if it stands in a namespace that the request does not declare."""
     inner = fields.maybe_child(str(fields.peek("type"))) or fields  # Chat's form
-    name, namespace = required(inner, "name"), inner.text("namespace", "")
+    name, namespace = inner.identifier("name"), inner.text("namespace", "")
     whole = tools.whole(namespace, name)
     return whole if whole in tools.names or not namespace else None
 

@@ -6,14 +6,16 @@ import hashlib
 import re
 from collections.abc import Mapping
 
+from dragoman.dialects.kiro.rule_table import EVIDENCE
+from dragoman.dialects.kit.values import Object, items, members, text
 from dragoman.model.conversation import Why
 from dragoman.simulator.kiro import catalogue
 from dragoman.simulator.kiro.frames import Performance, perform
-from dragoman.simulator.kiro.reading import Asked, Object, items, members, text
+from dragoman.simulator.kiro.reading import Asked
 from dragoman.simulator.kiro.routes import Route, protocol, route
 from dragoman.simulator.kiro.rules import BODY_CAP, first_refusal
 from dragoman.simulator.kiro.tokens import TokenService
-from dragoman.simulator.kiro.verdict import EVIDENCE, Answer, Limits, Profile, Refusal
+from dragoman.simulator.kiro.verdict import Answer, Limits, Profile, Refusal
 from dragoman.simulator.model import Prompt, Spoken, Tool, output_tokens, respond
 from dragoman.simulator.pieces import Response, header_text, scripted_headers, shaped, whole
 from dragoman.simulator.script import Player, Script
@@ -110,8 +112,8 @@ def read_prompt(asked: Asked) -> Prompt:
         words = words.strip().rpartition("\n\n")[2]
     return Prompt(
         text=words,
-        results=tuple(_result_text(result) for _, result in current.results),
-        tools=tuple(_tool(spec) for _, spec in asked.tools),
+        results=tuple(_result_text(result) for result, _ in current.results),
+        tools=tuple(_tool(spec) for spec, _ in asked.tools),
         thinks=_thinks_natively(asked) or _thinks_by_tags(asked),
         input_tokens=asked.tokens,
     )

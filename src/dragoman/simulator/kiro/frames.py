@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from dragoman.model.conversation import Why
-from dragoman.simulator.kiro.images import sign
+from dragoman.simulator.kiro.signatures import sign
 from dragoman.simulator.pieces import Break, Pause, Piece
 from dragoman.simulator.turn import TROUBLES, Emit, Part, Raise, Reason, Say, Use, Wait, exception_name
 from dragoman.wire import jsonio

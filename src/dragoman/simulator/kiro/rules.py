@@ -1,7 +1,9 @@
 """The 51 refusal rules as one table, in the order the service is taken to check them (facts, end of section 2).
 
-Number 0 is the plain shape of the request (facts 1.4). Everything reads the raw request; nothing here is stateful, so a
-law may ask the rules without a server. Token checks come before them and script refusals after: those are the face's.
+What a body shows is found by the rules of the dialect (`dialects/kiro/rules.py`); here each gets its place in the
+order and its answer, and the rules that need more than a body are added. Number 0 is the plain shape of the request
+(facts 1.4). Nothing here is stateful, so a law may ask the rules without a server. Token checks come before them and
+script refusals after: those are the face's.
 """
 
 from __future__ import annotations
@@ -12,17 +14,22 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from dragoman.simulator.kiro import images, schemas, turns
+from dragoman.dialects.kiro.pixels import pixels
+from dragoman.dialects.kiro.rule_table import GRADED, Grade
+from dragoman.dialects.kiro.rules import findings, image_bytes
+from dragoman.dialects.kit.shapes import flaws
+from dragoman.dialects.kit.values import members, text
 from dragoman.simulator.kiro.catalogue import MODELS, window
-from dragoman.simulator.kiro.reading import Asked, text
+from dragoman.simulator.kiro.reading import Asked
 from dragoman.simulator.kiro.routes import Route, route
-from dragoman.simulator.kiro.shape import REQUEST, flaws
-from dragoman.simulator.kiro.verdict import PROFILES, Answer, Finding, Grade, Limits, Profile, Refusal
+from dragoman.simulator.kiro.shape import REQUEST
+from dragoman.simulator.kiro.signatures import is_forged
+from dragoman.simulator.kiro.verdict import PROFILES, Answer, Finding, Limits, Profile, Refusal
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
-from dragoman.wire.jsonio import Json
 
 Find: TypeAlias = Callable[[Asked, Limits], Iterator[Finding]]
+Answers: TypeAlias = Answer | Callable[[Finding], Answer]
 
 _NOT_JSON = Answer("The request body is not valid JSON.")
 _BODY_TOO_LONG = "Failed to buffer the request body: length limit exceeded"
@@ -45,21 +52,27 @@ _BAD_MODEL = Answer("Invalid model. Please select a different model to continue.
 _BAD_CONVERSATION = Answer("Invalid conversation id.", "INVALID_CONVERSATION_ID")
 _BAD_TOKEN = Answer("The bearer token included in the request is invalid.", None, 403, "AccessDeniedException")
 
-_TOP_LEVEL = frozenset({"conversationState", "profileArn", "agentMode", "additionalModelRequestFields"})
-_TRIGGERS = frozenset({"MANUAL", "DIAGNOSTIC", "INLINE_CHAT"})
 # The official model has 12 letters and digits at the end; document 000 works with `profile/test`.
 _ARN = re.compile(r"arn:aws:(codewhisperer|transform):[a-z]{2}(-[a-z]+)+-\d:\d{12}:profile/[a-zA-Z0-9]+")
 _MODEL_ID = re.compile(r"[a-zA-Z0-9_:.-]{1,1024}")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _AGENT = re.compile(r"KiroIDE(?!-\d+\.\d+)")
 
 
+_INVALID_TOOL = Answer("Invalid tool use format.", "REQUEST_BODY_INVALID")
+_INVALID_SCHEMA = Answer(reason="TOOL_SCHEMA_INVALID")
+_INVALID_BODY = Answer(reason="REQUEST_BODY_INVALID")
+_BAD_SIGNATURE = Answer("Invalid `signature` in `thinking` block", "THINKING_SIGNATURE_INVALID")
+_TOOL_NUMBER = re.compile(r"\.tools\[(\d+)\]")
+
+
 class Rule(Struct, frozen=True):
+    """One rule; `answer` may depend on the finding, `find` finds what the dialect's rules do not."""
+
     number: int
     title: str
     grade: Grade
-    find: Find
-    answer: Answer = Answer()
+    answer: Answers = Answer()
+    find: Find | None = None
 
 
 # --- rules of the envelope
@@ -74,27 +87,6 @@ def _body_size(asked: Asked, limits: Limits) -> Iterator[Finding]:
 def _is_json(asked: Asked, _: Limits) -> Iterator[Finding]:
     if asked.problem:
         yield Finding("", asked.problem, "A")
-    elif b"\\ud" in asked.request.body.lower():  # a surrogate has no other spelling in UTF-8
-        yield from (Finding(at, "an unpaired surrogate") for at in _surrogates(asked.document, ""))
-
-
-def _surrogates(document: Json, at: str) -> Iterator[str]:
-    pending = [(at, document)]
-    while pending:
-        path, value = pending.pop()
-        if isinstance(value, str):
-            if _SURROGATE.search(value):
-                yield path
-        elif isinstance(value, list):
-            pending.extend((f"{path}[{index}]", value[index]) for index in reversed(range(len(value))))
-        elif isinstance(value, dict):
-            for name, item in reversed(value.items()):
-                inner = f"{path}.{name}" if path else name
-                pending += ((inner, item), (inner, name))
-
-
-def _top_level(asked: Asked, _: Limits) -> Iterator[Finding]:
-    yield from (Finding(name, "not a field of the request") for name in asked.top if name not in _TOP_LEVEL)
 
 
 def _profile_arn(asked: Asked, limits: Limits) -> Iterator[Finding]:
@@ -122,57 +114,39 @@ def _model_id(asked: Asked, _: Limits) -> Iterator[Finding]:
 
 
 def _shape(asked: Asked, _: Limits) -> Iterator[Finding]:
-    yield from (Finding(flaw.at, flaw.detail) for flaw in flaws(asked.document, REQUEST) if flaw.kind == "wrong")
+    yield from (Finding(flaw.at, flaw.detail) for flaw in flaws(asked.document, REQUEST) if flaw.kind != "null")
 
 
 def _nulls(asked: Asked, _: Limits) -> Iterator[Finding]:
     yield from (Finding(flaw.at, flaw.detail) for flaw in flaws(asked.document, REQUEST) if flaw.kind == "null")
 
 
-def _trigger(asked: Asked, _: Limits) -> Iterator[Finding]:
-    trigger = asked.state.get("chatTriggerType")
-    if text(trigger) not in _TRIGGERS:
-        detail = f"not one of {', '.join(sorted(_TRIGGERS))}"
-        yield Finding("conversationState.chatTriggerType", detail, "C" if trigger == "AUTO" else "A")
-
-
-def _conversation_id(asked: Asked, limits: Limits) -> Iterator[Finding]:
-    name = asked.state.get("conversationId")
-    if name is not None and not 0 < len(text(name)) <= limits.conversation_id:
-        yield Finding("conversationState.conversationId", f"not 1 to {limits.conversation_id} characters")
-
-
 # --- rules of tools and size
 
 
-def _description_missing(asked: Asked, _: Limits) -> Iterator[Finding]:
-    for at, spec in asked.tools:
-        if not text(spec.get("description")):
-            yield Finding(f"{at}.description", "empty or missing", "A" if "description" in spec else "C")
+def _tool_bytes(asked: Asked, limits: Limits) -> Iterator[Finding]:
+    size = sum(len(jsonio.encode(entry)) for entry, _ in asked.tool_entries)
+    if size > limits.tool_bytes and len(asked.tool_entries) < limits.tool_count:
+        yield Finding("tools", f"{size} bytes of tools, more than {limits.tool_bytes}", answer=_INVALID_BODY)
 
 
-def _description_long(asked: Asked, limits: Limits) -> Iterator[Finding]:
-    for at, spec in asked.tools:
-        words = text(spec.get("description"))
-        if len(words) > limits.description:
-            yield Finding(f"{at}.description", f"{len(words)} characters, more than {limits.description}", "A")
-        elif (size := len(words.encode("utf-8", "surrogatepass"))) > limits.description:
-            yield Finding(f"{at}.description", f"{size} bytes, more than {limits.description}", "C")
+def _image_edges(asked: Asked, limits: Limits) -> Iterator[Finding]:
+    if len(asked.images) <= limits.many_images:
+        return
+    for image, at in asked.images:
+        edge = max(pixels(image_bytes(image)), default=0)
+        if edge > limits.image_edge:
+            detail = f"an edge of {edge} pixels, and more than {limits.many_images} images in the request"
+            yield Finding(at, detail, "B")
 
 
-def _cache_point(asked: Asked, _: Limits) -> Iterator[Finding]:
-    yield from (
-        Finding(at, "a cachePoint among the tools") for at, entry in asked.tool_entries if "cachePoint" in entry
-    )
-
-
-def _too_many_tools(asked: Asked, limits: Limits) -> Iterator[Finding]:
-    count = len(asked.tool_entries)
-    if count >= limits.tool_count:
-        yield Finding("tools", f"{count} tools; {limits.tool_count} are too many")
-    elif (size := sum(len(jsonio.encode(entry)) for _, entry in asked.tool_entries)) > limits.tool_bytes:
-        answer = Answer(reason="REQUEST_BODY_INVALID")
-        yield Finding("tools", f"{size} bytes of tools, more than {limits.tool_bytes}", answer=answer)
+def _forged(asked: Asked, limits: Limits) -> Iterator[Finding]:
+    for turn in asked.turns:
+        nested = members(members(turn.body.get("reasoningContent")).get("reasoningText"))
+        words, signature = text(nested.get("text")), text(nested.get("signature"))
+        if words and signature and is_forged(words, signature, strict=limits.signatures == "strict"):
+            at = f"{turn.at}.reasoningContent.reasoningText.signature"
+            yield Finding(at, "the signature does not fit the text", answer=_BAD_SIGNATURE)
 
 
 def _versionless(asked: Asked, limits: Limits) -> Iterator[Finding]:
@@ -192,66 +166,73 @@ def _payload(asked: Asked, limits: Limits) -> Iterator[Finding]:
         yield Finding("", f"about {asked.tokens} tokens, more than {limits.payload_tokens} in one request")
 
 
+def _bad_root(found: Finding) -> Answer:
+    place = f"toolConfig.tools.{_tool_number(found)}.toolSpec.inputSchema.json.type"
+    message = f"Bedrock error message: The value at {place} must be one of the following: object."
+    return Answer(message, "TOOL_SCHEMA_INVALID")
+
+
+def _bad_union(found: Finding) -> Answer:
+    message = (
+        f"Bedrock error message: tools.{_tool_number(found)}.custom.input_schema: "
+        "input_schema does not support oneOf, allOf, or anyOf at the top level"
+    )
+    return Answer(message, "TOOL_SCHEMA_INVALID")
+
+
+def _tool_number(found: Finding) -> str:
+    number = _TOOL_NUMBER.search(found.at)
+    return number[1] if number else "0"
+
+
+def _bad_image(found: Finding) -> Answer:
+    return Answer(found.detail)
+
+
+def _known(number: int, answer: Answers = Answer(), find: Find | None = None) -> Rule:  # noqa: B008  immutable
+    """A rule of the dialect."""
+    rule = next(rule for rule in GRADED.values() if rule.number == number)
+    return Rule(number, rule.sentence, rule.grade, answer, find)
+
+
 RULES: tuple[Rule, ...] = (
-    Rule(44, "the body is within the HTTP cap", "B", _body_size, BODY_CAP),
-    Rule(34, "the body is JSON without unpaired surrogates", "C", _is_json, _NOT_JSON),
-    Rule(30, "no unknown top-level field", "C", _top_level),
-    Rule(49, "profileArn is right", "B", _profile_arn),
-    Rule(48, "the model exists", "A", _model_id, _BAD_MODEL),
+    Rule(44, "the body is within the HTTP cap", "B", BODY_CAP, _body_size),
+    _known(34, _NOT_JSON, _is_json),
+    _known(30),
+    Rule(49, "profileArn is right", "B", find=_profile_arn),
+    Rule(48, "the model exists", "A", _BAD_MODEL, _model_id),
     # enumerations, patterns, lengths
-    Rule(0, "the request has its shape", "A", _shape),
-    Rule(29, "no null for an optional member", "C", _nulls),
-    Rule(47, "chatTriggerType is MANUAL", "C", _trigger),
-    Rule(50, "conversationId is 1 to 128 characters", "A", _conversation_id, _BAD_CONVERSATION),
-    Rule(33, "a result's status is success or error", "A", turns.result_status),
-    Rule(16, "call ids are legal", "A", turns.call_ids),
-    Rule(51, "no content over its length", "A", turns.content_length),
+    Rule(0, "the request has its shape", "A", find=_shape),
+    Rule(29, "no null for an optional member", "C", find=_nulls),
+    _known(47),
+    _known(50, _BAD_CONVERSATION),
+    *map(_known, (33, 16, 51)),
     # tools
-    Rule(27, "no cachePoint among the tools", "B", _cache_point),
-    Rule(45, "not too many tools", "B", _too_many_tools),
-    Rule(19, "a schema's root is of type object", "B", schemas.root_is_object, schemas.INVALID_SCHEMA),
-    Rule(20, "required is an array", "B", schemas.required_is_array, schemas.INVALID_SCHEMA),
-    Rule(25, "no anyOf, oneOf, allOf at a schema's root", "B", schemas.no_root_union, schemas.INVALID_SCHEMA),
-    Rule(21, "required is not empty", "D", schemas.required_not_empty),
-    Rule(22, "no additionalProperties", "D", schemas.no_additional_properties),
-    Rule(23, "no $schema", "D", schemas.no_dollar_schema),
-    Rule(24, "no empty properties below a schema's root", "D", schemas.properties_not_empty),
-    Rule(26, "no validation keywords", "B", schemas.no_validation_keywords, Answer(reason="REQUEST_BODY_INVALID")),
-    Rule(15, "tool names are legal", "A", turns.tool_names, turns.INVALID_TOOL),
-    Rule(17, "a tool has a description", "A", _description_missing),
-    Rule(18, "no description over 10240", "A", _description_long),
+    _known(27),
+    _known(45, find=_tool_bytes),
+    _known(19, _bad_root),
+    _known(20, _INVALID_SCHEMA),
+    _known(25, _bad_union),
+    *map(_known, (21, 22, 23, 24)),
+    _known(26, _INVALID_BODY),
+    _known(15, _INVALID_TOOL),
+    *map(_known, (17, 18)),
     # history
-    Rule(31, "no empty history", "C", turns.history_not_empty),
-    Rule(46, "a KiroIDE with long history names its version", "B", _versionless),
-    Rule(5, "the current message is the user's", "B", turns.current_is_user),
-    Rule(2, "history starts with the user", "A", turns.starts_with_user),
-    Rule(1, "history alternates", "B", turns.alternates),
-    Rule(4, "history ends with the assistant", "B", turns.ends_with_assistant),
-    Rule(6, "user turns have text", "C", turns.user_content),
-    Rule(7, "assistant turns have text", "B", turns.assistant_content),
+    _known(31),
+    Rule(46, "a KiroIDE with long history names its version", "B", find=_versionless),
+    *map(_known, (5, 2, 1, 4, 6, 7)),
     # calls and results
-    Rule(28, "a call's input is an object", "A", turns.input_is_object),
-    Rule(32, "no empty result", "B", turns.result_not_empty),
-    Rule(3, "the first user turn answers no call", "A", turns.first_without_results),
-    Rule(8, "every result has its call", "A", turns.results_have_calls),
-    Rule(11, "one result for one call", "B", turns.no_second_result),
-    Rule(12, "call ids are unique", "C", turns.no_second_call),
-    Rule(10, "no turn splits a batch of results", "B", turns.batches_whole),
-    Rule(9, "every call is answered in the next user turn", "A", turns.calls_have_results),
-    Rule(14, "results come with tools", "B", turns.results_need_tools),
-    Rule(13, "tools of history are declared", "A", turns.history_tools_declared),
+    *map(_known, (28, 32, 3, 8, 11, 12, 10, 9, 14, 13)),
     # images
-    Rule(36, "images come by value", "A", images.image_by_value),
-    Rule(39, "image bytes are base64", "B", images.image_encoding),
-    Rule(35, "image formats are known", "A", images.image_formats),
-    Rule(37, "no image over 5 MiB of base64", "B", images.image_size),
-    Rule(38, "not too many images", "A", images.image_count),
+    *map(_known, (36, 39, 35)),
+    _known(37, _bad_image),
+    _known(38, find=_image_edges),
     # reasoning
-    Rule(40, "replayed reasoning is nested and signed", "B", images.reasoning_signed),
-    Rule(41, "no thinking tags beside results", "B", turns.no_tags_beside_results),
+    _known(40, _INVALID_BODY, _forged),
+    _known(41),
     # size
-    Rule(42, "the input fits the model's window", "B", _too_long, _TOO_LONG),
-    Rule(43, "the payload is not too big", "B", _payload),
+    Rule(42, "the input fits the model's window", "B", _TOO_LONG, _too_long),
+    Rule(43, "the payload is not too big", "B", find=_payload),
 )
 
 
@@ -263,11 +244,15 @@ def refusals(request: HttpRequest, profile: Profile = "paranoid", limits: Limits
         yield routed
         return
     grades, asked = PROFILES[profile], Asked(request)
+    known: dict[int | None, list[Finding]] = {}
+    for name, at, detail in findings(asked, limits):
+        known.setdefault(GRADED[name].number, []).append(Finding(at, detail, GRADED[name].grade))
     for rule in RULES:
-        for found in rule.find(asked, limits):
+        for found in (*known.get(rule.number, ()), *(rule.find(asked, limits) if rule.find else ())):
             grade = found.grade or rule.grade
             if grade in grades:
-                yield Refusal(rule.number, rule.title, grade, found.at, found.detail, found.answer or rule.answer)
+                answer = rule.answer if isinstance(rule.answer, Answer) else rule.answer(found)
+                yield Refusal(rule.number, rule.title, grade, found.at, found.detail, found.answer or answer)
         if asked.problem and rule.number == 34:
             return  # no later rule has anything to read
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from urllib.parse import parse_qs
 
+from dragoman.dialects.kit.values import Object, members, text
 from dragoman.simulator.kiro.catalogue import PROFILE_ARN
-from dragoman.simulator.kiro.reading import Object, members, text
 from dragoman.simulator.kiro.verdict import Answer
 from dragoman.simulator.pieces import Response, whole
 from dragoman.simulator.script import Tokens

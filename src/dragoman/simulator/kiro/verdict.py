@@ -1,4 +1,4 @@
-"""What the rules are made of: grades and profiles, limits, and the words of a refusal."""
+"""What refusals are made of: profiles, limits, and the words of a refusal."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.dialects.rulebook import Evidence
+from dragoman.dialects.kiro import rule_table
+from dragoman.dialects.kiro.rule_table import Grade
 
-Grade: TypeAlias = Literal["A", "B", "C", "D"]
 Profile: TypeAlias = Literal["official", "observed", "paranoid"]
 
-# A: the official model or client. B: seen live, by documents 000, 002 and 003 or by others. C: repaired by others.
-# D: others contradict each other.
-EVIDENCE: Mapping[Grade, Evidence] = {"A": "documented", "B": "observed", "C": "inferred", "D": "inferred"}
 PROFILES: Mapping[Profile, frozenset[Grade]] = {
     "official": frozenset({"A"}),
     "observed": frozenset({"A", "B"}),
@@ -57,22 +54,13 @@ class Refusal(Struct, frozen=True):
         return f"rule {self.rule} ({self.title}) at {self.at or 'the body'}: {self.detail}"
 
 
-class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Limits(rule_table.Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The thresholds, as the facts give them. What the facts leave open is a setting with a guess as its default."""
 
     body_bytes: int = 32 * 1024 * 1024  # rule 44; no figure is known
     payload_tokens: int = 320_000  # rule 43: 1.25 MB of ASCII passed, 1.3 MB did not
     window: int | None = None  # rule 42; None: the model's own
-    tool_count: int = 120  # rule 45: the least number refused
     tool_bytes: int = 2_000_000  # rule 45
-    name: int = 64
-    description: int = 10_240
-    user_content: int = 600_000
-    assistant_content: int = 100_000
-    result_text: int = 800_000
-    conversation_id: int = 128
-    images: int = 10  # in one message
-    image_base64: int = 5_242_880
     many_images: int = 20  # above this number in one request …
     image_edge: int = 2000  # … no edge may be longer, in pixels
     versionless_history: int = 198

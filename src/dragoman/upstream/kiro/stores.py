@@ -10,7 +10,7 @@ from typing import Protocol
 from dragoman.upstream.credentials import CredentialFault, Secret
 from dragoman.upstream.kiro.durable import check_replaceable, lock_beside, make_private_folder, replace_file, unwritable
 from dragoman.upstream.kiro.endpoints import region_of_arn
-from dragoman.upstream.kiro.token import Document, Token, parse_token, pick, render_token, renewed
+from dragoman.upstream.kiro.token import Document, Token, parse_token, pick, renewed
 from dragoman.wire import jsonio
 
 _LARGEST = 1024 * 1024
@@ -100,11 +100,8 @@ class _FileStore:
 class OwnStore(_FileStore):
     """Our own file: private, or it is not read."""
 
-    def create(self, token: Token) -> None:
-        """Write a new login, in place of any before it."""
-        self.write(render_token(token))
-
     def write(self, document: Document) -> None:
+        """Write a new login, in place of any before it."""
         try:
             make_private_folder(self.path.parent)
             check_replaceable(self.path)

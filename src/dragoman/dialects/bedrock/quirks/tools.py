@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from msgspec import structs
 
 from dragoman.dialects.bedrock.blocks import as_json
 from dragoman.dialects.bedrock.nodes import AS_JSON, extra_of, own_fields
+from dragoman.dialects.kit.tools import with_object_schema
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
-from dragoman.wire.jsonio import Json
 
 _STUB = "Used earlier in this conversation; not available now."
 _NO_OUTPUT = "(no output)"
@@ -46,25 +46,10 @@ class SettleTools(Filter):
 
     def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
         before = len(notes)
-        tools = tuple(_settled(tool, notes) for tool in conversation.tools) or tuple(_stubs(conversation, notes))
+        tools = tuple(with_object_schema(tool, "bedrock.tools.schema", notes) for tool in conversation.tools) or tuple(
+            _stubs(conversation, notes)
+        )
         return conversation if len(notes) == before else structs.replace(conversation, tools=tools), None
-
-
-def _settled(tool: ToolSpec | Opaque, notes: Notes) -> ToolSpec | Opaque:
-    if isinstance(tool, Opaque) or tool.schema is None or tool.schema.get("type") == "object":
-        return tool
-    schema = _object_schema(tool.schema)
-    lost = tool.schema.keys() - schema.keys()
-    detail = f"the parameters of {tool.name} are said to be an object"
-    notes.add("bedrock.tools.schema", "dropped" if lost else "changed", tool.at.path, detail)
-    return structs.replace(tool, schema=schema)
-
-
-def _object_schema(schema: Mapping[str, Json]) -> dict[str, Json]:
-    said = schema.get("type")
-    if said is None or (isinstance(said, list) and "object" in said):
-        return {**schema, "type": "object"}
-    return {"type": "object", "properties": {}}
 
 
 def _stubs(conversation: Conversation, notes: Notes) -> Iterator[ToolSpec]:

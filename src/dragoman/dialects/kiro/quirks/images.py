@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import binascii
 from collections.abc import Iterator
 
 from msgspec import structs
 
+from dragoman.dialects.kiro.pixels import pixels
+from dragoman.dialects.kit.media import base64_bytes
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Media, Text
 from dragoman.model.conversation import Conversation, Message
@@ -84,9 +85,8 @@ def _problem(image: Media, many: bool) -> str:
         return f"{image.mime or 'no format'} is not one of {', '.join(FORMATS)}"
     if len(image.data) > LONGEST_BASE64:
         return f"image exceeds 5 MB maximum: {len(image.data)} bytes > {LONGEST_BASE64} bytes"
-    try:
-        data = binascii.a2b_base64(image.data.encode("ascii"), strict_mode=True)
-    except ValueError:
+    data = base64_bytes(image.data)
+    if data is None:
         return "it is no base64"
     if not data:
         return "it is empty"
@@ -94,45 +94,3 @@ def _problem(image: Media, many: bool) -> str:
     if edge > LONGEST_EDGE:
         return f"an edge of {edge} pixels, and more than {MANY} images in the request"
     return ""
-
-
-def pixels(data: bytes) -> tuple[int, ...]:
-    """Width and height as far as the head of a file tells them; nothing for a form that we do not know."""
-    if data[:8] == b"\x89PNG\r\n\x1a\n":
-        return _big(data, 16, 4), _big(data, 20, 4)
-    if data[:4] == b"GIF8":
-        return _little(data, 6, 2), _little(data, 8, 2)
-    if data[:2] == b"\xff\xd8":
-        return _jpeg(data)
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return _webp(data)
-    return ()
-
-
-def _jpeg(data: bytes) -> tuple[int, ...]:
-    at = 2
-    while at + 9 <= len(data) and data[at] == 0xFF:
-        marker = data[at + 1]
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # a start of frame
-            return _big(data, at + 7, 2), _big(data, at + 5, 2)
-        at += 2 + max(_big(data, at + 2, 2), 2)
-    return ()
-
-
-def _webp(data: bytes) -> tuple[int, ...]:
-    match data[12:16]:
-        case b"VP8X":
-            return 1 + _little(data, 24, 3), 1 + _little(data, 27, 3)
-        case b"VP8L":
-            bits = _little(data, 21, 4)
-            return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
-        case _:
-            return _little(data, 26, 2) & 0x3FFF, _little(data, 28, 2) & 0x3FFF
-
-
-def _big(data: bytes, at: int, size: int) -> int:
-    return int.from_bytes(data[at : at + size], "big")
-
-
-def _little(data: bytes, at: int, size: int) -> int:
-    return int.from_bytes(data[at : at + size], "little")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TypeAlias
 
+from dragoman.dialects.kit.values import members
 from dragoman.model.budget import json_size
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
@@ -144,7 +145,7 @@ class _Cleaning:
         unions = [name for name in _UNIONS if name in node]
         if not unions:
             return node
-        properties = _object(node.get("properties"))
+        properties = members(node.get("properties"))
         required = _strings(node.get("required"))
         for union in unions:
             self.removed.add(union)
@@ -156,7 +157,7 @@ class _Cleaning:
                         self._room.take(_SCHEMA)
                     led = (*seen, reference) if isinstance(reference, str) else seen
                     inner = self._flat(self._resolved(branch, seen), led)
-                    properties = {**_object(inner.get("properties")), **properties}
+                    properties = {**members(inner.get("properties")), **properties}
                     required += _strings(inner.get("required")) if union == "allOf" else []
         rest: Schema = {name: value for name, value in node.items() if name not in _UNIONS}
         return {**rest, "properties": properties, "required": [*dict.fromkeys(required)]}
@@ -188,7 +189,7 @@ class _Cleaning:
                 names: list[Json] = [*_strings(value)]
                 return names or None
             case "properties":
-                inner = {name: self._inside(each, seen) for name, each in _object(value).items()}
+                inner = {name: self._inside(each, seen) for name, each in members(value).items()}
                 return inner or None
             case _ if keyword in _SCHEMAS_IN:
                 return self._many(value, seen)
@@ -240,10 +241,6 @@ def _words(keyword: str, value: Json) -> int:
     if keyword in _SCHEMAS_IN:
         return len(keyword)
     return len(keyword) + (len(value) if isinstance(value, str) else json_size(value))
-
-
-def _object(value: Json) -> Schema:
-    return value if isinstance(value, dict) else {}
 
 
 def _strings(value: Json) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from typing import TypeAlias
 
+from dragoman.dialects.kit.faults import FaultTable
 from dragoman.errors import Fault, Kind
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpResponse
@@ -87,33 +88,31 @@ _MINIMAX: dict[int, Kind] = {  # `base_resp.status_code`
     2056: "quota",
     2061: "permission",
 }
-_BY_STATUS: dict[int, Kind] = {
-    400: "invalid",
-    401: "auth",
-    402: "quota",
-    403: "permission",
-    404: "not_found",
-    408: "timeout",
-    413: "too_large",
-    422: "invalid",
-    429: "rate_limit",
-    503: "overloaded",
-    504: "timeout",
-    529: "overloaded",
-}
-# How a kind is told: status, type, code.
-_TOLD: dict[Kind, tuple[int, str, str | None]] = {
-    "invalid": (400, "invalid_request_error", None),
-    "auth": (401, "invalid_request_error", "invalid_api_key"),
-    "permission": (403, "permission_error", None),
-    "not_found": (404, "invalid_request_error", "model_not_found"),
-    "too_large": (413, "invalid_request_error", "request_too_large"),
-    "rate_limit": (429, "rate_limit_error", "rate_limit_exceeded"),
-    "quota": (429, "insufficient_quota", "insufficient_quota"),
-    "overloaded": (503, "server_error", "server_is_overloaded"),
-    "context_full": (400, "invalid_request_error", "context_length_exceeded"),
-    "timeout": (504, "server_error", "timeout"),
-    "server": (500, "server_error", None),
+# How a kind is written: type and status, and the code beside them.
+_TABLE = FaultTable(
+    {
+        "invalid": ("invalid_request_error", 400),
+        "auth": ("invalid_request_error", 401),
+        "permission": ("permission_error", 403),
+        "not_found": ("invalid_request_error", 404),
+        "too_large": ("invalid_request_error", 413),
+        "rate_limit": ("rate_limit_error", 429),
+        "quota": ("insufficient_quota", 429),
+        "overloaded": ("server_error", 503),
+        "context_full": ("invalid_request_error", 400),
+        "timeout": ("server_error", 504),
+        "server": ("server_error", 500),
+    }
+)
+_CODES: dict[Kind, str] = {
+    "auth": "invalid_api_key",
+    "not_found": "model_not_found",
+    "too_large": "request_too_large",
+    "rate_limit": "rate_limit_exceeded",
+    "quota": "insufficient_quota",
+    "overloaded": "server_is_overloaded",
+    "context_full": "context_length_exceeded",
+    "timeout": "timeout",
 }
 _ANY = frozenset({"invalid_request_error", "BadRequestError", "server_error", "api_error"})  # they name no reason
 _FULL = re.compile(r"maximum context length|context[ _]length|context window|prompt is too long|too many tokens", re.I)
@@ -144,7 +143,7 @@ def fault_of(body: Json, status: int | None, retry_after: float | None = None) -
     status = _http_status(fields) if status is None else status
     kind = _kind(code, status, message)
     if status is None:
-        status = 502 if kind == "server" else _TOLD[kind][0]
+        status = 502 if kind == "server" else _TABLE.usual_status(kind)
     at = param if isinstance(param, str) else ""
     if retry_after is None:
         retry_after = _told_wait(message)
@@ -182,7 +181,7 @@ def _minimax_fault(base: Json) -> Fault | None:
     kind = _MINIMAX.get(code, "server")
     if kind == "invalid" and _FULL.search(message):
         kind = "context_full"
-    return Fault(kind, message, 502 if kind == "server" else _TOLD[kind][0], code=str(code))
+    return Fault(kind, message, 502 if kind == "server" else _TABLE.usual_status(kind), code=str(code))
 
 
 def _told_wait(message: str) -> float | None:
@@ -234,11 +233,7 @@ def _kind(code: str, status: int | None, message: str) -> Kind:
         return told
     if _FULL.search(message) and (status in {400, 413, 422} or told == "invalid"):
         return "context_full"
-    return told or "server" if status is None else _by_status(status)
-
-
-def _by_status(status: int) -> Kind:
-    return _BY_STATUS.get(status, "server" if status >= 500 or status < 400 else "invalid")
+    return told or "server" if status is None else _TABLE.by_status(status)
 
 
 def _retry_after(response: HttpResponse) -> float | None:
@@ -250,10 +245,9 @@ def _retry_after(response: HttpResponse) -> float | None:
 
 
 def render_error(fault: Fault) -> JsonObject:
-    _, kind, code = _TOLD[fault.kind]
-    if KINDS.get(fault.code) == fault.kind and fault.code not in _ANY:
-        code = fault.code
-    return {"message": fault.message, "type": kind, "param": fault.at or None, "code": code}
+    own = KINDS.get(fault.code) == fault.kind and fault.code not in _ANY
+    code = fault.code if own else _CODES.get(fault.kind)
+    return {"message": fault.message, "type": _TABLE.usual_type(fault.kind), "param": fault.at or None, "code": code}
 
 
 def render_fault(fault: Fault) -> bytes:
@@ -262,6 +256,10 @@ def render_fault(fault: Fault) -> bytes:
 
 def status_of(fault: Fault) -> int:
     """The status an OpenAI client expects with this fault: its own where it says the same, else the usual one."""
-    if fault.kind in {"invalid", "server"} and (400 <= fault.status < 600) and _by_status(fault.status) == fault.kind:
+    if (
+        fault.kind in {"invalid", "server"}
+        and (400 <= fault.status < 600)
+        and _TABLE.by_status(fault.status) == fault.kind
+    ):
         return fault.status
-    return _TOLD[fault.kind][0]
+    return _TABLE.usual_status(fault.kind)

@@ -1,0 +1,98 @@
+"""A Kiro request as it lies on the wire, for the rules: independent of the dialect's reader and writer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Literal
+
+from msgspec import Struct
+
+from dragoman.dialects.kit.values import Object, Placed, members, objects, text
+from dragoman.wire.jsonio import Json
+
+_STATE = "conversationState"
+_ROLES: dict[str, Literal["user", "assistant"]] = {"userInputMessage": "user", "assistantResponseMessage": "assistant"}
+
+
+class Turn(Struct, frozen=True):
+    """One message of the conversation, with what the rules need of it."""
+
+    role: Literal["user", "assistant"]
+    at: str
+    body: Object
+
+    @property
+    def content(self) -> str:
+        return text(self.body.get("content"))
+
+    @property
+    def context(self) -> Object:
+        return members(self.body.get("userInputMessageContext"))
+
+    @property
+    def uses(self) -> list[Placed]:
+        return list(objects(self.body.get("toolUses"), f"{self.at}.toolUses")) if self.role == "assistant" else []
+
+    @property
+    def results(self) -> list[Placed]:
+        return list(objects(self.context.get("toolResults"), f"{self.at}.userInputMessageContext.toolResults"))
+
+    @property
+    def images(self) -> list[Placed]:
+        return list(objects(self.body.get("images"), f"{self.at}.images"))
+
+
+class RawRequest:
+    """The parts of one request body."""
+
+    def __init__(self, document: Json) -> None:
+        self.document = document
+
+    @property
+    def top(self) -> Object:
+        return members(self.document)
+
+    @property
+    def state(self) -> Object:
+        return members(self.top.get(_STATE))
+
+    @cached_property
+    def history(self) -> list[Turn]:
+        entries = objects(self.state.get("history"), f"{_STATE}.history")
+        return [turn for entry, at in entries for turn in _turns(entry, at)]
+
+    @cached_property
+    def current(self) -> Turn | None:
+        return next(_turns(members(self.state.get("currentMessage")), f"{_STATE}.currentMessage"), None)
+
+    @cached_property
+    def turns(self) -> list[Turn]:
+        """History and current message, in order."""
+        return [*self.history, *([self.current] if self.current else [])]
+
+    @cached_property
+    def tool_entries(self) -> list[Placed]:
+        if self.current is None:
+            return []
+        return list(objects(self.current.context.get("tools"), f"{self.current.at}.userInputMessageContext.tools"))
+
+    @cached_property
+    def tools(self) -> list[Placed]:
+        """The tool specifications of the current message."""
+        return [
+            (spec, f"{at}.toolSpecification")
+            for entry, at in self.tool_entries
+            if isinstance(spec := entry.get("toolSpecification"), dict)
+        ]
+
+    @cached_property
+    def images(self) -> list[Placed]:
+        return [image for turn in self.turns for image in turn.images]
+
+
+def _turns(entry: Object, at: str) -> Iterator[Turn]:
+    for member, role in _ROLES.items():
+        body = entry.get(member)
+        if isinstance(body, dict):
+            yield Turn(role, f"{at}.{member}", body)

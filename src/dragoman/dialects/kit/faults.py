@@ -1,0 +1,89 @@
+"""Errors of a service, both directions: which kind a status or a type means, and how a kind is written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from dragoman.errors import Fault, Kind
+from dragoman.wire.http import Headers, HttpResponse
+
+_BY_STATUS: Mapping[int, Kind] = {
+    401: "auth",
+    402: "quota",
+    403: "permission",
+    404: "not_found",
+    408: "timeout",
+    413: "too_large",
+    429: "rate_limit",
+    503: "overloaded",
+    504: "timeout",
+    529: "overloaded",
+}
+_LONGEST_QUOTE = 200
+
+
+class FaultTable:
+    """The errors of one service.
+
+    `written` has the type and the status that the service uses for each kind, `types` the types that it uses beside
+    them. `statuses` are statuses that mean another kind here than elsewhere, and `exact` those that say a kind as well
+    as its usual status, and more exactly: a fault that has one keeps it.
+    """
+
+    def __init__(
+        self,
+        written: Mapping[Kind, tuple[str, int]],
+        types: Mapping[str, Kind] | None = None,
+        *,
+        statuses: Mapping[int, Kind] | None = None,
+        exact: Mapping[Kind, frozenset[int]] | None = None,
+    ) -> None:
+        self._written = written
+        self._types = {kind_type: kind for kind, (kind_type, _) in reversed(list(written.items()))} | dict(types or {})
+        self._statuses = {**_BY_STATUS, **(statuses or {})}
+        self._exact = exact or {}
+
+    def by_status(self, status: int) -> Kind:
+        """Return the kind that a status means."""
+        return self._statuses.get(status) or ("invalid" if 400 <= status < 500 else "server")
+
+    def by_type(self, name: str) -> Kind | None:
+        """Return the kind that an error type means; None for one that is not known."""
+        return self._types.get(name)
+
+    def usual_status(self, kind: Kind) -> int:
+        """Return the status that the service uses for a kind."""
+        return self._written[kind][1]
+
+    def usual_type(self, kind: Kind) -> str:
+        """Return the type that the service uses for a kind."""
+        return self._written[kind][0]
+
+    def says(self, status: int, kind: Kind) -> bool:
+        """Tell whether a status does not mean another kind than this."""
+        return self._statuses.get(status, kind) == kind
+
+    def type_of(self, fault: Fault) -> str:
+        """Return the type to write: the fault's own if it means the same here."""
+        return fault.code if self._types.get(fault.code) == fault.kind else self._written[fault.kind][0]
+
+    def status_of(self, fault: Fault) -> int:
+        """Return the status to answer with."""
+        return fault.status if fault.status in self._exact.get(fault.kind, ()) else self.usual_status(fault.kind)
+
+
+def unreadable(response: HttpResponse, unquoted: tuple[str, ...] = ("<",)) -> str:
+    """Return a sentence about an error without words.
+
+    A body is quoted unless it begins with one of `unquoted`: nothing in a web page is for our reader.
+    """
+    text = " ".join(response.body.decode("utf-8", "replace").split())
+    quoted = f": {text[:_LONGEST_QUOTE]}" if text and not text.startswith(unquoted) else ""
+    return f"the upstream answered {response.status} without a readable error{quoted}"
+
+
+def refusal(fault: Fault, status: int, body: bytes, *more: tuple[str, str]) -> HttpResponse:
+    """Return the HTTP answer for a fault, with further headers after `content-type`."""
+    wait: Headers = () if fault.retry_after is None else (("retry-after", str(math.ceil(fault.retry_after))),)
+    return HttpResponse(status, (("content-type", "application/json"), *more, *wait), body)

@@ -1,0 +1,38 @@
+"""Media in requests: base64, and the types of files by the ends of their names."""
+
+from __future__ import annotations
+
+import binascii
+import re
+
+from dragoman.wire.fields import Fields
+
+_URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:\S")
+FILE_TYPES = {
+    "pdf": "application/pdf",
+    "txt": "text/plain",
+    "md": "text/markdown",
+    "csv": "text/csv",
+    "html": "text/html",
+    "json": "application/json",
+}
+
+
+def is_url(text: str) -> bool:
+    """Tell whether a text begins like an address."""
+    return _URL.match(text) is not None
+
+
+def base64_bytes(data: str) -> bytes | None:
+    """Return the bytes of plain base64 with its padding, or None if the text is something else."""
+    try:
+        return binascii.a2b_base64(data.encode("ascii"), strict_mode=True)
+    except ValueError:
+        return None
+
+
+def base64_text(fields: Fields, name: str, data: str) -> str:
+    """Return the data of a field if it is base64 of at least one byte. Raises the fields' error otherwise."""
+    if not base64_bytes(data):
+        fields.fail(name, "expected base64 data")
+    return data

@@ -1,0 +1,60 @@
+"""Rules that OpenAI's two APIs share: names, knobs and the parts of a message. Each yields rule, place and detail."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from dragoman.dialects.kit.lint import Found
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+EFFORTS = (None, "none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+
+def is_name(value: Any) -> bool:
+    """Tell whether the value is a legal name of a function or a schema."""
+    return isinstance(value, str) and _NAME.fullmatch(value) is not None
+
+
+def name_rules(value: Any, area: str, at: str) -> Found:
+    """The name of a call (`area` is "call") or of a declared tool ("tools")."""
+    if not isinstance(value, str) or not value:
+        yield ("call.name" if area == "call" else "tools.name"), at, "it has a name"
+    elif not is_name(value):
+        rule = "call.name_letters" if area == "call" else "tools.name_letters"
+        yield rule, at, "a name has 1 to 64 of a-z A-Z 0-9 _ -"
+
+
+def knob_rules(body: dict[str, Any], ranges: Mapping[str, tuple[int, int]]) -> Found:
+    """Settings that are numbers within a range."""
+    for name, (low, high) in ranges.items():
+        value = body.get(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            yield "knob.type", name, f"{name} is a number"
+        elif value is not None and not low <= value <= high:
+            yield "knob.range", name, f"{name} is a number from {low} to {high}"
+
+
+def effort_rules(effort: Any, at: str) -> Found:
+    """The reasoning effort."""
+    if effort not in EFFORTS:
+        yield "effort.unknown", at, "the effort is one of none, minimal, low, medium, high, xhigh, max"
+
+
+def part_rules(content: list[Any], role: str, at: str, parts: Mapping[str, set[str]]) -> Found:
+    """The parts of a message; `parts` has the types that each role takes. Only the service knows of other types."""
+    known = set[str]().union(*parts.values())
+    for index, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if not isinstance(kind, str):
+            yield "message.part_type", f"{at}.content[{index}]", "a part has a type"
+        elif kind in known - parts[role]:
+            yield "message.part", f"{at}.content[{index}]", f"{role} content has no parts of type {kind!r}"
+
+
+def parameter_rules(kind: Any, tool: dict[str, Any], at: str) -> Found:
+    """The schema of a function."""
+    parameters = tool.get("parameters")
+    if kind == "function" and parameters is not None and not isinstance(parameters, dict):
+        yield "tools.parameters", f"{at}.parameters", "parameters is a schema"
