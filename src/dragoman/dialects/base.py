@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -17,7 +17,7 @@ from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import BadFrame, ClientFault, DragomanError, Fault
 from dragoman.model.budget import Budget, KeptSize
 from dragoman.model.capabilities import Capabilities
-from dragoman.model.conversation import Conversation, Reply, Stop, Usage
+from dragoman.model.conversation import Conversation, Reply, Usage
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockKeys,
@@ -40,23 +40,11 @@ from dragoman.wire.jsonio import Json
 Operation: TypeAlias = Literal["generate", "count", "models", "stored"]
 
 
-class Extent(list[Json]):
-    """Instead of an array that was read: what of it goes deep, as deep as it went, and how many values were beside."""
-
-    __slots__ = ("beside",)
-
-    def __init__(self, deep: Iterable[Json], beside: int) -> None:
-        super().__init__(deep)
-        self.beside = beside
-
-
 class Call(Struct, frozen=True):
     """A request out of its envelope. `body` holds neither model nor stream; `hints` are headers that matter.
 
     A `stored` call is about an answer that the service keeps: the `hints` are its `id`, the `action` (read, delete,
     cancel, input_items) and the `query`. Only dialects with a `Stored` have such calls.
-
-    `asked` is what it says if it was read with its envelope, in one go: then the body only shows its size.
     """
 
     operation: Operation
@@ -64,7 +52,6 @@ class Call(Struct, frozen=True):
     stream: bool
     body: Json
     hints: Mapping[str, str] = {}
-    asked: Conversation | None = None
 
 
 def in_cache_order(body: Mapping[str, Json], first: Iterable[str], history: str) -> dict[str, Json]:
@@ -130,30 +117,11 @@ class Encoder(Protocol):
         """A frame that says nothing, to keep a silent stream alive; None where the dialect has none."""
 
 
-class Plain(Struct, frozen=True):
-    """A request that says nothing but what everybody says. Those of one `shape` differ in their texts and figures only,
-    in ways that no filter minds: at home, one passes as the other does.
-    """
-
-    asked: Conversation  # bare: how the answer is wanted
-    messages: int
-    shape: Hashable
-
-
-class Skimmed(Struct, frozen=True):
-    """What a whole reply says about itself."""
-
-    usage: Usage
-    stop: Stop
-
-
 class Codec(Protocol):
     """The language. A frozen Struct whose fields, if any, are its settings.
 
-    One that has `skim_reply(body: bytes) -> Skimmed | None` makes replies cheap that are passed on as they are, and one
-    that has `skim_request(body: bytes) -> Plain | None`, with a binding that tells by `generates(request)` whether that
-    is the body's place, requests. None: this one must be parsed to know. One that has `render_to_send(conversation) ->
-    Call` may leave parts of the body as `Raw`, for a binding that wraps it at once.
+    One that has `render_to_send(conversation) -> Call` may leave parts of the body as `Raw`, for a binding that wraps
+    it at once.
     """
 
     @property
@@ -190,11 +158,7 @@ class Codec(Protocol):
 
 
 class Binding(Protocol):
-    """Path, headers and framing.
-
-    One that has `glance(request: HttpRequest) -> Call | None` reads usual requests in one go, into calls that say what
-    is `asked`. None: this one must be matched to know.
-    """
+    """Path, headers and framing."""
 
     def match(self, request: HttpRequest) -> Call | None:
         """The call in this request, or None if it is not for this dialect. Raises MalformedRequest."""

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec import Struct, field, structs
 
-from dragoman.dialects.base import Dialect, Plain
+from dragoman.dialects.base import Dialect
 from dragoman.errors import (
     ClientFault,
     ConnectFailed,
@@ -29,7 +29,6 @@ from dragoman.gateway.breaker import Resting, Ticket
 from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.explain import Ring
 from dragoman.gateway.explaining import Case, Explaining
-from dragoman.gateway.familiar import Outline
 from dragoman.gateway.holders import Holder, Holders
 from dragoman.gateway.limits import beside_messages, json_memory
 from dragoman.gateway.memory import Memory, is_stored
@@ -92,12 +91,11 @@ class Delivery(Protocol):
 
 
 class Question(Struct, frozen=True):
-    """What is asked, and by whom. Of a plain or large one, `asked` is bare, and `read` tells all of it."""
+    """What is asked, and by whom. Of a large one, `asked` is bare, and `read` tells all of it."""
 
     exchange: Exchange
     client: Dialect
     asked: Conversation
-    plain: Plain | None
     read: Callable[[], Conversation]
     large: LargeRequest | None = None
 
@@ -114,8 +112,6 @@ class Attempts:
         "_forgotten",
         "_large",
         "_made",
-        "_outline",
-        "_plain",
         "_prepared",
         "_read",
         "_record",
@@ -130,11 +126,9 @@ class Attempts:
         self._exchange, self._client = question.exchange, question.client
         self.asked = question.asked  # without its messages once it is sent
         self._forgotten = False  # whether only the client's own bytes tell it
-        self._plain, self._large = question.plain, question.large
+        self._large = question.large
         self._prepared: Prepared | None = None  # of a large request: what the worker process made of it
-        bare = question.plain or question.large
-        self._read: Callable[[], Conversation] | None = question.read if bare else None  # until it was
-        self._outline: Outline | None = None  # of the question like it that went before
+        self._read: Callable[[], Conversation] | None = question.read if question.large else None  # until it was
         self._tries = 0  # beyond the first
         self._violations = 0  # answers that broke their own dialect
         self._made: Plan | None = None  # until the answer has begun; when it is sent, the question in it goes
@@ -283,7 +277,7 @@ class Attempts:
         """
         if self._ticket is not None:
             self._ticket.accepted()
-        self._made = self._read = self._outline = self._plain = self._prepared = None
+        self._made = self._read = self._prepared = None
         if self._large is not None:
             self._large.forget()
         self.asked, self._forgotten = _FORGOTTEN, True
@@ -295,7 +289,6 @@ class Attempts:
     def _plan(self, backend: Backend) -> Plan:
         """The plan in force, made again if the question was let go of."""
         if self._made is None or self._forgotten:
-            self._plain = None
             self._made = self.planned(backend, self._record.used_model)
         return self._made
 
@@ -305,7 +298,7 @@ class Attempts:
         """
         made = self._made
         assert made is not None  # it is what was sent
-        if self._plain is None and self._prepared is None and not self._forgotten:
+        if self._prepared is None and not self._forgotten:
             made = self._made = structs.replace(made, asked=made.asked.unsaid(), sent=made.sent.unsaid())
             self._drop_decoded()
             self.asked, self._forgotten = self.asked.unsaid(), True
@@ -341,9 +334,7 @@ class Attempts:
     def planned(self, backend: Backend, model: str) -> Plan:
         """The question as this target can be asked it. Raises MalformedRequest, Unrepresentable."""
         self._tell_target(backend, model)
-        plain = self._plain
-        outline = self._outline = None if plain is None else backend.familiar.outline(self._client, plain, model)
-        made = outline.plan(plain) if plain and outline else self._planned(backend, model)
+        made = self._planned(backend, model)
         self._tell_plan(backend, made)
         return made
 
@@ -381,8 +372,6 @@ class Attempts:
 
     def _request(self, backend: Backend) -> HttpRequest:
         made, given = self._plan(backend), self._exchange.request
-        if self._outline is not None:
-            return self._outline.request(given.body)
         if self._prepared is not None:
             self._tell_note(backend, self._prepared.note)
             return backend.dressed(self._prepared.request())
@@ -391,10 +380,7 @@ class Attempts:
         if request.body is not given.body:
             self._count_rendered(len(request.body))
         self._tell_note(backend, note)
-        request = backend.dressed(request)
-        if self._plain is not None:
-            backend.familiar.learn(self._plain, made, given, request)
-        return request
+        return backend.dressed(request)
 
     def _tell_note(self, backend: Backend, note: Note | None) -> None:
         if note is not None and note not in self._record.notes:

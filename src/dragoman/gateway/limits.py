@@ -12,7 +12,6 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from dragoman.dialects.base import Extent
 from dragoman.errors import ClientFault, Fault, MalformedRequest, TooLarge
 from dragoman.model.budget import AnswerLimits, Budget
 from dragoman.model.conversation import Conversation, ToolSpec
@@ -139,9 +138,6 @@ def check_tree(tree: Json, size: int, limits: RequestLimits) -> Shape:
                 refers = refers or "$ref" in value  # type: ignore[operator]
             elif kind is list:
                 inside += value  # type: ignore[arg-type]
-            elif kind is Extent:
-                inside += value  # type: ignore[arg-type]
-                nodes += value.beside  # type: ignore[union-attr]
         if nodes > limits.nodes:
             raise _too_many_values(limits)
         level = inside

@@ -39,18 +39,17 @@ from dragoman.upstream.client import Reply
 from dragoman.wire.http import Headers, HttpResponse
 
 _JSON = ("content-type", "application/json")
-_PLAIN_NODES = 16  # no fewer values than a message of a plain request has, with a share in the rest
 
 
 class Relay:
     """One question. The caller refuses what it raises, unless the answer has begun by then."""
 
-    __slots__ = ("_call", "_client", "_desk", "_exchange", "_fleet", "_large", "_plain", "_record")
+    __slots__ = ("_call", "_client", "_desk", "_exchange", "_fleet", "_large", "_record")
 
     def __init__(self, desk: Desk, fleet: Fleet, exchange: Exchange, matched: Matched, record: Record) -> None:
         self._desk, self._fleet = desk, fleet
         self._exchange, self._record = exchange, record
-        self._client, self._call, self._plain = matched.dialect, matched.call, matched.plain
+        self._client, self._call = matched.dialect, matched.call
         self._large = matched.large if isinstance(matched, LargeMatched) else None
         record.dialect, record.operation = self._client.name, self._call.operation
         check_model(self._call.model)
@@ -74,11 +73,11 @@ class Relay:
         if self._call.body is None:
             call = self._client.binding.match(self._exchange.request)
             assert call is not None  # it was matched before
-            self._call, self._plain, self._large = call, None, None
+            self._call, self._large = call, None
         asked, shape = parse(self._client, self._call, len(self._exchange.request.body), Bounds.of(server))
         if (account := self._exchange.account) is not None:
             account.decoded(shape.memory)
-        self._call = structs.replace(self._call, body=None, asked=None)  # a stream may last, and the tree is large
+        self._call = structs.replace(self._call, body=None)  # a stream may last, and the tree is large
         return asked
 
     def _generate(self) -> Awaitable[None]:
@@ -99,15 +98,13 @@ class Relay:
         return Stream(*told, silence=server.ping, hold=server.hold, pulse=self._desk.pulse)
 
     def _attempts(self) -> Attempts:
-        plain, limits, large = self._plain, self._fleet.config.server.limits, self._large
+        large = self._large
         if large is not None:
             asked = large.asked()
-        elif plain is None or plain.messages > limits.messages or plain.messages * _PLAIN_NODES > limits.nodes:
-            asked, plain = self.read(), None  # the attempts let go of it when the answer has begun
-            large = self._continued(asked)
         else:
-            asked = plain.asked
-        question = Question(self._exchange, self._client, asked, plain, self.read, large)
+            asked = self.read()  # the attempts let go of it when the answer has begun
+            large = self._continued(asked)
+        question = Question(self._exchange, self._client, asked, self.read, large)
         return Attempts(self._desk, self._fleet, question, self._record)
 
     def _continued(self, asked: Conversation) -> LargeRequest | None:

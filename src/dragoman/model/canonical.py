@@ -18,11 +18,9 @@ N = TypeVar("N", Text, Message)
 _KNOWN = "canonical"  # stands among what is known of a conversation
 
 
-def canonical(
-    conversation: Conversation, before: Conversation | None = None, *, tidy: Sequence[Message] = ()
-) -> Conversation:
+def canonical(conversation: Conversation, before: Conversation | None = None) -> Conversation:
     """Give the conversation its canonical form. `before` is what it was made of: what stands there too, at the same
-    place, has it already; so do those that `tidy` tells.
+    place, has it already.
 
     Results come first in their turn, and user messages that follow results belong to that turn; leading system
     messages are part of `system`; a text that says nothing and carries nothing is no block. Raises MalformedRequest
@@ -30,8 +28,7 @@ def canonical(
     """
     if _KNOWN in conversation.__dict__:
         return conversation
-    if before is not None and _KNOWN in before.__dict__:
-        tidy = before.messages
+    tidy = before.messages if before is not None and _KNOWN in before.__dict__ else ()
     messages = list(conversation.messages)
     for place in compress(count(), map(is_not, messages, chain(tidy, repeat(None)))):
         messages[place] = _tidy(messages[place])

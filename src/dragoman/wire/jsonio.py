@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -28,7 +28,6 @@ __all__ = [
     "encode",
     "fitting",
     "is_whole",
-    "may_double",
     "object_of",
     "pretty",
     "python_text",
@@ -37,7 +36,6 @@ __all__ = [
     "string",
     "strings",
     "text_of",
-    "text_of_parts",
     "typed",
 ]
 
@@ -92,7 +90,6 @@ _DEEP = "nested too deeply"
 _plain_decode: Callable[[bytes | str], Json] = msgspec.json.Decoder().decode
 _plain_encode = msgspec.json.Encoder(enc_hook=_as_plain).encode
 _BACKSLASH = 0x5C  # a number is found several times as fast as bytes
-_ODD_ESCAPE = re.compile(rb'\\[^\\"nrtbf]')  # a control character is written like that here, too, but seldom comes
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_strings = msgspec.json.Decoder(list[str]).decode
 read_string = msgspec.json.Decoder(str).decode
@@ -189,20 +186,6 @@ def text_of(value: Json) -> str:
     return encode(value).decode()
 
 
-def text_of_parts(parts: Mapping[str, Raw | Json]) -> ObjectText:
-    """The text of an object of which some strings are not read yet, the same as if they had been. Raises JsonError.
-
-    Such a string is written as it came, unless that is not how strings are written here.
-    """
-    try:
-        data = _plain_encode(parts)
-        if _ODD_ESCAPE.search(data) is not None:
-            data = _plain_encode(_decode_object(data))
-        return _object_text(data)
-    except TROUBLE as error:
-        raise _refusal(error) from None
-
-
 def _object_text(data: bytes) -> ObjectText:
     text = ObjectText(data, "utf-8")
     text.data = data
@@ -264,14 +247,6 @@ def respelt(texts: list[str], insides: list[bytes]) -> list[bytes]:
     if _BACKSLASH not in b"".join(insides) or _plain_encode(texts) == b'["' + b'","'.join(insides) + b'"]':
         return insides
     return [quote(text)[1:-1] for text in texts]
-
-
-def may_double(data: bytes, names: int, colons: int) -> bool:
-    """Whether a name may stand twice in an object of this text, which was read as so many names and colons in strings.
-
-    A name that the reader has passed over would have one colon more, unless an escape hides another.
-    """
-    return _colons(data) != names + colons or (colons > 0 and _HIDDEN_COLON.search(data) is not None)
 
 
 def doubled(data: bytes, tree: Json = None) -> str | None:

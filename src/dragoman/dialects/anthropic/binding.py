@@ -7,7 +7,6 @@ import math
 from msgspec import Struct
 
 from dragoman.dialects.anthropic.faults import status_of
-from dragoman.dialects.anthropic.usual import read_usual
 from dragoman.dialects.base import Call, Operation, in_cache_order
 from dragoman.errors import Fault, MalformedRequest, MissingField
 from dragoman.wire import jsonio
@@ -40,10 +39,6 @@ class AnthropicBinding(Struct, frozen=True):
         if request.method != "POST" or operation is None:
             return None
         return _call(Fields.of(request), operation, _hints(request))
-
-    def glance(self, request: HttpRequest) -> Call | None:
-        usual = request.method == "POST" and _PATHS.get(request.path) == "generate"
-        return read_usual(request.body, _hints(request)) if usual else None
 
     def unwrap(self, body: Json) -> Call:
         return _call(Fields(body), "generate", {})

@@ -50,7 +50,7 @@ _THINKING = {"enabled": "on", "disabled": "off", "adaptive": "adaptive", "betwee
 _THINKING_TYPES = {mode: name for name, mode in _THINKING.items()}
 _DISPLAYS = {"summarized": True, "omitted": False}
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
-MESSAGES = Where("messages")
+_MESSAGES = Where("messages")
 _DEFERRED = "defer_loading"
 _ADDED = "~added"  # on a tool that a block of a message defines
 _NO_THREAD = (
@@ -64,19 +64,15 @@ _PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "syst
 def parse_request(call: Call) -> Conversation:
     """Read a request. Raises MalformedRequest, naming the place."""
     try:
-        return call.asked or conversation_of(call)
+        return _conversation(call)
     except RecursionError:
         raise MalformedRequest("nested too deeply") from None
 
 
-def conversation_of(call: Call, messages: tuple[Message, ...] | None = None, *, tidy: bool = False) -> Conversation:
-    """All that is asked. `messages` are those of the body, if they are read already and left out there; `tidy` if each
-    of them has its canonical form.
-    """
+def _conversation(call: Call) -> Conversation:
     fields = Fields(call.body)
     kept: dict[str, Json] = {}  # what known objects hold beside what we know
-    if messages is None:
-        messages = tuple([_read(item, Where(MESSAGES, at)) for at, item in enumerate(fields.objects("messages"))])
+    messages = tuple([_read(item, Where(_MESSAGES, at)) for at, item in enumerate(fields.objects("messages"))])
     metadata = fields.maybe_child("metadata")
     user = metadata.text("user_id", "") if metadata else ""
     _keep(kept, "metadata", metadata)
@@ -98,7 +94,7 @@ def conversation_of(call: Call, messages: tuple[Message, ...] | None = None, *, 
         held=(*_held(fields.peek("thread")), *compacting(fields.rest())),
         extra=extra_of({**to_keep(fields.rest()), **kept}),
     )
-    return _with_added(canonical(conversation, tidy=messages if tidy else ()))
+    return _with_added(canonical(conversation))
 
 
 def _with_added(conversation: Conversation) -> Conversation:

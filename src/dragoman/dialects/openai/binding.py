@@ -20,11 +20,8 @@ _JSON = ("content-type", "application/json")
 class OpenaiBinding(Struct, frozen=True):
     prefix: str = "/v1"
 
-    def generates(self, request: HttpRequest) -> bool:
-        return request.method == "POST" and request.path.rstrip("/").endswith(_PATH)
-
     def match(self, request: HttpRequest) -> Call | None:
-        if self.generates(request):
+        if request.method == "POST" and request.path.rstrip("/").endswith(_PATH):
             return self._call(Fields.of(request))
         if (
             request.method == "GET"

@@ -252,7 +252,7 @@ def read(job: ReadJob, body: bytes, router: Router) -> tuple[ReadResult, Read | 
     if matched is None:
         return ReadResult(), None
     dialect, call = matched.dialect, matched.call
-    shown = structs.replace(call, body=None, asked=None)
+    shown = structs.replace(call, body=None)
     if call.operation not in ("generate", "count"):
         return ReadResult(dialect.name, shown), None
     try:

@@ -135,7 +135,7 @@ async def matched_by_worker(large: LargeRequest, router: Router) -> Matched | No
     except Unavailable:  # one of the dialects cannot be handed over
         request = large.request()
         check_text(request.body, large.limits)
-        return router.glance(request) or router.match(request)
+        return router.match(request)
     dialect = None if found.dialect is None else router.named(found.dialect)
     if found.unreadable is not None:
         raise found.unreadable if dialect is None else Unreadable(dialect, found.unreadable)
