@@ -99,7 +99,6 @@ class Exchange(ABC):
         "headers",
         "id",
         "last",
-        "like",
         "owner",
         "paused",
         "request",
@@ -117,7 +116,6 @@ class Exchange(ABC):
         self.account: Account | None = None  # what is held for it is counted here
         self.target, self.version = target, version  # as they stood in the request line
         self.headers: Headers = ()  # of every response to it, beside its id
-        self.like: object = None  # the same for all that have this one's head, but for the length of the body
         self.last = False  # the connection ends with this answer
         self.began = began
         self.begun = False

@@ -12,7 +12,6 @@ from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.server.answering import HttpExchange
 from dragoman.gateway.server.connection import Connection
 from dragoman.gateway.server.roster import Roster
-from dragoman.gateway.server.usual import Mould
 
 
 class OwnCarrier:
@@ -22,7 +21,6 @@ class OwnCarrier:
         self.roster: Roster[Connection] = Roster()
         self.slow: set[Connection] = set()  # whose clients do not keep up
         self.quiet_now = False
-        self.mould: Mould | None = None  # of the last request that was one: other connections may bring the same
         self._answer = answer
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()  # one for all: what ends an exchange reads nothing of it
