@@ -31,6 +31,7 @@ from dragoman.dialects.anthropic.nodes import (
     with_cache,
     with_extra,
 )
+from dragoman.dialects.anthropic.shapes import exact_message
 from dragoman.dialects.base import Call
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Opaque, Text, ToolCall, Where
@@ -56,7 +57,6 @@ _ADDED = "~added"  # on a tool that a block of a message defines
 _NO_THREAD = (
     "this upstream does not hold the message thread; send the whole conversation in `messages`, without `thread`"
 )
-_PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 
 # --- reading
 
@@ -163,9 +163,8 @@ def _system_text(item: Json, at: str) -> Text:
 
 
 def _read(item: dict[str, Json], at: Where) -> Message:
-    role, content = item.get("role"), item.get("content")
-    if len(item) == 2 and content is not None and isinstance(role, str) and role in _PLAIN_ROLES:
-        return Message(_PLAIN_ROLES[role], parse_content(content, Where(at, "content"), MalformedRequest), at=at)
+    if (message := exact_message(item, at)) is not None:
+        return message
     fields = Fields(item, at.path)
     said = fields.text("role").lower()
     if said == "tool":
