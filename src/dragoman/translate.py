@@ -148,10 +148,8 @@ class Plan(Struct, frozen=True):
         return self.upstream.codec.render_request(self.sent)
 
     def request(self) -> HttpRequest:
-        """What is sent, for those who do not look into the call."""
-        codec = self.upstream.codec
-        render: Callable[[Conversation], Call] = getattr(codec, "render_to_send", codec.render_request)
-        return self.upstream.binding.wrap(render(self.sent))
+        """The HTTP request that is sent."""
+        return self.upstream.binding.wrap(self.call())
 
     def head(self) -> Call:
         """The same without a body, for one that is already written in the upstream's own words."""

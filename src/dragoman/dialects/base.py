@@ -118,11 +118,7 @@ class Encoder(Protocol):
 
 
 class Codec(Protocol):
-    """The language. A frozen Struct whose fields, if any, are its settings.
-
-    One that has `render_to_send(conversation) -> Call` may leave parts of the body as `Raw`, for a binding that wraps
-    it at once.
-    """
+    """The language. A frozen Struct whose fields, if any, are its settings."""
 
     @property
     def family(self) -> str: ...

@@ -148,9 +148,6 @@ class KiroCodec(Struct, frozen=True):
     def render_request(self, conversation: Conversation) -> Call:
         return request.render_request(conversation, self)
 
-    def render_to_send(self, conversation: Conversation) -> Call:
-        return request.render_request(conversation, self, written=True)
-
     def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
         return reply.parse_reply(body, asked, self)
 

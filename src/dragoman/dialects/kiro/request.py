@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha1
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import NAMESPACE_URL, UUID, uuid5
 
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro.models import model_of
 from dragoman.dialects.kiro.nodes import FAMILY, IDENTITY, extra_of, merged, own_fields
 from dragoman.dialects.kiro.turns import CONTEXT, USER, identifier, parse_turn, render_turn, with_beside
-from dragoman.dialects.kiro.written import written_turn
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Extra, Opaque, Text, Where
 from dragoman.model.canonical import canonical
@@ -133,13 +132,10 @@ def _thinking(fields: Fields, kept: dict[str, Json]) -> Thinking:
 # --- rendering
 
 
-def render_request(conversation: Conversation, settings: Settings, *, written: bool = False) -> Call:
-    """Say a conversation that fits. Raises Unrepresentable for what this dialect cannot say.
-
-    `written`: entries of history may be such as only an encoder understands.
-    """
+def render_request(conversation: Conversation, settings: Settings) -> Call:
+    """Say a conversation that fits. Raises Unrepresentable for what this dialect cannot say."""
     _refuse_unsayable(conversation)
-    body = _body(conversation, settings, written)
+    body = _body(conversation, settings)
     headers = own_fields(conversation.hints)
     hints = {name: value for name, value in headers.items() if isinstance(value, str)}
     return Call("generate", conversation.model, True, body, hints)
@@ -166,15 +162,8 @@ def _refuse_unsayable(conversation: Conversation) -> None:
         raise Unrepresentable("the last turn must be the user's", at="messages")
 
 
-def _body(conversation: Conversation, settings: Settings, written: bool) -> dict[str, Json]:
-    *messages, last = conversation.messages
-    model, origin = conversation.model, settings.origin
-    history: list[Any]
-    if written and model:
-        history = [written_turn(message, model, origin) or render_turn(message, origin) for message in messages]
-    else:
-        history = [render_turn(message, origin) for message in messages]
-    current = render_turn(last, origin)
+def _body(conversation: Conversation, settings: Settings) -> dict[str, Json]:
+    *history, current = [render_turn(message, settings.origin) for message in conversation.messages]
     if conversation.tools:
         _give_tools(current, [_render_tool(tool) for tool in conversation.tools])
     kept = of_the_node(own_fields(conversation.extra))

@@ -146,12 +146,14 @@ def json_text(value: Json, at: str, blame: type[DragomanError]) -> str:
 
 def render_turn(message: Message, origin: str) -> dict[str, Json]:
     """Say a turn that fits. Raises Unrepresentable for what has no place in it."""
-    beside = of_what_it_came_in(own_fields(message.extra))
+    turn: dict[str, Json]
     if message.role == "user":
-        return {**beside, USER: _render_user(message, origin)}
-    if message.role == "assistant":
-        return {**beside, ASSISTANT: _render_assistant(message)}
-    raise Unrepresentable(f"a {message.role} turn has no place here", at=message.at.path)
+        turn = {USER: _render_user(message, origin)}
+    elif message.role == "assistant":
+        turn = {ASSISTANT: _render_assistant(message)}
+    else:
+        raise Unrepresentable(f"a {message.role} turn has no place here", at=message.at.path)
+    return turn if message.extra is None else {**of_what_it_came_in(own_fields(message.extra)), **turn}
 
 
 def _render_user(message: Message, origin: str) -> dict[str, Json]:
@@ -159,21 +161,24 @@ def _render_user(message: Message, origin: str) -> dict[str, Json]:
     images: list[Json] = []
     results: list[Json] = []
     for block in message.blocks:
-        if isinstance(block, Text):
-            texts.append(block)
-        elif isinstance(block, ToolResult):
-            results.append(render_result(block))
+        kind = type(block)  # isinstance is slow where a Struct class does not match
+        if kind is Text:
+            texts.append(block)  # type: ignore[arg-type]
+        elif kind is ToolResult:
+            results.append(render_result(block))  # type: ignore[arg-type]
         elif isinstance(block, Media) and (block.kind, block.how) == ("image", "base64"):
             image: dict[str, Json] = {"format": block.mime.removeprefix("image/"), "source": {"bytes": block.data}}
             images.append(with_own(image, block.extra))
         else:
             raise _misplaced(block)
-    body: dict[str, Json] = {"content": _one(texts), "origin": own_fields(message.extra).get("origin", origin)}
+    body: dict[str, Json] = {"content": _one(texts), "origin": origin}
+    if message.extra is not None:
+        body["origin"] = own_fields(message.extra).get("origin", origin)
     if images:
         body["images"] = images
     if results:
         body[CONTEXT] = {"toolResults": results}
-    return with_own(body, message.extra)
+    return body if message.extra is None else with_own(body, message.extra)
 
 
 def _render_assistant(message: Message) -> dict[str, Json]:
@@ -181,10 +186,11 @@ def _render_assistant(message: Message) -> dict[str, Json]:
     thoughts: list[Json] = []
     uses: list[Json] = []
     for block in message.blocks:
-        if isinstance(block, Text):
-            texts.append(block)
-        elif isinstance(block, ToolCall):
-            uses.append(_render_use(block))
+        kind = type(block)
+        if kind is Text:
+            texts.append(block)  # type: ignore[arg-type]
+        elif kind is ToolCall:
+            uses.append(_render_use(block))  # type: ignore[arg-type]
         elif isinstance(block, Reasoning) and not thoughts:
             thoughts.append(_render_thought(block))
         else:
@@ -194,7 +200,7 @@ def _render_assistant(message: Message) -> dict[str, Json]:
         body["reasoningContent"] = thoughts[0]
     if uses:
         body["toolUses"] = uses
-    return with_own(body, message.extra)
+    return body if message.extra is None else with_own(body, message.extra)
 
 
 def _one(texts: list[Text]) -> str:
@@ -221,14 +227,17 @@ def _render_use(call: ToolCall) -> Json:
     value = jsonio.object_of(call.arguments or "{}") if call.form == "json" else None
     if value is None:
         raise Unrepresentable(f"the arguments of {call.name} are no JSON object", at=call.at.path)
-    return with_own({"toolUseId": call.id, "name": call.name, "input": value}, call.extra)
+    use: dict[str, Json] = {"toolUseId": call.id, "name": call.name, "input": value}
+    return use if call.extra is None else with_own(use, call.extra)
 
 
 def render_result(result: ToolResult) -> Json:
     content: list[Json] = []
     for part in result.content:
-        if not isinstance(part, Text):
+        if type(part) is not Text:
             raise Unrepresentable("a tool result holds text only", at=part.at.path)
-        content.append({**own_fields(part.extra)} or {"text": part.text})
+        kept = part.extra and own_fields(part.extra)
+        content.append({**kept} if kept else {"text": part.text})
     status = "error" if result.is_error else "success"
-    return with_own({"toolUseId": result.call_id, "content": content, "status": status}, result.extra)
+    body: dict[str, Json] = {"toolUseId": result.call_id, "content": content, "status": status}
+    return body if result.extra is None else with_own(body, result.extra)
