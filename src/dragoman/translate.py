@@ -18,6 +18,7 @@ from dragoman.errors import LocalMisuse, Unrepresentable
 from dragoman.model.canonical import canonical
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Note, Notes
 from dragoman.wire.http import HttpRequest
@@ -173,16 +174,18 @@ def plan(
         raise Unrepresentable(_NO_QUESTION, at="messages")  # it stands in a field that only its family knows
     settings = settings or Settings()
     notes = Notes(refuse=settings.losses == "refuse")
-    sent = asked if model in (None, asked.model) else structs.replace(asked, model=model).knowing(asked)
+    sent = asked if model is None or model == asked.model else structs.replace(asked, model=model)
+    facts, tidy = Facts(), asked.messages  # every reader ends with the canonical form
     makers: list[MakeBack] = []
     altered, noted, finds_calls = False, 0, False
     for each in _filters(client, upstream, sent.model, settings):
-        changed, maker = each.forward(sent, notes)
+        changed, maker = each.forward(sent, notes, facts)
         if changed is not sent:
             moved = changed.messages is not sent.messages or changed.system is not sent.system
             if moved and not getattr(each, "keeps_form", False):
-                changed = canonical(changed, sent)  # what a filter leaves may be less than a text
-            sent = changed.knowing(sent)
+                changed = canonical(changed, tidy)  # what a filter leaves may be less than a text
+                tidy = changed.messages
+            sent = changed
         if len(notes) > noted:
             altered, noted = altered or not getattr(each, "only_asks", False), len(notes)
         if maker is not None:

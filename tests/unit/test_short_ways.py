@@ -24,10 +24,11 @@ from dragoman.dialects.openai.reply import envelope_rest, parse_stop
 from dragoman.errors import DragomanError
 from dragoman.filters import PairTools, carry_seals, fill_empty, object_arguments, rename_tools
 from dragoman.filters import pair_tools as pairing
-from dragoman.model import conversation
-from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, ToolResult, Where
+from dragoman.model import facts as facts_of
+from dragoman.model.blocks import Cache, Reasoning, Seal, Text, ToolResult, Where
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message
+from dragoman.model.facts import Facts, inventory
 from dragoman.model.notes import Notes
 from dragoman.translate import plan
 from dragoman.wire import jsonio
@@ -99,16 +100,16 @@ def test_chat_messages_of_the_documented_shape_are_read_as_all_others(body: Any)
 
 
 def paired_needs_no_pairing(asked: Conversation) -> None:
-    short, short_notes = PairTools().forward(asked, notes := Notes())[0], notes
-    with patch.object(pairing, "_paired", lambda _: False):
-        long, long_notes = PairTools().forward(asked, notes := Notes())[0], notes
+    short, short_notes = PairTools().forward(asked, notes := Notes(), Facts())[0], notes
+    with patch.object(pairing, "_paired", lambda *_: False):
+        long, long_notes = PairTools().forward(asked, notes := Notes(), Facts())[0], notes
     assert (short, list(short_notes)) == (long, list(long_notes))
 
 
 # What says that there is nothing to do, and the answer with which a filter looks through everything.
 SHORT_CUTS: list[tuple[Any, str, Any]] = [
     (carry_seals, "_has_seals", True),
-    (conversation, "_are_plain", False),
+    (facts_of, "are_plain", False),
     (fill_empty, "_says_all", False),
     (object_arguments, "_are_settled", False),
     (pairing, "_paired", False),
@@ -146,9 +147,7 @@ def test_what_is_known_of_a_plan_is_so(upstream: str, asked: Conversation) -> No
         sent = plan(registry.get("anthropic"), registry.get(upstream), asked).sent
     except DragomanError:
         return
-    unknown = structs.replace(sent)
-    assert (sent.inventory, sent.plain) == (unknown.inventory, unknown.plain)
-    assert canonical(unknown) == sent
+    assert canonical(sent) == sent
 
 
 @given(strategies.conversations())
@@ -162,7 +161,7 @@ def test_what_is_known_of_a_conversation_is_so(asked: Conversation) -> None:
 
 
 def inventory_has_every_block_once(asked: Conversation) -> None:
-    held = asked.inventory
+    held = inventory(asked.messages)
     listed = [*held.texts, *held.calls, *held.results, *held.thoughts, *held.others]
     blocks = [block for message in asked.messages for block in message.blocks]
     assert sorted(map(id, listed)) == sorted(map(id, blocks))
@@ -207,10 +206,12 @@ def head_of_a_call_is_that_of_the_whole_call(name: str, asked: Conversation) -> 
     assert structs.replace(head, body=whole.body) == whole
 
 
-def test_kinds_are_those_of_the_messages_that_are_there() -> None:
-    asked = Conversation("m", (Message("user", (Text("a"),)),))
-    assert asked.kinds == {Text}
-    assert structs.replace(asked, messages=(Message("assistant", (ToolCall("a", "b"),)),)).kinds == {ToolCall}
+def test_facts_are_those_of_the_messages_that_are_there() -> None:
+    facts, asked = Facts(), Conversation("m", (Message("user", (Text("a"),)),))
+    assert facts.inventory(asked).kinds == {Text} and facts.plain(asked)
+    changed = structs.replace(asked, messages=(Message("assistant", (Text("a", cache=Cache()), Reasoning("b"))),))
+    assert facts.inventory(changed).kinds == {Text, Reasoning} and not facts.plain(changed)
+    assert facts.plain(asked)
 
 
 def test_a_copy_of_a_request_does_not_keep_what_was_read_of_its_body() -> None:

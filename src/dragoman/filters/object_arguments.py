@@ -35,6 +35,7 @@ from dragoman.model.events import (
     event_size,
     nothing,
 )
+from dragoman.model.facts import Facts
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
@@ -74,8 +75,8 @@ class ObjectArguments:
         self._client = client
         self._upstream = upstream
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if self._upstream.arguments == "object" and not _are_settled(conversation.inventory.calls):
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        if self._upstream.arguments == "object" and not _are_settled(facts.inventory(conversation).calls):
             messages = tuple([_settle_message(message, notes) for message in conversation.messages])
             if messages != conversation.messages:
                 conversation = structs.replace(conversation, messages=messages)

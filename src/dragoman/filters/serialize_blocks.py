@@ -31,6 +31,7 @@ from dragoman.model.events import (
     event_size,
     nothing,
 )
+from dragoman.model.facts import Facts
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire.jsonscan import ObjectScanner
@@ -44,7 +45,7 @@ class SerializeBlocks:
     def __init__(self, *, calls_end: bool = False) -> None:
         self._back = partial(_Queue, calls_end)
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         return conversation, self._back
 
 

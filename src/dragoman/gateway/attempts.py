@@ -39,7 +39,7 @@ from dragoman.gateway.offload.large import LargeRequest, Prepared
 from dragoman.gateway.offload.process import Unavailable, WorkerFailed, WorkerProcess
 from dragoman.gateway.outlet import Pulse
 from dragoman.gateway.policy import Patience, next_step, not_held, to_tell
-from dragoman.model.conversation import Conversation
+from dragoman.model.conversation import Conversation, without_messages
 from dragoman.model.notes import Note
 from dragoman.translate import Plan
 from dragoman.upstream.client import Reply
@@ -299,9 +299,11 @@ class Attempts:
         made = self._made
         assert made is not None  # it is what was sent
         if self._prepared is None and not self._forgotten:
-            made = self._made = structs.replace(made, asked=made.asked.unsaid(), sent=made.sent.unsaid())
+            made = self._made = structs.replace(
+                made, asked=without_messages(made.asked), sent=without_messages(made.sent)
+            )
             self._drop_decoded()
-            self.asked, self._forgotten = self.asked.unsaid(), True
+            self.asked, self._forgotten = without_messages(self.asked), True
         return made
 
     async def prepared(self, backend: Backend, model: str, *, counts: bool = False) -> Plan:

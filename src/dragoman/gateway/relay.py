@@ -33,7 +33,7 @@ from dragoman.gateway.stored import StoredAnswer
 from dragoman.gateway.streaming import Stream
 from dragoman.gateway.whole_reply import Told, told_whole
 from dragoman.model.budget import Budget
-from dragoman.model.conversation import Conversation
+from dragoman.model.conversation import Conversation, without_messages
 from dragoman.translate import Plan
 from dragoman.upstream.client import Reply
 from dragoman.wire.http import Headers, HttpResponse
@@ -115,7 +115,7 @@ class Relay:
         if not isinstance(self._desk.memory.earlier(self._exchange.owner, asked), Pickled):
             return None
         large = LargeRequest(worker, self._exchange, server)
-        large.knows(asked.unsaid(), references(self._client, asked))
+        large.knows(without_messages(asked), references(self._client, asked))
         return large
 
     def _send(self, response: HttpResponse) -> None:

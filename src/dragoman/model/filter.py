@@ -7,6 +7,7 @@ from typing import Protocol, TypeAlias
 
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import BlockKeys, Events
+from dragoman.model.facts import Facts
 from dragoman.model.notes import Notes
 
 
@@ -40,4 +41,5 @@ class Filter(Protocol):
     @property
     def name(self) -> str: ...
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]: ...
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        """Fit a conversation that has the canonical form. `facts` tells what its messages hold."""

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from dragoman.model.blocks import Block, Opaque, Reasoning, Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
+from dragoman.model.facts import Facts
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire.jsonio import Json
@@ -21,7 +22,7 @@ class AskSomething:
 
     name = "anthropic.ask_something"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         if conversation.messages or conversation.continues:  # a held turn that paused goes on without a message
             return conversation, None
         notes.added("anthropic.messages.question", "messages", f"there is no message; {_QUESTION!r} is asked")
@@ -33,8 +34,8 @@ class OwnReasoning:
 
     name = "anthropic.own_reasoning"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if not conversation.inventory.thoughts:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        if not facts.inventory(conversation).thoughts:
             return conversation, None
         messages = tuple(_with_own_reasoning(message, notes) for message in conversation.messages)
         if all(one is other for one, other in zip(messages, conversation.messages, strict=True)):
@@ -68,7 +69,7 @@ class ObjectSchemas:
 
     name = "anthropic.object_schemas"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         before = len(notes)
         tools = tuple(_settled(tool, notes) for tool in conversation.tools)
         return conversation if len(notes) == before else structs.replace(conversation, tools=tools), None

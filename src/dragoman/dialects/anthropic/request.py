@@ -99,9 +99,10 @@ def _conversation(call: Call) -> Conversation:
 
 def _with_added(conversation: Conversation) -> Conversation:
     """The conversation with the tools that blocks of its messages define; what defines the same again is left out."""
+    others = [block for message in conversation.messages for block in message.blocks if type(block) is Opaque]
     known = {tool.name: tool for tool in conversation.tools if isinstance(tool, ToolSpec)}
     added: list[ToolSpec | Opaque] = []
-    for definition, at in definitions_in(conversation.inventory.others):
+    for definition, at in definitions_in(others):
         tool = _marked(_tool(Fields(definition, at)))
         if isinstance(tool, ToolSpec):
             before = known.get(tool.name)
@@ -111,7 +112,7 @@ def _with_added(conversation: Conversation) -> Conversation:
         added.append(tool)
     if not added:
         return conversation
-    return structs.replace(conversation, tools=(*conversation.tools, *added)).knowing(conversation)
+    return structs.replace(conversation, tools=(*conversation.tools, *added))
 
 
 def _marked(tool: ToolSpec | Opaque) -> ToolSpec | Opaque:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from dragoman.model.blocks import Extra
-from dragoman.model.conversation import Conversation
+from dragoman.model.facts import Inventory
 from dragoman.model.naming import of_the_node, to_keep
 from dragoman.wire.jsonio import Json
 
@@ -44,6 +44,6 @@ def with_own(body: dict[str, Json], extra: Extra | None) -> dict[str, Json]:
     return body if extra is None else merged(body, of_the_node(own_fields(extra)))
 
 
-def called(conversation: Conversation) -> list[str]:
+def called(held: Inventory) -> list[str]:
     """The names of all tools that history calls, in the order of their first call."""
-    return list(dict.fromkeys([call.name for call in conversation.inventory.calls]))
+    return list(dict.fromkeys([call.name for call in held.calls]))

@@ -7,6 +7,7 @@ import re
 from msgspec import structs
 
 from dragoman.model.conversation import Conversation, Message
+from dragoman.model.facts import Facts
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 
@@ -20,7 +21,7 @@ class JoinAnswers:
 
     name = "responses.join_answers"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         joined: list[Message] = []
         for message in conversation.messages:
             if message.role != "assistant":
@@ -40,7 +41,7 @@ class LeastTokens:
 
     name = "responses.least_tokens"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         asked = conversation.max_tokens
         if asked is None or asked >= LEAST_TOKENS:
             return conversation, None
@@ -55,7 +56,7 @@ class NameOutput:
 
     name = "responses.name_output"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         output = conversation.output
         if output.kind != "schema" or _NAME.fullmatch(output.name):
             return conversation, None

@@ -67,7 +67,7 @@ class LargeRequest:
         """Find out what the request is. Raises WorkerFailed, Overloaded, Unavailable."""
         result, _ = await self.worker.ask(ReadJob(self._head, self._bounds), self._id, self._body)
         found: ReadResult = result
-        self.knows(found.asked.conversation() if found.asked is not None else None, found.items)
+        self.knows(found.asked, found.items)
         self._refusal = found.refusal
         self.tokens = found.tokens or 0
         return found

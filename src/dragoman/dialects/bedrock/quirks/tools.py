@@ -10,6 +10,7 @@ from dragoman.dialects.bedrock.blocks import as_json
 from dragoman.dialects.bedrock.nodes import AS_JSON, extra_of, own_fields
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
+from dragoman.model.facts import Facts
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire.jsonio import Json
@@ -30,7 +31,7 @@ class NoChoice:
     name = "bedrock.no_choice"
     before = "fit_limits"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         if conversation.tool_choice.mode != "none" or not conversation.tools:
             return conversation, None
         if any(isinstance(block, ToolCall | ToolResult) for block in _blocks(conversation)):
@@ -44,7 +45,7 @@ class SettleTools:
 
     name = "bedrock.settle_tools"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         before = len(notes)
         tools = tuple(_settled(tool, notes) for tool in conversation.tools) or tuple(_stubs(conversation, notes))
         return conversation if len(notes) == before else structs.replace(conversation, tools=tools), None
@@ -87,7 +88,7 @@ class SettleResults:
         self._apart = apart
         self._json = json
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         messages: list[Message] = []
         for message in conversation.messages:
             blocks = tuple(self._block(block, notes) for block in message.blocks)

@@ -24,6 +24,7 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
+from dragoman.model.facts import Facts
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 
@@ -36,7 +37,7 @@ class NameModel:
     name = "kiro.name_model"
     before = "fold_system"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         asked = conversation.model
         named = name_of(asked)
         if named.strip() and not PATTERN.fullmatch(named):
@@ -69,7 +70,7 @@ class NameConversation:
     def __init__(self, fixed: str) -> None:
         self._fixed = fixed
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         fields = own_fields(conversation.extra)
         user = conversation.user
         named_already = "conversationId" in fields or bool(self._fixed)
@@ -100,7 +101,7 @@ class OnlyStream:
     name = "kiro.only_stream"
     before = "fold_system"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         if not conversation.stream:
             notes.changed("kiro.stream", "stream", "the service only streams; the answer is gathered into one")
             conversation = structs.replace(conversation, stream=True)
@@ -112,7 +113,7 @@ class NoLength:
 
     name = "kiro.no_length"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         if conversation.max_tokens is None:
             return conversation, None
         notes.dropped("kiro.max_tokens", "max_tokens", "it is not sent: the length of an answer cannot be limited")
@@ -126,7 +127,7 @@ class ToldEnd:
 
     name = "kiro.told_end"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         return conversation, _End
 
 
@@ -169,7 +170,7 @@ class KeepOnce:
 
     name = "kiro.keep_once"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         return conversation, _Once
 
 

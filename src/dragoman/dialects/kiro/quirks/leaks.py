@@ -31,6 +31,7 @@ from dragoman.model.events import (
     TextDelta,
     nothing,
 )
+from dragoman.model.facts import Facts
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
@@ -66,7 +67,7 @@ class RecoverCalls:
     name = "kiro.recover_calls"
     before = "fold_system"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         tools = [tool for tool in conversation.tools if isinstance(tool, ToolSpec)]
         schemas: _Schemas = {tool.name: tool.schema or {} for tool in tools}
         return conversation, partial(_Recover, schemas) if schemas else None
