@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -17,7 +17,7 @@ from dragoman.dialects.rulebook import Breach, Rule
 from dragoman.errors import BadFrame, ClientFault, DragomanError, Fault
 from dragoman.model.budget import Budget, KeptSize
 from dragoman.model.capabilities import Capabilities
-from dragoman.model.conversation import Conversation, Reply, Usage
+from dragoman.model.conversation import Conversation, Reply, Stop, Usage
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockKeys,
@@ -117,6 +117,30 @@ class Encoder(Protocol):
         """A frame that says nothing, to keep a silent stream alive; None where the dialect has none."""
 
 
+class PlainRequest(Struct, frozen=True):
+    """A small request of the documented shape, without its texts. Those of one `shape` differ only in texts and figures
+    that no filter reads: where one passes unchanged, the others do.
+    """
+
+    asked: Conversation  # without messages
+    messages: int
+    shape: Hashable
+
+
+class PlainReply(Struct, frozen=True):
+    """What a whole reply of the documented shape says about itself."""
+
+    usage: Usage
+    stop: Stop
+
+
+class PlainForms(Protocol):
+    """Reads what a gateway passes on unchanged, for less than the codec does. None: the codec must read it."""
+
+    def request(self, request: HttpRequest) -> PlainRequest | None: ...
+    def reply(self, body: bytes) -> PlainReply | None: ...
+
+
 class Codec(Protocol):
     """The language. A frozen Struct whose fields, if any, are its settings."""
 
@@ -214,6 +238,7 @@ class Dialect(Struct, frozen=True):
     key_header: str = "authorization"  # where its service wants a key: there as a bearer token, elsewhere alone
     stored: Stored | None = None
     models: tuple[str, ...] = ()  # names that the service is known to have
+    plain: PlainForms | None = None  # reads small requests for the plan cache of a gateway
     attribution: bool = False  # its service reads Claude Code's accounting line in the system prompt
 
 

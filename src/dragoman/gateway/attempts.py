@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec import Struct, field, structs
 
-from dragoman.dialects.base import Dialect
+from dragoman.dialects.base import Dialect, PlainRequest
 from dragoman.errors import (
     ClientFault,
     ConnectFailed,
@@ -38,6 +38,7 @@ from dragoman.gateway.offload.jobs import Bounds, ExplainJob, PlanJob, counting,
 from dragoman.gateway.offload.large import LargeRequest, Prepared
 from dragoman.gateway.offload.process import Unavailable, WorkerFailed, WorkerProcess
 from dragoman.gateway.outlet import Pulse
+from dragoman.gateway.plan_cache import CachedPlan
 from dragoman.gateway.policy import Patience, next_step, not_held, to_tell
 from dragoman.model.conversation import Conversation, without_messages
 from dragoman.model.notes import Note
@@ -91,11 +92,12 @@ class Delivery(Protocol):
 
 
 class Question(Struct, frozen=True):
-    """What is asked, and by whom. Of a large one, `asked` is bare, and `read` tells all of it."""
+    """What is asked, and by whom. Of a plain or large one, `asked` is bare, and `read` tells all of it."""
 
     exchange: Exchange
     client: Dialect
     asked: Conversation
+    plain: PlainRequest | None
     read: Callable[[], Conversation]
     large: LargeRequest | None = None
 
@@ -105,6 +107,7 @@ class Attempts:
 
     __slots__ = (
         "_bound",
+        "_cached",
         "_client",
         "_desk",
         "_exchange",
@@ -112,6 +115,7 @@ class Attempts:
         "_forgotten",
         "_large",
         "_made",
+        "_plain",
         "_prepared",
         "_read",
         "_record",
@@ -126,9 +130,11 @@ class Attempts:
         self._exchange, self._client = question.exchange, question.client
         self.asked = question.asked  # without its messages once it is sent
         self._forgotten = False  # whether only the client's own bytes tell it
-        self._large = question.large
+        self._plain, self._large = question.plain, question.large
         self._prepared: Prepared | None = None  # of a large request: what the worker process made of it
-        self._read: Callable[[], Conversation] | None = question.read if question.large else None  # until it was
+        bare = question.plain or question.large
+        self._read: Callable[[], Conversation] | None = question.read if bare else None  # until it was
+        self._cached: CachedPlan | None = None
         self._tries = 0  # beyond the first
         self._violations = 0  # answers that broke their own dialect
         self._made: Plan | None = None  # until the answer has begun; when it is sent, the question in it goes
@@ -277,7 +283,7 @@ class Attempts:
         """
         if self._ticket is not None:
             self._ticket.accepted()
-        self._made = self._read = self._prepared = None
+        self._made = self._read = self._cached = self._plain = self._prepared = None
         if self._large is not None:
             self._large.forget()
         self.asked, self._forgotten = _FORGOTTEN, True
@@ -289,6 +295,7 @@ class Attempts:
     def _plan(self, backend: Backend) -> Plan:
         """The plan in force, made again if the question was let go of."""
         if self._made is None or self._forgotten:
+            self._plain = None
             self._made = self.planned(backend, self._record.used_model)
         return self._made
 
@@ -298,7 +305,7 @@ class Attempts:
         """
         made = self._made
         assert made is not None  # it is what was sent
-        if self._prepared is None and not self._forgotten:
+        if self._plain is None and self._prepared is None and not self._forgotten:
             made = self._made = structs.replace(
                 made, asked=without_messages(made.asked), sent=without_messages(made.sent)
             )
@@ -336,7 +343,13 @@ class Attempts:
     def planned(self, backend: Backend, model: str) -> Plan:
         """The question as this target can be asked it. Raises MalformedRequest, Unrepresentable."""
         self._tell_target(backend, model)
-        made = self._planned(backend, model)
+        plain = self._plain
+        self._cached = None if plain is None else backend.plans.find(self._client, plain, model)
+        if plain is not None and self._cached is not None:
+            made = self._cached.plan(plain)
+            self._desk.meters.plan_cache_hits[backend.name] += 1
+        else:
+            made = self._planned(backend, model)
         self._tell_plan(backend, made)
         return made
 
@@ -374,6 +387,8 @@ class Attempts:
 
     def _request(self, backend: Backend) -> HttpRequest:
         made, given = self._plan(backend), self._exchange.request
+        if self._cached is not None:
+            return self._cached.request(given.body)
         if self._prepared is not None:
             self._tell_note(backend, self._prepared.note)
             return backend.dressed(self._prepared.request())
@@ -382,7 +397,10 @@ class Attempts:
         if request.body is not given.body:
             self._count_rendered(len(request.body))
         self._tell_note(backend, note)
-        return backend.dressed(request)
+        request = backend.dressed(request)
+        if self._plain is not None:
+            backend.plans.keep(self._plain, made, given, request)
+        return request
 
     def _tell_note(self, backend: Backend, note: Note | None) -> None:
         if note is not None and note not in self._record.notes:

@@ -39,17 +39,18 @@ from dragoman.upstream.client import Reply
 from dragoman.wire.http import Headers, HttpResponse
 
 _JSON = ("content-type", "application/json")
+_PLAIN_NODES = 16  # JSON values of a message of a plain request, with a share in the rest: at most
 
 
 class Relay:
     """One question. The caller refuses what it raises, unless the answer has begun by then."""
 
-    __slots__ = ("_call", "_client", "_desk", "_exchange", "_fleet", "_large", "_record")
+    __slots__ = ("_call", "_client", "_desk", "_exchange", "_fleet", "_large", "_plain", "_record")
 
     def __init__(self, desk: Desk, fleet: Fleet, exchange: Exchange, matched: Matched, record: Record) -> None:
         self._desk, self._fleet = desk, fleet
         self._exchange, self._record = exchange, record
-        self._client, self._call = matched.dialect, matched.call
+        self._client, self._call, self._plain = matched.dialect, matched.call, matched.plain
         self._large = matched.large if isinstance(matched, LargeMatched) else None
         record.dialect, record.operation = self._client.name, self._call.operation
         check_model(self._call.model)
@@ -73,7 +74,7 @@ class Relay:
         if self._call.body is None:
             call = self._client.binding.match(self._exchange.request)
             assert call is not None  # it was matched before
-            self._call, self._large = call, None
+            self._call, self._plain, self._large = call, None, None
         asked, shape = parse(self._client, self._call, len(self._exchange.request.body), Bounds.of(server))
         if (account := self._exchange.account) is not None:
             account.decoded(shape.memory)
@@ -98,13 +99,15 @@ class Relay:
         return Stream(*told, silence=server.ping, hold=server.hold, pulse=self._desk.pulse)
 
     def _attempts(self) -> Attempts:
-        large = self._large
+        plain, limits, large = self._plain, self._fleet.config.server.limits, self._large
         if large is not None:
             asked = large.asked()
-        else:
-            asked = self.read()  # the attempts let go of it when the answer has begun
+        elif plain is None or plain.messages > limits.messages or plain.messages * _PLAIN_NODES > limits.nodes:
+            asked, plain = self.read(), None  # the attempts let go of it when the answer has begun
             large = self._continued(asked)
-        question = Question(self._exchange, self._client, asked, self.read, large)
+        else:
+            asked = plain.asked
+        question = Question(self._exchange, self._client, asked, plain, self.read, large)
         return Attempts(self._desk, self._fleet, question, self._record)
 
     def _continued(self, asked: Conversation) -> LargeRequest | None:

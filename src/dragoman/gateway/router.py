@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import Call, Dialect
+from dragoman.dialects.base import Call, Dialect, PlainRequest
 from dragoman.errors import DragomanError, Fault, MalformedRequest
 from dragoman.wire.http import HttpRequest
 
@@ -19,6 +19,7 @@ class Matched(Struct, frozen=True):
 
     dialect: Dialect
     call: Call
+    plain: PlainRequest | None = None  # in place of the call's body
 
 
 class Unreadable(Exception):
@@ -33,6 +34,14 @@ class Unreadable(Exception):
 class Router:
     def __init__(self, dialects: Sequence[Dialect]) -> None:
         self._dialects = tuple(dialects)
+        self._plain = [(dialect, dialect.plain) for dialect in dialects if dialect.plain is not None]
+
+    def plain(self, request: HttpRequest) -> Matched | None:
+        """The plain request that this is; None if it must be matched to know."""
+        for dialect, forms in self._plain:
+            if (plain := forms.request(request)) is not None:
+                return Matched(dialect, Call("generate", plain.asked.model, plain.asked.stream, None), plain)
+        return None
 
     def match(self, request: HttpRequest) -> Matched | None:
         """The call in this request. Raises Unreadable."""

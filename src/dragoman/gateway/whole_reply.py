@@ -49,6 +49,9 @@ def _tapped(made: Plan, body: bytes) -> Told:
 
     Raises UpstreamViolation for what breaks the dialect: half an answer, a web page, a call without a name.
     """
+    forms = made.upstream.plain
+    if forms is not None and (seen := forms.reply(body)) is not None:
+        return Told("", seen.usage, seen.stop, None)
     try:
         return _told(made.upstream.codec.parse_reply(body, made.sent), None)
     except RecursionError:

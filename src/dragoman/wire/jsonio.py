@@ -28,6 +28,7 @@ __all__ = [
     "encode",
     "fitting",
     "is_whole",
+    "may_double",
     "object_of",
     "pretty",
     "python_text",
@@ -247,6 +248,14 @@ def respelt(texts: list[str], insides: list[bytes]) -> list[bytes]:
     if _BACKSLASH not in b"".join(insides) or _plain_encode(texts) == b'["' + b'","'.join(insides) + b'"]':
         return insides
     return [quote(text)[1:-1] for text in texts]
+
+
+def may_double(data: bytes, names: int, colons: int) -> bool:
+    """Whether a name may stand twice in an object of this text, which was read as so many names and colons in strings.
+
+    A name that the reader passed over would have one more colon, unless an escape hides another.
+    """
+    return _colons(data) != names + colons or (colons > 0 and _HIDDEN_COLON.search(data) is not None)
 
 
 def doubled(data: bytes, tree: Json = None) -> str | None:
