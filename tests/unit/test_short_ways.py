@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 import dragoman.dialects as registry
+from bench.questions import question
 from dragoman.dialects.anthropic import request as anthropic_request
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro.quirks import results as kiro_results
@@ -24,6 +25,7 @@ from dragoman.dialects.openai.reply import envelope_rest, parse_stop
 from dragoman.errors import DragomanError
 from dragoman.filters import PairTools, carry_seals, fill_empty, object_arguments, rename_tools
 from dragoman.filters import pair_tools as pairing
+from dragoman.gateway.limits import RequestLimits, check_tree
 from dragoman.model import facts as facts_of
 from dragoman.model.blocks import Cache, Reasoning, Seal, Text, ToolResult, Where
 from dragoman.model.canonical import canonical
@@ -76,6 +78,31 @@ def test_messages_of_the_documented_shape_are_read_as_all_others(body: Any) -> N
     short = read("anthropic", body)
     with patch.object(anthropic_request, "exact_message", lambda *_: None):
         assert short == read("anthropic", body)
+
+
+@given(messages, st.dictionaries(st.sampled_from(["system", "max_tokens", "stream", "tools", "x"]), words | st.just(3)))
+@example([{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "b"}]}], {"system": "s"})
+def test_an_exact_request_says_what_is_read_of_a_matched_one(body: Any, fields: dict[str, Any]) -> None:
+    used = {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {"c": [{}]}}]}
+    data = json.dumps({"model": "m", "messages": [used, *body], **fields}).encode()
+    request, dialect = HttpRequest("POST", "/v1/messages", body=data), registry.get("anthropic")
+    assert dialect.exact is not None
+    exact = dialect.exact(request)
+    if exact is None:
+        return
+    call = dialect.binding.match(request)
+    assert call is not None
+    assert repr(exact.asked) == repr(dialect.codec.parse_request(call))
+    assert structs.replace(exact.call, body=None) == structs.replace(call, body=None)
+    depths = [check_tree(each.body, len(data), RequestLimits()).depth for each in (exact.call, call)]
+    assert max(depths[0], 8) == max(depths[1], 8)  # the least limit
+
+
+def test_the_bench_asks_in_the_documented_shape() -> None:
+    """Lest the law hold of nothing."""
+    asked = HttpRequest("POST", "/v1/messages", body=question("anthropic", "pairs", "m", stream=True))
+    exact = registry.get("anthropic").exact
+    assert exact is not None and exact(asked) is not None
 
 
 calls = objects(

@@ -117,6 +117,18 @@ class Encoder(Protocol):
         """A frame that says nothing, to keep a silent stream alive; None where the dialect has none."""
 
 
+class ExactRequest(Struct, frozen=True):
+    """A request of the documented shape, read from its bytes into Structs and not into a tree of JSON values.
+
+    The body of the call holds what is free-form in it, as deeply nested as it was, for those who set limits; `beside`
+    is about how many JSON values it had beside those.
+    """
+
+    call: Call
+    asked: Conversation
+    beside: int
+
+
 class PlainRequest(Struct, frozen=True):
     """A small request of the documented shape, without its texts. Those of one `shape` differ only in texts and figures
     that no filter reads: where one passes unchanged, the others do.
@@ -238,6 +250,7 @@ class Dialect(Struct, frozen=True):
     key_header: str = "authorization"  # where its service wants a key: there as a bearer token, elsewhere alone
     stored: Stored | None = None
     models: tuple[str, ...] = ()  # names that the service is known to have
+    exact: Callable[[HttpRequest], ExactRequest | None] | None = None  # reads long requests faster; None: match it
     plain: PlainForms | None = None  # reads small requests for the plan cache of a gateway
     attribution: bool = False  # its service reads Claude Code's accounting line in the system prompt
 

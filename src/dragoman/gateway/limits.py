@@ -129,10 +129,13 @@ class Shape(Struct, frozen=True):
         return self.size + _VALUE * self.nodes
 
 
-def check_tree(tree: Json, size: int, limits: RequestLimits) -> Shape:
-    """Refuse a value that is nested too deeply or has too many parts. Raises MalformedRequest, TooLarge."""
+def check_tree(tree: Json, size: int, limits: RequestLimits, beside: int = 0) -> Shape:
+    """Refuse a value that is nested too deeply or has too many parts. Raises MalformedRequest, TooLarge.
+
+    `beside` is how many more values there are, at no depth that matters.
+    """
     level: list[Json] = [tree]
-    depth = nodes = 0
+    depth, nodes = 0, beside
     refers = False
     while level:
         depth += 1

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import Call, Dialect, PlainRequest
+from dragoman.dialects.base import Call, Dialect, ExactRequest, PlainRequest
 from dragoman.errors import DragomanError, Fault, MalformedRequest
 from dragoman.wire.http import HttpRequest
 
@@ -20,6 +20,7 @@ class Matched(Struct, frozen=True):
     dialect: Dialect
     call: Call
     plain: PlainRequest | None = None  # in place of the call's body
+    exact: ExactRequest | None = None
 
 
 class Unreadable(Exception):
@@ -35,12 +36,16 @@ class Router:
     def __init__(self, dialects: Sequence[Dialect]) -> None:
         self._dialects = tuple(dialects)
         self._plain = [(dialect, dialect.plain) for dialect in dialects if dialect.plain is not None]
+        self._exact = [(dialect, dialect.exact) for dialect in dialects if dialect.exact is not None]
 
-    def plain(self, request: HttpRequest) -> Matched | None:
-        """The plain request that this is; None if it must be matched to know."""
+    def exact(self, request: HttpRequest) -> Matched | None:
+        """The plain or exact request that this is; None if it must be matched to know."""
         for dialect, forms in self._plain:
             if (plain := forms.request(request)) is not None:
                 return Matched(dialect, Call("generate", plain.asked.model, plain.asked.stream, None), plain)
+        for dialect, read in self._exact:
+            if (exact := read(request)) is not None:
+                return Matched(dialect, exact.call, exact=exact)
         return None
 
     def match(self, request: HttpRequest) -> Matched | None:

@@ -28,17 +28,21 @@ _COUNTED = frozenset(
 )
 
 
+def generates(request: HttpRequest) -> bool:
+    return request.method == "POST" and _PATHS.get(request.path) == "generate"
+
+
 class AnthropicBinding(Struct, frozen=True):
     def match(self, request: HttpRequest) -> Call | None:
         path = request.path.rstrip("/")
         if request.method == "GET" and request.header("anthropic-version"):
             if path == _MODELS or path.startswith(_MODELS + "/"):
-                return Call("models", path[len(_MODELS) + 1 :], False, None, _hints(request))
+                return Call("models", path[len(_MODELS) + 1 :], False, None, hints_of(request))
             return None
         operation = _PATHS.get(path) or _PATHS.get(f"/v1{path}")  # some clients' base URLs end with it, some do not
         if request.method != "POST" or operation is None:
             return None
-        return _call(Fields.of(request), operation, _hints(request))
+        return _call(Fields.of(request), operation, hints_of(request))
 
     def unwrap(self, body: Json) -> Call:
         return _call(Fields(body), "generate", {})
@@ -81,7 +85,7 @@ class AnthropicCounts(Struct, frozen=True):
         return jsonio.encode({"input_tokens": tokens})
 
 
-def _hints(request: HttpRequest) -> dict[str, str]:
+def hints_of(request: HttpRequest) -> dict[str, str]:
     """The headers that matter. The usual version says nothing; a header sent twice is one list."""
     hints: dict[str, str] = {}
     for name, value in request.headers:

@@ -51,7 +51,7 @@ _THINKING = {"enabled": "on", "disabled": "off", "adaptive": "adaptive", "betwee
 _THINKING_TYPES = {mode: name for name, mode in _THINKING.items()}
 _DISPLAYS = {"summarized": True, "omitted": False}
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
-_MESSAGES = Where("messages")
+MESSAGES = Where("messages")
 _DEFERRED = "defer_loading"
 _ADDED = "~added"  # on a tool that a block of a message defines
 _NO_THREAD = (
@@ -64,15 +64,17 @@ _NO_THREAD = (
 def parse_request(call: Call) -> Conversation:
     """Read a request. Raises MalformedRequest, naming the place."""
     try:
-        return _conversation(call)
+        return conversation_of(call)
     except RecursionError:
         raise MalformedRequest("nested too deeply") from None
 
 
-def _conversation(call: Call) -> Conversation:
+def conversation_of(call: Call, messages: tuple[Message, ...] | None = None) -> Conversation:
+    """All that is asked. `messages`, where given, are those of the request, and the body has none."""
     fields = Fields(call.body)
     kept: dict[str, Json] = {}  # what known objects hold beside what we know
-    messages = tuple([_read(item, Where(_MESSAGES, at)) for at, item in enumerate(fields.objects("messages"))])
+    if messages is None:
+        messages = tuple([_read(item, Where(MESSAGES, at)) for at, item in enumerate(fields.objects("messages"))])
     metadata = fields.maybe_child("metadata")
     user = metadata.text("user_id", "") if metadata else ""
     _keep(kept, "metadata", metadata)

@@ -37,7 +37,7 @@ class _Text(_Block, frozen=True, tag="text"):
     text: str
 
 
-class _ToolUse(_Block, frozen=True, tag="tool_use"):
+class ExactCall(_Block, frozen=True, tag="tool_use"):
     id: _Filled
     name: _Filled
     input: dict[str, Any]
@@ -54,26 +54,29 @@ class _Thinking(_Object, frozen=True, tag_field="type", tag="thinking"):
     signature: str = ""
 
 
-class _Message(_Object, frozen=True):
+class ExactMessage(_Object, frozen=True):
     role: Role
-    content: str | list[_Text | _ToolUse | _ToolResult | _Thinking]
+    content: str | list[_Text | ExactCall | _ToolResult | _Thinking]
 
 
-_read = exactly(_Message)
+_read = exactly(ExactMessage)
 
 
 def exact_message(item: Json, at: Where) -> Message | None:
     """Read a message of the documented shape; None for any other."""
     shape = _read(item)
-    if shape is None:
-        return None
+    return None if shape is None else made_message(shape, at)
+
+
+def made_message(shape: ExactMessage, at: Where) -> Message | None:
+    """The message that has this shape; None if it has arguments that cannot be written."""
     content, place = shape.content, Where(at, "content")
     if isinstance(content, str):
         return Message(shape.role, (Text(content, at=place),), at=at)
     try:
         return Message(shape.role, tuple(_blocks(content, place)), at=at)
     except jsonio.JsonError:
-        return None  # arguments that cannot be written
+        return None
 
 
 def _blocks(content: list[Any], place: Where) -> list[Block]:
@@ -84,7 +87,7 @@ def _blocks(content: list[Any], place: Where) -> list[Block]:
         cache = None if mark is None else Cache(mark.ttl)
         if kind is _Text:
             blocks.append(Text(block.text, cache, at=at))
-        elif kind is _ToolUse:
+        elif kind is ExactCall:
             blocks.append(ToolCall(block.id, block.name, jsonio.text_of(block.input), "json", cache, at=at))
         elif kind is _ToolResult:
             parts = _parts(block.content, Where(at, "content"))

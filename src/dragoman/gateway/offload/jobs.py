@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import Call, Dialect
+from dragoman.dialects.base import Call, Dialect, ExactRequest
 from dragoman.errors import DragomanError, Fault, MalformedRequest, TooLarge, Unrepresentable
 from dragoman.gateway import listing
 from dragoman.gateway.config import Server
@@ -244,11 +244,13 @@ def read(job: ReadJob, body: bytes, router: Router) -> tuple[ReadResult, Read | 
     return result, Read(dialect, request, asked)
 
 
-def parse(dialect: Dialect, call: Call, size: int, bounds: Bounds) -> tuple[Conversation, Shape]:
+def parse(
+    dialect: Dialect, call: Call, size: int, bounds: Bounds, exact: ExactRequest | None = None
+) -> tuple[Conversation, Shape]:
     """What a call asks, within the limits, and the shape of its body. Raises MalformedRequest, TooLarge."""
-    shape = check_tree(call.body, size, bounds.limits)
+    shape = check_tree(call.body, size, bounds.limits, 0 if exact is None else exact.beside)
     try:
-        asked = dialect.codec.parse_request(call)
+        asked = dialect.codec.parse_request(call) if exact is None else exact.asked
     except RecursionError:
         raise MalformedRequest("nested too deeply") from None
     check_conversation(asked, shape, bounds.limits)
