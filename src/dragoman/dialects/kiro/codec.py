@@ -143,7 +143,7 @@ class KiroCodec(Struct, frozen=True):
         )
 
     def parse_request(self, call: Call) -> Conversation:
-        return request.parse_request(call, self)
+        return request.parse_request(request.plain(call), self)
 
     def render_request(self, conversation: Conversation) -> Call:
         return request.render_request(conversation, self)
@@ -168,7 +168,7 @@ class KiroCodec(Struct, frozen=True):
         return faults.render_fault(fault)
 
     def breaches(self, call: Call) -> Sequence[Breach]:
-        return rules.breaches(call)
+        return rules.breaches(request.plain(call))
 
     def stream_breaches(self, frames: Iterable[Frame]) -> Sequence[Breach]:
         return rules.stream_breaches(frames)

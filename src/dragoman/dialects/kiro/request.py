@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha1
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from dragoman.dialects.base import Call
+from msgspec import structs
+
+from dragoman.dialects.base import Call, in_cache_order
 from dragoman.dialects.kiro.models import model_of
 from dragoman.dialects.kiro.nodes import FAMILY, IDENTITY, extra_of, merged, own_fields
-from dragoman.dialects.kiro.turns import CONTEXT, USER, identifier, parse_turn, render_turn, with_beside
+from dragoman.dialects.kiro.turns import CONTEXT, USER, identifier, object_of, parse_turn, render_turn, with_beside
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Extra, Opaque, Text, Where
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
 from dragoman.model.naming import of_the_node, of_what_it_came_in
+from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -129,6 +132,43 @@ def _thinking(fields: Fields, kept: dict[str, Json]) -> Thinking:
     return Thinking("adaptive" if adaptive else "default", effort)
 
 
+def turns_of(body: dict[str, Json], model: str, *, named: bool) -> dict[str, Json]:
+    """The body with the model's name in every user turn that has none, or without it in those that have this one."""
+    state = body.get("conversationState")
+    if not isinstance(state, dict):
+        return body
+    changed = {name: value for name, value in state.items() if name not in ("history", "currentMessage")}
+    history = state.get("history")
+    if isinstance(history, list):
+        changed["history"] = [_turn(entry, model, named) if type(entry) is dict else entry for entry in history]
+    elif "history" in state:
+        changed["history"] = history
+    changed["currentMessage"] = _turn(state.get("currentMessage"), model, named)
+    return in_cache_order({**body, "conversationState": changed}, (), "conversationState")
+
+
+def _turn(entry: Json, model: str, named: bool) -> Json:
+    if not isinstance(entry, dict) or not isinstance(user := entry.get(USER), dict):
+        return entry
+    if named:
+        return {**entry, USER: {"modelId": model, **user}}
+    if user.get("modelId") in (model, None):
+        user = {name: value for name, value in user.items() if name != "modelId"}
+    return {**entry, USER: user}
+
+
+def plain(call: Call) -> Call:
+    """The call with a body of JSON values alone: a rendered one has Structs in its history."""
+    body = call.body
+    state = body.get(_STATE) if isinstance(body, dict) else None
+    history = state.get("history") if isinstance(state, dict) else None
+    if not isinstance(history, list) or all(type(entry) is dict for entry in history):
+        return call
+    decoded = jsonio.decode(jsonio.encode(body))
+    assert isinstance(decoded, dict)
+    return structs.replace(call, body=turns_of(decoded, call.model, named=False))
+
+
 # --- rendering
 
 
@@ -163,14 +203,17 @@ def _refuse_unsayable(conversation: Conversation) -> None:
 
 
 def _body(conversation: Conversation, settings: Settings) -> dict[str, Json]:
-    *history, current = [render_turn(message, settings.origin) for message in conversation.messages]
+    *messages, last = conversation.messages
+    history: list[Any] = [render_turn(message, settings.origin, conversation.model) for message in messages]
+    turn = render_turn(last, settings.origin)
+    current = turn if isinstance(turn, dict) else object_of(turn)
     if conversation.tools:
         _give_tools(current, [_render_tool(tool) for tool in conversation.tools])
     kept = of_the_node(own_fields(conversation.extra))
     named = kept.pop("conversationId", None) or conversation_id(first_words(conversation.messages))
     state: dict[str, Json] = {"chatTriggerType": "MANUAL", "conversationId": named, "currentMessage": current}
     if history:
-        state["history"] = [*history]
+        state["history"] = history
     rest = kept.get(_STATE)
     if isinstance(rest, dict) and "chatTriggerType" in rest:
         state["chatTriggerType"] = rest["chatTriggerType"]
