@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, structs
 
 from dragoman.dialects.anthropic.binding import generates, hints_of
 from dragoman.dialects.anthropic.request import MESSAGES, conversation_of
-from dragoman.dialects.anthropic.shapes import ExactCall, ExactMessage, made_message
+from dragoman.dialects.anthropic.shapes import RawCall, RawMessage, made_message
 from dragoman.dialects.base import Call, ExactRequest
 from dragoman.errors import DragomanError
 from dragoman.model.blocks import Where
@@ -21,12 +21,13 @@ from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
 
 _CALL, _SOON = b'"tool_use"', 65536  # calls make it worth while; where bytes pass, the body is read once more
+_DEEP = b"[{"
 _MESSAGE_VALUES, _BLOCK_VALUES = 3, 4  # JSON values of a message and of a block, about
 
 
 class _Request(Struct, frozen=True, forbid_unknown_fields=True):
     model: str
-    messages: list[ExactMessage]
+    messages: list[RawMessage]
     stream: bool = False
     system: Any = UNSET
     tools: Any = UNSET
@@ -65,13 +66,15 @@ def exact_request(request: HttpRequest) -> ExactRequest | None:
     if asked is None:
         return None
     blocks = [block for message in shape.messages if isinstance(message.content, list) for block in message.content]
-    inputs: list[Json] = [block.input for block in blocks if type(block) is ExactCall]
-    # A list for each level above the inputs: the messages, a message, its content, a block.
-    free = structs.replace(call, body={"messages": [[[inputs]]], **rest})
-    return ExactRequest(free, asked, _MESSAGE_VALUES * len(messages or ()) + _BLOCK_VALUES * len(blocks))
+    inputs = [block.input for block in blocks if type(block) is RawCall]
+    deep = [jsonio.decode(value) for given in inputs for value in given.values() if memoryview(value)[0] in _DEEP]
+    # A list for each level above them: the messages, a message, its content, a block, its input.
+    free = structs.replace(call, body={"messages": [[[[deep]]]], **rest})
+    values = _MESSAGE_VALUES * len(shape.messages) + _BLOCK_VALUES * len(blocks) + sum(map(len, inputs))
+    return ExactRequest(free, asked, values)
 
 
-def _messages(shapes: list[ExactMessage]) -> tuple[Message, ...] | None:
+def _messages(shapes: list[RawMessage]) -> tuple[Message, ...] | None:
     made = [made_message(shape, Where(MESSAGES, index)) for index, shape in enumerate(shapes)]
     messages = tuple([message for message in made if message is not None])
     return messages if len(messages) == len(made) else None

@@ -15,7 +15,7 @@ from dragoman.model.blocks import Block, Cache, Reasoning, Seal, Text, ToolCall,
 from dragoman.model.conversation import Message, Role
 from dragoman.wire import jsonio
 from dragoman.wire.fields import exactly
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, Raw
 
 _Filled: TypeAlias = Annotated[str, Meta(min_length=1)]
 
@@ -37,10 +37,18 @@ class _Text(_Block, frozen=True, tag="text"):
     text: str
 
 
-class ExactCall(_Block, frozen=True, tag="tool_use"):
+class _Call(_Block, frozen=True, tag="tool_use"):
     id: _Filled
     name: _Filled
     input: dict[str, Any]
+
+
+class RawCall(_Block, frozen=True, tag="tool_use"):
+    """The same in bytes: arguments go on as text, so they are hardly read."""
+
+    id: _Filled
+    name: _Filled
+    input: dict[str, Raw]
 
 
 class _ToolResult(_Block, frozen=True, tag="tool_result"):
@@ -54,12 +62,17 @@ class _Thinking(_Object, frozen=True, tag_field="type", tag="thinking"):
     signature: str = ""
 
 
-class ExactMessage(_Object, frozen=True):
+class _Message(_Object, frozen=True):
     role: Role
-    content: str | list[_Text | ExactCall | _ToolResult | _Thinking]
+    content: str | list[_Text | _Call | _ToolResult | _Thinking]
 
 
-_read = exactly(ExactMessage)
+class RawMessage(_Object, frozen=True):
+    role: Role
+    content: str | list[_Text | RawCall | _ToolResult | _Thinking]
+
+
+_read = exactly(_Message)
 
 
 def exact_message(item: Json, at: Where) -> Message | None:
@@ -68,7 +81,7 @@ def exact_message(item: Json, at: Where) -> Message | None:
     return None if shape is None else made_message(shape, at)
 
 
-def made_message(shape: ExactMessage, at: Where) -> Message | None:
+def made_message(shape: _Message | RawMessage, at: Where) -> Message | None:
     """The message that has this shape; None if it has arguments that cannot be written."""
     content, place = shape.content, Where(at, "content")
     if isinstance(content, str):
@@ -87,8 +100,9 @@ def _blocks(content: list[Any], place: Where) -> list[Block]:
         cache = None if mark is None else Cache(mark.ttl)
         if kind is _Text:
             blocks.append(Text(block.text, cache, at=at))
-        elif kind is ExactCall:
-            blocks.append(ToolCall(block.id, block.name, jsonio.text_of(block.input), "json", cache, at=at))
+        elif kind is _Call or kind is RawCall:
+            text = (jsonio.text_of_parts if kind is RawCall else jsonio.text_of)(block.input)
+            blocks.append(ToolCall(block.id, block.name, text, "json", cache, at=at))
         elif kind is _ToolResult:
             parts = _parts(block.content, Where(at, "content"))
             blocks.append(ToolResult(block.tool_use_id, parts, block.is_error, cache, at=at))
