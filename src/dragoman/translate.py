@@ -18,6 +18,7 @@ from dragoman.errors import LocalMisuse, Unrepresentable
 from dragoman.model.canonical import canonical
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Note, Notes
 from dragoman.wire.http import HttpRequest
@@ -154,10 +155,8 @@ class Plan(Struct, frozen=True):
         return self.upstream.codec.render_request(self.sent)
 
     def request(self) -> HttpRequest:
-        """What is sent, for those who do not look into the call."""
-        codec = self.upstream.codec
-        render: Callable[[Conversation], Call] = getattr(codec, "render_to_send", codec.render_request)
-        return self.upstream.binding.wrap(render(self.sent))
+        """The HTTP request that is sent."""
+        return self.upstream.binding.wrap(self.call())
 
     def head(self) -> Call:
         """The same without a body, for one that is already written in the upstream's own words."""
@@ -181,16 +180,18 @@ def plan(
         raise Unrepresentable(_NO_QUESTION, at="messages")  # it stands in a field that only its family knows
     settings = settings or Settings()
     notes = Notes(refuse=settings.losses == "refuse")
-    sent = asked if model in (None, asked.model) else structs.replace(asked, model=model).knowing(asked)
+    sent = asked if model is None or model == asked.model else structs.replace(asked, model=model)
+    facts, tidy = Facts(), asked.messages  # every reader ends with the canonical form
     makers: list[MakeBack] = []
     altered, noted, finds_calls = False, 0, False
     for each in _filters(client, upstream, sent.model, settings):
-        changed, maker = each.forward(sent, notes)
+        changed, maker = each.forward(sent, notes, facts)
         if changed is not sent:
             moved = changed.messages is not sent.messages or changed.system is not sent.system
             if moved and not each.keeps_form:
-                changed = canonical(changed, sent)  # what a filter leaves may be less than a text
-            sent = changed.knowing(sent)
+                changed = canonical(changed, tidy)  # what a filter leaves may be less than a text
+                tidy = changed.messages
+            sent = changed
         if len(notes) > noted:
             altered, noted = altered or not each.only_asks, len(notes)
         if maker is not None:

@@ -79,7 +79,7 @@ class OneText(Filter):
 
     name = "pigeon.one_text"
 
-    def forward(self, conversation, notes):  # type: ignore[no-untyped-def]
+    def forward(self, conversation, notes, facts):  # type: ignore[no-untyped-def]
         from msgspec import structs
 
         def one(block: Block) -> Block:

@@ -16,16 +16,13 @@ from hypothesis import strategies as st
 
 import dragoman.dialects as registry
 from dragoman.dialects.base import Call
-from dragoman.dialects.openai.skim import skim_request
 from dragoman.errors import Fault
-from dragoman.gateway.familiar import Familiar
 from dragoman.gateway.passing import Passing
 from dragoman.model.blocks import Extra, Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.simulator import parse, running_simulator
 from dragoman.translate import Plan, plan
 from dragoman.wire.frame import Payload
-from dragoman.wire.http import HttpRequest
 from tests.gateway.house import chat, house, messages, upstream
 
 HELLO: Any = {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
@@ -356,20 +353,6 @@ def test_what_a_setting_asks_for_is_done_to_every_answer_and_not_to_the_first_al
         with house(text, tmp_path) as home:
             told = [home.ask("/v1/chat/completions", chat(stream=stream))[2] for _ in range(3)]
     assert not [body for body in told if b"think>" in body or b'"hm"' not in body]
-
-
-def test_models_without_end_are_not_all_remembered() -> None:
-    dialect, familiar = registry.get("openai"), Familiar()
-    for number in range(1000):
-        for model in (f"m{number}", "x" * 300 + str(number)):
-            request = HttpRequest("POST", "/v1/chat/completions", body=json.dumps(chat(model)).encode())
-            plain, call = skim_request(request.body), dialect.binding.match(request)
-            assert plain is not None
-            assert call is not None
-            made = plan(dialect, dialect, dialect.codec.parse_request(call))
-            familiar.learn(plain, made, request, dialect.binding.wrap(made.call()))
-    assert 0 < len(familiar._outlines) <= 256
-    assert all(len(str(place)) < 400 for place in familiar._outlines)
 
 
 @pytest.mark.parametrize("end", [b"data: [DONE]\n\n", b'data: {"error":{"message":"no more","code":500}}\n\n'])

@@ -31,6 +31,7 @@ from dragoman.gateway.offload.jobs import (
 from dragoman.gateway.offload.worker import Worker
 from dragoman.gateway.whole_reply import told_whole
 from dragoman.model.budget import AnswerLimits
+from dragoman.model.conversation import without_messages
 from dragoman.translate import Plan, Settings
 from dragoman.wire.http import HttpRequest
 from tests.laws.bodies import BODIES
@@ -126,7 +127,7 @@ def test_s7_a_whole_answer_from_the_worker_is_the_one_made_here(
         made, _ = planned(PlanJob(request, BOUNDS, target, "claude-sonnet-4.5", Settings()), known)
     except DragomanError:
         return
-    plan_left = structs.replace(made, asked=made.asked.unsaid(), sent=made.sent.unsaid())
+    plan_left = structs.replace(made, asked=without_messages(made.asked), sent=without_messages(made.sent))
     whole = b"".join(DIALECTS[upstream](NAME, answer(NAME)))
     for body in (whole, whole[: len(whole) // 2], b"<html>", b"{"):
         try:

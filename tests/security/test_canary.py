@@ -270,8 +270,8 @@ def test_point_15_no_value_shows_its_secret(planted: tuple[Parrot, Path]) -> Non
             gateway,
             running,
             fleet,
-            gateway._admission._door,
-            gateway._admission._door.keeper,
+            gateway._admission,
+            gateway._admission._keeper,
             *config.secrets(),
         ]
         for backend in fleet.backends:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 import dragoman.dialects as registry
-from dragoman.dialects.anthropic import blocks as anthropic_blocks
+from bench.questions import question
 from dragoman.dialects.anthropic import request as anthropic_request
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro.quirks import results as kiro_results
@@ -25,10 +25,12 @@ from dragoman.dialects.openai.reply import envelope_rest, parse_stop
 from dragoman.errors import DragomanError
 from dragoman.filters import PairTools, carry_seals, fill_empty, object_arguments, rename_tools
 from dragoman.filters import pair_tools as pairing
-from dragoman.model import conversation
-from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, ToolResult, Where
+from dragoman.gateway.limits import RequestLimits, check_tree
+from dragoman.model import facts as facts_of
+from dragoman.model.blocks import Cache, Reasoning, Seal, Text, ToolResult, Where
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message
+from dragoman.model.facts import Facts, inventory
 from dragoman.model.notes import Notes
 from dragoman.translate import plan
 from dragoman.wire import jsonio
@@ -44,11 +46,20 @@ def objects(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any
     return st.fixed_dictionaries(fields)
 
 
+def marked(kind: str, **fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """A block, mostly without a cache mark."""
+    marks = st.sampled_from([{"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}, {"type": "x"}, None])
+    return st.fixed_dictionaries({"type": st.just(kind), **fields}, optional={"cache_control": marks})
+
+
+text_blocks = marked("text", text=words | st.just("\ud800"))
 blocks = st.one_of(
     words,
-    objects(type=st.just("text"), text=words),
-    objects(type=st.just("tool_use"), id=ids, name=ids, input=st.dictionaries(words, words | st.integers())),
-    objects(type=st.just("tool_result"), tool_use_id=ids, content=words),
+    text_blocks,
+    marked("tool_use", id=ids, name=ids, input=st.dictionaries(words, words | st.integers() | st.just("\ud800"))),
+    marked("tool_result", tool_use_id=ids, content=words | st.lists(text_blocks, max_size=2)),
+    marked("tool_result", tool_use_id=ids, content=words, is_error=st.sampled_from([True, False, None, 1])),
+    marked("thinking", thinking=words, signature=words),
 )
 roles = st.sampled_from(["user", "assistant", "system", "User", "tool", "developer", None])
 messages = st.lists(objects(role=roles, content=words | st.none() | st.lists(blocks, max_size=3)), max_size=4)
@@ -63,44 +74,69 @@ def read(dialect: str, body: Any) -> str:
 
 
 @given(messages)
-def test_plain_messages_are_read_as_all_others(body: Any) -> None:
+def test_messages_of_the_documented_shape_are_read_as_all_others(body: Any) -> None:
     short = read("anthropic", body)
-    with patch.object(anthropic_request, "_PLAIN_ROLES", {}), patch.object(anthropic_blocks, "_USUAL", {}):
+    with patch.object(anthropic_request, "exact_message", lambda *_: None):
         assert short == read("anthropic", body)
+
+
+@given(messages, st.dictionaries(st.sampled_from(["system", "max_tokens", "stream", "tools", "x"]), words | st.just(3)))
+@example([{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "b"}]}], {"system": "s"})
+def test_an_exact_request_says_what_is_read_of_a_matched_one(body: Any, fields: dict[str, Any]) -> None:
+    used = {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {"c": [{}]}}]}
+    data = json.dumps({"model": "m", "messages": [used, *body], **fields}).encode()
+    request, dialect = HttpRequest("POST", "/v1/messages", body=data), registry.get("anthropic")
+    assert dialect.exact is not None
+    exact = dialect.exact(request)
+    if exact is None:
+        return
+    call = dialect.binding.match(request)
+    assert call is not None
+    assert repr(exact.asked) == repr(dialect.codec.parse_request(call))
+    assert structs.replace(exact.call, body=None) == structs.replace(call, body=None)
+    depths = [check_tree(each.body, len(data), RequestLimits()).depth for each in (exact.call, call)]
+    assert max(depths[0], 8) == max(depths[1], 8)  # the least limit
+
+
+def test_the_bench_asks_in_the_documented_shape() -> None:
+    """Lest the law hold of nothing."""
+    asked = HttpRequest("POST", "/v1/messages", body=question("anthropic", "pairs", "m", stream=True))
+    exact = registry.get("anthropic").exact
+    assert exact is not None and exact(asked) is not None
 
 
 calls = objects(
     id=ids, type=st.sampled_from(["function", "custom", None]), function=objects(name=ids, arguments=words | st.none())
 )
 chat = st.lists(
-    objects(role=roles, content=words | st.none() | st.lists(words, max_size=2))
+    objects(role=roles, content=words | st.none() | st.lists(words | objects(type=st.just("text"), text=words)))
     | objects(role=roles, content=words | st.none(), tool_call_id=ids | st.none())
     | objects(role=roles, content=words | st.none(), tool_calls=st.none() | st.lists(calls, max_size=2))
-    | objects(role=roles, name=words, tool_calls=st.lists(calls, max_size=1)),
+    | objects(role=roles, name=words, tool_calls=st.lists(calls, max_size=1))
+    | objects(role=roles, content=words, refusal=st.none() | words, annotations=st.none(), name=st.none()),
     max_size=4,
 )
 
 
 @settings(max_examples=300)
 @given(chat)
-def test_plain_chat_messages_are_read_as_all_others(body: Any) -> None:
+def test_chat_messages_of_the_documented_shape_are_read_as_all_others(body: Any) -> None:
     short = read("openai", body)
-    with patch.object(openai_messages, "_PLAIN_ROLES", {}), patch.object(openai_messages, "usual_message") as usual:
-        usual.return_value = None
+    with patch.object(openai_messages, "exact_message", lambda *_: None):
         assert short == read("openai", body)
 
 
 def paired_needs_no_pairing(asked: Conversation) -> None:
-    short, short_notes = PairTools().forward(asked, notes := Notes())[0], notes
-    with patch.object(pairing, "_paired", lambda _: False):
-        long, long_notes = PairTools().forward(asked, notes := Notes())[0], notes
+    short, short_notes = PairTools().forward(asked, notes := Notes(), Facts())[0], notes
+    with patch.object(pairing, "_paired", lambda *_: False):
+        long, long_notes = PairTools().forward(asked, notes := Notes(), Facts())[0], notes
     assert (short, list(short_notes)) == (long, list(long_notes))
 
 
 # What says that there is nothing to do, and the answer with which a filter looks through everything.
 SHORT_CUTS: list[tuple[Any, str, Any]] = [
     (carry_seals, "_has_seals", True),
-    (conversation, "_are_plain", False),
+    (facts_of, "are_plain", False),
     (fill_empty, "_says_all", False),
     (object_arguments, "_are_settled", False),
     (pairing, "_paired", False),
@@ -138,9 +174,7 @@ def test_what_is_known_of_a_plan_is_so(upstream: str, asked: Conversation) -> No
         sent = plan(registry.get("anthropic"), registry.get(upstream), asked).sent
     except DragomanError:
         return
-    unknown = structs.replace(sent)
-    assert (sent.inventory, sent.plain) == (unknown.inventory, unknown.plain)
-    assert canonical(unknown) == sent
+    assert canonical(sent) == sent
 
 
 @given(strategies.conversations())
@@ -154,7 +188,7 @@ def test_what_is_known_of_a_conversation_is_so(asked: Conversation) -> None:
 
 
 def inventory_has_every_block_once(asked: Conversation) -> None:
-    held = asked.inventory
+    held = inventory(asked.messages)
     listed = [*held.texts, *held.calls, *held.results, *held.thoughts, *held.others]
     blocks = [block for message in asked.messages for block in message.blocks]
     assert sorted(map(id, listed)) == sorted(map(id, blocks))
@@ -199,10 +233,12 @@ def head_of_a_call_is_that_of_the_whole_call(name: str, asked: Conversation) -> 
     assert structs.replace(head, body=whole.body) == whole
 
 
-def test_kinds_are_those_of_the_messages_that_are_there() -> None:
-    asked = Conversation("m", (Message("user", (Text("a"),)),))
-    assert asked.kinds == {Text}
-    assert structs.replace(asked, messages=(Message("assistant", (ToolCall("a", "b"),)),)).kinds == {ToolCall}
+def test_facts_are_those_of_the_messages_that_are_there() -> None:
+    facts, asked = Facts(), Conversation("m", (Message("user", (Text("a"),)),))
+    assert facts.inventory(asked).kinds == {Text} and facts.plain(asked)
+    changed = structs.replace(asked, messages=(Message("assistant", (Text("a", cache=Cache()), Reasoning("b"))),))
+    assert facts.inventory(changed).kinds == {Text, Reasoning} and not facts.plain(changed)
+    assert facts.plain(asked)
 
 
 def test_a_copy_of_a_request_does_not_keep_what_was_read_of_its_body() -> None:

@@ -27,7 +27,7 @@ def alike(conversation: Conversation) -> Conversation:
     messages = tuple(
         structs.replace(message, blocks=tuple(map(_alike_block, message.blocks))) for message in conversation.messages
     )
-    return structs.replace(conversation, messages=messages)
+    return structs.replace(conversation, messages=messages, tokens=None)
 
 
 def _alike_block(block: Block) -> Block:

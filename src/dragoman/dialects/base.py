@@ -42,23 +42,11 @@ from dragoman.wire.jsonio import Json
 Operation: TypeAlias = Literal["generate", "count", "models", "stored"]
 
 
-class Extent(list[Json]):
-    """Instead of an array that was read: what of it goes deep, as deep as it went, and how many values were beside."""
-
-    __slots__ = ("beside",)
-
-    def __init__(self, deep: Iterable[Json], beside: int) -> None:
-        super().__init__(deep)
-        self.beside = beside
-
-
 class Call(Struct, frozen=True):
     """A request out of its envelope. `body` holds neither model nor stream; `hints` are headers that matter.
 
     A `stored` call is about an answer that the service keeps: the `hints` are its `id`, the `action` (read, delete,
     cancel, input_items) and the `query`. Only dialects with a `Stored` have such calls.
-
-    `asked` is what it says if it was read with its envelope, in one go: then the body only shows its size.
     """
 
     operation: Operation
@@ -66,7 +54,6 @@ class Call(Struct, frozen=True):
     stream: bool
     body: Json
     hints: Mapping[str, str] = {}
-    asked: Conversation | None = None
 
 
 def in_cache_order(body: Mapping[str, Json], first: Iterable[str], history: str) -> dict[str, Json]:
@@ -143,31 +130,44 @@ class Encoder(Protocol):
         return False
 
 
-class Plain(Struct, frozen=True):
-    """A request that says nothing but what everybody says. Those of one `shape` differ in their texts and figures only,
-    in ways that no filter minds: at home, one passes as the other does.
+class ExactRequest(Struct, frozen=True):
+    """A request of the documented shape, read from its bytes into Structs and not into a tree of JSON values.
+
+    The body of the call holds what is free-form in it, as deeply nested as it was, for those who set limits; `beside`
+    is about how many JSON values it had beside those.
     """
 
-    asked: Conversation  # bare: how the answer is wanted
+    call: Call
+    asked: Conversation
+    beside: int
+
+
+class PlainRequest(Struct, frozen=True):
+    """A small request of the documented shape, without its texts. Those of one `shape` differ only in texts and figures
+    that no filter reads: where one passes unchanged, the others do.
+    """
+
+    asked: Conversation  # without messages
     messages: int
     shape: Hashable
 
 
-class Skimmed(Struct, frozen=True):
-    """What a whole reply says about itself."""
+class PlainReply(Struct, frozen=True):
+    """What a whole reply of the documented shape says about itself."""
 
     usage: Usage
     stop: Stop
 
 
-class Codec(Protocol):
-    """The language. A frozen Struct whose fields, if any, are its settings.
+class PlainForms(Protocol):
+    """Reads what a gateway passes on unchanged, for less than the codec does. None: the codec must read it."""
 
-    One that has `skim_reply(body: bytes) -> Skimmed | None` makes replies cheap that are passed on as they are, and one
-    that has `skim_request(body: bytes) -> Plain | None`, with a binding that tells by `generates(request)` whether that
-    is the body's place, requests. None: this one must be parsed to know. One that has `render_to_send(conversation) ->
-    Call` may leave parts of the body as `Raw`, for a binding that wraps it at once.
-    """
+    def request(self, request: HttpRequest) -> PlainRequest | None: ...
+    def reply(self, body: bytes) -> PlainReply | None: ...
+
+
+class Codec(Protocol):
+    """The language. A frozen Struct whose fields, if any, are its settings."""
 
     @property
     def family(self) -> str: ...
@@ -203,11 +203,7 @@ class Codec(Protocol):
 
 
 class Binding(Protocol):
-    """Path, headers and framing.
-
-    One that has `glance(request: HttpRequest) -> Call | None` reads usual requests in one go, into calls that say what
-    is `asked`. None: this one must be matched to know.
-    """
+    """Path, headers and framing."""
 
     def match(self, request: HttpRequest) -> Call | None:
         """The call in this request, or None if it is not for this dialect. Raises MalformedRequest."""
@@ -291,6 +287,8 @@ class Dialect(Struct, frozen=True):
     stored: Stored | None = None
     continuation: Continuation | None = None
     models: tuple[str, ...] = ()  # names that the service is known to have
+    exact: Callable[[HttpRequest], ExactRequest | None] | None = None  # reads long requests faster; None: match it
+    plain: PlainForms | None = None  # reads small requests for the plan cache of a gateway
     attribution: bool = False  # its service reads Claude Code's accounting line in the system prompt
 
 

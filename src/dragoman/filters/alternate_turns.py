@@ -10,6 +10,7 @@ from dragoman.model.blocks import Block, Extra, Text, ToolResult
 from dragoman.model.canonical import spaced
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Role
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -28,7 +29,7 @@ class AlternateTurns(Filter):
         self._prefill = "user_last" not in upstream.traits
         self._fillers: dict[Role, str] = {"assistant": upstream.fillers[0], "user": upstream.fillers[1]}
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         before = len(notes)
         messages = list(conversation.messages)
         if self._turns != "free":

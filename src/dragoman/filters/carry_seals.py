@@ -34,6 +34,7 @@ from dragoman.model.events import (
     TextDelta,
     event_size,
 )
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Back, Filter, MakeBack
 from dragoman.model.lane import UNSEEN, LaneWatch
 from dragoman.model.notes import Notes
@@ -91,8 +92,8 @@ class CarrySeals(Filter):
         rides = "sealed_words" in upstream.traits and "sealed_words" not in client.traits
         self._back = partial(_Riding if rides else _Marks, client, client_family)
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if _has_seals(conversation):
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        if _has_seals(conversation, facts):
             home = _Home(notes)
             messages = tuple(map(home.message, conversation.messages))
             home.end()
@@ -101,10 +102,10 @@ class CarrySeals(Filter):
         return conversation, self._back
 
 
-def _has_seals(conversation: Conversation) -> bool:
-    if conversation.plain:
+def _has_seals(conversation: Conversation, facts: Facts) -> bool:
+    if facts.plain(conversation):
         return False
-    held = conversation.inventory
+    held = facts.inventory(conversation)
     nodes: Iterable[Text | ToolCall | Reasoning] = (*held.texts, *held.calls, *held.thoughts)
     return bool([node for node in nodes if node.seal])
 

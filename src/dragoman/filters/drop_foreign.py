@@ -36,6 +36,7 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Back, Filter, MakeBack
 from dragoman.model.lane import UNSEEN, LaneWatch
 from dragoman.model.naming import OUTER
@@ -56,8 +57,8 @@ class DropForeign(Filter):
         self._family = upstream_family
         self._back = partial(_Answer, client, client_family, carried(upstream_family, upstream, client))
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        fitted = _Request(self._upstream, self._family, self._carried, notes, self._client).fit(conversation)
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        fitted = _Request(self._upstream, self._family, self._carried, notes, self._client).fit(conversation, facts)
         return (conversation if fitted == conversation else fitted), self._back
 
 
@@ -97,9 +98,9 @@ class _Request:
         self._at_home = family == fields.family
         self._shared: set[str] = set()  # places of fields that several nodes carry, once noted
 
-    def fit(self, conversation: Conversation) -> Conversation:
+    def fit(self, conversation: Conversation, facts: Facts) -> Conversation:
         messages = conversation.messages
-        if not conversation.plain:
+        if not facts.plain(conversation):
             messages = self._messages(messages)
         tools = tuple(tool for tool in map(self._tool, conversation.tools) if tool is not None)
         return structs.replace(

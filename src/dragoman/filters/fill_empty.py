@@ -13,6 +13,7 @@ from msgspec import structs
 from dragoman.model.blocks import Block, Cache, Reasoning, Text, ToolResult
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Action, Notes
 
@@ -24,8 +25,8 @@ B = TypeVar("B", bound=Block)
 class FillEmpty(Filter):
     name = "fill_empty"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if _says_all(conversation):
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        if _says_all(conversation, facts):
             return conversation, None
         before = len(notes)
         system = _without_blanks(conversation.system, notes)
@@ -47,12 +48,12 @@ class FillEmpty(Filter):
         if len(notes) == before:
             return conversation, None
         filled = structs.replace(conversation, messages=tuple(messages), system=system)
-        return canonical(filled, conversation), None
+        return canonical(filled, conversation.messages), None
 
 
-def _says_all(conversation: Conversation) -> bool:
+def _says_all(conversation: Conversation, facts: Facts) -> bool:
     """Whether no turn is empty, none of its texts is blank, and the last is no text to go on with."""
-    messages, held = conversation.messages, conversation.inventory
+    messages, held = conversation.messages, facts.inventory(conversation)
     if [message for message in messages if not message.blocks] or (messages and messages[-1].role == "assistant"):
         return False
     words = [text.text for text in conversation.system] + held.words

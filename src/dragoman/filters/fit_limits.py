@@ -13,6 +13,7 @@ from dragoman.filters.fit_thinking import fit_thinking
 from dragoman.model.blocks import Block, Opaque, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Output, ToolChoice, ToolSpec
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Action, Notes
 from dragoman.wire.jsonio import Json
@@ -27,10 +28,10 @@ class FitLimits(Filter):
     def __init__(self, upstream: Capabilities) -> None:
         self._target = upstream
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         for fit in _FITS:
             conversation = fit(conversation, self._target, notes)
-        return conversation, None
+        return _cache_marks(conversation, self._target, notes, facts), None
 
 
 def _choices(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
@@ -169,10 +170,10 @@ def _user(conversation: Conversation, target: Capabilities, notes: Notes) -> Con
     return structs.replace(conversation, user="")
 
 
-def _cache_marks(conversation: Conversation, target: Capabilities, notes: Notes) -> Conversation:
+def _cache_marks(conversation: Conversation, target: Capabilities, notes: Notes, facts: Facts) -> Conversation:
     """Keep as many marks as the target takes: those of tools and system first, then the newest of the messages."""
     lasting = sum(1 for node in (*conversation.tools, *conversation.system) if node.cache)
-    passing = len(conversation.inventory.marked)
+    passing = len(facts.inventory(conversation).marked)
     surplus = lasting + passing - target.cache_marks
     if surplus <= 0:
         return conversation
@@ -220,5 +221,4 @@ _FITS: tuple[_Fit, ...] = (
     _tool_choice,
     _strict_tools,
     _user,
-    _cache_marks,
 )

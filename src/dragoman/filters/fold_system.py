@@ -10,6 +10,7 @@ from dragoman.model.blocks import Block, Text
 from dragoman.model.canonical import canonical, spaced
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -29,7 +30,7 @@ class FoldSystem(Filter):
         self._question = upstream.fillers[1]
         self._seam = upstream.turn_seam
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         before = len(notes)
         messages = [*conversation.messages]
         if [message for message in messages if message.role == "system"]:
@@ -42,7 +43,7 @@ class FoldSystem(Filter):
         if len(notes) == before:
             return conversation, None
         folded = structs.replace(conversation, messages=tuple(messages), system=system)
-        return canonical(folded, conversation), None
+        return canonical(folded, conversation.messages), None
 
     def _lead(self, system: tuple[Text, ...], messages: list[Message], notes: Notes) -> list[Message]:
         if messages and messages[0].role == "user":

@@ -6,6 +6,7 @@ from msgspec import structs
 
 from dragoman.model.blocks import Opaque, Where
 from dragoman.model.conversation import Conversation, ToolSpec
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -15,7 +16,7 @@ class GiveSchemas(Filter):
 
     name = "give_schemas"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         if not any(tool.at.bare for tool in conversation.tools):
             return conversation, None
         tools = tuple([_with_schema(tool, notes) for tool in conversation.tools])

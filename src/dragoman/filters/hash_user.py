@@ -9,6 +9,7 @@ from msgspec import structs
 
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -26,7 +27,7 @@ class HashUser(Filter):
         self._limit = upstream.user_limit
         self._foreign = foreign  # the upstream is of another family than the client
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         if self._must_hash(conversation.user):
             notes.changed("user.hashed", "user", self._why(conversation.user))
             conversation = structs.replace(conversation, user=_hash(conversation.user))

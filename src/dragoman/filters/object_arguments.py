@@ -32,6 +32,7 @@ from dragoman.model.events import (
     Stopped,
     event_size,
 )
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Back, Filter, MakeBack
 from dragoman.model.lane import LaneWatch
 from dragoman.model.notes import Notes
@@ -72,8 +73,8 @@ class ObjectArguments(Filter):
         self._client = client
         self._upstream = upstream
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if self._upstream.arguments == "object" and not _are_settled(conversation.inventory.calls):
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        if self._upstream.arguments == "object" and not _are_settled(facts.inventory(conversation).calls):
             messages = tuple([_settle_message(message, notes) for message in conversation.messages])
             if messages != conversation.messages:
                 conversation = structs.replace(conversation, messages=messages)

@@ -16,6 +16,7 @@ from msgspec import structs
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResult
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message
+from dragoman.model.facts import Facts, Inventory
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE, opaque_as_parts
@@ -33,8 +34,9 @@ class PairTools(Filter):
     def __init__(self, *, in_order: bool = False) -> None:
         self._in_order = in_order
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if _paired(conversation) and (not self._in_order or _ordered(conversation)):
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        held = facts.inventory(conversation)
+        if _paired(conversation, held) and (not self._in_order or _ordered(held)):
             return conversation, None
         before = len(notes)
         pairing = _Pairing(notes, self._in_order, continues=conversation.continues)
@@ -43,18 +45,17 @@ class PairTools(Filter):
         messages = tuple(pairing.write())
         if len(notes) == before:
             return conversation, None
-        return canonical(structs.replace(conversation, messages=messages), conversation), None
+        return canonical(structs.replace(conversation, messages=messages), conversation.messages), None
 
 
-def _ordered(conversation: Conversation) -> bool:
+def _ordered(held: Inventory) -> bool:
     """Whether results that are paired stand in the order of their calls."""
-    held = conversation.inventory
     return [result.call_id for result in held.results] == [call.id for call in held.calls]
 
 
-def _paired(conversation: Conversation) -> bool:
+def _paired(conversation: Conversation, held: Inventory) -> bool:
     """Whether there is nothing to do: each id is called once and answered in the next message, with no other result."""
-    if conversation.kinds.isdisjoint((ToolCall, ToolResult)):
+    if held.kinds.isdisjoint((ToolCall, ToolResult)):
         return True
     called: list[tuple[int, str]] = []
     answered: list[tuple[int, str]] = []

@@ -13,6 +13,7 @@ from msgspec import structs
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE
@@ -27,8 +28,8 @@ class PlainResults(Filter):
         self._media = upstream.result_media
         self._errors = "result_errors" in upstream.traits
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        held = conversation.inventory
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        held = facts.inventory(conversation)
         failed = [] if self._errors else [result for result in held.results if result.is_error]
         if not failed and not [part for part in held.parts if type(part) is not Text]:
             return conversation, None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dragoman.errors import Fault, Unrepresentable
 from dragoman.model.conversation import Conversation, Held
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -18,7 +19,7 @@ class RefuseHeld(Filter):
     def __init__(self, takes: frozenset[str]) -> None:
         self._takes = takes
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         """Raises Unrepresentable."""
         for held in conversation.held:
             if held.name not in self._takes:

@@ -11,8 +11,9 @@ from msgspec import structs
 
 from dragoman.model.blocks import Block, Extra, Opaque, ToolCall, ToolResult, Where
 from dragoman.model.capabilities import Alphabet, Capabilities
-from dragoman.model.conversation import Conversation, Inventory, Message, ToolChoice, ToolSpec
+from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
 from dragoman.model.events import BlockKeys, BlockStarted, Event, Events, Started
+from dragoman.model.facts import Facts, Inventory
 from dragoman.model.filter import Back, Filter, MakeBack
 from dragoman.model.naming import NAME_AT_HOME
 from dragoman.model.notes import Notes
@@ -51,11 +52,11 @@ class RenameTools(Filter):
         self._names = upstream.names
         self._ids = upstream.ids
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         names = _Aliases(self._names, "tools.renamed", notes, self._family)
         ids = _Aliases(self._ids, "ids.renamed", notes)
         tools = tuple([_tool(tool, names) for tool in conversation.tools])
-        held = conversation.inventory
+        held = facts.inventory(conversation)
         called = {call.id for call in held.calls}.union([result.call_id for result in held.results])
         if not ids.allow(called) or not names.allow({call.name for call in held.calls}):
             _look(held, names, ids)

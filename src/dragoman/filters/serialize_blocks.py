@@ -28,6 +28,7 @@ from dragoman.model.events import (
     TextDelta,
     event_size,
 )
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Back, Filter, MakeBack
 from dragoman.model.lane import UNSEEN, LaneWatch
 from dragoman.model.notes import Notes
@@ -42,7 +43,7 @@ class SerializeBlocks(Filter):
     def __init__(self, *, calls_end: bool = False) -> None:
         self._back = partial(_Queue, calls_end)
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         return conversation, self._back
 
 

@@ -13,6 +13,7 @@ from msgspec import structs
 from dragoman.model.blocks import ToolCall
 from dragoman.model.conversation import Conversation, Stop, Why
 from dragoman.model.events import BlockEnded, BlockKeys, BlockStarted, Event, Events, Stopped
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Back, Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -25,7 +26,7 @@ class SettleStop(Filter):
     def __init__(self, *, pauses: bool) -> None:
         self._back = partial(_Settle, pauses)
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         return conversation, self._back
 
 

@@ -7,6 +7,7 @@ from msgspec import structs
 from dragoman.model.blocks import Reasoning, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Thinking
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -22,7 +23,7 @@ class SettleThinking(Filter):
     def __init__(self, upstream: Capabilities) -> None:
         self._least = upstream.least_budget
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         thinking = _with_fitting_words(conversation.thinking, notes)
         if thinking is not conversation.thinking:
             conversation = structs.replace(conversation, thinking=thinking)

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -22,7 +23,7 @@ class StripAttribution(Filter):
     name = "strip_attribution"
     only_asks = True  # no answer differs by it, so frames of the same dialect still pass
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         system = conversation.system
         if not system or not system[0].text.startswith(PREFIX):
             return conversation, None

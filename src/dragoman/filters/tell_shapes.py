@@ -7,6 +7,7 @@ from typing import get_args
 from msgspec import structs
 
 from dragoman.model.conversation import Conversation
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.naming import SHAPES
 from dragoman.model.notes import Action, Notes
@@ -19,7 +20,7 @@ class TellShapes(Filter):
 
     name = "tell_shapes"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         extra = conversation.extra
         shapes = extra.fields.get(SHAPES) if extra is not None else None
         if extra is None or not isinstance(shapes, list):

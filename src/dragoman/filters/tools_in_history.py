@@ -31,6 +31,7 @@ from dragoman.model.blocks import (
 )
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, ToolSpec
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
@@ -47,8 +48,8 @@ class ToolsInHistory(Filter):
         self._target = upstream
         self._family = family
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        held = conversation.inventory
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        held = facts.inventory(conversation)
         nodes = (*held.others, *held.parts)
         messages = conversation.messages
         has_meaning = any(isinstance(node, Opaque) and node.means for node in nodes)

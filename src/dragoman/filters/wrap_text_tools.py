@@ -15,6 +15,7 @@ from dragoman.model.blocks import Block, Opaque, ToolCall
 from dragoman.model.budget import KeptText
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockKeys, BlockStarted, Event, Events
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Back, Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
@@ -32,12 +33,12 @@ class WrapTextTools(Filter):
     def __init__(self, *, native: bool = False) -> None:
         self._native = native
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         wrapped = {tool.name for tool in conversation.tools if isinstance(tool, ToolSpec) and tool.schema is None}
         if self._native:
             return conversation, partial(_Unwrap, wrapped) if wrapped else None
         messages = conversation.messages
-        if [call for call in conversation.inventory.calls if call.form == "text"]:
+        if [call for call in facts.inventory(conversation).calls if call.form == "text"]:
             messages = tuple([_wrap_message(message, notes) for message in messages])
         tools = tuple(_wrap_tool(tool, notes) for tool in conversation.tools)
         if not wrapped and messages == conversation.messages:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from msgspec import structs
 
+from dragoman.errors import ClientFault, Fault
 from dragoman.gateway.auth import Claim, Gatekeeper
 from dragoman.gateway.config import Server
-from dragoman.gateway.door import Door
 from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.guard import Guard
 from dragoman.gateway.limits import Load
@@ -32,7 +32,7 @@ class Admission:
     def configure(self, settings: Server, key: str) -> None:
         self.load.limits = settings.limits
         self._unproven.resize(settings.limits)
-        self._door = Door(Guard(settings.host, settings.hosts), Gatekeeper(key))
+        self._guard, self._keeper = Guard(settings.host, settings.hosts), Gatekeeper(key)
         self._proxies = TrustedProxies(settings.trusted_proxies)
         self._max_body = settings.max_body
         self._pace = Pace(rate=settings.min_body_rate)
@@ -40,7 +40,7 @@ class Admission:
 
     def serves(self, exchange: Exchange) -> bool:
         """Whether a head is one that is served at all, key or not."""
-        return self._door.refusal(exchange) is None
+        return self._refusal(exchange) is None
 
     def locate(self, exchange: Exchange) -> None:
         """Set the address of the client that a trusted proxy speaks for."""
@@ -49,7 +49,7 @@ class Admission:
 
     async def request(self, exchange: Exchange) -> HttpRequest:
         """Return a request that may ask, with its body. Raises ClientFault, Gone."""
-        claim = self._door.admits(exchange)
+        claim = self.judge_head(exchange)
         if claim is None or claim.is_proven:
             self._let_in(exchange)
             body = await self._body(exchange, self._pace)
@@ -59,12 +59,27 @@ class Admission:
         if body is not request.body:
             request = exchange.request = structs.replace(request, body=body)
         if claim is not None:
-            self._door.keeper.check_body(claim, request)
+            self._keeper.check_body(claim, request)
             if not claim.is_proven:
                 self._unproven.remember(limit_key(exchange.client), claim.id)
                 self._let_in(exchange, len(body))
-        exchange.owner = self._door.keeper.owner_of(request)
+        exchange.owner = self._keeper.owner_of(request)
         return request
+
+    def judge_head(self, exchange: Exchange) -> Claim | None:
+        """Return None for a head that proves its key, or the Claim that is checked with the body. Raises ClientFault.
+
+        A refused connection closes after its answer: `exchange.last`.
+        """
+        fault = self._refusal(exchange)
+        if fault is not None:
+            exchange.last = True
+            raise ClientFault(fault.message, fault=fault)
+        return self._keeper.claim(exchange.request)
+
+    def _refusal(self, exchange: Exchange) -> Fault | None:
+        """Return why a head is refused whatever key it has, or None."""
+        return self._guard.refusal(exchange.request, target=exchange.target, version=exchange.version)
 
     def _let_in(self, exchange: Exchange, size: int = 0) -> None:
         """Count a request that has proven itself, with the bytes of it that are here already. Raises Overloaded."""

@@ -369,7 +369,7 @@ class Gateway:
             large = LargeRequest(self.worker, exchange, server)
             return await matched_by_worker(large, self._router) or self._one_model(request)
         check_text(request.body, server.limits)
-        return self._router.glance(request) or self._router.match(request) or self._one_model(request)
+        return self._router.exact(request) or self._router.match(request) or self._one_model(request)
 
     def _one_model(self, request: HttpRequest) -> Matched | None:
         """`GET /v1/models/ID`, which not every family's binding has."""

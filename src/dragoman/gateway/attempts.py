@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec import Struct, field, structs
 
-from dragoman.dialects.base import Dialect, Plain
+from dragoman.dialects.base import Dialect, PlainRequest
 from dragoman.errors import (
     ClientFault,
     ConnectFailed,
@@ -29,7 +29,6 @@ from dragoman.gateway.breaker import Resting, Ticket
 from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.explain import Ring
 from dragoman.gateway.explaining import Case, Explaining
-from dragoman.gateway.familiar import Outline
 from dragoman.gateway.holders import Holder, Holders
 from dragoman.gateway.limits import beside_messages, json_memory
 from dragoman.gateway.memory import Memory, is_stored
@@ -39,9 +38,10 @@ from dragoman.gateway.offload.jobs import Bounds, ExplainJob, PlanJob, counting,
 from dragoman.gateway.offload.large import LargeRequest, Prepared
 from dragoman.gateway.offload.process import Unavailable, WorkerFailed, WorkerProcess
 from dragoman.gateway.outlet import Pulse
+from dragoman.gateway.plan_cache import CachedPlan
 from dragoman.gateway.policy import Patience, next_step, not_held, to_tell
 from dragoman.http.client.client import Reply
-from dragoman.model.conversation import Conversation
+from dragoman.model.conversation import Conversation, without_messages
 from dragoman.model.notes import Note
 from dragoman.translate import Plan
 from dragoman.upstream.credentials import Credential, CredentialFault
@@ -97,7 +97,7 @@ class Question(Struct, frozen=True):
     exchange: Exchange
     client: Dialect
     asked: Conversation
-    plain: Plain | None
+    plain: PlainRequest | None
     read: Callable[[], Conversation]
     large: LargeRequest | None = None
 
@@ -107,6 +107,7 @@ class Attempts:
 
     __slots__ = (
         "_bound",
+        "_cached",
         "_client",
         "_desk",
         "_exchange",
@@ -114,7 +115,6 @@ class Attempts:
         "_forgotten",
         "_large",
         "_made",
-        "_outline",
         "_plain",
         "_prepared",
         "_read",
@@ -134,7 +134,7 @@ class Attempts:
         self._prepared: Prepared | None = None  # of a large request: what the worker process made of it
         bare = question.plain or question.large
         self._read: Callable[[], Conversation] | None = question.read if bare else None  # until it was
-        self._outline: Outline | None = None  # of the question like it that went before
+        self._cached: CachedPlan | None = None
         self._tries = 0  # beyond the first
         self._violations = 0  # answers that broke their own dialect
         self._made: Plan | None = None  # until the answer has begun; when it is sent, the question in it goes
@@ -283,7 +283,7 @@ class Attempts:
         """
         if self._ticket is not None:
             self._ticket.accepted()
-        self._made = self._read = self._outline = self._plain = self._prepared = None
+        self._made = self._read = self._cached = self._plain = self._prepared = None
         if self._large is not None:
             self._large.forget()
         self.asked, self._forgotten = _FORGOTTEN, True
@@ -306,9 +306,11 @@ class Attempts:
         made = self._made
         assert made is not None  # it is what was sent
         if self._plain is None and self._prepared is None and not self._forgotten:
-            made = self._made = structs.replace(made, asked=made.asked.unsaid(), sent=made.sent.unsaid())
+            made = self._made = structs.replace(
+                made, asked=without_messages(made.asked), sent=without_messages(made.sent)
+            )
             self._drop_decoded()
-            self.asked, self._forgotten = self.asked.unsaid(), True
+            self.asked, self._forgotten = without_messages(self.asked), True
         return made
 
     async def prepared(self, backend: Backend, model: str, *, counts: bool = False) -> Plan:
@@ -342,8 +344,12 @@ class Attempts:
         """The question as this target can be asked it. Raises MalformedRequest, Unrepresentable."""
         self._tell_target(backend, model)
         plain = self._plain
-        outline = self._outline = None if plain is None else backend.familiar.outline(self._client, plain, model)
-        made = outline.plan(plain) if plain and outline else self._planned(backend, model)
+        self._cached = None if plain is None else backend.plans.find(self._client, plain, model)
+        if plain is not None and self._cached is not None:
+            made = self._cached.plan(plain)
+            self._desk.meters.plan_cache_hits[backend.name] += 1
+        else:
+            made = self._planned(backend, model)
         self._tell_plan(backend, made)
         return made
 
@@ -381,8 +387,8 @@ class Attempts:
 
     def _request(self, backend: Backend) -> HttpRequest:
         made, given = self._plan(backend), self._exchange.request
-        if self._outline is not None:
-            return self._outline.request(given.body)
+        if self._cached is not None:
+            return self._cached.request(given.body)
         if self._prepared is not None:
             self._tell_note(backend, self._prepared.note)
             return backend.dressed(self._prepared.request())
@@ -393,7 +399,7 @@ class Attempts:
         self._tell_note(backend, note)
         request = backend.dressed(request)
         if self._plain is not None:
-            backend.familiar.learn(self._plain, made, given, request)
+            backend.plans.keep(self._plain, made, given, request)
         return request
 
     def _tell_note(self, backend: Backend, note: Note | None) -> None:

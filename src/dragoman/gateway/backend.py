@@ -19,7 +19,7 @@ from dragoman.errors import ConnectFailed, DragomanError, Fault, TooLarge, Upstr
 from dragoman.gateway.addresses import Known
 from dragoman.gateway.breaker import Breaker, Ticket
 from dragoman.gateway.config import Config
-from dragoman.gateway.familiar import Familiar
+from dragoman.gateway.plan_cache import PlanCache
 from dragoman.gateway.policy import Budget, Redirected, with_reset
 from dragoman.gateway.redaction import cut
 from dragoman.gateway.routes import fits
@@ -76,7 +76,7 @@ class Backend:
         self.name, self.dialect = upstream.name, upstream.dialect
         self.gate = Gate(upstream.name, upstream.limits)
         self.budget = Budget()  # of retries: those of another upstream are not counted here
-        self.familiar = Familiar()
+        self.plans = PlanCache()
         self.failures = 0  # in a row
         self.last_error = ""
         self.last_error_at: float | None = None

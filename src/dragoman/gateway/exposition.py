@@ -33,6 +33,8 @@ class _Collector:
         yield from self._requests()
         yield _counter("notes", "Changes made by translations", ("rule",), _single(meters.notes))
         yield _counter("retries", "Attempts that failed", ("upstream", "kind"), meters.retries.items())
+        hits = _single(meters.plan_cache_hits)
+        yield _counter("plan_cache_hits", "Requests that followed a cached plan", ("upstream",), hits)
         resting = (((upstream, key, models, state), left) for upstream, key, models, state, left in moment.resting)
         yield _gauge("resting_seconds", "Seconds until a scope that rests is tried again", _SCOPE, resting)
         yield _gauge("unwritten_log_lines", "Dropped, or only counted", ("why",), _single(moment.lines))

@@ -19,6 +19,7 @@ from dragoman.errors import MalformedRequest
 from dragoman.http.client.address import is_metadata
 from dragoman.model.blocks import Media, Opaque
 from dragoman.model.conversation import Conversation
+from dragoman.model.facts import inventory
 from dragoman.wire.jsonio import Json
 
 MediaUrls: TypeAlias = Literal["web", "any", "none"]
@@ -42,7 +43,7 @@ def check_media_urls(asked: Conversation, family: str, allowed: MediaUrls) -> No
     """Raise MalformedRequest for an address that may not be handed on. `family` is the client's."""
     if allowed == "any":
         return
-    held = asked.inventory
+    held = inventory(asked.messages)
     nodes = (*held.others, *(part for part in held.parts if isinstance(part, Media | Opaque)))
     for node in nodes:
         for url in _addresses(node):

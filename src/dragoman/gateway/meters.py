@@ -79,6 +79,7 @@ class Meters:
         self.tallies: dict[tuple[str, str, str], Tally] = {}
         self.notes: Counter[str] = Counter()
         self.retries: Counter[tuple[str, str]] = Counter()
+        self.plan_cache_hits: Counter[str] = Counter()  # by upstream
         self._models: set[str] = set()
 
     def request(self, record: Record) -> None:

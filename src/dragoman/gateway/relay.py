@@ -34,23 +34,24 @@ from dragoman.gateway.streaming import Stream
 from dragoman.gateway.whole_reply import Told, told_whole
 from dragoman.http.client.client import Reply
 from dragoman.model.budget import Budget
-from dragoman.model.conversation import Conversation
+from dragoman.model.conversation import Conversation, without_messages
 from dragoman.translate import Plan
 from dragoman.wire.http import Headers, HttpResponse
 
 _JSON = ("content-type", "application/json")
-_PLAIN_NODES = 16  # no fewer values than a message of a plain request has, with a share in the rest
+_PLAIN_NODES = 16  # JSON values of a message of a plain request, with a share in the rest: at most
 
 
 class Relay:
     """One question. The caller refuses what it raises, unless the answer has begun by then."""
 
-    __slots__ = ("_call", "_client", "_desk", "_exchange", "_fleet", "_large", "_plain", "_record")
+    __slots__ = ("_call", "_client", "_desk", "_exact", "_exchange", "_fleet", "_large", "_plain", "_record")
 
     def __init__(self, desk: Desk, fleet: Fleet, exchange: Exchange, matched: Matched, record: Record) -> None:
         self._desk, self._fleet = desk, fleet
         self._exchange, self._record = exchange, record
         self._client, self._call, self._plain = matched.dialect, matched.call, matched.plain
+        self._exact = matched.exact
         self._large = matched.large if isinstance(matched, LargeMatched) else None
         record.dialect, record.operation = self._client.name, self._call.operation
         check_model(self._call.model)
@@ -75,10 +76,12 @@ class Relay:
             call = self._client.binding.match(self._exchange.request)
             assert call is not None  # it was matched before
             self._call, self._plain, self._large = call, None, None
-        asked, shape = parse(self._client, self._call, len(self._exchange.request.body), Bounds.of(server))
+        size, exact = len(self._exchange.request.body), self._exact
+        asked, shape = parse(self._client, self._call, size, Bounds.of(server), exact)
+        self._exact = None
         if (account := self._exchange.account) is not None:
             account.decoded(shape.memory)
-        self._call = structs.replace(self._call, body=None, asked=None)  # a stream may last, and the tree is large
+        self._call = structs.replace(self._call, body=None)  # a stream may last, and the tree is large
         return asked
 
     def _generate(self) -> Awaitable[None]:
@@ -118,7 +121,7 @@ class Relay:
         if not isinstance(self._desk.memory.earlier(self._exchange.owner, asked), Pickled):
             return None
         large = LargeRequest(worker, self._exchange, server)
-        large.knows(asked.unsaid(), references(self._client, asked))
+        large.knows(without_messages(asked), references(self._client, asked))
         return large
 
     def _send(self, response: HttpResponse) -> None:

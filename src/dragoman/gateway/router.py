@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import Call, Dialect, Plain
+from dragoman.dialects.base import Call, Dialect, ExactRequest, PlainRequest
 from dragoman.errors import DragomanError, Fault, MalformedRequest
 from dragoman.wire.http import HttpRequest
 
@@ -19,7 +19,8 @@ class Matched(Struct, frozen=True):
 
     dialect: Dialect
     call: Call
-    plain: Plain | None = None  # instead of the call's body
+    plain: PlainRequest | None = None  # in place of the call's body
+    exact: ExactRequest | None = None
 
 
 class Unreadable(Exception):
@@ -34,27 +35,17 @@ class Unreadable(Exception):
 class Router:
     def __init__(self, dialects: Sequence[Dialect]) -> None:
         self._dialects = tuple(dialects)
-        self._skim: list[tuple[Dialect, Callable[[HttpRequest], bool], Callable[[bytes], Plain | None]]] = [
-            (dialect, generates, skim)
-            for dialect in dialects
-            if (generates := getattr(dialect.binding, "generates", None))
-            and (skim := getattr(dialect.codec, "skim_request", None))
-        ]
-        self._glance: list[tuple[Dialect, Callable[[HttpRequest], Call | None]]] = [
-            (dialect, read) for dialect in dialects if (read := getattr(dialect.binding, "glance", None))
-        ]
+        self._plain = [(dialect, dialect.plain) for dialect in dialects if dialect.plain is not None]
+        self._exact = [(dialect, dialect.exact) for dialect in dialects if dialect.exact is not None]
 
-    def glance(self, request: HttpRequest) -> Matched | None:
-        """The call in this request, if it can be told without reading all of it, or with less care."""
-        for dialect, generates, skim in self._skim:
-            if generates(request):
-                plain = skim(request.body)
-                if plain is None:
-                    return None
+    def exact(self, request: HttpRequest) -> Matched | None:
+        """The plain or exact request that this is; None if it must be matched to know."""
+        for dialect, forms in self._plain:
+            if (plain := forms.request(request)) is not None:
                 return Matched(dialect, Call("generate", plain.asked.model, plain.asked.stream, None), plain)
-        for dialect, read in self._glance:
-            if (call := read(request)) is not None:
-                return Matched(dialect, call)
+        for dialect, read in self._exact:
+            if (exact := read(request)) is not None:
+                return Matched(dialect, exact.call, exact=exact)
         return None
 
     def match(self, request: HttpRequest) -> Matched | None:

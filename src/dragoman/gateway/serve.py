@@ -25,7 +25,7 @@ from dragoman.http.server.sockets import defer_accept
 
 _SEND_BUFFER = 256 * 1024  # so that the kernel does not hold megabytes for a client that does not read
 _BACKLOG = 2048
-_COLLECT = (5_000, 10, 10)  # a long conversation is thousands of values, and none of them a cycle
+_COLLECT = (25_000, 10, 10)  # a long conversation is thousands of values, and none of them a cycle
 
 
 class Running:

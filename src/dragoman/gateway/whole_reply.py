@@ -49,8 +49,8 @@ def _tapped(made: Plan, body: bytes) -> Told:
 
     Raises UpstreamViolation for what breaks the dialect: half an answer, a web page, a call without a name.
     """
-    skim = getattr(made.upstream.codec, "skim_reply", None)
-    if skim is not None and (seen := skim(body)) is not None:
+    forms = made.upstream.plain
+    if forms is not None and (seen := forms.reply(body)) is not None:
         return Told("", seen.usage, seen.stop, None)
     try:
         return _told(made.upstream.codec.parse_reply(body, made.sent), None)

@@ -15,23 +15,16 @@ from dragoman.model.conversation import Conversation, Message
 from dragoman.model.naming import OUTER
 
 N = TypeVar("N", Text, Message)
-_KNOWN = "canonical"  # stands among what is known of a conversation
 
 
-def canonical(
-    conversation: Conversation, before: Conversation | None = None, *, tidy: Sequence[Message] = ()
-) -> Conversation:
-    """Give the conversation its canonical form. `before` is what it was made of: what stands there too, at the same
-    place, has it already; so do those that `tidy` tells.
+def canonical(conversation: Conversation, tidy: Sequence[Message] = ()) -> Conversation:
+    """Give the conversation its canonical form. `tidy` are messages that have it already, as those have that a filter
+    was given: one that stands there at the same place is not looked at again.
 
     Results come first in their turn, and user messages that follow results belong to that turn; leading system
     messages are part of `system`; a text that says nothing and carries nothing is no block. Raises MalformedRequest
     for a call that the assistant does not make and a result that the user does not give: no target has a place for it.
     """
-    if _KNOWN in conversation.__dict__:
-        return conversation
-    if before is not None and _KNOWN in before.__dict__:
-        tidy = before.messages
     messages = list(conversation.messages)
     for place in compress(count(), map(is_not, messages, chain(tidy, repeat(None)))):
         messages[place] = _tidy(messages[place])
@@ -44,7 +37,6 @@ def canonical(
         messages = [Message("system", ())]  # to say something empty is not to say nothing
     if not _same(messages, conversation.messages) or not _same(system, conversation.system):
         conversation = structs.replace(conversation, messages=tuple(messages), system=tuple(system))
-    conversation.__dict__[_KNOWN] = True
     return conversation
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from enum import Enum
-from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
 
@@ -14,19 +12,14 @@ from dragoman.model.blocks import (
     Block,
     Cache,
     Extra,
-    Media,
     Node,
     Opaque,
-    Reasoning,
     Text,
-    ToolCall,
-    ToolResult,
     Where,
 )
 from dragoman.wire.jsonio import Json
 
 Role: TypeAlias = Literal["user", "assistant", "system"]
-_COMMON: frozenset[type[Block]] = frozenset({Text, ToolCall, ToolResult})
 
 
 class Message(Node, frozen=True):
@@ -102,7 +95,7 @@ class Held(Struct, frozen=True):
     details: str = ""  # of the error, as JSON text
 
 
-class Conversation(Node, frozen=True, dict=True, gc=True):
+class Conversation(Node, frozen=True):
     model: str
     messages: tuple[Message, ...]
     system: tuple[Text, ...] = ()
@@ -119,6 +112,7 @@ class Conversation(Node, frozen=True, dict=True, gc=True):
     user: str = ""  # who asks, for the upstream's abuse checks
     hints: Extra | None = None  # request headers that matter to one family
     held: tuple[Held, ...] = ()  # what the client's service holds of this request
+    tokens: int | None = None  # an estimate of its length, where a filter has made one for those who read the answer
 
     @property
     def continues(self) -> bool:
@@ -135,81 +129,10 @@ class Conversation(Node, frozen=True, dict=True, gc=True):
         """Whether asking twice starts two jobs."""
         return any(each.job for each in self.held)
 
-    @cached_property
-    def inventory(self) -> Inventory:
-        """What its messages hold, looked through once."""
-        return _inventory(self.messages)
 
-    @property
-    def kinds(self) -> frozenset[type[Block]]:
-        """The types of the blocks of its messages."""
-        return self.inventory.kinds
-
-    @cached_property
-    def plain(self) -> bool:
-        """Whether its messages are texts, calls and results that say no more than that: nothing of one family's own."""
-        return _are_plain(self.messages, self.inventory)
-
-    def knowing(self, other: Conversation) -> Conversation:
-        """Itself, and what was found out about the other, which it was made of, need not be found out again."""
-        if self.messages is other.messages:
-            self.__dict__.update(other.__dict__)
-        elif "tokens" in other.__dict__:  # an estimate, and what is made of it says much the same
-            self.__dict__.setdefault("tokens", other.__dict__["tokens"])
-        return self
-
-    def unsaid(self) -> Conversation:
-        """Itself without its messages, for those who read an answer to it; how long they were is still known."""
-        unsaid = structs.replace(self, messages=())
-        if "tokens" in self.__dict__:
-            unsaid.__dict__["tokens"] = self.__dict__["tokens"]
-        return unsaid
-
-
-class Inventory(Struct, frozen=True, gc=False):
-    """Blocks by their kind: a filter for one kind of thing need not look through all messages, and most of them find
-    that there is nothing to do."""
-
-    kinds: frozenset[type[Block]]
-    texts: list[Text]
-    calls: list[ToolCall]
-    results: list[ToolResult]
-    thoughts: list[Reasoning]
-    others: list[Media | Opaque]
-    parts: list[Text | Media | Opaque]  # what the results hold
-    words: list[str]  # all texts, in results, too
-
-    @property
-    def media(self) -> list[Media]:
-        """In results, too."""
-        return [node for node in (*self.others, *self.parts) if type(node) is Media]
-
-    @property
-    def marked(self) -> list[Text | ToolCall | ToolResult | Media | Opaque]:
-        """All that carries a cache mark, in results, too."""
-        nodes = (*self.texts, *self.calls, *self.results, *self.parts, *self.others)
-        return [node for node in nodes if node.cache]
-
-
-def _inventory(messages: tuple[Message, ...]) -> Inventory:
-    found: defaultdict[type[Block], list[Any]] = defaultdict(list)
-    for message in messages:
-        for block in message.blocks:
-            found[type(block)].append(block)
-    kinds = frozenset(found)
-    parts = [part for result in found[ToolResult] for part in result.content]
-    others = found[Media] + found[Opaque]
-    words = [text.text for text in found[Text]] + [part.text for part in parts if type(part) is Text]
-    return Inventory(kinds, found[Text], found[ToolCall], found[ToolResult], found[Reasoning], others, parts, words)
-
-
-def _are_plain(messages: tuple[Message, ...], held: Inventory) -> bool:
-    texts = held.texts + [part for part in held.parts if type(part) is Text]
-    if not held.kinds <= _COMMON or len(texts) < len(held.texts) + len(held.parts):
-        return False
-    nodes = (*messages, *held.calls, *held.results, *texts)
-    foreign = [node for node in nodes if node.extra] or [call for call in held.calls if call.seal]
-    return not (foreign or [text for text in texts if text.seal or text.citations])
+def without_messages(conversation: Conversation) -> Conversation:
+    """The conversation for those who read an answer to it: they need no messages, and those may be large."""
+    return structs.replace(conversation, messages=())
 
 
 def bare(conversation: Conversation) -> Conversation:

@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol, TypeAlias
 
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import BlockKeys, Delta, Event, Events
+from dragoman.model.facts import Facts
 from dragoman.model.lane import LaneWatch
 from dragoman.model.notes import Notes
 
@@ -43,5 +44,8 @@ class Filter(Protocol):
     keeps_form: ClassVar[bool] = False  # it leaves messages in canonical form, whatever it does to them
 
     @abstractmethod
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        """Return the conversation, changed or the same, and what makes the answer half if there is one."""
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        """Return the conversation, changed or the same, and what makes the answer half if there is one.
+
+        The conversation has the canonical form. `facts` says what its messages hold.
+        """

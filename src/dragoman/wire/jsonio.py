@@ -91,7 +91,7 @@ _DEEP = "nested too deeply"
 
 _plain_decode: Callable[[bytes | str], Json] = msgspec.json.Decoder().decode
 _plain_encode = msgspec.json.Encoder(enc_hook=_as_plain).encode
-_BACKSLASH = 0x5C  # a number is found several times as fast as bytes
+_QUOTE = 0x22
 _ODD_ESCAPE = re.compile(rb'\\[^\\"nrtbf]')  # a control character is written like that here, too, but seldom comes
 encode_text: Callable[[str], bytes] = _plain_encode  # the literal of a text that a strict decoder read
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
@@ -188,13 +188,14 @@ def text_of(value: Json) -> str:
     return encode(value).decode()
 
 
-def text_of_parts(parts: Mapping[str, Raw | Json]) -> ObjectText:
-    """The text of an object of which some strings are not read yet, the same as if they had been. Raises JsonError.
+def text_of_parts(parts: Mapping[str, Raw]) -> ObjectText:
+    """The text of an object whose values are not read, the same as if they had been. Raises JsonError.
 
-    Such a string is written as it came, unless that is not how strings are written here.
+    A string is written as it came, unless that is not how strings are written here; all else is read first.
     """
+    read = {name: value if memoryview(value)[0] == _QUOTE else decode(value) for name, value in parts.items()}
     try:
-        data = _plain_encode(parts)
+        data = _plain_encode(read)
         if _ODD_ESCAPE.search(data) is not None:
             data = _plain_encode(_decode_object(data))
         return _object_text(data)
@@ -251,7 +252,7 @@ def quote(text: str) -> bytes:
 def may_double(data: bytes, names: int, colons: int) -> bool:
     """Whether a name may stand twice in an object of this text, which was read as so many names and colons in strings.
 
-    A name that the reader has passed over would have one colon more, unless an escape hides another.
+    A name that the reader passed over would have one more colon, unless an escape hides another.
     """
     return _colons(data) != names + colons or (colons > 0 and _HIDDEN_COLON.search(data) is not None)
 

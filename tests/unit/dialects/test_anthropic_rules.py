@@ -14,6 +14,7 @@ from dragoman.filters import SettleThinking
 from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Thinking, ToolChoice, ToolSpec
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter
 from dragoman.model.notes import Notes
 from dragoman.wire.frame import Frame
@@ -291,10 +292,10 @@ CALL, USER, THOUGHT = (
 
 def run(each: Filter, conversation: Conversation) -> tuple[Conversation, list[str]]:
     notes = Notes()
-    settled, back = each.forward(conversation, notes)
+    settled, back = each.forward(conversation, notes, Facts())
     assert back is None
     again = Notes()
-    assert each.forward(settled, again)[0] == settled
+    assert each.forward(settled, again, Facts())[0] == settled
     assert len(again) == 0
     assert bool(len(notes)) == (settled != conversation)
     return settled, [note.rule for note in notes]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from dragoman.dialects.kiro.quirks.history import (
     LONGEST_ASSISTANT,
@@ -18,6 +19,7 @@ from dragoman.dialects.kiro.tokens import estimate_message
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Media, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message
+from dragoman.model.facts import Facts
 from dragoman.model.notes import Note, Notes
 from tests.growth import grows_linearly
 from tests.unit.dialects.kiro_talk import (
@@ -223,11 +225,11 @@ MANY = tuple([Message(role, (Text("word " * 80),)) for _ in range(4_000) for rol
 def test_trimming_takes_time_in_proportion_to_history(oversize: str, limit: int | None, merges: bool) -> None:
     def work(count: int) -> Callable[[], object]:
         asked = Conversation("claude-sonnet-4.5", (*MANY[:count], Message("user", (Text("now"),))))
-        return lambda: FitSize(oversize, limit, merges).forward(asked, Notes())
+        return lambda: FitSize(oversize, limit, merges).forward(asked, Notes(), Facts())
 
     grows_linearly(work, len(MANY), 4, in_c=False)
     fitted, _ = FitSize(oversize, limit, merges).forward(
-        Conversation("claude-sonnet-4.5", (*MANY, Message("user", (Text("now"),)))), Notes()
+        Conversation("claude-sonnet-4.5", (*MANY, Message("user", (Text("now"),)))), Notes(), Facts()
     )
     assert 1 < len(fitted.messages) < len(MANY)
 
@@ -235,7 +237,7 @@ def test_trimming_takes_time_in_proportion_to_history(oversize: str, limit: int 
 def test_system_messages_count_and_stay_when_exchanges_go() -> None:
     said = Message("system", (Text("word " * 80_000),))  # 100,000 tokens
     late = (Message("user", (Text("q"),)), said, *MANY, Message("user", (Text("now"),)))
-    fitted, _ = FitSize("trim", None, False).forward(Conversation("claude-sonnet-4.5", late), Notes())
+    fitted, _ = FitSize("trim", None, False).forward(Conversation("claude-sonnet-4.5", late), Notes(), Facts())
     assert fitted.messages[0] == said
     assert 140_000 < sum(map(estimate_message, fitted.messages)) <= 150_000
 
@@ -244,14 +246,15 @@ def test_system_messages_are_no_entries_of_their_own() -> None:
     said = Message("system", (Text("S"),))
     (ask_, answer), now = MANY[:2], Message("user", (Text("now"),))
     conversation = Conversation("claude-sonnet-4.5", (ask_, answer, ask_, said, answer, now))
-    assert FitSize("refuse", 4, False).forward(conversation, Notes()) == (conversation, None)
-    fitted, _ = FitSize("refuse", 2, False).forward(conversation, Notes())
+    fitted, _ = FitSize("refuse", 4, False).forward(conversation, Notes(), Facts())
+    assert fitted.messages is conversation.messages
+    fitted, _ = FitSize("refuse", 2, False).forward(conversation, Notes(), Facts())
     assert fitted.messages == conversation.messages[2:]
 
 
 def test_nothing_is_no_history() -> None:
     nothing = Conversation("claude-sonnet-4.5", ())
-    assert FitSize("trim", 1, False).forward(nothing, Notes()) == (nothing, None)
+    assert FitSize("trim", 1, False).forward(nothing, Notes(), Facts()) == (structs.replace(nothing, tokens=0), None)
 
 
 # --- the builder by itself
@@ -259,7 +262,7 @@ def test_nothing_is_no_history() -> None:
 
 def build(*messages: Message) -> tuple[tuple[Message, ...], list[Note]]:
     notes = Notes()
-    conversation, back = BuildHistory().forward(Conversation("m", messages), notes)
+    conversation, back = BuildHistory().forward(Conversation("m", messages), notes, Facts())
     assert back is None
     return conversation.messages, list(notes)
 
@@ -316,7 +319,7 @@ def test_a_turn_gets_the_one_form_the_service_has(message: Message, blocks: tupl
 def test_a_turn_in_that_form_is_left_alone(message: Message) -> None:
     given = Conversation("m", (message,))
     notes = Notes()
-    assert BuildHistory().forward(given, notes)[0] is given
+    assert BuildHistory().forward(given, notes, Facts())[0] is given
     assert not list(notes)
 
 

@@ -17,6 +17,7 @@ from dragoman.dialects.kiro.schema_rules import schema_breaches
 from dragoman.errors import MalformedRequest, UnknownModel, Unrepresentable
 from dragoman.model.blocks import Media, Text, ToolCall
 from dragoman.model.conversation import Conversation, Message, ToolSpec
+from dragoman.model.facts import Facts
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
 from tests.unit.dialects.kiro_talk import (
@@ -530,12 +531,12 @@ def test_whole_characters_stay_even_escaped() -> None:
 def test_an_image_that_is_none(data: str, because: str) -> None:
     turn = Message("user", (Text("a"), Media("image", "image/png", "base64", data)))
     with pytest.raises(Unrepresentable, match=because):
-        FitImages().forward(Conversation("m", (turn,)), Notes())
+        FitImages().forward(Conversation("m", (turn,)), Notes(), Facts())
 
 
 def test_arguments_that_are_no_json_lose_their_half_characters_too() -> None:
     turn = Message("assistant", (ToolCall("t", "f", "{\ud800"),))
-    fitted, _ = WholeCharacters().forward(Conversation("m", (turn,)), Notes())
+    fitted, _ = WholeCharacters().forward(Conversation("m", (turn,)), Notes(), Facts())
     assert fitted.messages[0].blocks == (ToolCall("t", "f", "{\ufffd"),)
 
 
@@ -545,5 +546,5 @@ def test_a_bottomless_schema_is_refused() -> None:
         schema = {"items": schema}
     with pytest.raises(Unrepresentable, match="nested too deeply"):
         CleanSchemas().forward(
-            Conversation("m", (), tools=(ToolSpec("f", "d", {"properties": {"a": schema}}),)), Notes()
+            Conversation("m", (), tools=(ToolSpec("f", "d", {"properties": {"a": schema}}),)), Notes(), Facts()
         )

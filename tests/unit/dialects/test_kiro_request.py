@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -19,12 +18,11 @@ from dragoman.dialects.kiro.rule_table import GRADED
 from dragoman.dialects.kiro.rules import breaches
 from dragoman.dialects.kiro.stream_rules import stream_breaches
 from dragoman.errors import DragomanError, LocalMisuse, MalformedRequest, Unrepresentable
-from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult
+from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
 from dragoman.simulator.kiro.verdict import Limits
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
 from dragoman.wire.http import HttpRequest
-from dragoman.wire.jsonio import text_of
 from tests.unit.dialects.kiro_talk import call, exception, frames, stopped, text, usage
 from tests.unit.simulator.kiro_cases import ACCEPTED, REFUSED, Case
 
@@ -320,47 +318,6 @@ def test_the_list_of_models(binding: KiroBinding) -> None:
     request = binding.wrap(Call("models", "", False, None))
     assert (request.method, request.path, request.query) == ("GET", "/ListAvailableModels", "origin=AI_EDITOR")
     assert binding.match(request) == Call("models", "", False, None)
-
-
-_SAYS, _KEPT = Text("says"), Extra("kiro", {"more": 1})
-_CALL, _RESULT = ToolCall("1", "f", text_of({"city": "é"})), ToolResult("1", (_SAYS,))
-
-
-@pytest.mark.parametrize("model", [MODEL, ""])
-@pytest.mark.parametrize(
-    "turn",
-    [
-        Message("user", (_SAYS,)),
-        Message("user", (_SAYS,), extra=_KEPT),
-        Message("user", ()),
-        Message("user", (_RESULT, structs.replace(_RESULT, call_id="2", is_error=True), _SAYS)),
-        Message("user", (_RESULT,)),
-        Message("user", (structs.replace(_RESULT, extra=_KEPT), _SAYS)),
-        Message("user", (structs.replace(_RESULT, content=(_SAYS, _SAYS)), _SAYS)),
-        Message("user", (structs.replace(_RESULT, content=(structs.replace(_SAYS, extra=_KEPT),)), _SAYS)),
-        Message("user", (_SAYS, Media("image", "image/png", "base64", PIXEL))),
-        Message("user", (_SAYS, _SAYS)),
-        Message("assistant", (_SAYS,)),
-        Message("assistant", (_SAYS, _CALL, structs.replace(_CALL, id="2"))),
-        Message("assistant", (_SAYS, structs.replace(_CALL, arguments='{"city": 1.0}'))),
-        Message("assistant", (_SAYS, structs.replace(_CALL, arguments="no object"))),
-        Message("assistant", (_SAYS, structs.replace(_CALL, extra=_KEPT))),
-        Message("assistant", (Reasoning("t", "kiro", Seal("kiro", "s")), _SAYS)),
-        Message("assistant", (_CALL,)),
-        Message("system", (_SAYS,)),
-    ],
-)
-def test_a_turn_that_is_written_at_once_is_written_as_ever(turn: Message, model: str) -> None:
-    asked = Conversation(model, (turn, Message("user", (_SAYS,))), stream=True)
-    codec = KiroCodec()
-    assert _sent_or_refused(codec.render_to_send, asked) == _sent_or_refused(codec.render_request, asked)
-
-
-def _sent_or_refused(render: Callable[[Conversation], Call], asked: Conversation) -> HttpRequest | str:
-    try:
-        return KiroBinding().wrap(render(asked))
-    except Unrepresentable as error:
-        return str(error)
 
 
 def test_a_body_that_is_no_json_is_malformed() -> None:

@@ -48,6 +48,7 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
+from dragoman.model.facts import Facts
 from dragoman.model.grammar import check
 from dragoman.model.notes import Notes
 from dragoman.translate import plan
@@ -606,7 +607,7 @@ def test_a_recovered_call_leaves_no_empty_text_before_it(markup: str) -> None:
 
 
 def recovered(*events: Any) -> list[Any]:
-    _, make = RecoverCalls().forward(Conversation("m", (), tools=(ToolSpec("Read", "d", {}),)), Notes())
+    _, make = RecoverCalls().forward(Conversation("m", (), tools=(ToolSpec("Read", "d", {}),)), Notes(), Facts())
     assert make is not None
     back = make(Notes(), BlockKeys())
     return [told for event in events for told in back.feed((event,))]

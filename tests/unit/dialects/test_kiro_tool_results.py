@@ -12,10 +12,11 @@ from dragoman.dialects.base import Call
 from dragoman.dialects.kiro import DIALECT, KiroBinding, KiroTargetBinding
 from dragoman.dialects.kiro.quirks.history import BuildHistory
 from dragoman.dialects.kiro.quirks.results import NO_OUTPUT, ReadResults
-from dragoman.dialects.kiro.turns import parse_result, render_result
+from dragoman.dialects.kiro.turns import object_of, parse_result, render_turn
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Media, Opaque, Text, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message
+from dragoman.model.facts import Facts
 from dragoman.model.notes import Notes
 from dragoman.model.parts import UNREADABLE_LINE
 from dragoman.simulator.kiro.rules import first_refusal
@@ -263,7 +264,7 @@ def result(*content: Text | Media | Opaque) -> ToolResult:
 
 def read(*blocks: Any) -> tuple[Conversation, list[str]]:
     notes = Notes()
-    conversation, back = ReadResults().forward(Conversation("m", (Message("user", blocks),)), notes)
+    conversation, back = ReadResults().forward(Conversation("m", (Message("user", blocks),)), notes, Facts())
     assert back is None
     return conversation, [note.rule for note in notes]
 
@@ -271,7 +272,7 @@ def read(*blocks: Any) -> tuple[Conversation, list[str]]:
 def test_a_result_in_order_is_left_as_it_is() -> None:
     given = Conversation("m", (Message("user", (result(Text("a"), Text(" ")), Text("b"))),))
     notes = Notes()
-    assert ReadResults().forward(given, notes)[0] is given
+    assert ReadResults().forward(given, notes, Facts())[0] is given
     assert not list(notes)
 
 
@@ -290,7 +291,9 @@ def test_a_result_of_media_alone_waits_for_the_filter_that_lifts_it() -> None:
 
 def test_history_gives_a_result_without_text_the_same_words() -> None:
     notes = Notes()
-    conversation, _ = BuildHistory().forward(Conversation("m", (Message("user", (result(), Text("go"))),)), notes)
+    conversation, _ = BuildHistory().forward(
+        Conversation("m", (Message("user", (result(), Text("go"))),)), notes, Facts()
+    )
     assert conversation.messages[0].blocks == (result(Text(NO_OUTPUT)), Text("go"))
     assert [note.rule for note in notes] == ["kiro.text.missing"]
 
@@ -385,4 +388,6 @@ def test_a_part_that_only_kiro_knows_comes_back_as_it_came() -> None:
     part = {"type": "tool_use", "id": "t", "json": {"a": 1}}
     result: Body = {"toolUseId": "t1", "content": [part], "status": "success"}
     parsed = parse_result(Fields(result, "toolResults[0]", MalformedRequest))
-    assert render_result(parsed) == result
+    turn = render_turn(Message("user", (parsed,)), "AI_EDITOR")
+    body: Any = turn if isinstance(turn, dict) else object_of(turn)
+    assert body["userInputMessage"]["userInputMessageContext"]["toolResults"] == [result]

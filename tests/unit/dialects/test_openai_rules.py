@@ -12,6 +12,7 @@ from dragoman.dialects.base import Call
 from dragoman.dialects.openai import DIALECT, OpenaiCodec
 from dragoman.model.blocks import Extra, Reasoning, Text, ToolCall
 from dragoman.model.conversation import Conversation, Message, Output
+from dragoman.model.facts import Facts
 from dragoman.model.notes import Notes
 from dragoman.wire.frame import Frame
 
@@ -190,7 +191,7 @@ def test_named_frames_break_a_rule() -> None:
 def fit(conversation: Conversation, codec: OpenaiCodec | None = None) -> tuple[Conversation, list[str]]:
     notes = Notes()
     for each in (codec or CODEC).quirks("m"):
-        conversation, back = each.forward(conversation, notes)
+        conversation, back = each.forward(conversation, notes, Facts())
         assert back is None
     return conversation, [note.rule for note in notes]
 

@@ -9,6 +9,7 @@ from dragoman.filters.alternate_turns import AlternateTurns
 from dragoman.model.blocks import Block, Extra, Text, ToolResult, Where
 from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Message
+from dragoman.model.facts import Facts
 from dragoman.model.notes import Note, Notes
 from tests import strategies
 
@@ -33,7 +34,7 @@ def _blocks(blocks: tuple[Block | str, ...]) -> tuple[Block, ...]:
 def alternate(target: Capabilities, *messages: Message) -> tuple[tuple[Message, ...], list[Note]]:
     notes = Notes()
     asked = Conversation("m", messages)
-    fitted, back = AlternateTurns(target).forward(asked, notes)
+    fitted, back = AlternateTurns(target).forward(asked, notes, Facts())
     assert back is None
     assert (fitted is asked) == (not notes)
     return fitted.messages, list(notes)
@@ -111,7 +112,7 @@ def test_a_placeholder_is_noted_at_the_turn_that_needs_it() -> None:
 @given(asked=strategies.conversations())
 def test_no_role_comes_twice_in_a_row_and_the_user_begins(asked: Conversation) -> None:
     for target in (MERGE, PAIR):
-        fitted, _ = AlternateTurns(target).forward(asked, Notes())
+        fitted, _ = AlternateTurns(target).forward(asked, Notes(), Facts())
         roles = [message.role for message in fitted.messages]
         assert not any(one == other != "system" for one, other in pairwise(roles))
         assert next(role for role in roles if role != "system") == "user"

@@ -43,6 +43,7 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Back, Filter
 from dragoman.model.notes import Notes
 from tests import strategies
@@ -52,7 +53,7 @@ OBJECT = Capabilities(arguments="object")
 
 
 def back_of(filter_: Filter, conversation: Conversation = EMPTY) -> tuple[Back, Notes]:
-    _, maker = filter_.forward(conversation, Notes())
+    _, maker = filter_.forward(conversation, Notes(), Facts())
     assert maker is not None
     notes = Notes()
     return maker(notes, BlockKeys(1 << 20)), notes  # the tests choose the keys of their own blocks
@@ -214,7 +215,7 @@ def test_arguments_that_are_no_object_are_held_to_a_limit(monkeypatch: pytest.Mo
 def test_arguments_of_history_are_wrapped_and_noted_with_their_place(bad: str) -> None:
     asked = Conversation("m", (Message("assistant", (ToolCall("a", "f", bad), ToolCall("b", "f"))),))
     notes = Notes()
-    sent, _ = ObjectArguments(OBJECT, OBJECT).forward(asked, notes)
+    sent, _ = ObjectArguments(OBJECT, OBJECT).forward(asked, notes, Facts())
     first, second = sent.messages[0].blocks
     assert isinstance(first, ToolCall)
     assert first.arguments == '{"raw_arguments":%s}' % ('"' + bad.replace('"', '\\"') + '"')
@@ -230,7 +231,7 @@ PATCH = Conversation("m", (), tools=(ToolSpec("patch", "Patch."), ToolSpec("f", 
 
 def test_a_free_text_tool_is_wrapped_and_its_call_comes_back_as_text() -> None:
     notes = Notes()
-    sent, _ = WrapTextTools().forward(PATCH, notes)
+    sent, _ = WrapTextTools().forward(PATCH, notes, Facts())
     tool = sent.tools[0]
     assert isinstance(tool, ToolSpec)
     assert tool.schema is not None
@@ -322,7 +323,7 @@ def test_a_foreign_seal_travels_marked_and_is_told_again(family: str, seal: Seal
     assert isinstance(block, Reasoning)
     assert block.seal == told
     echoed = Conversation("m", (Message("assistant", (Reasoning("hm", "anthropic", told),)),))
-    sent, _ = filter_.forward(echoed, Notes())
+    sent, _ = filter_.forward(echoed, Notes(), Facts())
     assert sent.messages[0].blocks == (Reasoning("hm", family, seal),)
 
 

@@ -17,6 +17,7 @@ from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall, ToolRe
 from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Choice, Conversation, Message, Reply, Stop, Why
 from dragoman.model.events import BlockStarted, Events, Sealed
+from dragoman.model.facts import Facts
 from dragoman.model.notes import Notes
 from dragoman.translate import plan
 
@@ -100,7 +101,7 @@ def test_a_signature_without_its_call_is_dropped_with_a_note() -> None:
     rider = Reasoning("", "anthropic", Seal("anthropic", mark(Seal("gemini", "MQ=="), "gone")))
     notes = Notes()
     filter_ = CarrySeals(Capabilities(), "anthropic", Capabilities(traits=traits("sealed_words")))
-    sent, _ = filter_.forward(Conversation("m", (USER, Message("assistant", (rider, Text("x"))))), notes)
+    sent, _ = filter_.forward(Conversation("m", (USER, Message("assistant", (rider, Text("x"))))), notes, Facts())
     assert sent.messages[1].blocks == (Text("x"),)
     assert [note.rule for note in notes] == ["seal.no_call"]
 

@@ -10,6 +10,7 @@ from dragoman.filters import DropForeign
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Message, Role, ToolChoice, ToolSpec
+from dragoman.model.facts import Facts
 from dragoman.model.notes import Notes
 from dragoman.wire.jsonio import Json
 
@@ -23,7 +24,7 @@ USER = Message("user", (Text("hi"),))
 
 def fit(conversation: Conversation, *, refuse: bool = False) -> tuple[Conversation, list[str]]:
     notes = Notes(refuse=refuse)
-    sent, _ = DropForeign(Capabilities(), "openai", TARGET, "anthropic").forward(conversation, notes)
+    sent, _ = DropForeign(Capabilities(), "openai", TARGET, "anthropic").forward(conversation, notes, Facts())
     return sent, [f"{note.rule} {note.at}".strip() for note in notes]
 
 
@@ -99,7 +100,7 @@ def test_media_of_a_type_the_target_does_not_take() -> None:
     def sent(block: Media) -> Block:
         notes = Notes()
         filter_ = DropForeign(Capabilities(), "openai", typed, "anthropic")
-        told, _ = filter_.forward(Conversation("m", (Message("user", (block,)),)), notes)
+        told, _ = filter_.forward(Conversation("m", (Message("user", (block,)),)), notes, Facts())
         return told.messages[0].blocks[0]
 
     png = Media("image", "image/png", "base64", "aGk=")
@@ -127,7 +128,7 @@ def test_an_image_stays_where_the_target_takes_one_in_such_a_turn(role: Role, cl
     picture, notes = Media("image", "image/png", "base64", "aGk="), Notes()
     asked = Conversation("m", (USER, Message(role, (picture,)), USER))
     target = structs.replace(TARGET, media_roles=frozenset({"user"}))
-    sent, _ = DropForeign(Capabilities(), client, target, "anthropic").forward(asked, notes)
+    sent, _ = DropForeign(Capabilities(), client, target, "anthropic").forward(asked, notes, Facts())
     words = Text("[image left out: this model cannot take it]")
     assert sent.messages[1].blocks == (picture if kept else words,)
     assert [note.rule for note in notes] == ([] if kept else ["media.replaced"])

@@ -6,6 +6,7 @@ from hypothesis import given
 from dragoman.filters.fill_empty import FillEmpty
 from dragoman.model.blocks import Block, Cache, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message
+from dragoman.model.facts import Facts
 from dragoman.model.notes import Note, Notes
 from tests import strategies
 
@@ -29,7 +30,7 @@ def _blocks(blocks: tuple[Block | str, ...]) -> tuple[Block, ...]:
 def fill(*messages: Message, leading: tuple[Text, ...] = ()) -> tuple[Conversation, list[Note]]:
     notes = Notes()
     asked = Conversation("m", messages, leading)
-    fitted, back = FillEmpty().forward(asked, notes)
+    fitted, back = FillEmpty().forward(asked, notes, Facts())
     assert back is None
     assert (fitted is asked) == (not notes)
     return fitted, list(notes)
@@ -125,7 +126,7 @@ def test_earlier_answers_and_questions_may() -> None:
 
 @given(strategies.conversations())
 def test_no_blank_text_and_no_empty_turn_is_left(asked: Conversation) -> None:
-    fitted, _ = FillEmpty().forward(asked, Notes())
+    fitted, _ = FillEmpty().forward(asked, Notes(), Facts())
     blocks: list[Block] = [*fitted.system, *(block for message in fitted.messages for block in message.blocks)]
     blocks += [part for block in blocks if isinstance(block, ToolResult) for part in block.content]
     assert all(block.text.strip() for block in blocks if isinstance(block, Text) and not block.seal)

@@ -9,6 +9,7 @@ from dragoman.filters.fit_limits import FitLimits
 from dragoman.model.blocks import Cache, Opaque, Text, ToolResult
 from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
+from dragoman.model.facts import Facts
 from dragoman.model.notes import Notes
 from dragoman.wire.jsonio import Json
 
@@ -19,7 +20,7 @@ TOOL = ToolSpec("f", "", {"type": "object", "properties": {}})
 def fitted(target: Capabilities, **asked: object) -> tuple[Conversation, list[str]]:
     notes = Notes()
     given = {"messages": (USER,), **asked}
-    sent, _ = FitLimits(target).forward(Conversation("m", **given), notes)  # type: ignore[arg-type]
+    sent, _ = FitLimits(target).forward(Conversation("m", **given), notes, Facts())  # type: ignore[arg-type]
     return sent, [note.rule for note in notes]
 
 

@@ -8,6 +8,7 @@ from dragoman.model.blocks import Block, Cache, Text, ToolCall, ToolResult, Wher
 from dragoman.model.canonical import canonical
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message
+from dragoman.model.facts import Facts
 from dragoman.model.notes import Note, Notes
 from tests import strategies
 
@@ -34,7 +35,7 @@ def _blocks(blocks: tuple[Block | str, ...]) -> tuple[Block, ...]:
 def fold(target: Capabilities, *messages: Message, leading: tuple[Text, ...] = ()) -> tuple[Conversation, list[Note]]:
     notes = Notes()
     asked = canonical(Conversation("m", messages, leading))
-    fitted, back = FoldSystem(target).forward(asked, notes)
+    fitted, back = FoldSystem(target).forward(asked, notes, Facts())
     assert back is None
     assert (fitted is asked) == (not notes)
     return fitted, list(notes)
@@ -112,6 +113,6 @@ def test_it_stands_before_a_filler_where_the_user_does_not_begin(rest: tuple[Mes
 
 @given(strategies.conversations())
 def test_no_system_message_is_left(asked: Conversation) -> None:
-    fitted, _ = FoldSystem(NONE).forward(asked, Notes())
+    fitted, _ = FoldSystem(NONE).forward(asked, Notes(), Facts())
     assert not fitted.system
     assert all(message.role != "system" for message in fitted.messages)

@@ -6,6 +6,7 @@ from dragoman.filters.pair_tools import PairTools
 from dragoman.model.blocks import Block, Cache, Media, Opaque, Text, ToolCall, ToolResult, Where
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message
+from dragoman.model.facts import Facts
 from dragoman.model.notes import Note, Notes
 from tests import strategies
 
@@ -33,7 +34,7 @@ def no_result(id_: str) -> ToolResult:
 def pair(*messages: Message) -> tuple[tuple[Message, ...], list[Note]]:
     notes = Notes()
     asked = canonical(Conversation("m", messages))
-    fitted, back = PairTools().forward(asked, notes)
+    fitted, back = PairTools().forward(asked, notes, Facts())
     assert back is None
     assert fitted is asked or notes
     return fitted.messages, list(notes)
@@ -173,7 +174,7 @@ def test_a_late_result_of_a_reused_id_does_not_answer_the_old_call() -> None:
 
 @given(strategies.conversations())
 def test_every_call_is_answered_once_right_after_it_and_every_result_has_its_call(asked: Conversation) -> None:
-    fitted, _ = PairTools().forward(asked, Notes())
+    fitted, _ = PairTools().forward(asked, Notes(), Facts())
     ids: list[str] = []
     for before, message in zip((None, *fitted.messages), (*fitted.messages, None), strict=True):
         calls = [block.id for block in before.blocks if isinstance(block, ToolCall)] if before else []

@@ -8,6 +8,7 @@ from dragoman.filters.plain_results import PlainResults
 from dragoman.model.blocks import Block, Cache, Media, Opaque, Text, ToolResult, Where
 from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Message
+from dragoman.model.facts import Facts
 from dragoman.model.notes import Note, Notes
 
 PLAIN = Capabilities()
@@ -20,7 +21,7 @@ UNREADABLE = Opaque("anthropic", {"type": "image"}, "unreadable media", at=Where
 def plain(target: Capabilities, *blocks: Block) -> tuple[tuple[Block, ...], list[Note]]:
     notes = Notes()
     asked = Conversation("m", (Message("user", blocks),))
-    fitted, back = PlainResults(target).forward(asked, notes)
+    fitted, back = PlainResults(target).forward(asked, notes, Facts())
     assert back is None
     assert (fitted is asked) == (not notes)
     return fitted.messages[0].blocks, list(notes)
@@ -110,7 +111,7 @@ def test_l1_a_result_of_unreadable_media_alone_says_so() -> None:
 def test_unreadable_media_is_refused_where_losses_are() -> None:
     asked = Conversation("m", (Message("user", (ToolResult("a", (UNREADABLE,)),)),))
     with pytest.raises(Unrepresentable, match="the blur"):
-        PlainResults(RICH).forward(asked, Notes(refuse=True))
+        PlainResults(RICH).forward(asked, Notes(refuse=True), Facts())
 
 
 def test_other_unknown_parts_stay() -> None:

@@ -12,6 +12,7 @@ from dragoman.model.blocks import Opaque, Text, ToolCall, ToolResult, Where
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
 from dragoman.model.events import BlockKeys, BlockStarted, Event, Events, Started, TextDelta
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Back
 from dragoman.model.notes import Note, Notes
 from tests import strategies
@@ -23,7 +24,7 @@ TARGET = Capabilities(names=NARROW, ids=NARROW)
 
 def forward(asked: Conversation, target: Capabilities = TARGET) -> tuple[Conversation, list[Note], Back]:
     notes = Notes()
-    fitted, make_back = RenameTools(target).forward(asked, notes)
+    fitted, make_back = RenameTools(target).forward(asked, notes, Facts())
     assert make_back is not None
     return fitted, list(notes), make_back(notes, BlockKeys())
 
@@ -113,7 +114,7 @@ EMPTY = Conversation("m", ())
 
 def test_a_call_without_an_id_gets_one_that_is_the_same_every_time() -> None:
     notes = Notes()
-    _, make_back = RenameTools(TARGET).forward(EMPTY, notes)
+    _, make_back = RenameTools(TARGET).forward(EMPTY, notes, Facts())
     assert make_back is not None
     first = answer(make_back(notes, BlockKeys()), ("", "read"), ("", "read"))
     assert first == answer(make_back(Notes(), BlockKeys()), ("", "read"), ("", "read"))
@@ -132,7 +133,7 @@ def test_an_id_that_the_conversation_has_used_is_not_given_again() -> None:
     """Some upstreams begin with call_0 in every answer; clients that pair by id alone then loop."""
     notes = Notes()
     asked = Conversation("m", (Message("assistant", (ToolCall("call_0", "read"),)),))
-    _, make_back = RenameTools(TARGET).forward(asked, notes)
+    _, make_back = RenameTools(TARGET).forward(asked, notes, Facts())
     assert make_back is not None
     (first, _), (second, _), (third, _) = answer(
         make_back(notes, BlockKeys()), ("call_0", "read"), ("call_1", "read"), ("call_1", "read")
@@ -158,7 +159,7 @@ def test_events_without_a_change_are_the_same_tuple() -> None:
 def test_the_way_back_keeps_the_grammar_and_does_not_depend_on_batches(
     asked: Conversation, stream: Events, data: st.DataObject
 ) -> None:
-    _, make_back = RenameTools(TARGET).forward(asked, Notes())
+    _, make_back = RenameTools(TARGET).forward(asked, Notes(), Facts())
     assert make_back is not None
     whole = make_back(Notes(), BlockKeys()).feed(stream)
     back = make_back(Notes(), BlockKeys())

@@ -15,6 +15,7 @@ from dragoman.filters.rename_tools import RenameTools
 from dragoman.model.canonical import canonical
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter
 from dragoman.model.notes import Note, Notes
 from tests import strategies
@@ -45,7 +46,7 @@ UNTOUCHED = ("model", "output", "thinking", "max_tokens", "stop", "knobs", "choi
 def fit(filters: Sequence[Filter], conversation: Conversation) -> tuple[Conversation, list[Note]]:
     notes = Notes()
     for each in filters:
-        conversation, _ = each.forward(conversation, notes)
+        conversation, _ = each.forward(conversation, notes, Facts())
     return conversation, list(notes)
 
 

@@ -28,6 +28,7 @@ from dragoman.model.events import (
     Stopped,
     TextDelta,
 )
+from dragoman.model.facts import Facts
 from dragoman.model.notes import Notes
 from dragoman.wire.jsonio import Json
 from tests.budget import LONG
@@ -202,7 +203,7 @@ def blocks(pieces: Iterable[Said_], choice: int = 0, first_key: int = 0) -> Iter
 
 def answered(frames: Iterable[Events], filter_: RawTools | None = None, asked: Conversation | None = None) -> Told:
     """Send an answer through the filter's way back; its grammar is checked on the way."""
-    _, make_back = (filter_ or RawTools()).forward(asked or conversation(), Notes())
+    _, make_back = (filter_ or RawTools()).forward(asked or conversation(), Notes(), Facts())
     assert make_back is not None
     notes = Notes()
     back = make_back(notes, BlockKeys(1 << 20))  # samples choose the keys of their own blocks

@@ -5,6 +5,7 @@ import pytest
 from dragoman.filters.raw_tools import RawTools
 from dragoman.filters.raw_tools.outputs import Carrier
 from dragoman.model.conversation import Why
+from dragoman.model.facts import Facts
 from dragoman.model.notes import Notes
 from tests.unit.raw_tools.cases import CASES, Case
 from tests.unit.raw_tools.samples import (
@@ -53,7 +54,7 @@ def test_without_declared_tools_only_a_named_table_parses(text: str, expected: C
     for pieces in carrier_cuts([(TEXT, text)]):
         told = answered(stream(pieces), RawTools("kimi"), asked)
         assert (told.calls, told.text(), told.why) == ([expected], "", Why.TOOL)
-    assert RawTools("auto").forward(asked, Notes()) == (asked, None)
+    assert RawTools("auto").forward(asked, Notes(), Facts()) == (asked, None)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.number)

@@ -31,6 +31,7 @@ from dragoman.model.events import (
     Stopped,
     TextDelta,
 )
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Back
 from dragoman.model.notes import Notes
 from tests.strategies import conversations, conversations_that_go_on, events
@@ -62,7 +63,7 @@ WITHOUT_REQUEST = Conversation("m", ())  # the translation of an answer alone
 
 
 def back_of(filter_: RawTools | None = None, asked: Conversation | None = None, notes: Notes | None = None) -> Back:
-    _, make = (filter_ or RawTools()).forward(asked or conversation(), Notes())
+    _, make = (filter_ or RawTools()).forward(asked or conversation(), Notes(), Facts())
     assert make is not None
     return make(notes if notes is not None else Notes(), BlockKeys(1 << 20))  # samples choose keys of their own
 
@@ -106,7 +107,7 @@ def test_the_grammar_is_kept_whatever_the_texts_are(told: tuple[Event, ...], see
 
 def test_off_is_off() -> None:
     asked = conversation()
-    assert RawTools("off").forward(asked, Notes()) == (asked, None)
+    assert RawTools("off").forward(asked, Notes(), Facts()) == (asked, None)
 
 
 # --- blocks
@@ -321,7 +322,7 @@ def test_an_id_the_conversation_has_is_not_given_again() -> None:  # case 41
     (told,) = answer.calls
     assert told.id == "functions.read_file:1"
     later = conversation(messages=history(("functions.read_file:0", "read_file"), (told.id, "read_file")))
-    sent, _ = RawTools().forward(later, Notes())
+    sent, _ = RawTools().forward(later, Notes(), Facts())
     assert ids_of(sent) == [
         "functions.read_file:0",
         "functions.read_file:0",
@@ -342,7 +343,7 @@ def ids_of(sent: Conversation) -> list[str]:
 def test_foreign_ids_become_kimis_in_order() -> None:
     messages = history(("call_x", "bash"), ("toolu_1", "task"), ("functions.bash:7", "bash"))
     notes = Notes()
-    sent, _ = RawTools("kimi").forward(conversation(messages=messages), notes)
+    sent, _ = RawTools("kimi").forward(conversation(messages=messages), notes, Facts())
     assert ids_of(sent) == [
         each for each in ("functions.bash:0", "functions.task:1", "functions.bash:2") for _ in range(2)
     ]
@@ -353,7 +354,7 @@ def test_an_id_used_twice_goes_with_its_own_result() -> None:
     parallel = Message("assistant", (ToolCall("c", "bash", "1"), ToolCall("c", "task", "2")))
     results = Message("user", (ToolResult("c", (Text("one"),)), ToolResult("c", (Text("two"),))))
     again = history(("c", "read_file"))
-    sent, _ = RawTools("kimi").forward(conversation(messages=(parallel, results, *again)), Notes())
+    sent, _ = RawTools("kimi").forward(conversation(messages=(parallel, results, *again)), Notes(), Facts())
     assert ids_of(sent) == [
         "functions.bash:0", "functions.task:1", "functions.bash:0", "functions.task:1",
         "functions.read_file:2", "functions.read_file:2",
@@ -373,22 +374,22 @@ def test_an_id_used_twice_goes_with_its_own_result() -> None:
 )
 def test_who_gets_kimis_ids(settings: dict[str, Any], model: str, renames: bool) -> None:
     asked = conversation(messages=history(("call_x", "bash")), model=model)
-    sent, _ = RawTools(**settings).forward(asked, Notes())
+    sent, _ = RawTools(**settings).forward(asked, Notes(), Facts())
     assert (ids_of(sent)[0] == "functions.bash:0") is renames
 
 
 @given(conversations())
 def test_numbering_settles_and_notes_what_it_changes(asked: Conversation) -> None:
     notes, again = Notes(), Notes()
-    sent, _ = RawTools("kimi").forward(asked, notes)
-    assert RawTools("kimi").forward(sent, again)[0] == sent
+    sent, _ = RawTools("kimi").forward(asked, notes, Facts())
+    assert RawTools("kimi").forward(sent, again, Facts())[0] == sent
     assert not len(again)
     assert bool(len(notes)) or sent == asked
 
 
 @given(conversations_that_go_on())
 def test_numbering_keeps_what_was_sent_before_as_a_prefix(both: tuple[Conversation, Conversation]) -> None:
-    early, late = (RawTools("kimi").forward(each, Notes())[0] for each in both)
+    early, late = (RawTools("kimi").forward(each, Notes(), Facts())[0] for each in both)
     shared = len(early.messages) - 1
     assert late.messages[:shared] == early.messages[:shared]
 
@@ -446,7 +447,7 @@ def test_a_request_without_tools_is_parsed_by_a_named_table_alone() -> None:
     """L26, L31: where the request is known and declares no tools `auto` parses nothing; `functions.` is removed."""
     asked = structs.replace(conversation(), tools=())
     task = section(call("functions.task:45", "{}"))
-    assert RawTools().forward(asked, Notes()) == (asked, None)
+    assert RawTools().forward(asked, Notes(), Facts()) == (asked, None)
     assert [each.name for each in answered(stream([(TEXT, task)]), RawTools("kimi"), asked).calls] == ["task"]
     assert [each.name for each in answered(stream([(TEXT, task)])).calls] == ["task"]
 

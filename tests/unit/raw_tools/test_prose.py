@@ -10,6 +10,7 @@ import pytest
 from dragoman.filters.raw_tools import TABLES, RawTools
 from dragoman.filters.raw_tools.outputs import Carrier, Said
 from dragoman.model.conversation import ToolSpec
+from dragoman.model.facts import Facts
 from dragoman.model.notes import Notes
 from tests.unit.raw_tools.renderers import RENDER, CallToWrite
 from tests.unit.raw_tools.samples import (
@@ -196,7 +197,7 @@ def test_a_tag_beside_a_native_call(table: str) -> None:
 def test_where_the_request_declares_no_tools_auto_reads_nothing(table: str) -> None:
     document = f"So.\n{example(table)}\nThat is it."
     asked = conversation(tools=())
-    _, make_back = RawTools("auto").forward(asked, Notes())
+    _, make_back = RawTools("auto").forward(asked, Notes(), Facts())
     if make_back is None:  # the answer does not even pass through the filter
         return
     told = answered(stream([(TEXT, document)]), asked=asked)

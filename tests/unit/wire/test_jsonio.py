@@ -22,7 +22,6 @@ from dragoman.wire.jsonio import (
     pretty,
     quote,
     text_of,
-    text_of_parts,
     typed,
 )
 
@@ -259,23 +258,6 @@ def test_the_text_of_an_object_is_its_text_everywhere_and_still_knows_it(value: 
     assert quote(text) == quote(plain)
     if isinstance(text, ObjectText):
         assert object_of(text) is value
-
-
-@given(st.dictionaries(any_text.filter(is_whole), values.filter(is_whole)), st.booleans())
-def test_strings_that_are_not_read_make_the_same_text(value: dict[str, Json], ascii: bool) -> None:
-    def unread(each: Json) -> Json | Raw:
-        literal = json.dumps(each, ensure_ascii=ascii).replace("/", "\\/" if ascii else "/")
-        return Raw(literal.encode()) if isinstance(each, str) else each
-
-    text = text_of_parts({name: unread(each) for name, each in value.items()})
-    assert text == text_of(value)
-    assert (text.data, text.value) == (encode(value), decode(encode(value)))
-
-
-@pytest.mark.parametrize("literal", [b'"\xff"', b'"\xed\xa0\x80"'])
-def test_a_string_that_is_not_read_must_be_text(literal: bytes) -> None:
-    with pytest.raises(JsonError):
-        text_of_parts({"a": Raw(literal)})
 
 
 @pytest.mark.parametrize("value", [None, 1, "a", ["a"], {"half": "\ud800"}])

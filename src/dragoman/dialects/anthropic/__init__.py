@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dragoman.dialects.anthropic.binding import AnthropicBinding, AnthropicCounts
 from dragoman.dialects.anthropic.codec import AnthropicCodec
+from dragoman.dialects.anthropic.exact import exact_request
 from dragoman.dialects.anthropic.listing import AnthropicListing
 from dragoman.dialects.base import Dialect
 
@@ -16,5 +17,6 @@ DIALECT = Dialect(
     AnthropicCounts(),
     AnthropicListing(),
     key_header="x-api-key",
+    exact=exact_request,
     attribution=True,
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec import Struct
 
 from dragoman.dialects.anthropic.faults import status_of
-from dragoman.dialects.anthropic.usual import read_usual
 from dragoman.dialects.base import Call, Operation, in_cache_order
 from dragoman.dialects.kit.faults import refusal
 from dragoman.errors import Fault, MalformedRequest, MissingField
@@ -28,21 +27,21 @@ _COUNTED = frozenset(
 )
 
 
+def generates(request: HttpRequest) -> bool:
+    return request.method == "POST" and _PATHS.get(request.path) == "generate"
+
+
 class AnthropicBinding(Struct, frozen=True):
     def match(self, request: HttpRequest) -> Call | None:
         path = request.path.rstrip("/")
         if request.method == "GET" and request.header("anthropic-version"):
             if path == _MODELS or path.startswith(_MODELS + "/"):
-                return Call("models", path[len(_MODELS) + 1 :], False, None, _hints(request))
+                return Call("models", path[len(_MODELS) + 1 :], False, None, hints_of(request))
             return None
         operation = _PATHS.get(path) or _PATHS.get(f"/v1{path}")  # some clients' base URLs end with it, some do not
         if request.method != "POST" or operation is None:
             return None
-        return _call(Fields.of(request), operation, _hints(request))
-
-    def glance(self, request: HttpRequest) -> Call | None:
-        usual = request.method == "POST" and _PATHS.get(request.path) == "generate"
-        return read_usual(request.body, _hints(request)) if usual else None
+        return _call(Fields.of(request), operation, hints_of(request))
 
     def unwrap(self, body: Json) -> Call:
         return _call(Fields(body), "generate", {})
@@ -78,7 +77,7 @@ class AnthropicCounts(Struct, frozen=True):
         return jsonio.encode({"input_tokens": tokens})
 
 
-def _hints(request: HttpRequest) -> dict[str, str]:
+def hints_of(request: HttpRequest) -> dict[str, str]:
     """The headers that matter. The usual version says nothing; a header sent twice is one list."""
     hints: dict[str, str] = {}
     for name, value in request.headers:

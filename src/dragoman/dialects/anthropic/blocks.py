@@ -28,7 +28,6 @@ from dragoman.model.blocks import (
 from dragoman.model.media_forms import read_tool_media
 from dragoman.model.naming import to_keep
 from dragoman.model.parts import other_fields_text, part_text, read_bad_media, read_loose_part
-from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -124,51 +123,11 @@ def parse_content(value: Json, at: Where, blame: type[DragomanError]) -> tuple[B
         return (Text(value, at=at),)
     if not isinstance(value, list):
         raise blame("expected a string or an array of blocks", at=at.path)
-    blocks: list[Block] = []
-    for index, item in enumerate(value):
-        place = Where(at, index)
-        usual = _USUAL.get(len(item)) if isinstance(item, dict) else None
-        block = usual(item, place) if usual else None  # type: ignore[arg-type]  # it is a dict then
-        blocks.append(block or _item(item, place, blame))
-    return tuple(blocks)
+    return tuple([_item(item, Where(at, index), blame) for index, item in enumerate(value)])
 
 
 def _item(item: Json, at: Where, blame: type[DragomanError]) -> Block:
     return Text(item, at=at) if isinstance(item, str) else parse_block(Fields(item, at.path, blame))
-
-
-# The most usual shapes take no Fields to read.
-
-
-def _usual_text(item: dict[str, Json], at: Where) -> Text | None:
-    text = item.get("text")
-    return Text(text, at=at) if item.get("type") == "text" and isinstance(text, str) else None
-
-
-def _usual_result(item: dict[str, Json], at: Where) -> ToolResult | None:
-    call_id, text = item.get("tool_use_id"), item.get("content")
-    if item.get("type") != "tool_result" or not isinstance(text, str) or not isinstance(call_id, str) or not call_id:
-        return None
-    return ToolResult(call_id, (Text(text, at=Where(at, "content")),) if text else (), at=at)
-
-
-def _usual_call(item: dict[str, Json], at: Where) -> ToolCall | None:
-    call_id, name, given = item.get("id"), item.get("name"), item.get("input")
-    if item.get("type") != "tool_use" or not isinstance(given, dict) or not call_id or not name:
-        return None
-    if not isinstance(call_id, str) or not isinstance(name, str):
-        return None
-    try:
-        return ToolCall(call_id, name, jsonio.text_of(given), at=at)
-    except jsonio.JsonError:
-        return None
-
-
-_USUAL: dict[int, Callable[[dict[str, Json], Where], Block | None]] = {  # by how many fields there are
-    2: _usual_text,
-    3: _usual_result,
-    4: _usual_call,
-}
 
 
 # --- reading media

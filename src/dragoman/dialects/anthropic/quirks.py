@@ -7,6 +7,7 @@ from msgspec import structs
 from dragoman.dialects.kit.tools import with_object_schema
 from dragoman.model.blocks import Block, Reasoning, Text
 from dragoman.model.conversation import Conversation, Message
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -19,7 +20,7 @@ class AskSomething(Filter):
 
     name = "anthropic.ask_something"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         if conversation.messages or conversation.continues:  # a held turn that paused goes on without a message
             return conversation, None
         notes.added("anthropic.messages.question", "messages", f"there is no message; {_QUESTION!r} is asked")
@@ -31,8 +32,8 @@ class OwnReasoning(Filter):
 
     name = "anthropic.own_reasoning"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if not conversation.inventory.thoughts:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        if not facts.inventory(conversation).thoughts:
             return conversation, None
         messages = tuple(_with_own_reasoning(message, notes) for message in conversation.messages)
         if all(one is other for one, other in zip(messages, conversation.messages, strict=True)):
@@ -66,7 +67,7 @@ class ObjectSchemas(Filter):
 
     name = "anthropic.object_schemas"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         before = len(notes)
         tools = tuple(with_object_schema(tool, "anthropic.tools.schema", notes) for tool in conversation.tools)
         return conversation if len(notes) == before else structs.replace(conversation, tools=tools), None

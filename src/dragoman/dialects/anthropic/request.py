@@ -30,6 +30,7 @@ from dragoman.dialects.anthropic.nodes import (
     with_cache,
     with_extra,
 )
+from dragoman.dialects.anthropic.shapes import exact_message
 from dragoman.dialects.base import Call
 from dragoman.dialects.kit.values import json_text
 from dragoman.errors import MalformedRequest, Unrepresentable
@@ -56,7 +57,6 @@ _ADDED = "~added"  # on a tool that a block of a message defines
 _NO_THREAD = (
     "this upstream does not hold the message thread; send the whole conversation in `messages`, without `thread`"
 )
-_PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 
 # --- reading
 
@@ -64,15 +64,13 @@ _PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "syst
 def parse_request(call: Call) -> Conversation:
     """Read a request. Raises MalformedRequest, naming the place."""
     try:
-        return call.asked or conversation_of(call)
+        return conversation_of(call)
     except RecursionError:
         raise MalformedRequest("nested too deeply") from None
 
 
-def conversation_of(call: Call, messages: tuple[Message, ...] | None = None, *, tidy: bool = False) -> Conversation:
-    """All that is asked. `messages` are those of the body, if they are read already and left out there; `tidy` if each
-    of them has its canonical form.
-    """
+def conversation_of(call: Call, messages: tuple[Message, ...] | None = None) -> Conversation:
+    """All that is asked. `messages`, where given, are those of the request, and the body has none."""
     fields = Fields(call.body)
     kept: dict[str, Json] = {}  # what known objects hold beside what we know
     if messages is None:
@@ -98,14 +96,15 @@ def conversation_of(call: Call, messages: tuple[Message, ...] | None = None, *, 
         held=(*_held(fields.peek("thread")), *compacting(fields.rest())),
         extra=extra_of({**to_keep(fields.rest()), **kept}),
     )
-    return _with_added(canonical(conversation, tidy=messages if tidy else ()))
+    return _with_added(canonical(conversation))
 
 
 def _with_added(conversation: Conversation) -> Conversation:
     """The conversation with the tools that blocks of its messages define; what defines the same again is left out."""
+    others = [block for message in conversation.messages for block in message.blocks if type(block) is Opaque]
     known = {tool.name: tool for tool in conversation.tools if isinstance(tool, ToolSpec)}
     added: list[ToolSpec | Opaque] = []
-    for definition, at in definitions_in(conversation.inventory.others):
+    for definition, at in definitions_in(others):
         tool = _marked(_tool(Fields(definition, at)))
         if isinstance(tool, ToolSpec):
             before = known.get(tool.name)
@@ -115,7 +114,7 @@ def _with_added(conversation: Conversation) -> Conversation:
         added.append(tool)
     if not added:
         return conversation
-    return structs.replace(conversation, tools=(*conversation.tools, *added)).knowing(conversation)
+    return structs.replace(conversation, tools=(*conversation.tools, *added))
 
 
 def _marked(tool: ToolSpec | Opaque) -> ToolSpec | Opaque:
@@ -167,9 +166,8 @@ def _system_text(item: Json, at: str) -> Text:
 
 
 def _read(item: dict[str, Json], at: Where) -> Message:
-    role, content = item.get("role"), item.get("content")
-    if len(item) == 2 and content is not None and isinstance(role, str) and role in _PLAIN_ROLES:
-        return Message(_PLAIN_ROLES[role], parse_content(content, Where(at, "content"), MalformedRequest), at=at)
+    if (message := exact_message(item, at)) is not None:
+        return message
     fields = Fields(item, at.path)
     said = fields.text("role").lower()
     if said == "tool":

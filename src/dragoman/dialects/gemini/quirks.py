@@ -10,6 +10,7 @@ from dragoman.dialects.gemini.media import NAMED
 from dragoman.dialects.gemini.nodes import FAMILY, own_fields
 from dragoman.model.blocks import Block, Media, Seal, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Thinking
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.model.parts import join_texts
@@ -25,7 +26,7 @@ class AskForEvents(Filter):
 
     name = "gemini.ask_for_events"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         if conversation.hints is None or conversation.hints.family != FAMILY:
             return conversation, None
         notes.changed("gemini.stream.sse", "alt", "the service is asked for server-sent events")
@@ -37,7 +38,7 @@ class OneChoice(Filter):
 
     name = "gemini.one_choice"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         choice = conversation.tool_choice
         if choice.mode != "any" or len(choice.names) != 1:
             return conversation, None
@@ -51,7 +52,7 @@ class EffortAsBudget(Filter):
     name = "gemini.effort_as_budget"
     before = "fit_limits"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         asked = conversation.thinking
         if not asked.effort or asked.mode == "off":
             return conversation, None
@@ -66,7 +67,7 @@ class SettleThinking(Filter):
 
     name = "gemini.settle_thinking"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         asked = conversation.thinking
         thinking = _settled(asked)
         if thinking == asked:
@@ -90,7 +91,7 @@ class _EachBlock(Filter):
 
     name = ""
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         before = len(notes)
         messages = tuple(
             structs.replace(message, blocks=tuple(self.change(block, notes) for block in message.blocks))
@@ -151,7 +152,7 @@ class SignCalls(Filter):
 
     name = "gemini.sign_calls"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         before = len(notes)
         messages = tuple(_signed(message, notes) for message in conversation.messages)
         return conversation if len(notes) == before else structs.replace(conversation, messages=messages), None

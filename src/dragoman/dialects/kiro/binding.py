@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Call, in_cache_order
+from dragoman.dialects.base import Call
 from dragoman.dialects.kiro.faults import status_of, type_of
+from dragoman.dialects.kiro.request import turns_of
 from dragoman.dialects.kiro.turns import USER
 from dragoman.dialects.kit.faults import refusal
 from dragoman.errors import Fault, MalformedRequest
@@ -77,7 +78,7 @@ def _call(fields: Fields, mode: str) -> Call:
     model = user.get("modelId") if isinstance(user, dict) else None
     if model is not None and not isinstance(model, str):
         current.child(USER).fail("modelId", "expected a string")
-    body = _turns(fields.rest() | {"conversationState": state_with(state, current)}, model or "", named=False)
+    body = turns_of(fields.rest() | {"conversationState": state_with(state, current)}, model or "", named=False)
     return Call("generate", model or "", True, body, {} if mode in ("", _USUAL_MODE) else {_MODE: mode})
 
 
@@ -87,32 +88,7 @@ def state_with(state: Fields, current: Fields) -> dict[str, Json]:
 
 def _with_model(call: Call) -> dict[str, Json]:
     body = call.body if isinstance(call.body, dict) else {}
-    return _turns(body, call.model, named=True) if call.model else body
-
-
-def _turns(body: dict[str, Json], model: str, *, named: bool) -> dict[str, Json]:
-    """The body with the model's name in every user turn that has none, or without it in those that have this one."""
-    state = body.get("conversationState")
-    if not isinstance(state, dict):
-        return body
-    changed = {name: value for name, value in state.items() if name not in ("history", "currentMessage")}
-    history = state.get("history")
-    if isinstance(history, list):
-        changed["history"] = [_turn(entry, model, named) if type(entry) is dict else entry for entry in history]
-    elif "history" in state:
-        changed["history"] = history
-    changed["currentMessage"] = _turn(state.get("currentMessage"), model, named)
-    return in_cache_order({**body, "conversationState": changed}, (), "conversationState")
-
-
-def _turn(entry: Json, model: str, named: bool) -> Json:
-    if not isinstance(entry, dict) or not isinstance(user := entry.get(USER), dict):
-        return entry
-    if named:
-        return {**entry, USER: {"modelId": model, **user}}
-    if user.get("modelId") in (model, None):
-        user = {name: value for name, value in user.items() if name != "modelId"}
-    return {**entry, USER: user}
+    return turns_of(body, call.model, named=True) if call.model else body
 
 
 def _encoded(body: dict[str, Json]) -> bytes:

@@ -24,6 +24,7 @@ from dragoman.dialects.kiro.quirks.thinking import AskThinking, WrapThinking
 from dragoman.dialects.kiro.quirks.tools import CleanSchemas, DescribeTools, FewTools, GiveDescriptions, StubTools
 from dragoman.dialects.kiro.rule_table import RULES
 from dragoman.dialects.kiro.stream import KiroDecoder
+from dragoman.dialects.rulebook import Breach
 from dragoman.errors import Fault, LocalMisuse
 from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Capabilities, traits
@@ -143,13 +144,10 @@ class KiroCodec(Struct, frozen=True):
         )
 
     def parse_request(self, call: Call) -> Conversation:
-        return request.parse_request(call, self)
+        return request.parse_request(request.plain(call), self)
 
     def render_request(self, conversation: Conversation) -> Call:
         return request.render_request(conversation, self)
-
-    def render_to_send(self, conversation: Conversation) -> Call:
-        return request.render_request(conversation, self, written=True)
 
     def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
         return reply.parse_reply(body, asked, self)
@@ -168,6 +166,9 @@ class KiroCodec(Struct, frozen=True):
         return faults.parse_fault(response, sent)
 
     render_fault = staticmethod(faults.render_fault)
-    breaches = staticmethod(rules.breaches)
+
+    def breaches(self, call: Call) -> Sequence[Breach]:
+        return rules.breaches(request.plain(call))
+
     stream_breaches = staticmethod(stream_rules.stream_breaches)
     rules = staticmethod(RULES.declared)

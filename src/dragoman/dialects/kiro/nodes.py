@@ -6,7 +6,7 @@ import logging
 
 from dragoman.dialects.kit.kept import Kept
 from dragoman.model.blocks import Extra
-from dragoman.model.conversation import Conversation
+from dragoman.model.facts import Inventory
 from dragoman.model.naming import to_keep
 from dragoman.wire.jsonio import Json
 
@@ -24,6 +24,6 @@ def extra_of(fields: dict[str, Json], spelling: frozenset[str] = frozenset()) ->
     return _KEPT.extra_of(to_keep(fields), spelling)
 
 
-def called(conversation: Conversation) -> list[str]:
+def called(held: Inventory) -> list[str]:
     """The names of all tools that history calls, in the order of their first call."""
-    return list(dict.fromkeys([call.name for call in conversation.inventory.calls]))
+    return list(dict.fromkeys([call.name for call in held.calls]))

@@ -6,11 +6,12 @@ from hashlib import sha1
 from typing import Any, Protocol
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from dragoman.dialects.base import Call
+from msgspec import structs
+
+from dragoman.dialects.base import Call, in_cache_order
 from dragoman.dialects.kiro.models import model_of
 from dragoman.dialects.kiro.nodes import FAMILY, IDENTITY, extra_of, own_fields
-from dragoman.dialects.kiro.turns import CONTEXT, USER, parse_turn, render_turn, with_beside
-from dragoman.dialects.kiro.written import written_turn
+from dragoman.dialects.kiro.turns import CONTEXT, USER, object_of, parse_turn, render_turn, with_beside
 from dragoman.dialects.kit.kept import merged
 from dragoman.dialects.kit.tools import tool_body
 from dragoman.dialects.kit.values import members
@@ -19,6 +20,7 @@ from dragoman.model.blocks import Extra, Opaque, Text, Where
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
 from dragoman.model.naming import of_the_node, of_what_it_came_in
+from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
@@ -132,16 +134,50 @@ def _thinking(fields: Fields, kept: dict[str, Json]) -> Thinking:
     return Thinking("adaptive" if adaptive else "default", effort)
 
 
+def turns_of(body: dict[str, Json], model: str, *, named: bool) -> dict[str, Json]:
+    """The body with the model's name in every user turn that has none, or without it in those that have this one."""
+    state = body.get("conversationState")
+    if not isinstance(state, dict):
+        return body
+    changed = {name: value for name, value in state.items() if name not in ("history", "currentMessage")}
+    history = state.get("history")
+    if isinstance(history, list):
+        changed["history"] = [_turn(entry, model, named) if type(entry) is dict else entry for entry in history]
+    elif "history" in state:
+        changed["history"] = history
+    changed["currentMessage"] = _turn(state.get("currentMessage"), model, named)
+    return in_cache_order({**body, "conversationState": changed}, (), "conversationState")
+
+
+def _turn(entry: Json, model: str, named: bool) -> Json:
+    if not isinstance(entry, dict) or not isinstance(user := entry.get(USER), dict):
+        return entry
+    if named:
+        return {**entry, USER: {"modelId": model, **user}}
+    if user.get("modelId") in (model, None):
+        user = {name: value for name, value in user.items() if name != "modelId"}
+    return {**entry, USER: user}
+
+
+def plain(call: Call) -> Call:
+    """The call with a body of JSON values alone: a rendered one has Structs in its history."""
+    body = call.body
+    state = body.get(_STATE) if isinstance(body, dict) else None
+    history = state.get("history") if isinstance(state, dict) else None
+    if not isinstance(history, list) or all(type(entry) is dict for entry in history):
+        return call
+    decoded = jsonio.decode(jsonio.encode(body))
+    assert isinstance(decoded, dict)
+    return structs.replace(call, body=turns_of(decoded, call.model, named=False))
+
+
 # --- rendering
 
 
-def render_request(conversation: Conversation, settings: Settings, *, written: bool = False) -> Call:
-    """Say a conversation that fits. Raises Unrepresentable for what this dialect cannot say.
-
-    `written`: entries of history may be such as only an encoder understands.
-    """
+def render_request(conversation: Conversation, settings: Settings) -> Call:
+    """Say a conversation that fits. Raises Unrepresentable for what this dialect cannot say."""
     _refuse_unsayable(conversation)
-    body = _body(conversation, settings, written)
+    body = _body(conversation, settings)
     headers = own_fields(conversation.hints)
     hints = {name: value for name, value in headers.items() if isinstance(value, str)}
     return Call("generate", conversation.model, True, body, hints)
@@ -168,22 +204,18 @@ def _refuse_unsayable(conversation: Conversation) -> None:
         raise Unrepresentable("the last turn must be the user's", at="messages")
 
 
-def _body(conversation: Conversation, settings: Settings, written: bool) -> dict[str, Json]:
+def _body(conversation: Conversation, settings: Settings) -> dict[str, Json]:
     *messages, last = conversation.messages
-    model, origin = conversation.model, settings.origin
-    history: list[Any]
-    if written and model:
-        history = [written_turn(message, model, origin) or render_turn(message, origin) for message in messages]
-    else:
-        history = [render_turn(message, origin) for message in messages]
-    current = render_turn(last, origin)
+    history: list[Any] = [render_turn(message, settings.origin, conversation.model) for message in messages]
+    turn = render_turn(last, settings.origin)
+    current = turn if isinstance(turn, dict) else object_of(turn)
     if conversation.tools:
         _give_tools(current, [_render_tool(tool) for tool in conversation.tools])
     kept = of_the_node(own_fields(conversation.extra))
     named = kept.pop("conversationId", None) or conversation_id(first_words(conversation.messages))
     state: dict[str, Json] = {"chatTriggerType": "MANUAL", "conversationId": named, "currentMessage": current}
     if history:
-        state["history"] = [*history]
+        state["history"] = history
     body: dict[str, Json] = {_STATE: state}
     if settings.profile_arn:
         body["profileArn"] = settings.profile_arn

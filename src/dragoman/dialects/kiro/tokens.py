@@ -7,6 +7,7 @@ from typing import Protocol
 
 from dragoman.model.blocks import Block, Media, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Usage
+from dragoman.model.facts import Inventory, inventory
 from dragoman.model.usage import count
 from dragoman.wire import jsonio
 
@@ -43,15 +44,14 @@ def _plain(text: str) -> int:
 
 
 def estimate_input(conversation: Conversation) -> int:
-    """Tokens of everything a conversation says to the model, counted once."""
-    known: dict[str, int] = conversation.__dict__
-    if "tokens" not in known:
-        known["tokens"] = _counted(conversation)
-    return known["tokens"]
+    """Tokens of everything a conversation says to the model; the estimate that it carries, if it carries one."""
+    if conversation.tokens is not None:
+        return conversation.tokens
+    return count_input(conversation, inventory(conversation.messages))
 
 
-def _counted(conversation: Conversation) -> int:
-    held = conversation.inventory
+def count_input(conversation: Conversation, held: Inventory) -> int:
+    """Count them. `held` is what the messages hold."""
     texts = [text.text for text in conversation.system] + held.words
     texts += [call.arguments for call in held.calls] + [call.name for call in held.calls]
     wide = [text for text in texts if not text.isascii()]

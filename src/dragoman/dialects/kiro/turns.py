@@ -6,8 +6,9 @@ A turn that fits has one text; results come before it and images after it, or a 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
-from msgspec import structs
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from dragoman.dialects.kiro.nodes import FAMILY, extra_of, own_fields, with_own
 from dragoman.dialects.kit.media import base64_bytes
@@ -18,7 +19,7 @@ from dragoman.model.naming import OUTER, of_what_it_came_in, to_keep
 from dragoman.model.parts import part_text, read_loose_part
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
-from dragoman.wire.jsonio import Json
+from dragoman.wire.jsonio import Json, Raw
 
 USER, ASSISTANT, CONTEXT = "userInputMessage", "assistantResponseMessage", "userInputMessageContext"
 _STATUSES = {"success": False, "error": True, "failed": True, "failure": True}
@@ -134,60 +135,121 @@ def json_text(value: Json, at: str, blame: type[DragomanError]) -> str:
         raise blame(str(error), at=at) from None
 
 
-# --- rendering
+# --- rendering: Structs, which an encoder writes faster than objects; one that has kept fields becomes an object
 
 
-def render_turn(message: Message, origin: str) -> dict[str, Json]:
-    """Say a turn that fits. Raises Unrepresentable for what has no place in it."""
-    beside = of_what_it_came_in(own_fields(message.extra))
+class _Node(Struct, frozen=True, gc=False, omit_defaults=True, rename="camel"):
+    pass
+
+
+class _Words(_Node, frozen=True):
+    text: str
+
+
+class _Result(_Node, frozen=True):
+    tool_use_id: str
+    content: list[_Words | Json]
+    status: str
+
+
+class _Context(_Node, frozen=True):
+    tool_results: list[_Result | Json]
+
+
+class _User(_Node, frozen=True):
+    model_id: str | UnsetType
+    content: str
+    origin: str
+    images: list[Json] | None = None
+    user_input_message_context: _Context | None = None
+
+
+class _Use(_Node, frozen=True):
+    tool_use_id: str
+    name: str
+    input: Raw | Json
+
+
+class _Assistant(_Node, frozen=True):
+    content: str
+    reasoning_content: Json = None
+    tool_uses: list[_Use | Json] | None = None
+
+
+class _UserTurn(_Node, frozen=True):
+    user_input_message: _User
+
+
+class _AssistantTurn(_Node, frozen=True):
+    assistant_response_message: _Assistant
+
+
+Turn: TypeAlias = _UserTurn | _AssistantTurn | dict[str, Json]
+
+
+def render_turn(message: Message, origin: str, model: str = "") -> Turn:
+    """Say a turn that fits. Raises Unrepresentable for what has no place in it.
+
+    One that has kept fields is an object, and like one without `model` gets the model's name from the binding.
+    """
+    node: _User | _Assistant
     if message.role == "user":
-        return {**beside, USER: _render_user(message, origin)}
-    if message.role == "assistant":
-        return {**beside, ASSISTANT: _render_assistant(message)}
-    raise Unrepresentable(f"a {message.role} turn has no place here", at=message.at.path)
+        node = _render_user(message, origin, model)
+    elif message.role == "assistant":
+        node = _render_assistant(message)
+    else:
+        raise Unrepresentable(f"a {message.role} turn has no place here", at=message.at.path)
+    if message.extra is None:
+        return _UserTurn(node) if isinstance(node, _User) else _AssistantTurn(node)
+    kept = own_fields(message.extra)
+    name = USER if isinstance(node, _User) else ASSISTANT
+    return {**of_what_it_came_in(kept), name: with_own(object_of(node), message.extra)}
 
 
-def _render_user(message: Message, origin: str) -> dict[str, Json]:
+def object_of(node: Struct) -> dict[str, Json]:
+    """A node as an object."""
+    value = jsonio.decode(jsonio.encode(node))
+    assert isinstance(value, dict)
+    return value
+
+
+def _render_user(message: Message, origin: str, model: str) -> _User:
     texts: list[Text] = []
     images: list[Json] = []
-    results: list[Json] = []
+    results: list[_Result | Json] = []
     for block in message.blocks:
-        if isinstance(block, Text):
-            texts.append(block)
-        elif isinstance(block, ToolResult):
-            results.append(render_result(block))
+        kind = type(block)  # isinstance is slow where a Struct class does not match
+        if kind is Text:
+            texts.append(block)  # type: ignore[arg-type]
+        elif kind is ToolResult:
+            results.append(_render_result(block))  # type: ignore[arg-type]
         elif isinstance(block, Media) and (block.kind, block.how) == ("image", "base64"):
             image: dict[str, Json] = {"format": block.mime.removeprefix("image/"), "source": {"bytes": block.data}}
             images.append(with_own(image, block.extra))
         else:
             raise _misplaced(block)
-    body: dict[str, Json] = {"content": _one(texts), "origin": own_fields(message.extra).get("origin", origin)}
-    if images:
-        body["images"] = images
-    if results:
-        body[CONTEXT] = {"toolResults": results}
-    return with_own(body, message.extra)
+    named: str | UnsetType = model or UNSET
+    if message.extra is not None:
+        named = UNSET
+        origin = own_fields(message.extra).get("origin", origin)  # type: ignore[assignment]  # whatever it was
+    return _User(named, _one(texts), origin, images or None, _Context(results) if results else None)
 
 
-def _render_assistant(message: Message) -> dict[str, Json]:
+def _render_assistant(message: Message) -> _Assistant:
     texts: list[Text] = []
     thoughts: list[Json] = []
-    uses: list[Json] = []
+    uses: list[_Use | Json] = []
     for block in message.blocks:
-        if isinstance(block, Text):
-            texts.append(block)
-        elif isinstance(block, ToolCall):
-            uses.append(_render_use(block))
+        kind = type(block)
+        if kind is Text:
+            texts.append(block)  # type: ignore[arg-type]
+        elif kind is ToolCall:
+            uses.append(_render_use(block))  # type: ignore[arg-type]
         elif isinstance(block, Reasoning) and not thoughts:
             thoughts.append(_render_thought(block))
         else:
             raise _misplaced(block)
-    body: dict[str, Json] = {"content": _one(texts)}
-    if thoughts:
-        body["reasoningContent"] = thoughts[0]
-    if uses:
-        body["toolUses"] = uses
-    return with_own(body, message.extra)
+    return _Assistant(_one(texts), thoughts[0] if thoughts else None, uses or None)
 
 
 def _one(texts: list[Text]) -> str:
@@ -210,21 +272,27 @@ def _render_thought(block: Reasoning) -> Json:
     return {"reasoningText": {"text": block.text, "signature": seal.data}}
 
 
-def _render_use(call: ToolCall) -> Json:
-    value = jsonio.object_of(call.arguments or "{}") if call.form == "json" else None
-    if value is None:
-        raise Unrepresentable(f"the arguments of {call.name} are no JSON object", at=call.at.path)
-    return with_own({"toolUseId": call.id, "name": call.name, "input": value}, call.extra)
+def _render_use(call: ToolCall) -> _Use | Json:
+    arguments = call.arguments
+    if type(arguments) is jsonio.ObjectText and call.form == "json":
+        use = _Use(call.id, call.name, Raw(arguments.data))
+    else:
+        value = jsonio.object_of(arguments or "{}") if call.form == "json" else None
+        if value is None:
+            raise Unrepresentable(f"the arguments of {call.name} are no JSON object", at=call.at.path)
+        use = _Use(call.id, call.name, value)
+    return use if call.extra is None else with_own(object_of(use), call.extra)
 
 
-def render_result(result: ToolResult) -> Json:
-    content: list[Json] = []
+def _render_result(result: ToolResult) -> _Result | Json:
+    content: list[_Words | Json] = []
     for part in result.content:
         if isinstance(part, Opaque) and part.family == FAMILY:
             content.append(part.data)  # of a client of this dialect, which gets it back as it came
-        elif isinstance(part, Text):
-            content.append({**own_fields(part.extra)} or {"text": part.text})
+        elif type(part) is Text:
+            kept = part.extra and own_fields(part.extra)
+            content.append({**kept} if kept else _Words(part.text))
         else:
             raise Unrepresentable("a tool result holds text only", at=part.at.path)
-    status = "error" if result.is_error else "success"
-    return with_own({"toolUseId": result.call_id, "content": content, "status": status}, result.extra)
+    node = _Result(result.call_id, content, "error" if result.is_error else "success")
+    return node if result.extra is None else with_own(object_of(node), result.extra)

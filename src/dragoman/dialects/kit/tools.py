@@ -10,6 +10,7 @@ from msgspec import structs
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Opaque, ToolCall
 from dragoman.model.conversation import Conversation, ToolSpec
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
@@ -63,7 +64,7 @@ class NameOutput(Filter):
         self.name = name
         self._at = at
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         output = conversation.output
         if output.kind != "schema" or _NAME.fullmatch(output.name):
             return conversation, None

@@ -18,14 +18,15 @@ _PATH = "/chat/completions"
 _JSON = ("content-type", "application/json")
 
 
+def is_chat(request: HttpRequest) -> bool:
+    return request.method == "POST" and request.path.rstrip("/").endswith(_PATH)
+
+
 class OpenaiBinding(Struct, frozen=True):
     prefix: str = "/v1"
 
-    def generates(self, request: HttpRequest) -> bool:
-        return request.method == "POST" and request.path.rstrip("/").endswith(_PATH)
-
     def match(self, request: HttpRequest) -> Call | None:
-        if self.generates(request):
+        if is_chat(request):
             return self._call(Fields.of(request))
         if (
             request.method == "GET"

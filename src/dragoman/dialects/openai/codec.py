@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dragoman.dialects.base import Call, Decoder, Encoder, Plain, Skimmed, World
+from dragoman.dialects.base import Call, Decoder, Encoder, World
 from dragoman.dialects.kit import openai_errors
 from dragoman.dialects.kit.tools import NameOutput
-from dragoman.dialects.openai import reply, request, rules, skim, stream_rules
+from dragoman.dialects.openai import reply, request, rules, stream_rules
 from dragoman.dialects.openai.encoder import OpenaiEncoder
 from dragoman.dialects.openai.parts import DETAIL, FORMAT
 from dragoman.dialects.openai.quirks import AskUsage, KeepSpecialTokens, OfferTools, OrderBlocks
@@ -101,12 +101,6 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
 
     def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
         return reply.parse_reply(body, asked, self)
-
-    def skim_request(self, body: bytes) -> Plain | None:
-        return skim.skim_request(body)
-
-    def skim_reply(self, body: bytes) -> Skimmed | None:
-        return skim.skim_reply(body)
 
     def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
         return reply.render_reply(reply_, asked, world, self)

@@ -34,11 +34,11 @@ from dragoman.dialects.openai.reasoning import (
     render_thinking_part,
 )
 from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
+from dragoman.dialects.openai.shapes import exact_message
 from dragoman.dialects.openai.tools import parse_call, render_call
-from dragoman.dialects.openai.usual import usual_message
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
-from dragoman.model.conversation import Message, Role
+from dragoman.model.conversation import Message
 from dragoman.model.naming import OUTER, of_what_it_came_in, to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -47,7 +47,6 @@ from dragoman.wire.jsonio import Json
 _OFTEN_NULL = ("name", "audio", "refusal", "function_call", "tool_calls", "annotations", "tool_call_id")
 
 _MESSAGES = Where("messages")
-_PLAIN_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
 
 # --- wire to canonical
 
@@ -67,16 +66,10 @@ class MessageParser:
         }
 
     def messages(self, objects: Iterable[JsonObject]) -> list[Message]:
-        """Read all messages. Most are a role and a text, or of another usual shape."""
         read: list[Message] = []
         for index, item in enumerate(objects):
             at = Where(_MESSAGES, index)
-            role, content = item.get("role"), item.get("content")
-            if len(item) == 2 and isinstance(content, str) and isinstance(role, str) and role in _PLAIN_ROLES:
-                blocks = (Text(content, at=Where(at, "content")),) if content else ()
-                read.append(Message(_PLAIN_ROLES[role], blocks, at=at))
-            else:
-                read.append(usual_message(item, at) or self.parse(Fields(item, at.path)))
+            read.append(exact_message(item, at) or self.parse(Fields(item, at.path)))
         return read
 
     def parse(self, fields: Fields) -> Message:

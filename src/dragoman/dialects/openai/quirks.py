@@ -11,6 +11,7 @@ from dragoman.dialects.openai.parts import is_older, own_fields
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.model.blocks import Extra, Text
 from dragoman.model.conversation import Conversation, Message
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire.jsonio import Json
@@ -23,7 +24,7 @@ class AskUsage(Filter):
     name = "openai.ask_usage"
     only_asks = True
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         if not conversation.stream or own_fields(conversation.extra).get("stream_options") is not None:
             return conversation, None
         notes.added("openai.ask_usage", "stream_options", "the stream is asked to report its usage")
@@ -35,7 +36,7 @@ class OfferTools(Filter):
 
     name = "openai.offer_tools"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         if is_older(conversation.extra):
             notes.changed("openai.offer_tools", "functions", "the functions are offered as tools")
         return conversation, None
@@ -46,7 +47,7 @@ class KeepSpecialTokens(Filter):
 
     name = "openai.special_tokens"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         if not conversation.tools or "skip_special_tokens" in own_fields(conversation.extra):
             return conversation, None
         notes.added("openai.special_tokens", "skip_special_tokens", "the server is asked to keep its special tokens")
@@ -64,8 +65,8 @@ class OrderBlocks(Filter):
 
     name = "openai.order_blocks"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if conversation.kinds <= {Text}:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        if facts.inventory(conversation).kinds <= {Text}:
             return conversation, None
         messages = tuple([self._ordered(message, notes) for message in conversation.messages])
         if all(map(is_, messages, conversation.messages)):

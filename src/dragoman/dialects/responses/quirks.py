@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from dragoman.model.conversation import Conversation, Message
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -16,7 +17,7 @@ class JoinAnswers(Filter):
 
     name = "responses.join_answers"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         joined: list[Message] = []
         for message in conversation.messages:
             if message.role != "assistant":
@@ -36,7 +37,7 @@ class LeastTokens(Filter):
 
     name = "responses.least_tokens"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         asked = conversation.max_tokens
         if asked is None or asked >= LEAST_TOKENS:
             return conversation, None

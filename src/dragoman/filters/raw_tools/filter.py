@@ -37,6 +37,7 @@ from dragoman.model.events import (
     Stopped,
     TextDelta,
 )
+from dragoman.model.facts import Facts, Inventory
 from dragoman.model.filter import Back, Filter, MakeBack
 from dragoman.model.lane import UNSEEN, LaneWatch
 from dragoman.model.notes import Action, Notes
@@ -80,7 +81,7 @@ class RawTools(Filter):
         if choice != "off":
             grammar_of(choice)  # an unknown name is an error here, not in the middle of an answer
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         asked = conversation
         if self._numbers(conversation.model):
             conversation = number_calls(conversation, notes)
@@ -89,12 +90,13 @@ class RawTools(Filter):
         choice = "off" if self._choice == "auto" and known and not tools else self._choice  # D20
         if choice == "off" and not self._think_tags:
             return conversation, None
+        held = facts.inventory(asked)
         settings = _Settings(
             choice,
             self._mode,
             Tools(tools),
-            _used_ids(asked),
-            len(asked.inventory.calls),
+            _used_ids(held),
+            len(held.calls),
             self._ids,
             asked.tool_choice.mode == "none",
             self._interleaves,
@@ -112,8 +114,7 @@ class RawTools(Filter):
         return any(table.numbered for table in tables_of(self._choice))
 
 
-def _used_ids(conversation: Conversation) -> frozenset[str]:
-    held = conversation.inventory
+def _used_ids(held: Inventory) -> frozenset[str]:
     ids = [call.id for call in held.calls] + [result.call_id for result in held.results]
     return frozenset(ids) if ids else _NO_IDS
 

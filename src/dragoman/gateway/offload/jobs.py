@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import Call, Dialect
+from dragoman.dialects.base import Call, Dialect, ExactRequest
 from dragoman.errors import DragomanError, Fault, MalformedRequest, TooLarge, Unrepresentable
 from dragoman.gateway import listing
 from dragoman.gateway.config import Server
@@ -26,7 +26,7 @@ from dragoman.gateway.router import Router, Unreadable
 from dragoman.gateway.whole_reply import Told, told_whole
 from dragoman.model.blocks import Block, Extra
 from dragoman.model.budget import AnswerLimits, Budget
-from dragoman.model.conversation import Conversation, Output, ToolSpec, bare
+from dragoman.model.conversation import Conversation, Output, ToolSpec, bare, without_messages
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Note
 from dragoman.translate import Plan, Settings
@@ -40,49 +40,31 @@ _HEAVY = 1000  # values in one field
 _NOTES = 2000  # that the gateway reads in one turn
 
 
-class Bare(Struct, frozen=True):
-    """A conversation without its messages, and the estimate of their tokens, if one was made.
+# Conversations without their messages, which the gateway makes into objects again while it does nothing else. So they
+# hold no more than is needed there.
 
-    It is made into objects again in the gateway, which does nothing else meanwhile. So it holds no more than an answer
-    is read and written with.
-    """
 
-    said: Conversation
-    tokens: int | None
+def routed(asked: Conversation) -> Conversation:
+    """What the gateway must know to find a target."""
+    return structs.replace(bare(asked), output=Output(), extra=None)
 
-    @classmethod
-    def routed(cls, asked: Conversation) -> Bare:
-        """What the gateway must know to find a target."""
-        return cls(structs.replace(bare(asked), output=Output(), extra=None), None)
 
-    @classmethod
-    def light(cls, conversation: Conversation) -> Bare:
-        """What an answer is read with: the names of tools, but not their schemas, and no large fields."""
-        tools = tuple(
-            [
-                structs.replace(tool, schema={}) if isinstance(tool, ToolSpec) and tool.schema else tool
-                for tool in conversation.tools
-            ]
-        )
-        said = structs.replace(
-            conversation,
-            messages=(),
-            system=conversation.system[:1],
-            tools=tools,
-            output=Output(conversation.output.kind, conversation.output.name),
-            extra=_light_extra(conversation.extra),
-        )
-        return cls(said, conversation.__dict__.get("tokens"))
-
-    @classmethod
-    def whole(cls, asked: Conversation) -> Bare:
-        """All but the messages, for a dialect whose answers repeat what was asked for."""
-        return cls(asked.unsaid(), asked.__dict__.get("tokens"))
-
-    def conversation(self) -> Conversation:
-        if self.tokens is not None:
-            self.said.__dict__["tokens"] = self.tokens
-        return self.said
+def light(conversation: Conversation) -> Conversation:
+    """What an answer is read with: the names of tools, but not their schemas, and no large fields."""
+    tools = tuple(
+        [
+            structs.replace(tool, schema={}) if isinstance(tool, ToolSpec) and tool.schema else tool
+            for tool in conversation.tools
+        ]
+    )
+    return structs.replace(
+        conversation,
+        messages=(),
+        system=conversation.system[:1],
+        tools=tools,
+        output=Output(conversation.output.kind, conversation.output.name),
+        extra=_light_extra(conversation.extra),
+    )
 
 
 class Bounds(Struct, frozen=True):
@@ -137,7 +119,7 @@ class ReadResult(Struct, frozen=True):
 
     dialect: str | None = None
     call: Call | None = None  # without its body
-    asked: Bare | None = None
+    asked: Conversation | None = None
     unreadable: DragomanError | None = None
     refusal: DragomanError | None = None
     items: tuple[str, ...] = ()  # ids of items of earlier answers that it refers to
@@ -160,8 +142,8 @@ class PlanJob(Struct, frozen=True):
 class PlanResult(Struct, frozen=True):
     """A plan without its dialects and messages, and the request that is sent."""
 
-    asked: Bare
-    sent: Bare
+    asked: Conversation  # without messages
+    sent: Conversation
     notes: tuple[bytes, ...]  # pickled, some at a time
     makers: tuple[MakeBack, ...]
     settings: Settings
@@ -176,10 +158,8 @@ class PlanResult(Struct, frozen=True):
 
     def plan(self, client: Dialect, upstream: Dialect, notes: Sequence[Note]) -> Plan:
         """The plan again, with the notes that were read from theirs."""
-        asked, sent = self.asked.conversation(), self.sent.conversation()
-        return Plan(
-            client, upstream, asked, sent, tuple(notes), self.makers, self.settings, self.passes, self.finds_calls
-        )
+        rest = (self.makers, self.settings, self.passes, self.finds_calls)
+        return Plan(client, upstream, self.asked, self.sent, tuple(notes), *rest)
 
 
 class ExplainJob(Struct, frozen=True):
@@ -198,8 +178,8 @@ class AnswerJob(Struct, frozen=True):
 
     client: Dialect
     upstream: Dialect
-    asked: Bare
-    sent: Bare
+    asked: Conversation  # without messages
+    sent: Conversation
     notes: tuple[Note, ...]
     makers: tuple[MakeBack, ...]
     settings: Settings
@@ -211,13 +191,13 @@ class AnswerJob(Struct, frozen=True):
     @classmethod
     def of(cls, made: Plan, limits: AnswerLimits) -> AnswerJob:
         keeps, made = is_stored(made), unheard(made)
-        asked, sent = Bare.whole(made.asked), Bare.whole(made.sent)
+        asked, sent = without_messages(made.asked), without_messages(made.sent)
         rest = (made.notes, made.makers, made.settings, made.passes, made.finds_calls)
         return cls(made.client, made.upstream, asked, sent, *rest, limits, keeps)
 
     def plan(self) -> Plan:
         rest = (self.notes, self.makers, self.settings, self.passes, self.finds_calls)
-        return Plan(self.client, self.upstream, self.asked.conversation(), self.sent.conversation(), *rest)
+        return Plan(self.client, self.upstream, self.asked, self.sent, *rest)
 
 
 class AnswerResult(Struct, frozen=True):
@@ -252,7 +232,7 @@ def read(job: ReadJob, body: bytes, router: Router) -> tuple[ReadResult, Read | 
     if matched is None:
         return ReadResult(), None
     dialect, call = matched.dialect, matched.call
-    shown = structs.replace(call, body=None, asked=None)
+    shown = structs.replace(call, body=None)
     if call.operation not in ("generate", "count"):
         return ReadResult(dialect.name, shown), None
     try:
@@ -260,15 +240,17 @@ def read(job: ReadJob, body: bytes, router: Router) -> tuple[ReadResult, Read | 
     except DragomanError as error:
         return ReadResult(dialect.name, shown, refusal=error), None
     tokens = listing.estimate(asked) if call.operation == "count" else None
-    result = ReadResult(dialect.name, shown, Bare.routed(asked), items=references(dialect, asked), tokens=tokens)
+    result = ReadResult(dialect.name, shown, routed(asked), items=references(dialect, asked), tokens=tokens)
     return result, Read(dialect, request, asked)
 
 
-def parse(dialect: Dialect, call: Call, size: int, bounds: Bounds) -> tuple[Conversation, Shape]:
+def parse(
+    dialect: Dialect, call: Call, size: int, bounds: Bounds, exact: ExactRequest | None = None
+) -> tuple[Conversation, Shape]:
     """What a call asks, within the limits, and the shape of its body. Raises MalformedRequest, TooLarge."""
-    shape = check_tree(call.body, size, bounds.limits)
+    shape = check_tree(call.body, size, bounds.limits, 0 if exact is None else exact.beside)
     try:
-        asked = dialect.codec.parse_request(call)
+        asked = dialect.codec.parse_request(call) if exact is None else exact.asked
     except RecursionError:
         raise MalformedRequest("nested too deeply") from None
     check_conversation(asked, shape, bounds.limits)
@@ -295,8 +277,8 @@ def plan(job: PlanJob, known: Read) -> tuple[PlanResult, bytes]:
     except DragomanError as error:
         refusal = error
     result = PlanResult(
-        Bare.whole(made.asked) if known.dialect.continuation is not None else Bare.light(made.asked),
-        Bare.light(made.sent),
+        without_messages(made.asked) if known.dialect.continuation is not None else light(made.asked),
+        light(made.sent),
         tuple([pickle.dumps(made.notes[at : at + _NOTES]) for at in range(0, len(made.notes), _NOTES)]),
         made.makers,
         made.settings,

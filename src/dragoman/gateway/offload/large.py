@@ -67,7 +67,7 @@ class LargeRequest:
         """Find out what the request is. Raises WorkerFailed, Overloaded, Unavailable."""
         result, _ = await self.worker.ask(ReadJob(self._head, self._bounds), self._id, self._body)
         found: ReadResult = result
-        self.knows(found.asked.conversation() if found.asked is not None else None, found.items)
+        self.knows(found.asked, found.items)
         self._refusal = found.refusal
         self.tokens = found.tokens or 0
         return found
@@ -135,7 +135,7 @@ async def matched_by_worker(large: LargeRequest, router: Router) -> Matched | No
     except Unavailable:  # one of the dialects cannot be handed over
         request = large.request()
         check_text(request.body, large.limits)
-        return router.glance(request) or router.match(request)
+        return router.match(request)
     dialect = None if found.dialect is None else router.named(found.dialect)
     if found.unreadable is not None:
         raise found.unreadable if dialect is None else Unreadable(dialect, found.unreadable)

@@ -30,8 +30,6 @@ from dragoman.http.server.limits import HEAD_SECONDS, IDLE_SECONDS, TOO_SLOW
 from dragoman.http.server.reading import Reader
 from dragoman.http.server.roster import GRACE
 from dragoman.http.server.sockets import is_readable, is_reset, probe, unsent
-from dragoman.http.server.usual import Mould, mould_of
-from dragoman.wire.http import HttpRequest
 
 if TYPE_CHECKING:
     from dragoman.http.server.serving import HttpServer
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
 _LINGER_SECONDS = 2.0
 _LINGER_BYTES = 64 * 1024 * 1024
 _PROBE_SECONDS = 0.02  # after a client has closed its sending side, and again until its system has answered
-_PATIENCE = 4  # moulds learnt without a request that was of one
 _NO_HTTP = Fault("invalid", "the request's body is not framed as HTTP has it", 400)
 
 
@@ -52,9 +49,7 @@ class Connection(Reader):
         "_aborted",
         "_discarded",
         "_half_closed",
-        "_mould",
         "_moved",
-        "_patience",
         "_proven",
         "_reading",
         "_silent",
@@ -78,8 +73,6 @@ class Connection(Reader):
         self._write_paused = False
         self._discarded = 0
         self._moved = self._still_since = 0.0
-        self._mould = server.mould  # of the requests that it sends, probably
-        self._patience = _PATIENCE
         self.since = monotonic()
         self._silent = True  # nothing of it was read
         server.roster.add(self)
@@ -107,13 +100,7 @@ class Connection(Reader):
             if self._discarded > _LINGER_BYTES:
                 self.abort()
             return
-        idle = self._current is None and not self._in_head
-        if idle and self._mould is not None and (request := self._mould.fill(data)) is not None:
-            self._take_usual(request, self._mould)
-            return
         self._parse(data)
-        if idle and self._patience and not self._in_head and self._arriving is None and not self._deaf:
-            self._learn(data)
 
     def eof_received(self) -> bool:
         """Return whether the connection stays open: a client that has sent whole requests may wait for the answers."""
@@ -317,23 +304,6 @@ class Connection(Reader):
         exchange.paused = self._write_paused
         self.deadline = inf
         self._server.begin(exchange)
-
-    def _take_usual(self, request: HttpRequest, mould: Mould) -> None:
-        self._patience = _PATIENCE
-        exchange = HttpExchange(self, request, target=mould.target, version="1.1", began=self._server.time())
-        exchange.like = mould
-        exchange.take(request.body)
-        exchange.arrive()
-        self._begin(exchange)
-
-    def _learn(self, data: bytes) -> None:
-        """Remember what the next request will probably look like, if these bytes were one."""
-        exchange = self._current
-        if exchange is not None and exchange.arrived and not exchange.last:
-            self._patience -= 1
-            learnt = mould_of(data, exchange.request, exchange.target)
-            if learnt is not None:
-                self._mould = self._server.mould = learnt
 
     def _no_further(self) -> None:
         """What comes is no HTTP, or more than is taken. What was asked before it is still answered."""

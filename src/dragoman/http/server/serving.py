@@ -14,7 +14,6 @@ from dragoman.http.server.answering import HttpExchange
 from dragoman.http.server.connection import Connection
 from dragoman.http.server.limits import SWEEP_SECONDS
 from dragoman.http.server.roster import Roster
-from dragoman.http.server.usual import Mould
 
 
 class HttpServer:
@@ -26,7 +25,6 @@ class HttpServer:
         self.roster: Roster[Connection] = Roster()
         self.slow: set[Connection] = set()  # whose clients do not keep up
         self.quiet_now = False
-        self.mould: Mould | None = None  # of the last request that was one: other connections may bring the same
         self.write_buffer = write_buffer  # bytes that a transport holds before it pauses the writer; None: its default
         self._answer = answer
         self._loop = asyncio.get_running_loop()

@@ -11,6 +11,7 @@ from dragoman.dialects.bedrock.media import FORMATS, S3
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolResult
 from dragoman.model.conversation import Conversation, Message
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.model.parts import missing_media_line
@@ -35,8 +36,8 @@ class FitMedia(Filter):
     name = "bedrock.fit_media"
     before = "pair_tools"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if not conversation.inventory.media:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        if not facts.inventory(conversation).media:
             return conversation, None
         before = len(notes)
         last = max((i for i, message in enumerate(conversation.messages) if message.role == "user"), default=-1)
@@ -101,8 +102,8 @@ class NameDocuments(Filter):
 
     name = "bedrock.name_documents"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if not conversation.inventory.media:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        if not facts.inventory(conversation).media:
             return conversation, None
         before = len(notes)
         taken: set[str] = set()
@@ -146,8 +147,8 @@ class AccompanyDocuments(Filter):
 
     name = "bedrock.accompany_documents"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if not conversation.inventory.media:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        if not facts.inventory(conversation).media:
             return conversation, None
         before = len(notes)
         messages = tuple(_accompanied(message, notes) for message in conversation.messages)

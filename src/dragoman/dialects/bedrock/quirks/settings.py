@@ -10,6 +10,7 @@ from msgspec import structs
 
 from dragoman.model.blocks import Block, Cache, Media, Opaque, Reasoning, Text, ToolResult
 from dragoman.model.conversation import Conversation, ToolSpec
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -27,8 +28,9 @@ class SettleCache(Filter):
     def __init__(self, tools: bool) -> None:
         self._tools = tools
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if not any(node.cache for node in (*conversation.tools, *conversation.system, *conversation.inventory.marked)):
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        marked = facts.inventory(conversation).marked
+        if not any(node.cache for node in (*conversation.tools, *conversation.system, *marked)):
             return conversation, None
         before = len(notes)
         walk = _Walk(notes)
@@ -87,7 +89,7 @@ class FitWords(Filter):
 
     name = "bedrock.fit_words"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         output = conversation.output
         if output.strict is not None:
             notes.changed(

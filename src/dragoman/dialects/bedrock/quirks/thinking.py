@@ -7,6 +7,7 @@ from msgspec import structs
 from dragoman.dialects.bedrock.models import Vendor
 from dragoman.model.blocks import Block, Reasoning
 from dragoman.model.conversation import Conversation, Message
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -20,8 +21,8 @@ class OwnReasoning(Filter):
     def __init__(self, vendor: Vendor) -> None:
         self._takes = vendor.reasoning
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if not conversation.inventory.thoughts:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        if not facts.inventory(conversation).thoughts:
             return conversation, None
         before = len(notes)
         messages = tuple(self._message(message, notes) for message in conversation.messages)

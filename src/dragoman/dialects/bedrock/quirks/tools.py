@@ -11,6 +11,7 @@ from dragoman.dialects.bedrock.nodes import AS_JSON, extra_of, own_fields
 from dragoman.dialects.kit.tools import with_object_schema
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -30,7 +31,7 @@ class NoChoice(Filter):
     name = "bedrock.no_choice"
     before = "fit_limits"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         if conversation.tool_choice.mode != "none" or not conversation.tools:
             return conversation, None
         if any(isinstance(block, ToolCall | ToolResult) for block in _blocks(conversation)):
@@ -44,7 +45,7 @@ class SettleTools(Filter):
 
     name = "bedrock.settle_tools"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         before = len(notes)
         tools = tuple(with_object_schema(tool, "bedrock.tools.schema", notes) for tool in conversation.tools) or tuple(
             _stubs(conversation, notes)
@@ -72,7 +73,7 @@ class SettleResults(Filter):
         self._apart = apart
         self._json = json
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         messages: list[Message] = []
         for message in conversation.messages:
             blocks = tuple(self._block(block, notes) for block in message.blocks)

@@ -8,6 +8,7 @@ from dragoman.dialects.kiro.quirks.results import NO_OUTPUT
 from dragoman.dialects.kiro.quirks.thinking import replayable, wrapped
 from dragoman.model.blocks import Block, Media, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.model.parts import join_texts
@@ -26,7 +27,7 @@ class BuildHistory(Filter):
     name = "kiro.build_history"
     keeps_form = True  # results, then a text that is never empty, then the rest
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         building = _Building(notes)
         messages = tuple([building.message(message) for message in conversation.messages])
         building.tell()

@@ -25,6 +25,7 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Back, Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -37,7 +38,7 @@ class NameModel(Filter):
     name = "kiro.name_model"
     before = "fold_system"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         asked = conversation.model
         named = name_of(asked)
         if named.strip() and not PATTERN.fullmatch(named):
@@ -70,7 +71,7 @@ class NameConversation(Filter):
     def __init__(self, fixed: str) -> None:
         self._fixed = fixed
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         fields = own_fields(conversation.extra)
         user = conversation.user
         named_already = "conversationId" in fields or bool(self._fixed)
@@ -101,7 +102,7 @@ class OnlyStream(Filter):
     name = "kiro.only_stream"
     before = "fold_system"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         if not conversation.stream:
             notes.changed("kiro.stream", "stream", "the service only streams; the answer is gathered into one")
             conversation = structs.replace(conversation, stream=True)
@@ -113,7 +114,7 @@ class NoLength(Filter):
 
     name = "kiro.no_length"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         if conversation.max_tokens is None:
             return conversation, None
         notes.dropped("kiro.max_tokens", "max_tokens", "it is not sent: the length of an answer cannot be limited")
@@ -127,7 +128,7 @@ class ToldEnd(Filter):
 
     name = "kiro.told_end"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         return conversation, _End
 
 
@@ -170,7 +171,7 @@ class KeepOnce(Filter):
 
     name = "kiro.keep_once"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         return conversation, _Once
 
 

@@ -29,6 +29,7 @@ from dragoman.model.events import (
     Stopped,
     TextDelta,
 )
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Back, Filter, MakeBack
 from dragoman.model.lane import UNSEEN, LaneWatch
 from dragoman.model.notes import Notes
@@ -65,7 +66,7 @@ class RecoverCalls(Filter):
     name = "kiro.recover_calls"
     before = "fold_system"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         tools = [tool for tool in conversation.tools if isinstance(tool, ToolSpec)]
         schemas: _Schemas = {tool.name: tool.schema or {} for tool in tools}
         return conversation, partial(_Recover, schemas) if schemas else None

@@ -10,6 +10,7 @@ from dragoman.dialects.kiro.nodes import FAMILY, called
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResult
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE, join_texts, opaque_as_parts
@@ -26,18 +27,18 @@ class LeaveOut(Filter):
     name = "kiro.leave_out"
     before = "drop_foreign"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         before = len(notes)
         tools, gone = self._tools(conversation, notes)
         messages = conversation.messages
-        if not gone.isdisjoint(names := called(conversation)) or _any_refused(names):
+        if not gone.isdisjoint(names := called(facts.inventory(conversation))) or _any_refused(names):
             history = _History(gone, notes)
             messages = tuple([history.message(message) for message in messages])
         if len(notes) == before:
             return conversation, None
         choice = _choice(conversation, gone, notes)
         changed = structs.replace(conversation, tools=tools, messages=messages, tool_choice=choice)
-        return canonical(changed, conversation), None
+        return canonical(changed, conversation.messages), None
 
     def _tools(self, conversation: Conversation, notes: Notes) -> tuple[tuple[ToolSpec | Opaque, ...], set[str]]:
         """The tools that stay, and the names of those that do not. Typed tools are drop_foreign's to leave out."""

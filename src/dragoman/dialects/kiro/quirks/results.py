@@ -10,7 +10,8 @@ from msgspec import structs
 
 from dragoman.dialects.kiro.nodes import LOG
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolResult
-from dragoman.model.conversation import Conversation, Inventory, Message
+from dragoman.model.conversation import Conversation, Message
+from dragoman.model.facts import Facts, Inventory
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, opaque_as_parts
@@ -24,8 +25,8 @@ class ReadResults(Filter):
     name = "kiro.read_results"
     before = "drop_foreign"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if _are_read(conversation.inventory):
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        if _are_read(facts.inventory(conversation)):
             return conversation, None
         before = len(notes)
         messages = tuple([_message(message, notes) for message in conversation.messages])

@@ -9,10 +9,11 @@ from msgspec import structs
 
 from dragoman.dialects.kiro.faults import context_full
 from dragoman.dialects.kiro.models import model_of
-from dragoman.dialects.kiro.tokens import estimate_input, estimate_message
+from dragoman.dialects.kiro.tokens import count_input, estimate_message
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import ToolResult
 from dragoman.model.conversation import Conversation, Message
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -33,25 +34,27 @@ class FitSize(Filter):
         self._most_entries = history_limit
         self._merges = merges
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         asked = conversation.messages
         limit = min(model_of(conversation.model).window, MOST_TOKENS)
         if self._most_entries is not None:
             conversation = _with(conversation, _trimmed(asked, self._entries(asked), self._most_entries))
         counted = len(asked) - len(conversation.messages)
-        size = estimate_input(conversation)
+        size = None if counted else conversation.tokens
+        if size is None:
+            size = count_input(conversation, facts.inventory(conversation))
         if size > limit and self._trims:
             tokens = _tokens(conversation.messages)
             around = size - tokens[0]
             conversation = _with(conversation, _trimmed(conversation.messages, tokens, int(limit * _KEPT) - around))
-            size = estimate_input(conversation)
+            size = count_input(conversation, facts.inventory(conversation))
         if size > limit:
             fault = context_full(size, limit)
             raise Unrepresentable(fault.message, fault=fault)
         _tell(counted, f"history_limit is {self._most_entries}", notes)
         trimmed = len(asked) - counted - len(conversation.messages)
         _tell(trimmed, f"the service takes no more than {limit} tokens", notes)
-        return conversation, None
+        return structs.replace(conversation, tokens=size), None
 
     def _entries(self, messages: Sequence[Message]) -> list[int]:
         """How many entries history has, placeholders included, if it begins at each of these messages."""

@@ -8,7 +8,8 @@ from typing import TypeVar
 from msgspec import structs
 
 from dragoman.model.blocks import Block, Reasoning, Text, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation, Inventory, Message, ToolSpec
+from dragoman.model.conversation import Conversation, Message, ToolSpec
+from dragoman.model.facts import Facts, Inventory
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
@@ -25,8 +26,8 @@ class WholeCharacters(Filter):
 
     name = "kiro.whole_characters"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if jsonio.is_whole(conversation.tools) and _are_whole(conversation.inventory):
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        if jsonio.is_whole(conversation.tools) and _are_whole(facts.inventory(conversation)):
             return conversation, None
         messages = tuple([_message(message) for message in conversation.messages])
         tools = tuple([_tool(tool) if isinstance(tool, ToolSpec) else tool for tool in conversation.tools])

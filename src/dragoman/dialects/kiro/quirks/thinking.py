@@ -17,6 +17,7 @@ from dragoman.dialects.kiro.nodes import FAMILY
 from dragoman.model.blocks import Block, Reasoning, Text
 from dragoman.model.conversation import Conversation, Message, Thinking
 from dragoman.model.events import BlockEnded, BlockKeys, BlockStarted, Event, Events, ReasoningDelta, TextDelta
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Back, Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire.markers import Markers
@@ -46,8 +47,8 @@ class WrapThinking(Filter):
     name = "kiro.wrap_thinking"
     before = "drop_foreign"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        if Reasoning not in conversation.kinds:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        if Reasoning not in facts.inventory(conversation).kinds:
             return conversation, None
         before = len(notes)
         messages = tuple([self._message(message, notes) for message in conversation.messages])
@@ -81,7 +82,7 @@ class AskThinking(Filter):
     name = "kiro.ask_thinking"
     before = "fold_system"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         asked = conversation.thinking
         if asked.mode not in ("on", "adaptive") and (asked.mode == "off" or not asked.effort):
             return conversation, None

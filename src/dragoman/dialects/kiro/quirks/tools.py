@@ -12,6 +12,7 @@ from dragoman.dialects.kiro.request import NO_PARAMETERS
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Opaque, Text
 from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Action, Notes
 
@@ -27,7 +28,7 @@ class GiveDescriptions(Filter):
     name = "kiro.give_descriptions"
     before = "rename_tools"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         before = len(notes)
         tools = tuple([_given(tool, notes) if isinstance(tool, ToolSpec) else tool for tool in conversation.tools])
         return (conversation if len(notes) == before else structs.replace(conversation, tools=tools)), None
@@ -49,7 +50,7 @@ class DescribeTools(Filter):
     def __init__(self, long_descriptions: str) -> None:
         self._tells = long_descriptions == "system"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         before = len(notes)
         tools: list[ToolSpec] = []
         told: list[Text] = []
@@ -102,8 +103,8 @@ class FewTools(Filter):
     def __init__(self, most: int) -> None:
         self._most = most
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
-        tools, known = conversation.tools, called(conversation)
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        tools, known = conversation.tools, called(facts.inventory(conversation))
         if conversation.tool_choice.mode == "none" and tools:
             return self._none(conversation, known, notes), None
         declared = list(dict.fromkeys([tool.name for tool in tools if isinstance(tool, ToolSpec)]))
@@ -158,7 +159,7 @@ class CleanSchemas(Filter):
 
     name = "kiro.clean_schemas"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         before = len(notes)
         try:
             tools = tuple(self._cleaned(conversation, notes))
@@ -187,9 +188,9 @@ class StubTools(Filter):
 
     name = "kiro.stub_tools"
 
-    def forward(self, conversation: Conversation, notes: Notes) -> tuple[Conversation, MakeBack | None]:
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         declared = {tool.name for tool in conversation.tools if isinstance(tool, ToolSpec)}
-        missing = [name for name in called(conversation) if name not in declared]
+        missing = [name for name in called(facts.inventory(conversation)) if name not in declared]
         if not missing:
             return conversation, None
         return structs.replace(conversation, tools=(*conversation.tools, *_stubs(missing, notes).values())), None

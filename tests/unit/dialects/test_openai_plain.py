@@ -1,4 +1,4 @@
-"""Whoever skims a reply learns exactly what a reader learns, or nothing."""
+"""A plain reply says what the codec reads, or is left to the codec."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.dialects.openai import DIALECT
-from dragoman.dialects.openai.skim import skim_reply
+from dragoman.dialects.openai.plain import OpenaiPlain
 from dragoman.errors import DragomanError
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
 
@@ -65,26 +65,26 @@ def _bent(draw: st.DrawFn) -> dict[str, Any]:
     return body
 
 
-def test_a_plain_reply_is_skimmed() -> None:
-    seen = skim_reply(json.dumps(PLAIN).encode())
+def test_a_plain_reply_is_read() -> None:
+    seen = OpenaiPlain().reply(json.dumps(PLAIN).encode())
     assert seen is not None
     assert (seen.usage, seen.stop) == (Usage(5, 3, 4, reasoning=1), Stop(Why.END))
 
 
 @given(_bent())
-def test_what_is_skimmed_is_what_is_read(body: dict[str, Any]) -> None:
+def test_a_plain_reply_says_what_the_codec_reads(body: dict[str, Any]) -> None:
     raw = json.dumps(body).encode()
-    seen = skim_reply(raw)
+    seen = OpenaiPlain().reply(raw)
     if seen is None:
         return
     try:
         read = DIALECT.codec.parse_reply(raw, ASKED)
     except DragomanError as error:
-        raise AssertionError(f"skimmed, but cannot be read: {error}") from error
+        raise AssertionError(f"plain, but the codec refuses it: {error}") from error
     assert (seen.usage, seen.stop) == (read.usage, read.choices[0].stop)
 
 
-def test_a_reply_that_cannot_be_read_is_not_skimmed() -> None:
+def test_a_broken_reply_is_left_to_the_codec() -> None:
     whole = json.dumps(PLAIN).encode()
     for broken in (b"", b"<html>", whole[:-1], whole.replace(b"Hi", b"\xff"), whole + b"x", b'{"error":{}}'):
-        assert skim_reply(broken) is None
+        assert OpenaiPlain().reply(broken) is None

@@ -1,4 +1,4 @@
-"""A plain question that follows another of its shape is asked, and answered, as if it had been planned with care."""
+"""A plain request that follows a cached plan is sent, and answered, as if it had been planned itself."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from msgspec import structs
 import dragoman.dialects as registry
 from bench.answers import answer
 from dragoman.conformance.laws import still_world
-from dragoman.dialects.base import Dialect, Plain
-from dragoman.dialects.openai.skim import skim_request
+from dragoman.dialects.base import Dialect, PlainRequest
 from dragoman.errors import DragomanError
-from dragoman.gateway.familiar import Familiar
 from dragoman.gateway.passing import Passing
+from dragoman.gateway.plan_cache import PlanCache
 from dragoman.translate import Plan, Settings, configured, plan
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
@@ -67,6 +66,7 @@ _CODECS = st.fixed_dictionaries(
         "ask_usage": st.booleans(),
         "special_tokens": st.booleans(),
         "custom_tools": st.booleans(),
+        "user_limit": st.sampled_from([1, 2, 64]),
         "more_knobs": st.just(["top_k"]),
     },
 )
@@ -77,7 +77,7 @@ def _request(body: dict[str, Any]) -> HttpRequest:
     return HttpRequest("POST", "/v1/chat/completions", body=json.dumps(body).encode())
 
 
-def _carefully(upstream: Dialect, request: HttpRequest, settings: Settings) -> tuple[Plan, HttpRequest]:
+def _planned(upstream: Dialect, request: HttpRequest, settings: Settings) -> tuple[Plan, HttpRequest]:
     call = OPENAI.binding.match(request)
     assert call is not None
     made = plan(OPENAI, upstream, OPENAI.codec.parse_request(call), settings=settings)
@@ -85,34 +85,39 @@ def _carefully(upstream: Dialect, request: HttpRequest, settings: Settings) -> t
     return made, structs.replace(wrapped, body=request.body) if made.verbatim else wrapped
 
 
-def _plain(request: HttpRequest) -> Plain:
-    plain = skim_request(request.body)
+def _read(body: bytes) -> PlainRequest | None:
+    assert OPENAI.plain is not None
+    return OPENAI.plain.request(HttpRequest("POST", "/v1/chat/completions", body=body))
+
+
+def _plain(request: HttpRequest) -> PlainRequest:
+    plain = _read(request.body)
     assert plain is not None
     return plain
 
 
 @given(_shapes(), _CODECS, _SETTINGS)
-def test_who_follows_is_asked_as_if_planned(
+def test_a_cached_plan_sends_and_answers_as_a_plan_of_its_own(
     bodies: tuple[dict[str, Any], dict[str, Any]], codec: dict[str, Any], settings: Settings
 ) -> None:
     upstream = configured(OPENAI, codec)
     first, second = map(_request, bodies)
-    one, other = skim_request(first.body), skim_request(second.body)
+    one, other = _read(first.body), _read(second.body)
     assume(one is not None and other is not None and one.shape == other.shape)
     assert one is not None and other is not None
-    familiar = Familiar()
-    made, sent = _carefully(upstream, first, settings)
-    familiar.learn(one, made, first, sent)
-    outline = familiar.outline(OPENAI, other, other.asked.model)
-    careful, wanted = _carefully(upstream, second, settings)
-    if outline is None:
+    cache = PlanCache()
+    made, sent = _planned(upstream, first, settings)
+    cache.keep(one, made, first, sent)
+    cached = cache.find(OPENAI, other, other.asked.model)
+    own, wanted = _planned(upstream, second, settings)
+    if cached is None:
         assert not made.passes
         return
-    quick, request = outline.plan(other), outline.request(second.body)
+    quick, request = cached.plan(other), cached.request(second.body)
     assert jsonio.decode(request.body) == {**bodies[1], **jsonio.decode(wanted.body)}  # type: ignore[dict-item]
     assert structs.replace(request, body=b"") == structs.replace(wanted, body=b"")
-    assert (quick.notes, quick.verbatim, quick.passes) == (careful.notes, careful.verbatim, careful.passes)
-    assert _told(quick) == _told(careful)
+    assert (quick.notes, quick.verbatim, quick.passes) == (own.notes, own.verbatim, own.passes)
+    assert _told(quick) == _told(own)
 
 
 def _told(made: Plan) -> tuple[bytes, Any, Any]:
@@ -121,7 +126,7 @@ def _told(made: Plan) -> tuple[bytes, Any, Any]:
     return told + (b"" if way.over else way.close()), way.progress.usage, way.progress.stop
 
 
-def test_a_plain_question_is_skimmed() -> None:
+def test_a_plain_request_is_read() -> None:
     plain = _plain(_request({"model": "m", "messages": [{"role": "user", "content": "Hi: you"}], "stream": True}))
     assert (plain.asked.model, plain.asked.stream, plain.messages) == ("m", True, 1)
 
@@ -155,8 +160,8 @@ _ASKED: dict[str, Any] = {"model": "m", "messages": [_SAID]}
         {"messages": [{"role": "user", "content": "x" * 70_000}]},
     ],
 )
-def test_what_is_not_plain_is_not_skimmed(change: dict[str, Any]) -> None:
-    assert skim_request(json.dumps({**deepcopy(_ASKED), **change}).encode()) is None
+def test_another_request_is_left_to_the_codec(change: dict[str, Any]) -> None:
+    assert _read(json.dumps({**deepcopy(_ASKED), **change}).encode()) is None
 
 
 @pytest.mark.parametrize(
@@ -171,14 +176,14 @@ def test_what_is_not_plain_is_not_skimmed(change: dict[str, Any]) -> None:
         b"",
     ],
 )
-def test_names_that_stand_twice_and_what_is_no_json_are_not_skimmed(body: bytes) -> None:
-    assert skim_request(body) is None
+def test_doubled_names_and_broken_json_are_left_to_the_codec(body: bytes) -> None:
+    assert _read(body) is None
 
 
 @given(_shapes())
-def test_what_is_skimmed_can_be_read_and_wants_the_same(bodies: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_a_plain_request_says_what_the_codec_reads(bodies: tuple[dict[str, Any], dict[str, Any]]) -> None:
     for request in map(_request, bodies):
-        plain = skim_request(request.body)
+        plain = _read(request.body)
         if plain is None:
             continue
         call = OPENAI.binding.match(request)
@@ -186,6 +191,25 @@ def test_what_is_skimmed_can_be_read_and_wants_the_same(bodies: tuple[dict[str, 
         try:
             read = OPENAI.codec.parse_request(call)
         except DragomanError as error:
-            raise AssertionError(f"skimmed, but cannot be read: {error}") from error
+            raise AssertionError(f"plain, but the codec refuses it: {error}") from error
         told = (plain.asked.model, plain.asked.stream, plain.asked.user, plain.messages)
         assert told == (read.model, read.stream, read.user, len(read.messages) + len(read.system))
+
+
+def test_models_without_end_are_not_all_kept() -> None:
+    cache = PlanCache()
+    for number in range(1000):
+        for model in (f"m{number}", "x" * 300 + str(number)):
+            request = _request({**_ASKED, "model": model})
+            made, sent = _planned(OPENAI, request, Settings())
+            cache.keep(_plain(request), made, request, sent)
+    assert 0 < len(cache) <= 256
+
+
+def test_a_limit_of_the_upstream_holds_for_those_who_follow() -> None:
+    upstream, cache = configured(OPENAI, {"user_limit": 8}), PlanCache()
+    short, long = (_request({**_ASKED, "user": user}) for user in ("u", "u" * 9))
+    made, sent = _planned(upstream, short, Settings())
+    cache.keep(_plain(short), made, short, sent)
+    assert cache.find(OPENAI, _plain(short), "m") is not None
+    assert cache.find(OPENAI, _plain(long), "m") is None

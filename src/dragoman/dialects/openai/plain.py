@@ -1,7 +1,7 @@
-"""Plain requests and plain whole replies at a glance, for who passes them on as they are.
+"""Small requests and whole replies of the documented shape, for a gateway that passes them on unchanged.
 
-Only what nearly everybody says is known here: turns of text, a few settings; one answer, what it cost, why it stopped.
-What says anything else is not skimmed, and then read with care, so whoever skims learns exactly what a reader would.
+The Structs forbid unknown fields, and bound the figures that a filter would change. What they refuse is read by the
+codec. What they take is read as the codec reads it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from dragoman.dialects.base import Plain, Skimmed
+from dragoman.dialects.base import PlainReply, PlainRequest
+from dragoman.dialects.openai.binding import is_chat
 from dragoman.dialects.openai.parts import extra_of
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
 from dragoman.wire import jsonio
+from dragoman.wire.http import HttpRequest
 
 # --- requests
 
@@ -23,16 +25,20 @@ _Name: TypeAlias = Annotated[str, Meta(min_length=1)]
 _User: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]  # a longer one is sent as its hash
 
 
-class _Turn(Struct, forbid_unknown_fields=True, gc=False):
+class _Object(Struct, forbid_unknown_fields=True, gc=False):
+    pass
+
+
+class _Turn(_Object):
     role: Literal["system", "user", "assistant"]
     content: str
 
 
-class _Options(Struct, forbid_unknown_fields=True, gc=False):
+class _Options(_Object):
     include_usage: bool
 
 
-class _Request(Struct, forbid_unknown_fields=True, gc=False):
+class _Request(_Object):
     model: _Name
     messages: list[_Turn]
     stream: bool | UnsetType = UNSET
@@ -44,14 +50,14 @@ class _Request(Struct, forbid_unknown_fields=True, gc=False):
     user: _User | UnsetType = UNSET
 
 
-_LONGEST = 64 * 1024  # bytes; to be sure that no name stands twice in a longer one costs as much as to read it
+_LONGEST = 64 * 1024  # bytes; in a longer body the search for doubled names costs as much as reading it
 _FIELDS = len(_Request.__struct_fields__)
 _TURNS = ["user", "assistant"]
 _read_request = jsonio.fitting(_Request)
 
 
-def skim_request(body: bytes) -> Plain | None:
-    """Perhaps a system's words, then user and assistant in turns, the user first and last; nobody says nothing."""
+def _plain_request(body: bytes) -> PlainRequest | None:
+    """Read a request of an optional system text, then user and assistant in turns, the user first and last."""
     asked = _read_request(body) if len(body) <= _LONGEST else None
     if asked is None:
         return None
@@ -60,14 +66,13 @@ def skim_request(body: bytes) -> Plain | None:
     roles = [turn.role for turn in asked.messages]
     if roles[:1] == ["system"]:
         del roles[0]
-        if texts[0].startswith("x-anthropic-billing-header:"):  # the filter strip_attribution looks at it
+        if texts[0].startswith("x-anthropic-billing-header:"):  # the filter strip_attribution reads it
             return None
-    half = len(roles) // 2
-    if roles != _TURNS * half + ["user"] or not all(texts) or any(map(str.isspace, texts)):
+    if roles != _TURNS * (len(roles) // 2) + ["user"] or not all(texts) or any(map(str.isspace, texts)):
         return None
     if asked.max_tokens is not UNSET and asked.max_completion_tokens is not UNSET:
         return None
-    unsaid = (
+    absent = (
         stream is UNSET,
         options is UNSET,
         asked.max_tokens is UNSET,
@@ -76,15 +81,14 @@ def skim_request(body: bytes) -> Plain | None:
         asked.top_p is UNSET,
         user is UNSET,
     )
-    said = "" if user is UNSET else user
-    names = _FIELDS - unsaid.count(True) + 2 * len(texts) + (options is not UNSET)
-    if jsonio.may_double(body, names, "".join([model, said, *texts]).count(":")):
+    user = "" if user is UNSET else user
+    names = _FIELDS - absent.count(True) + 2 * len(texts) + (options is not UNSET)
+    if jsonio.may_double(body, names, "".join([model, user, *texts]).count(":")):
         return None
     usage = options is not UNSET and options.include_usage
     extra = None if options is UNSET else extra_of({"stream_options": {"include_usage": usage}})
-    return Plain(
-        Conversation(model, (), stream=stream is True, user=said, extra=extra), len(texts), (unsaid, stream, usage)
-    )
+    conversation = Conversation(model, (), stream=stream is True, user=user, extra=extra)
+    return PlainRequest(conversation, len(texts), (absent, stream, usage, len(user)))
 
 
 # --- replies
@@ -92,33 +96,33 @@ def skim_request(body: bytes) -> Plain | None:
 _STOPS = {"stop": Stop(Why.END), "length": Stop(Why.LENGTH), "tool_calls": Stop(Why.TOOL)}
 
 
-class _Message(Struct, forbid_unknown_fields=True):
+class _Message(_Object):
     role: str
     content: str
     refusal: None = None
     annotations: list[None] | None = None
 
 
-class _Choice(Struct, forbid_unknown_fields=True):
+class _Choice(_Object):
     message: _Message
     finish_reason: Literal["stop", "length", "tool_calls"]
     index: int = 0
     logprobs: None = None
 
 
-class _Before(Struct, forbid_unknown_fields=True):
+class _Before(_Object):
     cached_tokens: int = 0
     audio_tokens: Literal[0] = 0
 
 
-class _After(Struct, forbid_unknown_fields=True):
+class _After(_Object):
     reasoning_tokens: int = 0
     audio_tokens: Literal[0] = 0
     accepted_prediction_tokens: Literal[0] = 0
     rejected_prediction_tokens: Literal[0] = 0
 
 
-class _Usage(Struct, forbid_unknown_fields=True):
+class _Usage(_Object):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
@@ -126,7 +130,7 @@ class _Usage(Struct, forbid_unknown_fields=True):
     completion_tokens_details: _After | None = None
 
 
-class _Reply(Struct, forbid_unknown_fields=True):
+class _Reply(_Object):
     choices: tuple[_Choice]
     usage: _Usage
     object: Literal["chat.completion"]
@@ -137,17 +141,22 @@ class _Reply(Struct, forbid_unknown_fields=True):
     system_fingerprint: str | None = None
 
 
-_read = jsonio.fitting(_Reply)
+_read_reply = jsonio.fitting(_Reply)
 
 
-def skim_reply(body: bytes) -> Skimmed | None:
-    reply = _read(body)
-    if reply is None:
-        return None
-    told = reply.usage
-    read = told.prompt_tokens_details.cached_tokens if told.prompt_tokens_details is not None else 0
-    thought = told.completion_tokens_details.reasoning_tokens if told.completion_tokens_details is not None else 0
-    prompt, completion = told.prompt_tokens, told.completion_tokens
-    if told.total_tokens != prompt + completion or min(prompt - read, completion, read, thought) < 0:
-        return None
-    return Skimmed(Usage(prompt - read, completion, read, reasoning=thought), _STOPS[reply.choices[0].finish_reason])
+class OpenaiPlain(Struct, frozen=True):
+    def request(self, request: HttpRequest) -> PlainRequest | None:
+        return _plain_request(request.body) if is_chat(request) else None
+
+    def reply(self, body: bytes) -> PlainReply | None:
+        reply = _read_reply(body)
+        if reply is None:
+            return None
+        usage = reply.usage
+        read = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details is not None else 0
+        thought = usage.completion_tokens_details.reasoning_tokens if usage.completion_tokens_details is not None else 0
+        prompt, completion = usage.prompt_tokens, usage.completion_tokens
+        if usage.total_tokens != prompt + completion or min(prompt - read, completion, read, thought) < 0:
+            return None
+        stop = _STOPS[reply.choices[0].finish_reason]
+        return PlainReply(Usage(prompt - read, completion, read, reasoning=thought), stop)
