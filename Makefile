@@ -63,6 +63,7 @@ check-style:
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tests.abilities
 
 check-branches:
 	$(BIN)/coverage run --data-file=.coverage.exact -m pytest -q --no-header -n 0 -p no:cacheprovider $(EXACT_TESTS)
