@@ -1,9 +1,9 @@
-"""The client's side of one request, whoever carries it: its head and body in, the answer out, and whether it is there.
+"""The client's side of one request, whichever server carries it: its head and body in, the answer out, and its end.
 
     head ──> chunk* ──> end        a stream; what is written goes out at once, in order
     whole                          or all of it in one
 
-Writing never waits. When the client reads more slowly than we write, `source` is told to pause, and later to go on; a
+Writing never waits. When the client reads more slowly than we write, `source` is paused, and later resumed; a
 client that leaves, or reads nothing for `STALL` seconds, ends the work wherever it waits. Two servers carry exchanges:
 our own (`http.server`) and any ASGI server (`gateway.asgi`).
 """
@@ -102,7 +102,7 @@ class Source(Protocol):
 
 
 class Exchange(ABC, Generic[A]):
-    """What the gateway knows of a client. The answer is begun once; whoever answers asks `begun` first."""
+    """What the gateway knows of a client. The answer is begun once: check `begun` first."""
 
     __slots__ = (
         "_source",
@@ -143,7 +143,7 @@ class Exchange(ABC, Generic[A]):
         self.gone = False
         self.cut_off = False  # the server ends and waits no longer
         self.paused = False  # the client reads more slowly than we write
-        self.wrote = False  # a chunk, since somebody last looked
+        self.wrote = False  # a chunk, since this was last read
         self._source: Source | None = None
         self._task: asyncio.Task[Any] | None = None  # that answers it
         self.sign: Callable[[], None] | None = None  # writes a sign of life into a stream

@@ -49,7 +49,7 @@ def context_for(tls: Tls) -> ssl.SSLContext:
 @lru_cache(maxsize=64)
 def _context(ca_file: str, from_environment: str) -> ssl.SSLContext:
     named = ca_file or from_environment
-    # OpenSSL reads SSL_CERT_FILE by itself, but when the file is missing it trusts nobody and says nothing.
+    # OpenSSL reads SSL_CERT_FILE by itself, but when the file is missing it trusts no certificate and reports no error.
     if named and not Path(named).is_file():
         raise LocalMisuse(f"the file of certificate authorities {named} does not exist (ca_file or SSL_CERT_FILE)")
     try:

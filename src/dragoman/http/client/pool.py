@@ -53,7 +53,7 @@ class Slots:
     async def wait(self, seconds: float) -> None:
         """A slot, when it is our turn. Raises Full."""
         if len(self._queue) >= self._most_waiting:
-            raise Full(f"and {self._most_waiting} wait" if self._most_waiting else "and nobody may wait")
+            raise Full(f"and {self._most_waiting} wait" if self._most_waiting else "and none may wait")
         turn = asyncio.get_running_loop().create_future()
         self._queue.append(turn)
         try:
