@@ -120,7 +120,7 @@ def test_the_lifespan_starts_the_gateway_and_a_stream_outlives_the_end_of_the_se
 
 
 def test_it_can_be_mounted_without_a_lifespan(tmp_path: Path) -> None:
-    """As `dragoman.asgi` in somebody's app: it starts when it is first asked, behind whatever prefix."""
+    """As `dragoman.asgi` mounted in another application: it starts with its first request, behind any prefix."""
 
     async def main() -> list[dict[str, Any]]:
         gateway = Gateway(configured(""), key=KEY, state=tmp_path, journal=Journal(Redactor(), stream=io.StringIO()))

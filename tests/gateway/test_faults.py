@@ -359,7 +359,7 @@ def test_more_than_the_limit_wait_their_turn_and_the_rest_is_told(tmp_path: Path
         for number, thread in enumerate(threads, 1):
             thread.start()
             wait_until(lambda number=number: home.running.gateway.in_flight == number or bool(statuses))
-        wait_until(lambda: statuses == [529])  # the one too many is told at once
+        wait_until(lambda: statuses == [529])  # the one too many is refused at once
         gate.set()
         for thread in threads:
             thread.join()

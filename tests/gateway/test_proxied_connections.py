@@ -54,7 +54,7 @@ def test_s11_connections_that_send_no_header_take_no_more_room_than_there_is(
 
 
 def test_s11_a_client_behind_a_proxy_has_the_limit_of_a_client(tmp_path: Path) -> None:
-    """S11: one client could have all connections, since they counted for nobody."""
+    """S11: one client could have all connections, since they were not counted by peer."""
     with (
         running_simulator("anthropic") as simulator,
         house(

@@ -193,7 +193,7 @@ class Exchange(ABC, Generic[A]):
         """Send the last piece of a stream."""
 
     def forget_body(self) -> None:
-        """Nobody will read the body again."""
+        """Drop the body: it is not read again."""
         if self.account is not None:
             self.account.add(-len(self.request.body))
         self.request = structs.replace(self.request, body=b"")
@@ -225,7 +225,7 @@ class Exchange(ABC, Generic[A]):
             self._interrupt()
 
     def interrupted(self) -> bool:
-        """Whether `leave` or `cut` cancelled this task, and nobody else: then it may go on, and end well."""
+        """Whether only `leave` or `cut` cancelled this task: then it may go on, and end well."""
         task = self._task
         self._task = None
         return (self.gone or self.cut_off) and task is not None and task.uncancel() == 0

@@ -40,7 +40,7 @@ Trait: TypeAlias = Literal[
     "loose_calls",  # services number and repeat calls of a stream in ways that clients read wrongly
     "announces",  # a frame of its own may announce a block before the one that begins it
     "choices",  # n > 1
-    "pauses",  # it may stop to be asked to go on, whoever does so
+    "pauses",  # an answer may stop with a pause, after which the client asks it to go on
     "raw_tools",  # models behind it may write tool calls as raw tokens into the text
     # settings
     "output_names",  # an output schema has a name and a strict flag

@@ -297,7 +297,7 @@ class Connection(Reader):
             self._begin(self._queue.popleft())
         elif not self._in_head:
             self.deadline = self._server.clock() + IDLE_SECONDS
-        self.read_on()  # the queue may have been full, or nobody may have asked for the body
+        self.read_on()  # the queue may have been full, or the body was not asked for yet
 
     def _begin(self, exchange: HttpExchange) -> None:
         self._current = exchange
