@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, takewhile
 from typing import Literal
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from dragoman.dialects.anthropic.blocks import (
     identifier,
@@ -30,9 +30,9 @@ from dragoman.dialects.anthropic.nodes import (
     with_cache,
     with_extra,
 )
-from dragoman.dialects.anthropic.shapes import exact_message
+from dragoman.dialects.anthropic.shapes import Settings, exact_message, exact_settings
 from dragoman.dialects.base import Call
-from dragoman.dialects.kit.values import json_text
+from dragoman.dialects.kit.values import json_text, members
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Opaque, Text, ToolCall, Where
 from dragoman.model.canonical import canonical
@@ -52,6 +52,7 @@ _THINKING_TYPES = {mode: name for name, mode in _THINKING.items()}
 _DISPLAYS = {"summarized": True, "omitted": False}
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 MESSAGES = Where("messages")
+_WHOLE = ("service_tier", "context_management")  # fields that are kept as they are
 _DEFERRED = "defer_loading"
 _ADDED = "~added"  # on a tool that a block of a message defines
 _NO_THREAD = (
@@ -71,6 +72,9 @@ def parse_request(call: Call) -> Conversation:
 
 def conversation_of(call: Call, messages: tuple[Message, ...] | None = None) -> Conversation:
     """All that is asked. `messages`, where given, are those of the request, and the body has none."""
+    shape = exact_settings(call.body)
+    if shape is not None and (messages is not None or shape.messages is not UNSET):
+        return _of_shape(call, shape, messages)
     fields = Fields(call.body)
     kept: dict[str, Json] = {}  # what known objects hold beside what we know
     if messages is None:
@@ -99,9 +103,37 @@ def conversation_of(call: Call, messages: tuple[Message, ...] | None = None) -> 
     return _with_added(canonical(conversation))
 
 
+def _of_shape(call: Call, shape: Settings, messages: tuple[Message, ...] | None) -> Conversation:
+    """Return the conversation of a request of the documented shape."""
+    if messages is None:
+        items = shape.messages or ()
+        messages = tuple([_read(item, Where(MESSAGES, at)) for at, item in enumerate(items)])
+    kept = {name: value for name, value in members(call.body).items() if name in _WHOLE}
+    knobs = {"temperature": shape.temperature, "top_p": shape.top_p, "top_k": shape.top_k}
+    conversation = Conversation(
+        call.model,
+        messages,
+        system=shape.made_system(),
+        tools=shape.made_tools(),
+        tool_choice=shape.made_choice(),
+        thinking=shape.made_thinking(),
+        max_tokens=shape.max_tokens,
+        stop=tuple(shape.stop_sequences or ()),
+        knobs={name: value for name, value in knobs.items() if value is not None},
+        stream=call.stream,
+        user="" if shape.metadata is UNSET else shape.metadata.user_id,
+        hints=Extra(FAMILY, {**call.hints}) if call.hints else None,
+        held=tuple(compacting(kept)) if kept else (),
+        extra=extra_of(kept),
+    )
+    return _with_added(canonical(conversation))
+
+
 def _with_added(conversation: Conversation) -> Conversation:
     """The conversation with the tools that blocks of its messages define; what defines the same again is left out."""
     others = [block for message in conversation.messages for block in message.blocks if type(block) is Opaque]
+    if not others:
+        return conversation
     known = {tool.name: tool for tool in conversation.tools if isinstance(tool, ToolSpec)}
     added: list[ToolSpec | Opaque] = []
     for definition, at in definitions_in(others):
