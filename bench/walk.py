@@ -81,7 +81,7 @@ def exchange() -> Walk:
 def _in_loop(loop: object, work: Callable[[], object]) -> None:
     """Do something in the thread of a loop, and wait for it."""
     done = threading.Event()
-    loop.call_soon_threadsafe(lambda: (work(), done.set()))  # type: ignore[attr-defined]
+    loop.call_soon_threadsafe(lambda: (work(), done.set()))  # type: ignore[attr-defined, func-returns-value]
     assert done.wait(60)
 
 
