@@ -16,9 +16,9 @@ import dragoman.dialects as registry
 from bench.questions import question
 from dragoman.dialects.anthropic import request as anthropic_request
 from dragoman.dialects.base import Call
+from dragoman.dialects.kiro.models import estimate, estimate_input, estimate_message
 from dragoman.dialects.kiro.quirks import results as kiro_results
 from dragoman.dialects.kiro.quirks import surrogates as kiro_surrogates
-from dragoman.dialects.kiro.tokens import estimate, estimate_input, estimate_message
 from dragoman.dialects.openai import messages as openai_messages
 from dragoman.dialects.openai.chunk import beside_the_stop, beside_the_usual
 from dragoman.dialects.openai.reply import envelope_rest, parse_stop

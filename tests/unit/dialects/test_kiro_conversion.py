@@ -9,7 +9,7 @@ from msgspec import structs
 
 import dragoman
 from dragoman.answer import Answer
-from dragoman.dialects.kiro.tokens import Counter, estimate, usage_of
+from dragoman.dialects.kiro.models import Counter, estimate, usage_of
 from dragoman.model.conversation import Usage
 from tests.unit.dialects.kiro_talk import (
     WEATHER,

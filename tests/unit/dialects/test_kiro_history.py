@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from dragoman.dialects.kiro.models import estimate_message
 from dragoman.dialects.kiro.quirks.history import (
     LONGEST_ASSISTANT,
     LONGEST_RESULT,
@@ -15,7 +16,6 @@ from dragoman.dialects.kiro.quirks.history import (
     BuildHistory,
 )
 from dragoman.dialects.kiro.quirks.size import FitSize
-from dragoman.dialects.kiro.tokens import estimate_message
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Media, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message

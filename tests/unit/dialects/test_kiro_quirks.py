@@ -13,7 +13,7 @@ from dragoman.dialects.kiro.quirks.images import FitImages
 from dragoman.dialects.kiro.quirks.schemas import MOST_ADDED, clean
 from dragoman.dialects.kiro.quirks.surrogates import WholeCharacters
 from dragoman.dialects.kiro.quirks.tools import CleanSchemas
-from dragoman.dialects.kiro.schema_rules import schema_breaches
+from dragoman.dialects.kiro.rules import schema_breaches
 from dragoman.errors import MalformedRequest, UnknownModel, Unrepresentable
 from dragoman.model.blocks import Media, Text, ToolCall
 from dragoman.model.conversation import Conversation, Message, ToolSpec

@@ -14,8 +14,7 @@ import dragoman
 from dragoman.conformance import laws
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro import DIALECT, KiroBinding, KiroCodec, KiroTargetBinding
-from dragoman.dialects.kiro.rule_table import GRADED
-from dragoman.dialects.kiro.rules import breaches
+from dragoman.dialects.kiro.rules import GRADED, breaches
 from dragoman.dialects.kiro.stream_rules import stream_breaches
 from dragoman.errors import DragomanError, LocalMisuse, MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult

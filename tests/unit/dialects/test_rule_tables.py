@@ -10,7 +10,7 @@ import pytest
 
 import dragoman.dialects as registry
 from dragoman.cli.check import table_of
-from dragoman.dialects.kiro.rule_table import EVIDENCE
+from dragoman.dialects.kiro.rules import EVIDENCE
 from dragoman.dialects.rulebook import Rulebook
 from dragoman.simulator.kiro.rules import RULES
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dragoman.dialects.anthropic.binding import AnthropicBinding, AnthropicCounts
+from dragoman.dialects.anthropic.binding import AnthropicBinding, AnthropicCounts, AnthropicListing, exact_request
 from dragoman.dialects.anthropic.codec import AnthropicCodec
-from dragoman.dialects.anthropic.exact import exact_request
-from dragoman.dialects.anthropic.listing import AnthropicListing
 from dragoman.dialects.base import Dialect
 
 __all__ = ["DIALECT", "AnthropicBinding", "AnthropicCodec"]

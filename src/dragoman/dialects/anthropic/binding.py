@@ -2,18 +2,91 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from datetime import UTC, datetime
+from typing import Any
 
-from dragoman.dialects.anthropic.faults import status_of
-from dragoman.dialects.base import Call, Operation, in_cache_order
-from dragoman.dialects.kit.faults import refusal
-from dragoman.errors import Fault, MalformedRequest, MissingField
+from msgspec import UNSET, Struct, structs
+
+from dragoman.dialects.anthropic.request import MESSAGES, conversation_of
+from dragoman.dialects.anthropic.shapes import RawCall, RawMessage, made_message
+from dragoman.dialects.base import Call, ExactRequest, Model, Operation, in_cache_order
+from dragoman.dialects.kit.faults import FaultTable, refusal, unreadable
+from dragoman.dialects.kit.values import decoded
+from dragoman.errors import DragomanError, Fault, Kind, MalformedRequest, MissingField
+from dragoman.model.blocks import Where
+from dragoman.model.conversation import Message
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import FrameDecoder, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
 from dragoman.wire.sse import SseDecoder, encode_sse
+
+# --- Errors, both directions: HTTP refusals and `event: error` frames share one shape
+
+
+_TABLE = FaultTable(
+    {
+        "invalid": ("invalid_request_error", 400),
+        "context_full": ("invalid_request_error", 400),
+        "auth": ("authentication_error", 401),
+        "quota": ("billing_error", 429),  # and `x-should-retry: false`, which clients know for a spent budget (D18)
+        "permission": ("permission_error", 403),
+        "not_found": ("not_found_error", 404),
+        "too_large": ("request_too_large", 413),
+        "rate_limit": ("rate_limit_error", 429),
+        "server": ("api_error", 500),
+        "timeout": ("timeout_error", 504),
+        "overloaded": ("overloaded_error", 529),
+    },
+    {"conflict_error": "invalid"},
+    statuses={424: "server"},
+    exact={"invalid": frozenset({405, 409, 415, 422}), "server": frozenset({501, 502})},
+)
+status_of = _TABLE.status_of
+# The service has one error type for these; only its words tell them apart.
+_BY_WORDS: tuple[tuple[str, Kind], ...] = (
+    ("prompt is too long", "context_full"),
+    ("exceed context limit", "context_full"),
+    ("exceeds the maximum number of tokens", "context_full"),
+    ("credit balance is too low", "quota"),
+)
+
+
+def parse_fault(response: HttpResponse) -> Fault:
+    """What a refusal says, whoever sent it: the service, or a proxy on the way that speaks no JSON."""
+    body = decoded(response.body)
+    kind = _TABLE.by_status(response.status)
+    if isinstance(body, dict):
+        return fault_of(body, kind, response.status, response.retry_after)
+    return Fault(kind, unreadable(response), response.status, response.retry_after)
+
+
+def fault_of(
+    body: dict[str, Json], kind: Kind = "server", status: int | None = None, wait: float | None = None
+) -> Fault:
+    """The fault in an error object. `kind` and `status` are what is known from outside it."""
+    error = body.get("error")
+    error = error if isinstance(error, dict) else {"message": error or body.get("message")}
+    code, message = error.get("type"), error.get("message")
+    code = code if isinstance(code, str) else ""
+    kind = _TABLE.by_type(code) or kind
+    if not isinstance(message, str) or not message:
+        message = f"the upstream refused ({code or status or 'no reason given'})"
+    if kind == "invalid":
+        kind = next((meant for words, meant in _BY_WORDS if words in message.lower()), kind)
+    details = error.get("details")
+    told = jsonio.encode(details).decode() if isinstance(details, dict) else ""
+    return Fault(kind, message, status or _TABLE.usual_status(kind), wait, code=code, details=told)
+
+
+def render_fault(fault: Fault) -> bytes:
+    """The body of a refusal, which is also the data of an error event."""
+    error: dict[str, Json] = {"type": _TABLE.type_of(fault), "message": fault.message}
+    if fault.details:
+        error["details"] = jsonio.decode(fault.details)
+    return jsonio.encode({"type": "error", "error": error})
+
 
 VERSION = "2023-06-01"
 
@@ -107,3 +180,84 @@ def _encode(body: dict[str, Json]) -> bytes:
         return jsonio.encode(body)
     except jsonio.JsonError as error:
         raise MalformedRequest(str(error)) from None
+
+
+# --- Requests of the documented shape, read from their bytes into Structs: long histories take less time and memory so.
+#
+# What the Structs refuse is matched and read by `Fields`. Where both can read a request they give the same
+# conversation.
+
+
+_CALL, _SOON = b'"tool_use"', 65536  # calls make it worth while; where bytes pass, the body is read once more
+_DEEP = b"[{"
+_MESSAGE_VALUES, _BLOCK_VALUES = 3, 4  # JSON values of a message and of a block, about
+
+
+class _Request(Struct, frozen=True, forbid_unknown_fields=True):
+    model: str
+    messages: list[RawMessage]
+    stream: bool = False
+    system: Any = UNSET
+    tools: Any = UNSET
+    tool_choice: Any = UNSET
+    max_tokens: Any = UNSET
+    stop_sequences: Any = UNSET
+    temperature: Any = UNSET
+    top_p: Any = UNSET
+    top_k: Any = UNSET
+    thinking: Any = UNSET
+    output_config: Any = UNSET
+    metadata: Any = UNSET
+    service_tier: Any = UNSET
+    context_management: Any = UNSET
+
+
+_OWN = ("model", "messages", "stream")
+_read = jsonio.fitting(_Request)
+
+
+def exact_request(request: HttpRequest) -> ExactRequest | None:
+    """Read a request that generates and has the documented shape; None for any other."""
+    body = request.body
+    shape = _read(body) if generates(request) and body.find(_CALL, 0, _SOON) >= 0 else None
+    if shape is None or not shape.model.strip():
+        return None
+    rest: dict[str, Json] = {
+        name: value for name, value in structs.asdict(shape).items() if name not in _OWN and value is not UNSET
+    }
+    call = Call("generate", shape.model, shape.stream, rest, hints_of(request))
+    try:
+        messages = _messages(shape.messages)
+        asked = None if messages is None else conversation_of(call, messages)
+    except (DragomanError, RecursionError):
+        return None  # matching says what is wrong
+    if asked is None:
+        return None
+    blocks = [block for message in shape.messages if isinstance(message.content, list) for block in message.content]
+    inputs = [block.input for block in blocks if type(block) is RawCall]
+    deep = [jsonio.decode(value) for given in inputs for value in given.values() if memoryview(value)[0] in _DEEP]
+    # A list for each level above them: the messages, a message, its content, a block, its input.
+    free = structs.replace(call, body={"messages": [[[[deep]]]], **rest})
+    values = _MESSAGE_VALUES * len(shape.messages) + _BLOCK_VALUES * len(blocks) + sum(map(len, inputs))
+    return ExactRequest(free, asked, values)
+
+
+def _messages(shapes: list[RawMessage]) -> tuple[Message, ...] | None:
+    made = [made_message(shape, Where(MESSAGES, index)) for index, shape in enumerate(shapes)]
+    messages = tuple([message for message in made if message is not None])
+    return messages if len(messages) == len(made) else None
+
+
+# --- Which models there are, in Anthropic's shape
+
+
+class AnthropicListing:
+    def entry(self, model: Model) -> dict[str, Json]:
+        created = datetime.fromtimestamp(model.since, UTC).isoformat().replace("+00:00", "Z")
+        entry: dict[str, Json] = {"type": "model", "id": model.name, "display_name": model.name, "created_at": created}
+        return {**entry, "max_input_tokens": model.window, "max_tokens": model.longest_answer}
+
+    def list_of(self, entries: list[Json]) -> Json:
+        ids = [entry.get("id") for entry in entries if isinstance(entry, dict)]
+        first, last = (ids[0], ids[-1]) if ids else (None, None)
+        return {"data": entries, "has_more": False, "first_id": first, "last_id": last}

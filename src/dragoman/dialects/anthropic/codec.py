@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from dragoman.dialects.anthropic import faults, reply, request, rules, stream_rules
+from dragoman.dialects.anthropic import binding, reply, request, rules, stream_rules
+from dragoman.dialects.anthropic.blocks import FAMILY
 from dragoman.dialects.anthropic.encoder import AnthropicEncoder
-from dragoman.dialects.anthropic.meanings import COMPACTION
-from dragoman.dialects.anthropic.nodes import FAMILY
 from dragoman.dialects.anthropic.quirks import AskSomething, ObjectSchemas, OwnReasoning
-from dragoman.dialects.anthropic.rule_table import RULES
+from dragoman.dialects.anthropic.rules import RULES
 from dragoman.dialects.anthropic.stream import AnthropicDecoder
+from dragoman.dialects.anthropic.tools import COMPACTION
 from dragoman.dialects.base import World
 from dragoman.errors import Fault
 from dragoman.model.budget import Budget
@@ -101,9 +101,9 @@ class AnthropicCodec(Struct, frozen=True):
         return AnthropicEncoder(asked, world)
 
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
-        return faults.parse_fault(response)
+        return binding.parse_fault(response)
 
-    render_fault = staticmethod(faults.render_fault)
+    render_fault = staticmethod(binding.render_fault)
     breaches = staticmethod(rules.breaches)
     stream_breaches = staticmethod(stream_rules.stream_breaches)
     rules = staticmethod(RULES.declared)

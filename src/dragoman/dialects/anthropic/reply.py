@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dragoman.dialects.anthropic.binding import fault_of
 from dragoman.dialects.anthropic.blocks import (
+    FAMILY,
+    extra,
+    extra_of,
     parse_redacted,
     parse_text,
     parse_thinking,
     parse_tool_use,
     render_block,
+    with_extra,
 )
-from dragoman.dialects.anthropic.faults import fault_of
-from dragoman.dialects.anthropic.nodes import FAMILY, extra, extra_of, with_extra
 from dragoman.dialects.base import World
 from dragoman.dialects.kit.values import reply_fields
 from dragoman.errors import BadFrame, Fault, Kind, LocalMisuse, UpstreamFault

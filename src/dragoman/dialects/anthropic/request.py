@@ -9,28 +9,25 @@ from typing import Literal
 from msgspec import UNSET, structs
 
 from dragoman.dialects.anthropic.blocks import (
+    FAMILY,
+    extra,
+    extra_of,
     identifier,
+    inner_fields,
+    opaque,
+    outer_fields,
     parse_content,
     parse_text,
     parse_tool_result,
     plain_text,
     render_block,
     render_content,
-)
-from dragoman.dialects.anthropic.client_tools import client_tool
-from dragoman.dialects.anthropic.meanings import compacting, definitions_in
-from dragoman.dialects.anthropic.nodes import (
-    FAMILY,
-    extra,
-    extra_of,
-    inner_fields,
-    opaque,
-    outer_fields,
     take_cache,
     with_cache,
     with_extra,
 )
 from dragoman.dialects.anthropic.shapes import Settings, exact_message, exact_settings
+from dragoman.dialects.anthropic.tools import client_tool, compacting, definitions_in
 from dragoman.dialects.base import Call
 from dragoman.dialects.kit.values import json_text, members
 from dragoman.errors import MalformedRequest, Unrepresentable

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from dragoman.dialects.anthropic.nodes import FAMILY
+from dragoman.dialects.anthropic.blocks import FAMILY
 from dragoman.model.blocks import Block, Cache, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Message, Role, Thinking, ToolChoice, ToolSpec
 from dragoman.wire import jsonio

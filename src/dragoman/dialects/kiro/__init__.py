@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dragoman.dialects.base import Dialect
-from dragoman.dialects.kiro.binding import KiroBinding, KiroTargetBinding
+from dragoman.dialects.kiro.binding import KiroBinding, KiroListing, KiroTargetBinding
 from dragoman.dialects.kiro.codec import KiroCodec
-from dragoman.dialects.kiro.listing import KiroListing
 from dragoman.dialects.kiro.models import NAMES
 
 __all__ = ["DIALECT", "KiroBinding", "KiroCodec", "KiroTargetBinding"]

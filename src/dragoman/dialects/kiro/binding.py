@@ -2,20 +2,172 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from msgspec import Struct
 
-from dragoman.dialects.base import Call
-from dragoman.dialects.kiro.faults import status_of, type_of
+from dragoman.dialects.base import Call, Model
+from dragoman.dialects.kiro.models import estimate_input, model_of
 from dragoman.dialects.kiro.request import turns_of
 from dragoman.dialects.kiro.turns import USER
-from dragoman.dialects.kit.faults import refusal
-from dragoman.errors import Fault, MalformedRequest
+from dragoman.dialects.kit.faults import FaultTable, refusal, unreadable
+from dragoman.dialects.kit.values import decoded
+from dragoman.errors import Fault, Kind, MalformedRequest
+from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import FrameDecoder, Payload
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
+
+# --- Errors, both directions: HTTP refusals of either wire protocol, and exception frames inside a stream (facts 5)
+
+
+Sizes: TypeAlias = Callable[[], tuple[int, int]]  # tokens that were sent, and that may be
+
+# Each kind as we write it: exception type and HTTP status. Not all of them mean the kind where they are read.
+_TABLE = FaultTable(
+    {
+        "invalid": ("ValidationException", 400),
+        "context_full": ("ValidationException", 400),
+        "not_found": ("ValidationException", 400),
+        "too_large": ("ValidationException", 413),
+        "auth": ("AccessDeniedException", 403),
+        "permission": ("AccessDeniedException", 403),
+        "quota": ("ServiceQuotaExceededException", 402),
+        "rate_limit": ("ThrottlingException", 429),
+        "overloaded": ("ThrottlingException", 429),
+        "server": ("InternalServerException", 500),
+        "timeout": ("InternalServerException", 504),
+    },
+    {
+        "ContentLengthExceededException": "context_full",
+        "UnauthorizedException": "auth",
+        "ExpiredTokenException": "auth",
+        "ServiceUnavailableException": "overloaded",
+        "UnknownOperationException": "server",
+        "ModelTimeoutException": "timeout",
+    },
+    # 404: an operation that this host does not have, and another endpoint may.
+    statuses={403: "auth", 404: "server"},
+)
+type_of = _TABLE.type_of
+status_of = _TABLE.status_of
+# The reason that we write with a kind.
+_REASONS: dict[Kind, str] = {
+    "context_full": "CONTENT_LENGTH_EXCEEDS_THRESHOLD",
+    "not_found": "INVALID_MODEL_ID",
+    "permission": "FEATURE_NOT_SUPPORTED",
+    "quota": "MONTHLY_REQUEST_COUNT",
+    "overloaded": "INSUFFICIENT_MODEL_CAPACITY",
+}
+_BY_REASON: dict[str, Kind] = {
+    "CONTENT_LENGTH_EXCEEDS_THRESHOLD": "context_full",
+    "INVALID_MODEL_ID": "not_found",
+    "INSUFFICIENT_MODEL_CAPACITY": "overloaded",
+    "MODEL_TEMPORARILY_UNAVAILABLE": "overloaded",
+    "MONTHLY_REQUEST_COUNT": "quota",
+    "OVERAGE_REQUEST_LIMIT_EXCEEDED": "quota",
+    "DAILY_REQUEST_COUNT": "rate_limit",
+    "CONVERSATION_LIMIT_EXCEEDED": "quota",
+    "TEMPORARILY_SUSPENDED": "permission",
+    "FEATURE_NOT_SUPPORTED": "permission",
+    "UNAUTHORIZED_CUSTOMIZATION_RESOURCE_ACCESS": "permission",
+    "UNAUTHORIZED_WORKSPACE_CONTEXT_FEATURE_ACCESS": "permission",
+    "REQUEST_BODY_INVALID": "invalid",
+    "TOOL_SCHEMA_INVALID": "invalid",
+    "THINKING_SIGNATURE_INVALID": "invalid",
+}
+_BY_WORDS: tuple[tuple[str, Kind], ...] = (
+    ("input is too long", "context_full"),
+    ("content length exceeds", "context_full"),
+    ("length limit exceeded", "too_large"),
+    ("bearer token", "auth"),
+    ("invalid token", "auth"),
+    ("expired", "auth"),
+    ("suspended", "permission"),
+    ("unexpectedly high load", "overloaded"),
+    ("high volume of traffic", "overloaded"),
+    ("too many requests", "rate_limit"),
+)
+_IMPROPER = "improperly formed request"
+_NEAR = 0.9  # of the window: an improper request of that size is most likely too long
+
+
+def context_full(tokens: int, window: int) -> Fault:
+    """The words at which clients compact their conversation."""
+    return Fault("context_full", f"prompt is too long: {tokens} tokens > {window} maximum", 400)
+
+
+def parse_fault(response: HttpResponse, asked: Conversation | None = None) -> Fault:
+    """What a refusal says. With the conversation that was sent, one that is too long says how long."""
+    body = decoded(response.body)
+    kind = _TABLE.by_status(response.status)
+    code = response.header("x-amzn-errortype")
+    wait = response.retry_after
+    if not isinstance(body, dict):
+        return Fault(kind, unreadable(response), response.status, wait, code=code.partition(":")[0])
+    sizes = None if asked is None else lambda: (estimate_input(asked), model_of(asked.model).window)
+    return fault_of(body, code, kind, response.status, wait, sizes)
+
+
+def fault_of(
+    body: dict[str, Json],
+    code: str = "",
+    kind: Kind = "server",
+    status: int | None = None,
+    wait: float | None = None,
+    sizes: Sizes | None = None,
+) -> Fault:
+    """The fault in an error object. The order is the official client's: overflow, availability, throttling, quota.
+
+    `sizes` is asked where one that is too long shall say how long.
+    """
+    inner = body.get("error")
+    told = inner if isinstance(inner, dict) else body
+    code = (code or _text(body, "__type", "_type", "code") or _text(told, "code", "type")).partition(":")[0]
+    code = code.rpartition("#")[2]
+    message, reason = _text(told, "message", "Message") or _text(body, "error"), _text(body, "reason")
+    by_words = next((meant for words, meant in _BY_WORDS if words in message.lower()), None)
+    if kind in ("server", "invalid") and by_words == "auth" and status not in (None, 401, 403):
+        by_words = None  # an expired thing that is no token
+    kind = _BY_REASON.get(reason) or by_words or _kind_of_type(code, kind, status)
+    if kind == "invalid" and sizes is not None and _IMPROPER in message.lower():
+        tokens, window = sizes()
+        kind = "context_full" if tokens >= _NEAR * window else kind
+    said = message or f"the upstream refused ({reason or code or status or 'no reason given'})"
+    if kind == "context_full":
+        said = _too_long(sizes, said)
+    elif reason and reason not in said:
+        said = f"{said} ({reason})"
+    return Fault(kind, said, status or _TABLE.usual_status(kind), wait, code=reason or code)
+
+
+def _kind_of_type(code: str, kind: Kind, status: int | None) -> Kind:
+    """The type says more than the status, except where the status is the exact one."""
+    if status in (401, 402, 408, 413, 429, 504):
+        return kind
+    return _TABLE.by_type(code) or kind
+
+
+def _too_long(sizes: Sizes | None, said: str) -> str:
+    if sizes is None:
+        return f"prompt is too long: {said}"
+    tokens, window = sizes()
+    return context_full(max(tokens, window + 1), window).message
+
+
+def render_fault(fault: Fault) -> bytes:
+    """The body of a refusal, which is also the payload of an exception frame."""
+    reason = fault.code if _BY_REASON.get(fault.code) == fault.kind else _REASONS.get(fault.kind)
+    return jsonio.encode({"__type": _TABLE.usual_type(fault.kind), "message": fault.message, "reason": reason})
+
+
+def _text(body: dict[str, Json], *names: str) -> str:
+    return next((value for name in names if isinstance(value := body.get(name), str) and value), "")
+
 
 EVENT_STREAM = "application/vnd.amazon.eventstream"
 _PATH, _MODELS = "/generateAssistantResponse", "/ListAvailableModels"
@@ -96,3 +248,16 @@ def _encoded(body: dict[str, Json]) -> bytes:
         return jsonio.encode(body)
     except jsonio.JsonError as error:
         raise MalformedRequest(str(error)) from None
+
+
+# --- Which models there are, in Kiro's shape
+
+
+class KiroListing:
+    def entry(self, model: Model) -> dict[str, Json]:
+        figures = {"maxInputTokens": model.window, "maxOutputTokens": model.longest_answer}
+        limits: dict[str, Json] = {name: value for name, value in figures.items() if value is not None}
+        return {"modelId": model.name, "modelName": model.name, "tokenLimits": limits or None}
+
+    def list_of(self, entries: list[Json]) -> Json:
+        return {"models": entries, "defaultModel": entries[0] if entries else None}

@@ -8,10 +8,9 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from dragoman.dialects.base import Call, World
-from dragoman.dialects.kiro import faults, reply, request, rules, stream_rules
+from dragoman.dialects.kiro import binding, encoder, request, rules, stream_rules
 from dragoman.dialects.kiro.encoder import KiroEncoder
 from dragoman.dialects.kiro.models import CLAUDE_EFFORTS, GPT_EFFORTS, known_window, model_of
-from dragoman.dialects.kiro.nodes import FAMILY
 from dragoman.dialects.kiro.quirks.history import BuildHistory
 from dragoman.dialects.kiro.quirks.identity import KeepOnce, NameConversation, NameModel, NoLength, OnlyStream, ToldEnd
 from dragoman.dialects.kiro.quirks.images import FitImages
@@ -22,8 +21,9 @@ from dragoman.dialects.kiro.quirks.size import FitSize
 from dragoman.dialects.kiro.quirks.surrogates import WholeCharacters
 from dragoman.dialects.kiro.quirks.thinking import AskThinking, WrapThinking
 from dragoman.dialects.kiro.quirks.tools import CleanSchemas, DescribeTools, FewTools, GiveDescriptions, StubTools
-from dragoman.dialects.kiro.rule_table import RULES
+from dragoman.dialects.kiro.rules import RULES
 from dragoman.dialects.kiro.stream import KiroDecoder
+from dragoman.dialects.kiro.turns import FAMILY
 from dragoman.dialects.rulebook import Breach
 from dragoman.errors import Fault, LocalMisuse
 from dragoman.model.budget import Budget
@@ -150,10 +150,10 @@ class KiroCodec(Struct, frozen=True):
         return request.render_request(conversation, self)
 
     def parse_reply(self, body: bytes, asked: Conversation) -> Reply:
-        return reply.parse_reply(body, asked, self)
+        return encoder.parse_reply(body, asked, self)
 
     def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
-        return reply.render_reply(reply_, asked, world, self)
+        return encoder.render_reply(reply_, asked, world, self)
 
     def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> KiroDecoder:
         return KiroDecoder(asked, world, self, keys)
@@ -163,9 +163,9 @@ class KiroCodec(Struct, frozen=True):
 
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
         """What a refusal says; with the conversation that was sent, one that is too long says how long."""
-        return faults.parse_fault(response, sent)
+        return binding.parse_fault(response, sent)
 
-    render_fault = staticmethod(faults.render_fault)
+    render_fault = staticmethod(binding.render_fault)
 
     def breaches(self, call: Call) -> Sequence[Breach]:
         return rules.breaches(request.plain(call))

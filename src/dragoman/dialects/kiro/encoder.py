@@ -11,16 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from dragoman.dialects.base import Encoder, World
-from dragoman.dialects.kiro.faults import render_fault, type_of
-from dragoman.dialects.kiro.nodes import FAMILY, own_fields
-from dragoman.dialects.kiro.stream import REASONS
-from dragoman.dialects.kiro.tokens import Counting
+from dragoman.dialects.base import REAL_WORLD, Encoder, World
+from dragoman.dialects.kiro.binding import render_fault, type_of
+from dragoman.dialects.kiro.models import Counting
+from dragoman.dialects.kiro.stream import REASONS, KiroDecoder
+from dragoman.dialects.kiro.turns import FAMILY, own_fields
 from dragoman.errors import LocalMisuse
+from dragoman.model.assemble import fold, unfold
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.budget import Budget
-from dragoman.model.conversation import Conversation, Stop, Usage, Why
+from dragoman.model.conversation import Conversation, Reply, Stop, Usage, Why
 from dragoman.model.events import (
+    FINISHED,
     ArgumentsDelta,
     BlockEnded,
     BlockStarted,
@@ -38,6 +40,7 @@ from dragoman.model.events import (
     UsageReported,
 )
 from dragoman.wire import jsonio
+from dragoman.wire.eventstream import EventStreamDecoder, encode_event
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json
 
@@ -227,3 +230,26 @@ def _render_seal(seal: Seal) -> dict[str, Json]:
 def _only_choice(choice: int) -> None:
     if choice:
         raise LocalMisuse("there is only one choice here")
+
+
+# --- Whole replies: this dialect has none, so they are whole streams, read and written as such
+
+
+def parse_reply(body: bytes, asked: Conversation, counting: Counting) -> Reply:
+    """Read a whole stream. Raises UpstreamViolation, or UpstreamFault if it failed. A call that was cut is left out."""
+    frames, decoder = EventStreamDecoder(), KiroDecoder(asked, REAL_WORLD, counting)
+    events: list[Event] = []
+    for frame in frames.feed(body):
+        events.extend(decoder.feed(frame) or ())
+        if events and (events[-1] is FINISHED or isinstance(events[-1], Failed)):
+            return fold(events)
+    frames.close()
+    return fold((*events, *decoder.close(None)))
+
+
+def render_reply(reply: Reply, asked: Conversation, world: World, counting: Counting) -> bytes:
+    """Write a reply as the stream of it."""
+    encoder = KiroEncoder(asked, world, counting)
+    return b"".join(
+        [encode_event(payload.kind, payload.data, error=payload.error) for payload in encoder.feed(unfold(reply))]
+    )

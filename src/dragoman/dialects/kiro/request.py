@@ -10,8 +10,18 @@ from msgspec import structs
 
 from dragoman.dialects.base import Call, in_cache_order
 from dragoman.dialects.kiro.models import model_of
-from dragoman.dialects.kiro.nodes import FAMILY, IDENTITY, extra_of, own_fields
-from dragoman.dialects.kiro.turns import CONTEXT, USER, object_of, parse_turn, render_turn, with_beside
+from dragoman.dialects.kiro.turns import (
+    CONTEXT,
+    FAMILY,
+    IDENTITY,
+    USER,
+    extra_of,
+    object_of,
+    own_fields,
+    parse_turn,
+    render_turn,
+    with_beside,
+)
 from dragoman.dialects.kit.kept import merged
 from dragoman.dialects.kit.tools import tool_body
 from dragoman.dialects.kit.values import members

@@ -8,19 +8,200 @@ model's name) is not here; neither is what only an estimate tells (size).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
 
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro.raw import RawRequest, Turn
-from dragoman.dialects.kiro.rule_table import RULES, Limits
-from dragoman.dialects.kiro.schema_rules import schema_breaches
 from dragoman.dialects.kit.lint import Found
 from dragoman.dialects.kit.media import base64_bytes
 from dragoman.dialects.kit.values import Object, Placed, items, members, text
-from dragoman.dialects.rulebook import Breach
+from dragoman.dialects.rulebook import Breach, Evidence, Rulebook
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
+
+# --- The rules of GenerateAssistantResponse: the number, the grade of evidence and the demand of each.
+#
+# The numbers are those of the simulator, which refuses by these rules and adds those that a body does not show. A rule
+# without a number is not the simulator's.
+
+
+# A: the official model or client. B: seen live, by documents 000, 002 and 003 or by others. C: repaired by others.
+# D: others contradict each other.
+Grade: TypeAlias = Literal["A", "B", "C", "D"]
+EVIDENCE: Mapping[Grade, Evidence] = {"A": "documented", "B": "observed", "C": "inferred", "D": "inferred"}
+
+
+class Graded(Struct, frozen=True):
+    """One rule. Rules that share a number differ in their evidence; the first of them names the number."""
+
+    number: int | None
+    grade: Grade
+    sentence: str
+
+
+class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The thresholds of the rules, as the facts give them."""
+
+    tool_count: int = 120  # rule 45: the least number refused
+    name: int = 64
+    description: int = 10_240
+    user_content: int = 600_000
+    assistant_content: int = 100_000
+    result_text: int = 800_000
+    conversation_id: int = 128
+    images: int = 10  # in one message
+    image_base64: int = 5_242_880
+
+
+GRADED: Mapping[str, Graded] = {
+    "body.unknown_field": Graded(30, "C", "no unknown top-level field"),
+    "body.trigger": Graded(47, "A", "chatTriggerType is MANUAL"),
+    "body.trigger_auto": Graded(47, "C", "chatTriggerType is not AUTO"),
+    "body.conversation_id": Graded(50, "A", "conversationId is 1 to 128 characters"),
+    "body.surrogate": Graded(34, "C", "the body is JSON without unpaired surrogates"),
+    "history.empty": Graded(31, "C", "no empty history"),
+    "history.begin": Graded(2, "A", "history starts with the user"),
+    "history.end": Graded(4, "B", "history ends with the assistant"),
+    "history.alternate": Graded(1, "B", "history alternates"),
+    "history.first_results": Graded(3, "A", "the first user turn answers no call"),
+    "current.role": Graded(5, "B", "the current message is the user's"),
+    "current.thinking_tags": Graded(41, "B", "no thinking tags beside results"),
+    "user.empty": Graded(6, "C", "user turns have text"),
+    "user.empty_beside": Graded(6, "D", "user turns have text beside results and images"),
+    "assistant.empty": Graded(7, "B", "assistant turns have text"),
+    "assistant.blank": Graded(7, "D", "assistant turns have more than white space"),
+    "assistant.reasoning": Graded(40, "B", "replayed reasoning is nested and signed"),
+    "content.long": Graded(51, "A", "no content over its length"),
+    "call.id": Graded(16, "A", "call ids are legal"),
+    "call.input": Graded(28, "A", "a call's input is an object"),
+    "call.unanswered": Graded(9, "A", "every call is answered in the next user turn"),
+    "call.duplicate": Graded(12, "C", "call ids are unique"),
+    "call.reused": Graded(12, "D", "a later turn does not use a call id again"),
+    "result.status": Graded(33, "A", "a result's status is success or error"),
+    "result.no_status": Graded(None, "C", "a result has a status"),
+    "result.empty": Graded(32, "B", "no empty result"),
+    "result.long": Graded(51, "A", "no result over its length"),
+    "result.orphan": Graded(8, "A", "every result has its call"),
+    "result.duplicate": Graded(11, "B", "one result for one call"),
+    "result.late": Graded(10, "B", "no turn splits a batch of results"),
+    "tool.name": Graded(15, "A", "tool names are legal"),
+    "tools.many": Graded(45, "B", "not too many tools"),
+    "tools.cache_point": Graded(27, "B", "no cachePoint among the tools"),
+    "tools.undeclared": Graded(13, "A", "tools of history are declared"),
+    "tools.missing": Graded(14, "B", "results come with tools"),
+    "tools.description": Graded(17, "A", "a tool has a description"),
+    "tools.no_description": Graded(17, "C", "a tool does not leave its description out"),
+    "tools.long_description": Graded(18, "A", "no description over 10240"),
+    "tools.description_bytes": Graded(18, "C", "no description over 10240 bytes"),
+    "schema.root": Graded(19, "B", "a schema's root is of type object"),
+    "schema.union": Graded(25, "B", "no anyOf, oneOf, allOf at a schema's root"),
+    "schema.required": Graded(20, "B", "required is an array"),
+    "schema.required_empty": Graded(21, "D", "required is not empty"),
+    "schema.properties": Graded(24, "D", "no empty properties below a schema's root"),
+    "schema.keyword": Graded(26, "B", "no validation keywords"),
+    "schema.unsure_keyword": Graded(26, "C", "no keywords that others remove: $ref, const, format and their like"),
+    "schema.additional_properties": Graded(22, "D", "no additionalProperties"),
+    "schema.dollar_schema": Graded(23, "D", "no $schema"),
+    "image.many": Graded(38, "A", "not too many images"),
+    "image.format": Graded(35, "A", "image formats are known"),
+    "image.bytes": Graded(36, "A", "images come by value"),
+    "image.base64": Graded(39, "B", "image bytes are base64"),
+    "image.long": Graded(37, "B", "no image over 5 MiB of base64"),
+    # streams
+    "stream.unknown": Graded(None, "C", "events have known names"),
+    "stream.json": Graded(None, "A", "a payload is a JSON object"),
+    "stream.content": Graded(None, "A", "a text event has content, a string"),
+    "stream.call_id": Graded(None, "B", "a call begins with a toolUseId, and a fragment without one follows a call"),
+    "stream.call_name": Graded(None, "B", "a call begins with a name"),
+    "stream.open_call": Graded(None, "B", "a call without its stop was cut"),
+    "stream.no_usage": Graded(None, "C", "contextUsageEvent comes with every whole answer"),
+}
+
+
+def _sentence(rule: Graded) -> str:
+    return rule.sentence if rule.number is None else f"{rule.sentence} (rule {rule.number})"
+
+
+RULES = Rulebook(
+    "kiro",
+    {
+        name: (EVIDENCE[rule.grade], "error" if rule.grade in "AB" else "advice", _sentence(rule))
+        for name, rule in GRADED.items()
+    },
+)
+
+
+# --- Rules 19 to 26: what a tool's input schema may not hold. A property that is only *named* like a keyword is none
+
+
+_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
+_SINGLE = "items additionalProperties not if then else contains propertyNames unevaluatedItems unevaluatedProperties"
+_UNIONS = ("anyOf", "oneOf", "allOf")
+
+# Seen refused live; the rest of the family is what others remove.
+_REFUSED = (
+    "pattern minLength maxLength minimum maximum exclusiveMinimum exclusiveMaximum minItems maxItems minProperties "
+    "maxProperties multipleOf"
+)
+_REMOVED = (
+    "format uniqueItems contentEncoding contentMediaType minContains maxContains if then else const patternProperties "
+    "propertyNames unevaluatedItems unevaluatedProperties $ref $defs definitions"
+)
+_KEYWORDS = {
+    **dict.fromkeys(_REFUSED.split(), "schema.keyword"),
+    **dict.fromkeys(_REMOVED.split(), "schema.unsure_keyword"),
+    "additionalProperties": "schema.additional_properties",
+    "$schema": "schema.dollar_schema",
+}
+
+
+def schema_breaches(schema: Json, at: str) -> Found:
+    """Yield rule, place and detail of every breach."""
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        yield "schema.root", f"{at}.type", "the root's type is not object"
+    if not isinstance(schema, dict):
+        return
+    for union in _UNIONS:
+        if union in schema:
+            yield "schema.union", f"{at}.{union}", f"{union} at the root"
+    pending: list[Placed] = [(schema, at)]
+    while pending:
+        node, place = pending.pop()
+        yield from _node(node, place, place == at)
+        pending.extend(reversed(list(_inner(node, place))))
+
+
+def _node(node: Object, at: str, root: bool) -> Found:
+    if "required" in node and not isinstance(node["required"], list):
+        yield "schema.required", f"{at}.required", "required is not an array"
+    elif node.get("required") == []:
+        yield "schema.required_empty", f"{at}.required", "required is empty"
+    if not root and node.get("properties") == {}:
+        yield "schema.properties", f"{at}.properties", "properties is empty below the root"
+    for keyword in node:
+        if keyword in _KEYWORDS:
+            yield _KEYWORDS[keyword], f"{at}.{keyword}", f"the keyword {keyword}"
+
+
+def _inner(node: Object, at: str) -> Iterator[Placed]:
+    for keyword in _MAPS:
+        named = node.get(keyword)
+        if isinstance(named, dict):
+            yield from ((each, f"{at}.{keyword}.{name}") for name, each in named.items() if isinstance(each, dict))
+    for keyword in _LISTS:
+        listed = node.get(keyword)
+        if isinstance(listed, list):
+            yield from ((each, f"{at}.{keyword}[{n}]") for n, each in enumerate(listed) if isinstance(each, dict))
+    for keyword in _SINGLE.split():
+        single = node.get(keyword)
+        if isinstance(single, dict):
+            yield single, f"{at}.{keyword}"
+
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _TAGS = re.compile(r"<(?:thinking_mode|max_thinking_length|thinking_effort)>")

@@ -5,21 +5,45 @@ A turn that fits has one text; results come before it and images after it, or a 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
-from dragoman.dialects.kiro.nodes import FAMILY, extra_of, own_fields, with_own
+from dragoman.dialects.kit.kept import Kept
 from dragoman.dialects.kit.media import base64_bytes
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Message
+from dragoman.model.facts import Inventory
 from dragoman.model.naming import OUTER, of_what_it_came_in, to_keep
 from dragoman.model.parts import part_text, read_loose_part
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json, Raw
+
+# --- What every part of this dialect shares: its family, unknown fields, log, what is called
+
+
+FAMILY = "kiro"
+LOG = logging.getLogger("dragoman.kiro")
+
+# Fields of a request that only say which conversation or account it is: nothing is lost where they mean nothing.
+IDENTITY = frozenset({"conversationId", "profileArn"})
+_KEPT = Kept(FAMILY)
+own_fields, with_own = _KEPT.own_fields, _KEPT.with_extra
+
+
+def extra_of(fields: dict[str, Json], spelling: frozenset[str] = frozenset()) -> Extra | None:
+    """Fields that nobody took, for this family alone."""
+    return _KEPT.extra_of(to_keep(fields), spelling)
+
+
+def called(held: Inventory) -> list[str]:
+    """The names of all tools that history calls, in the order of their first call."""
+    return list(dict.fromkeys([call.name for call in held.calls]))
+
 
 USER, ASSISTANT, CONTEXT = "userInputMessage", "assistantResponseMessage", "userInputMessageContext"
 _STATUSES = {"success": False, "error": True, "failed": True, "failure": True}

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 
-from dragoman.dialects.kiro.rule_table import EVIDENCE
+from dragoman.dialects.kiro.rules import EVIDENCE
 from dragoman.dialects.kit.values import Object, items, members, text
 from dragoman.model.conversation import Why
 from dragoman.simulator.kiro import catalogue

@@ -15,8 +15,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from dragoman.dialects.kiro.pixels import pixels
-from dragoman.dialects.kiro.rule_table import GRADED, Grade
-from dragoman.dialects.kiro.rules import findings, image_bytes
+from dragoman.dialects.kiro.rules import GRADED, Grade, findings, image_bytes
 from dragoman.dialects.kit.shapes import flaws
 from dragoman.dialects.kit.values import members, text
 from dragoman.simulator.kiro.catalogue import MODELS, window

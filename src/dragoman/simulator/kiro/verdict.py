@@ -7,8 +7,8 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.dialects.kiro import rule_table
-from dragoman.dialects.kiro.rule_table import Grade
+from dragoman.dialects.kiro import rules
+from dragoman.dialects.kiro.rules import Grade
 
 Profile: TypeAlias = Literal["official", "observed", "paranoid"]
 
@@ -54,7 +54,7 @@ class Refusal(Struct, frozen=True):
         return f"rule {self.rule} ({self.title}) at {self.at or 'the body'}: {self.detail}"
 
 
-class Limits(rule_table.Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Limits(rules.Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The thresholds, as the facts give them. What the facts leave open is a setting with a guess as its default."""
 
     body_bytes: int = 32 * 1024 * 1024  # rule 44; no figure is known

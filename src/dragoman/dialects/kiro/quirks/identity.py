@@ -9,8 +9,8 @@ from typing import ClassVar
 from msgspec import structs
 
 from dragoman.dialects.kiro.models import PATTERN, name_of
-from dragoman.dialects.kiro.nodes import FAMILY, IDENTITY, own_fields
 from dragoman.dialects.kiro.request import conversation_id, first_words
+from dragoman.dialects.kiro.turns import FAMILY, IDENTITY, own_fields
 from dragoman.errors import UnknownModel
 from dragoman.model.blocks import Extra, ToolCall
 from dragoman.model.conversation import Conversation, Message, Stop, Why

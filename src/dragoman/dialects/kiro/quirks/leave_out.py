@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
-from dragoman.dialects.kiro.nodes import FAMILY, called
+from dragoman.dialects.kiro.turns import FAMILY, called
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResult
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from dragoman.dialects.kiro.nodes import LOG
+from dragoman.dialects.kiro.turns import LOG
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolResult
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.facts import Facts, Inventory

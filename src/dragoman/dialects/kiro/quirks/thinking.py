@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import structs
 
 from dragoman.dialects.kiro.models import model_of
-from dragoman.dialects.kiro.nodes import FAMILY
+from dragoman.dialects.kiro.turns import FAMILY
 from dragoman.model.blocks import Block, Reasoning, Text
 from dragoman.model.conversation import Conversation, Message, Thinking
 from dragoman.model.events import BlockEnded, BlockKeys, BlockStarted, Event, Events, ReasoningDelta, TextDelta

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from msgspec import structs
 
-from dragoman.dialects.kiro.nodes import called
 from dragoman.dialects.kiro.quirks.schemas import ANNOTATIONS, Room, clean
 from dragoman.dialects.kiro.request import NO_PARAMETERS
+from dragoman.dialects.kiro.turns import called
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Opaque, Text
 from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec

@@ -1,0 +1,206 @@
+"""Tools of a type of their own that the client runs: those whose schema Claude knows, and other dialects' shapes.
+
+For other families each is a function. Calls and results have the ordinary form, so nothing else changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from dragoman.model.blocks import (
+    Block,
+    ClientTool,
+    DefinedTool,
+    Meaning,
+    Opaque,
+    ShownTool,
+    Summary,
+    ToolChange,
+    Untranslatable,
+)
+from dragoman.model.conversation import Held
+from dragoman.wire.jsonio import Json
+
+_STRING: Json = {"type": "string"}
+_INTEGER: Json = {"type": "integer"}
+_POINT: Json = {"type": "array", "items": _INTEGER, "description": "x and y"}
+_EDITS: dict[str, Json] = {
+    "path": _STRING,
+    "view_range": {"type": "array", "items": _INTEGER, "description": "first and last line, for view"},
+    "file_text": {"type": "string", "description": "the whole content, for create"},
+    "old_str": {"type": "string", "description": "the text to replace, for str_replace"},
+    "new_str": {"type": "string", "description": "the text in its place, for str_replace"},
+    "insert_line": {"type": "integer", "description": "the line after which to insert, for insert"},
+    "insert_text": {"type": "string", "description": "the text to insert, for insert"},
+}
+
+
+def _command(*names: str) -> Json:
+    return {"type": "string", "enum": [*names]}
+
+
+def _object(properties: dict[str, Json], *required: str) -> dict[str, Json]:
+    schema: dict[str, Json] = {"type": "object", "properties": properties}
+    return {**schema, "required": [*required]} if required else schema
+
+
+# By the beginning of the tool's type, which ends with its date.
+_KNOWN: Mapping[str, tuple[str, dict[str, Json]]] = {
+    "bash_": (
+        "Run a command in a bash shell that stays open between calls.",
+        _object({"command": _STRING, "restart": {"type": "boolean", "description": "start the shell anew"}}),
+    ),
+    "text_editor_": (
+        "View, create and edit text files.",
+        _object({"command": _command("view", "create", "str_replace", "insert"), **_EDITS}, "command", "path"),
+    ),
+    "memory_": (
+        "View, create and edit the files of the memory directory, /memories.",
+        _object(
+            {
+                "command": _command("view", "create", "str_replace", "insert", "delete", "rename"),
+                **_EDITS,
+                "old_path": {"type": "string", "description": "for rename"},
+                "new_path": {"type": "string", "description": "for rename"},
+            },
+            "command",
+        ),
+    ),
+    "computer_": (
+        "Use the screen, the mouse and the keyboard of a computer.",
+        _object(
+            {
+                "action": {"type": "string", "description": "such as screenshot, left_click, type, key, scroll, wait"},
+                "coordinate": _POINT,
+                "start_coordinate": _POINT,
+                "text": {"type": "string", "description": "what to type, or the keys to press"},
+                "scroll_direction": _command("up", "down", "left", "right"),
+                "scroll_amount": _INTEGER,
+                "duration": {"type": "number", "description": "seconds"},
+            },
+            "action",
+        ),
+    ),
+}
+
+
+def client_tool(kind: str, data: Mapping[str, Json]) -> tuple[ClientTool, ...]:
+    """Return the function that a tool of this type is for other families; nothing if the service runs it."""
+    if kind == "function":
+        return _function(data)
+    name = data.get("name")
+    known = next((each for start, each in _KNOWN.items() if kind.startswith(start)), None)
+    if known is None or not isinstance(name, str) or not name:
+        return ()
+    description, schema = known
+    width, height = data.get("display_width_px"), data.get("display_height_px")
+    size = f" The screen is {width} by {height} pixels." if width and height else ""
+    return (ClientTool(name, description + size, schema),)
+
+
+def _function(data: Mapping[str, Json]) -> tuple[ClientTool, ...]:
+    """A function in the shape of Chat Completions, or flat as Responses has it."""
+    inner = data.get("function")
+    given = inner if isinstance(inner, dict) else data
+    name, description, schema = given.get("name"), given.get("description"), given.get("parameters")
+    if not isinstance(name, str) or not name:
+        return ()
+    text = description if isinstance(description, str) else ""
+    return (ClientTool(name, text, schema if isinstance(schema, dict) else _object({})),)
+
+
+# ---
+# What blocks that only this dialect has do to a conversation: they show and change tools, they compact the past.
+
+
+ADDITION, COMPACTION = "tool_addition", "compaction"
+_NO_COMPACTION = "the target cannot compact a conversation; leave this out, or send a summary as text"
+_SEALED_PAST = "the past is compacted into encrypted_content, which only its own service can read"
+
+
+def meaning_of(kind: str, data: Mapping[str, Json]) -> tuple[Meaning, ...]:
+    """What the block does, for other families; nothing for all that do not concern tools or the past."""
+    read = _READERS.get(kind)
+    return tuple(read(data)) if read else ()
+
+
+def is_no_op(kind: str, data: Mapping[str, Json]) -> bool:
+    """Whether it is a compaction that failed: the service ignores it."""
+    return kind == COMPACTION and not data.get("content") and not data.get("encrypted_content")
+
+
+def definitions_in(blocks: Iterable[Block]) -> Iterator[tuple[dict[str, Json], str]]:
+    """The tools that blocks of messages define, each with its place in the request."""
+    for block in blocks:
+        if isinstance(block, Opaque) and block.means and isinstance(block.data, dict):
+            for change, at in _changes(block.kind, block.data, block.at.path):
+                tool = change.get("tool")
+                definition = tool.get("definition") if isinstance(tool, dict) else None
+                if isinstance(definition, dict):
+                    yield definition, f"{at}.tool.definition"
+
+
+def _changes(kind: str, data: Mapping[str, Json], at: str) -> Iterator[tuple[Mapping[str, Json], str]]:
+    if kind == ADDITION:
+        yield data, at
+    changes = data.get("tool_changes") if kind == COMPACTION else None
+    for index, change in enumerate(changes if isinstance(changes, list) else ()):
+        if isinstance(change, dict):
+            yield change, f"{at}.tool_changes[{index}]"
+
+
+def compacting(body: Mapping[str, Json]) -> Iterator[Held]:
+    """The fields that ask the service to compact the conversation."""
+    if body.get(COMPACTION) is not None:
+        yield Held(COMPACTION, COMPACTION, _NO_COMPACTION)
+    management = body.get("context_management")
+    edits = management.get("edits") if isinstance(management, dict) else None
+    for index, edit in enumerate(edits if isinstance(edits, list) else ()):
+        kind = edit.get("type") if isinstance(edit, dict) else None
+        if isinstance(kind, str) and kind.startswith("compact"):
+            yield Held(COMPACTION, f"context_management.edits[{index}]", _NO_COMPACTION)
+
+
+def _reference(data: Mapping[str, Json]) -> Iterator[Meaning]:
+    name = data.get("tool_name")
+    if isinstance(name, str) and name:
+        yield ShownTool(name)
+
+
+def _found(data: Mapping[str, Json]) -> Iterator[Meaning]:
+    content = data.get("content")
+    references = content.get("tool_references") if isinstance(content, dict) else None
+    for each in references if isinstance(references, list) else ():
+        if isinstance(each, dict):
+            yield from _reference(each)
+
+
+def _change(data: Mapping[str, Json]) -> Iterator[Meaning]:
+    tool = data.get("tool")
+    named = tool if isinstance(tool, dict) else {}
+    definition = named.get("definition")
+    named = definition if isinstance(definition, dict) else named
+    name = named.get("name") or named.get("server_name") or named.get("mcp_server_name")
+    if isinstance(name, str) and isinstance(definition, dict):
+        yield DefinedTool(name)
+    if isinstance(name, str):
+        yield ToolChange(name, data.get("type") != "tool_removal")
+
+
+def _compaction(data: Mapping[str, Json]) -> Iterator[Meaning]:
+    content = data.get("content")
+    if isinstance(content, str) and content:
+        yield Summary(content)
+    elif data.get("encrypted_content"):
+        yield Untranslatable(_SEALED_PAST)
+    for change, _ in _changes(COMPACTION, data, ""):
+        yield from _change(change)
+
+
+_READERS: dict[str, Callable[[Mapping[str, Json]], Iterator[Meaning]]] = {
+    "tool_reference": _reference,
+    "tool_search_tool_result": _found,
+    ADDITION: _change,
+    "tool_removal": _change,
+    COMPACTION: _compaction,
+}
