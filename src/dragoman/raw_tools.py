@@ -17,12 +17,20 @@ from typing import Any, Protocol
 
 from msgspec import Struct, field
 
-from dragoman.filters.raw_tools.call import Mode
-from dragoman.filters.raw_tools.chunks import REASONING, JsonObject, choices_of, rest_of, spec_of, spoken, texts_of
+from dragoman.filters.raw_tools.chunks import (
+    REASONING,
+    Event,
+    JsonObject,
+    choices_of,
+    parts_of,
+    rest_of,
+    spec_of,
+    spoken,
+    texts_of,
+)
 from dragoman.filters.raw_tools.engine import Engine
-from dragoman.filters.raw_tools.frames import Event, parts_of
 from dragoman.filters.raw_tools.names import Ids, Tools
-from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Carrier, Output, Remark, Said
+from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Carrier, Mode, Output, Remark, Said
 from dragoman.model.conversation import ToolSpec
 from dragoman.wire import jsonio
 from dragoman.wire.sse import encode_sse

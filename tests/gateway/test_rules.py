@@ -22,8 +22,8 @@ from dragoman.answer import Answer
 from dragoman.dialects.kiro.quirks import leaks
 from dragoman.dialects.openai import calls
 from dragoman.filters import object_arguments, serialize_blocks
-from dragoman.filters.raw_tools import call as raw_call
 from dragoman.filters.raw_tools import markup
+from dragoman.filters.raw_tools import outputs as raw_call
 from dragoman.gateway import admin, backend, running
 from dragoman.gateway.config import Server, Timeouts
 from dragoman.gateway.guard import Guard

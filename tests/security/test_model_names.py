@@ -11,8 +11,7 @@ import dragoman.dialects as registry
 from dragoman.dialects.base import Call
 from dragoman.errors import ClientFault, MalformedRequest
 from dragoman.simulator import running_simulator
-from dragoman.wire.http import HttpRequest
-from dragoman.wire.paths import name_problem
+from dragoman.wire.http import HttpRequest, name_problem
 from tests.gateway.house import chat, house, messages, upstream
 
 BAD = (

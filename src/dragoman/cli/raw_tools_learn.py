@@ -20,11 +20,10 @@ from dragoman.cli.terminal import Paint, one_line
 from dragoman.cli.translate import named_value
 from dragoman.filters.raw_tools.learning import CannotLearn
 from dragoman.filters.raw_tools.learning import learn as learn_table
+from dragoman.filters.raw_tools.learning.pieces import check_jobs, checked_text, probe_jobs, shots_of
 from dragoman.filters.raw_tools.learning.probes import VARIANTS, ProbeCall, Variant, generated
-from dragoman.filters.raw_tools.learning.shots import check_jobs, checked_text, probe_jobs, shots_of
 from dragoman.filters.raw_tools.learning.verify import Verdict, shipped_equal, verify
-from dragoman.filters.raw_tools.table import Table
-from dragoman.filters.raw_tools.table_file import TableFileError, keep, parse, write
+from dragoman.filters.raw_tools.table import Table, TableFileError, keep, parse, write
 
 _CHECKS = 60
 _NOT_ALL_READ = 3

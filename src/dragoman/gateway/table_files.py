@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from dragoman.filters.raw_tools.table_file import PREFIX, TableFileError, is_file_choice, load
+from dragoman.filters.raw_tools.table import PREFIX, TableFileError, is_file_choice, load
 from dragoman.gateway.layers import Leaves
 from dragoman.gateway.problems import DEFAULT, ConfigError, Key, Problem, dotted
 from dragoman.gateway.upstreams import Upstream

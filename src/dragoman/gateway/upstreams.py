@@ -14,7 +14,7 @@ import dragoman.dialects as registry
 from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools import ALIASES, NAMES
-from dragoman.filters.raw_tools.table_file import PREFIX, is_file_choice
+from dragoman.filters.raw_tools.table import PREFIX, is_file_choice
 from dragoman.gateway.places import expanded
 from dragoman.gateway.presets import PRESETS, SIMULATOR
 from dragoman.gateway.problems import Key, near

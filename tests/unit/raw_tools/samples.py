@@ -9,8 +9,7 @@ from typing import TypeAlias
 from msgspec import Struct, structs
 
 from dragoman.filters.raw_tools import Engine, Ids, RawTools, Tools
-from dragoman.filters.raw_tools.call import Mode
-from dragoman.filters.raw_tools.outputs import Arguments, Carrier, Output, Said
+from dragoman.filters.raw_tools.outputs import Arguments, Carrier, Mode, Output, Said
 from dragoman.model import grammar
 from dragoman.model.blocks import Reasoning, Text
 from dragoman.model.blocks import ToolCall as CallBlock

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.errors import LocalMisuse
-from dragoman.filters.raw_tools.aliases import ALIASES
-from dragoman.filters.raw_tools.tables import NAMES, TABLES, tables_of
+from dragoman.filters.raw_tools.tables import ALIASES, NAMES, TABLES, tables_of
 from tests.unit.raw_tools import formats_more
 from tests.unit.raw_tools.formats import FORMATS
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.filters.raw_tools.call import HELD_LIMIT
+from dragoman.filters.raw_tools.outputs import HELD_LIMIT
 from dragoman.raw_tools import EventToolCall, ToolCallParser, ToolCallTransformer
 from tests.unit.raw_tools.samples import AB, CB, CE, SB, SE
 from tests.unit.raw_tools.test_components import Heard, chunk, transformed

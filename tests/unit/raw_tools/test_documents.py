@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from dragoman.filters.raw_tools import Engine, Tools
-from dragoman.filters.raw_tools.call import HELD_LIMIT
-from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Output, Remark, Said
+from dragoman.filters.raw_tools.outputs import HELD_LIMIT, Arguments, CallStarted, Output, Remark, Said
 from dragoman.filters.raw_tools.readers import LIMIT
 from tests.budget import LONG
 from tests.unit.raw_tools.documents import document_of, prose_and_calls

@@ -13,12 +13,19 @@ import pytest
 from dragoman.cli.chat_template import Template, TemplateError, read_template, render
 from dragoman.cli.raw_tools_learn import Learnt, learn_from
 from dragoman.filters.raw_tools.learning import CannotLearn, learn
-from dragoman.filters.raw_tools.learning.pieces import end_in_common, pieces, start_in_common
+from dragoman.filters.raw_tools.learning.pieces import (
+    Shots,
+    check_jobs,
+    checked_text,
+    end_in_common,
+    pieces,
+    probe_jobs,
+    shots_of,
+    start_in_common,
+)
 from dragoman.filters.raw_tools.learning.probes import VARIANTS, generated
-from dragoman.filters.raw_tools.learning.shots import Shots, check_jobs, checked_text, probe_jobs, shots_of
 from dragoman.filters.raw_tools.learning.verify import verify
-from dragoman.filters.raw_tools.table import Keys, Table
-from dragoman.filters.raw_tools.table_file import parse, write
+from dragoman.filters.raw_tools.table import Keys, Table, parse, write
 
 FOLDER = Path(__file__).parent / "templates"
 # The template, and the shipped table or family that reads the same.

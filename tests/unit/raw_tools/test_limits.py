@@ -7,10 +7,8 @@ import tracemalloc
 import pytest
 
 from dragoman.filters.raw_tools import Engine, Tools
-from dragoman.filters.raw_tools.call import HELD_LIMIT
-from dragoman.filters.raw_tools.guard import AHEAD_LIMIT
-from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Remark, Said
-from dragoman.filters.raw_tools.readers import LIMIT
+from dragoman.filters.raw_tools.outputs import HELD_LIMIT, Arguments, CallEnded, CallStarted, Remark, Said
+from dragoman.filters.raw_tools.readers import AHEAD_LIMIT, LIMIT
 from tests.budget import LONG
 from tests.unit.raw_tools.samples import AB, CB, CE, SB, SE, TEXT, TOOLS, call, outputs, section
 

@@ -12,8 +12,7 @@ from dragoman.cli import chat_template, main
 from dragoman.cli.raw_tools import find
 from dragoman.cli.raw_tools_formats import MODELS, looks, rows
 from dragoman.filters.raw_tools import TABLES
-from dragoman.filters.raw_tools.table import Table
-from dragoman.filters.raw_tools.table_file import parse
+from dragoman.filters.raw_tools.table import Table, parse
 
 FOLDER = Path(__file__).parent / "templates"
 TEXT = 'Let me look.\n<tool_call>\n{"name": "search", "arguments": {"q": "x"}}\n</tool_call>'

@@ -10,8 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dragoman.filters.raw_tools.bodies import reader_of
-from dragoman.filters.raw_tools.guard import AHEAD_LIMIT
-from dragoman.filters.raw_tools.readers import HELD_LIMIT, LIMIT, Piece
+from dragoman.filters.raw_tools.readers import AHEAD_LIMIT, HELD_LIMIT, LIMIT, Piece
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.tables import TABLES
 from tests.unit.raw_tools.formats import FORMATS

@@ -12,9 +12,8 @@ import pytest
 import dragoman
 from dragoman.cli import main
 from dragoman.errors import LocalMisuse
-from dragoman.filters.raw_tools import table_file
-from dragoman.filters.raw_tools.table import Keys, Markup, Table
-from dragoman.filters.raw_tools.table_file import TableFileError, parse, write
+from dragoman.filters.raw_tools import table
+from dragoman.filters.raw_tools.table import Keys, Markup, Table, TableFileError, parse, write
 from dragoman.filters.raw_tools.tables import TABLES, tables_of
 from dragoman.gateway.config import ConfigError, examine
 
@@ -110,10 +109,10 @@ def test_a_file_that_cannot_be_read_is_an_error_of_the_caller(tmp_path: Path, co
 def test_loading_again_gives_another_choice_only_if_the_content_is_another(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(SMALL)
-    first = table_file.load(file)
-    assert table_file.load(file) == first
+    first = table.load(file)
+    assert table.load(file) == first
     file.write_text(SMALL.replace("<|c|>", "<|d|>"))
-    second = table_file.load(file)
+    second = table.load(file)
     assert first != second
     assert [table.call_begin for choice in (first, second) for table in tables_of(choice)] == [("<|c|>",), ("<|d|>",)]
 

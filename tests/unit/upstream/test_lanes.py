@@ -9,8 +9,7 @@ import pytest
 from dragoman.errors import LocalMisuse
 from dragoman.http.client.client import Client
 from dragoman.http.client.pool import Lane
-from dragoman.wire.http import HttpRequest
-from dragoman.wire.paths import has_dot_segment
+from dragoman.wire.http import HttpRequest, has_dot_segment
 from tests.unit.upstream.conftest import Run
 from tests.unit.upstream.peer import OK, Talk, peer
 

@@ -109,8 +109,7 @@ def _function(data: Mapping[str, Json]) -> tuple[ClientTool, ...]:
     return (ClientTool(name, text, schema if isinstance(schema, dict) else _object({})),)
 
 
-# ---
-# What blocks that only this dialect has do to a conversation: they show and change tools, they compact the past.
+# --- What blocks that only this dialect has do to a conversation: they show and change tools, they compact the past
 
 
 ADDITION, COMPACTION = "tool_addition", "compaction"

@@ -15,9 +15,8 @@ from dragoman.wire import jsonio
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import FrameDecoder, Payload
-from dragoman.wire.http import HttpRequest, HttpResponse
+from dragoman.wire.http import HttpRequest, HttpResponse, path_name
 from dragoman.wire.jsonio import Json
-from dragoman.wire.paths import path_name
 
 EVENT_STREAM = "application/vnd.amazon.eventstream"
 _PATH = re.compile(r"/model/(.*)/(converse|converse-stream|count-tokens)/?\Z", re.DOTALL)

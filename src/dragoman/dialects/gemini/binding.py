@@ -17,9 +17,8 @@ from dragoman.errors import Fault, MalformedRequest, MissingField
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import FrameDecoder, Payload
-from dragoman.wire.http import HttpRequest, HttpResponse
+from dragoman.wire.http import HttpRequest, HttpResponse, path_name
 from dragoman.wire.jsonio import Json
-from dragoman.wire.paths import path_name
 from dragoman.wire.sse import encode_sse
 
 _VERSION = r"/v\d+(?:alpha|beta)?\d*"

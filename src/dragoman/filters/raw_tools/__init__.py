@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dragoman.filters.raw_tools.aliases import ALIASES
 from dragoman.filters.raw_tools.engine import Engine
 from dragoman.filters.raw_tools.filter import RawTools
 from dragoman.filters.raw_tools.names import Ids, Tools
 from dragoman.filters.raw_tools.table import Table
-from dragoman.filters.raw_tools.tables import NAMES, TABLES
+from dragoman.filters.raw_tools.tables import ALIASES, NAMES, TABLES
 
 __all__ = ["ALIASES", "NAMES", "TABLES", "Engine", "Ids", "RawTools", "Table", "Tools"]

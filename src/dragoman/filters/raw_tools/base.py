@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dragoman.filters.raw_tools.call import Call, Mode
 from dragoman.filters.raw_tools.grammar import Role, grammar_of
-from dragoman.filters.raw_tools.hold import Hold, stray
 from dragoman.filters.raw_tools.names import Ids, Tools
-from dragoman.filters.raw_tools.outputs import Carrier, Output, Remark, Said
+from dragoman.filters.raw_tools.outputs import Call, Carrier, Hold, Mode, Output, Remark, Said, stray
 from dragoman.filters.raw_tools.prose import Prose, Quotation, headless_of
 from dragoman.filters.raw_tools.readers import Reader
 from dragoman.filters.raw_tools.table import Table

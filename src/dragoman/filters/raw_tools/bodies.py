@@ -2,21 +2,185 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TypeAlias
 
 from dragoman.errors import LocalMisuse
-from dragoman.filters.raw_tools.calls import CallsReader
 from dragoman.filters.raw_tools.elements import ElementsBody, ElementsMarks
-from dragoman.filters.raw_tools.gemma import gemma_calls
+from dragoman.filters.raw_tools.literals import PYTHON, LiteralMachine, Style, gemma_style
 from dragoman.filters.raw_tools.markup import MarkupBody, MarkupMarks
-from dragoman.filters.raw_tools.pythonic import LiteralCalls
-from dragoman.filters.raw_tools.readers import JsonBody, Reader
+from dragoman.filters.raw_tools.readers import LIMIT, CallsReader, JsonBody, Piece, Reader, skip_blank
 from dragoman.filters.raw_tools.table import Body, Table
-from dragoman.filters.raw_tools.values import ShapeOf
+from dragoman.filters.raw_tools.values import UNKNOWN, Shape, ShapeOf
 from dragoman.filters.raw_tools.wrapped import WrappedJson
 from dragoman.wire.markers import Markers
+
+# --- LiteralCalls: the reader of calls whose arguments are literals, `f(a=1, b="x")` or Gemma's `call:f{a:1}`
+
+
+_LOST = 256  # characters after the place where text turned out to be no call that are read as part of it
+_HEADER = re.compile(r"(?<![\w.-])(?P<name>[^\W\d][\w.-]*+)\s*+\(")
+_HALF_HEADER = re.compile(r"(?<![\w.-])[^\W\d][\w.-]*+\s*+\Z")
+
+
+def _no_shape(tool: str, parameter: str) -> Shape:
+    return UNKNOWN
+
+
+class LiteralCalls(CallsReader):
+    """Calls one after another, with or without commas and square brackets around them.
+
+    A call is named when its first argument has a key, or it has no argument. An argument without a key belongs to the
+    parameter that stands at the same place in the tool's schema; without a schema it is not read.
+    """
+
+    def __init__(
+        self,
+        ends: Markers,
+        closes: frozenset[str],
+        style: Style = PYTHON,
+        header: re.Pattern[str] = _HEADER,
+        half_header: re.Pattern[str] = _HALF_HEADER,
+        shapes: ShapeOf = _no_shape,
+    ) -> None:
+        self._shapes = shapes
+        self._style = style
+        self._header = header  # from the call's beginning to the bracket before its arguments
+        self._half_header = half_header  # text that may become one
+        self._in_list = False
+        super().__init__(ends, closes, self._open, self._between)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._tool = ""
+        self._guard = self._guarded(LiteralMachine(self._style, self._parameters))
+        self._held: list[str] = []  # arguments while the call may be none
+        self._flows = False  # the arguments go out as they come
+        self._lost = 0  # characters that still go with what is no call
+
+    def read(self, text: str, at: int, out: list[Piece]) -> int:
+        if self._flows and self._ends.find(text, at, False) == (len(text), ""):
+            piece = self._guard.within(text[at:] if at else text)
+            if piece is not None:
+                out.append(piece)
+                return len(text)
+        return super().read(text, at, out)
+
+    def _parameters(self) -> tuple[str, ...]:
+        return self._shapes(self._tool, "").parameters
+
+    def _unsaid(self) -> list[str]:
+        machine = self._guard.machine
+        return [machine.rest] if isinstance(machine, LiteralMachine) and machine.rest else []
+
+    def _open(self, text: str, at: int, out: list[Piece]) -> int:
+        at = skip_blank(text, at)
+        if at == len(text):
+            return at
+        self._step = self._at_name
+        if text[at] == "[":
+            self._in_list = True
+            return at + 1
+        return at
+
+    def _between(self, text: str, at: int, out: list[Piece]) -> int:
+        """After a call: another one, or the end."""
+        here = skip_blank(text, at)
+        if here < len(text) and text[here] in ",;":
+            here = skip_blank(text, here + 1)
+        if here - at > LIMIT:
+            self.over = True
+            return at
+        if here == len(text):
+            return at
+        if text[here] == "]" and self._in_list:
+            self._step = self._at_end
+            return here + 1
+        if self._header.match(text, here, here + LIMIT) or self._half_header.match(text, here):
+            self._mark, self._step = at, self._at_name
+            self._forget()
+            return here
+        self._step = self._at_end
+        return at
+
+    def _at_name(self, text: str, at: int, out: list[Piece]) -> int:
+        at = skip_blank(text, at)
+        found = self._header.match(text, at, at + LIMIT)
+        if found is not None:
+            self._tool = found["name"]
+            if self._refuses(self._tool):
+                return self._fail(at)
+            self._held = ["{"]
+            self._step = self._arguments
+            return found.end()
+        if at == len(text) or (len(text) - at < LIMIT and not self._final and self._half_header.match(text, at)):
+            return at
+        return self._fail(at)
+
+    def _arguments(self, text: str, at: int, out: list[Piece]) -> int:
+        written: list[str] = []
+        end = self._guard.read(text, at, written, self._final)
+        machine = self._guard.machine
+        if self._named:
+            out.extend(written)
+        else:
+            self._held += written
+            if machine.begun or machine.complete:
+                self._name(self._tool, "", out)
+                out.extend(self._held)
+        self._flows = self._named and not (machine.complete or machine.broken or self._guard.marker)
+        if machine.complete:
+            self._settled = True
+            self._end(out)
+            self._step = self._between
+            return end
+        if self._guard.marker:
+            out.extend(self._unsaid() if self._named else [])
+            return self._cut(end, self._guard.marker, out)
+        if machine.broken:
+            if not self._named:
+                return self._lose(end)
+            self._broke, self._step = True, self._broken
+            out.extend(self._unsaid())
+        return end
+
+    def _lose(self, end: int) -> int:
+        """What follows is no call. Some of the text after the break goes with it, always as much, however it is cut."""
+        machine = self._guard.machine
+        read = machine.broken_size if isinstance(machine, LiteralMachine) else 0
+        self._lost, self._step = _LOST - read, self._skip
+        return self._fail(end + self._lost) if self._lost <= 0 else end
+
+    def _skip(self, text: str, at: int, out: list[Piece]) -> int:
+        start, marker = self._ends.find(text, at, self._final)
+        end = min(start, at + self._lost)
+        self._lost -= end - at
+        if not self._lost or marker or (self._final and end == len(text)):
+            return self._fail(end)
+        return end
+
+    def _broken(self, text: str, at: int, out: list[Piece]) -> int:
+        """Arguments that cannot be read: all up to the end marker, as it is."""
+        self._guard = self._guarded(LiteralMachine(self._style))
+        start, marker = self._ends.find(text, at, self._final)
+        if start > at:
+            out.append(text[at:start])
+        return self._cut(start, marker, out) if marker else start
+
+
+# --- Gemma's calls: `call:NAME{key:<|"|>text<|"|>,number:42}`
+
+
+_GEMMA_HEADER = re.compile(r"call:\s*(?P<name>[^\s{}:<]+)\s*\{")
+_GEMMA_HALF_HEADER = re.compile(r"(?:call:\s*(?:[^\s{}:<]+\s*)?|call|cal|ca|c)\Z")
+
+
+def gemma_calls(ends: Markers, closes: frozenset[str], string_mark: str) -> LiteralCalls:
+    """Make the reader of Gemma's calls. `string_mark` stands before and after every string."""
+    return LiteralCalls(ends, closes, gemma_style(string_mark), _GEMMA_HEADER, _GEMMA_HALF_HEADER)
+
 
 MakeReader: TypeAlias = Callable[[Table, ShapeOf], Reader]
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from dragoman.filters.raw_tools.outputs import Carrier
 from dragoman.model.conversation import ToolSpec
+from dragoman.wire.frame import Frame
+from dragoman.wire.sse import SseDecoder, encode_sse
 
 JsonObject: TypeAlias = dict[str, Any]
 
@@ -73,3 +76,35 @@ def spec_of(tool: ToolSpec | Mapping[str, Any] | str) -> ToolSpec:
     fields: Mapping[str, Any] = function if isinstance(function, Mapping) else tool
     schema = fields.get("parameters", fields.get("input_schema"))
     return ToolSpec(str(fields.get("name", "")), schema=schema if isinstance(schema, Mapping) else None)
+
+
+# --- What the components take as an event: a frame, the text of one or more frames, or only a frame's data
+
+
+Event: TypeAlias = Frame | bytes | str  # an SSE frame, as such or as its text, or its data
+
+_SSE = re.compile(rb"(?:\xef\xbb\xbf)?[\r\n]*(?:data|event|id|retry)?:")  # no JSON begins so
+_BLANK_LINES = (b"\n\n", b"\n\r\n", b"\r\r")
+
+
+def parts_of(event: Event) -> Iterator[tuple[bytes, bytes | None]]:
+    """The bytes of each frame and its data; None for what has none, such as comments. The bytes are all that came."""
+    if isinstance(event, Frame):
+        yield event.raw, event.data
+        return
+    text = event.encode(errors="surrogatepass") if isinstance(event, str) else bytes(event)
+    if _SSE.match(text) is None:
+        yield encode_sse(b"", text), text
+        return
+    if not text.endswith(_BLANK_LINES):
+        text += b"\n" if text.endswith((b"\n", b"\n\r")) else b"\n\n"
+    decoder = SseDecoder(len(text))
+    at = 0
+    for frame in (*decoder.feed(text), *decoder.close()):
+        begin = text.find(frame.raw, at)
+        if begin > at:
+            yield text[at:begin], None
+        at = begin + len(frame.raw)
+        yield frame.raw, frame.data
+    if at < len(text):
+        yield text[at:], None

@@ -24,11 +24,10 @@ from collections.abc import Callable
 
 from dragoman.filters.raw_tools.base import AFTER, BODY, HEADER, PROSE, QUOTE, QUOTED, SECTION, SPACE, STRAY
 from dragoman.filters.raw_tools.grammar import Role
-from dragoman.filters.raw_tools.hold import stray
-from dragoman.filters.raw_tools.outputs import Carrier, Output, Said
+from dragoman.filters.raw_tools.outputs import Carrier, Output, Said, stray
 from dragoman.filters.raw_tools.prose import MANY, Quotation
-from dragoman.filters.raw_tools.quotations import Quotations
 from dragoman.filters.raw_tools.readers import LIMIT, skip_blank
+from dragoman.filters.raw_tools.sections import Quotations
 from dragoman.filters.raw_tools.table import Table
 from dragoman.model.lane import Search
 

@@ -10,12 +10,10 @@ from functools import partial
 
 from msgspec import Struct, structs
 
-from dragoman.filters.raw_tools.call import Mode
 from dragoman.filters.raw_tools.engine import Engine
 from dragoman.filters.raw_tools.grammar import grammar_of
-from dragoman.filters.raw_tools.history import number_calls
-from dragoman.filters.raw_tools.names import Ids, Tools
-from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Carrier, Output, Remark, Said
+from dragoman.filters.raw_tools.names import Ids, Tools, number_calls
+from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Carrier, Mode, Output, Remark, Said
 from dragoman.filters.raw_tools.tables import tables_of
 from dragoman.model.blocks import Reasoning, Text, ToolCall
 from dragoman.model.budget import Budget

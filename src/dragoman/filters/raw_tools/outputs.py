@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
+
+from dragoman.filters.raw_tools.names import Header, Ids, Tools
+from dragoman.filters.raw_tools.prose import Quotation
+from dragoman.filters.raw_tools.table import Table
 
 
 class Carrier(Enum):
@@ -46,3 +50,170 @@ class Remark(Struct, frozen=True, gc=False):
 
 
 Output: TypeAlias = Said | CallStarted | Arguments | CallEnded | Remark
+
+
+# --- One call while it is read: it streams, or it waits for its name or its end
+
+
+HELD_LIMIT = 1024 * 1024  # characters of a call that may be held (D22)
+
+Mode: TypeAlias = Literal["live", "buffered"]
+
+
+class Call:
+    """A call that is being read. Before it has started its arguments are kept; after that they go out at once."""
+
+    __slots__ = ("_header", "_muted", "_pieces", "_tools", "carrier", "drops", "name", "streams", "table")
+
+    def __init__(self, table: Table, header: Header, carrier: Carrier, tools: Tools, *, muted: bool) -> None:
+        self.table = table
+        self.name = header.name
+        self.carrier = carrier
+        self.streams = False  # what is read goes out at once
+        self.drops = False  # nothing of it goes out: it is certainly a call, and tool_choice is none
+        self._header = header
+        self._tools = tools
+        self._muted = muted
+        self._pieces: list[str] = []
+
+    @property
+    def arguments(self) -> str:
+        """What was read so far of a call that waits."""
+        return "".join(self._pieces)
+
+    def start(self, ids: Ids, out: list[Output]) -> None:
+        """Tell that it begins, and what was read of it so far."""
+        id_, own = ids.of(self._header, self.name, self.table.numbered)
+        out.append(CallStarted(id_, self.name, self.table.name, self.carrier))
+        if not own and self.table.numbered:
+            out.append(Remark("id_minted", f"the call of {self.name} had no id of its own that is free; it is {id_}"))
+        self.streams = True
+        if self._pieces:
+            out.append(Arguments("".join(self._pieces)))
+            self._pieces = []
+
+    def write(self, piece: str, out: list[Output]) -> None:
+        if self.streams:
+            out.append(Arguments(piece))
+        elif not self.drops:
+            self._pieces.append(piece)
+
+    def infer(self, out: list[Output]) -> bool:
+        """Find the name of a call that has none by its arguments; False if they fit no tool."""
+        self.name = self._tools.infer(self.arguments) or ""
+        if self.name:
+            out.append(Remark("name_inferred", f"a call without a name was taken for {self.name}, by its arguments"))
+        return bool(self.name)
+
+    def end(self, closed: bool, valid: bool, out: list[Output]) -> bool:
+        """Tell that it is over; whether it is a call that a client can carry out."""
+        if self._muted:
+            out.append(Remark("suppressed", f"a call of {self.name or 'a tool'} was left out: tool_choice is none"))
+            return False
+        complete = closed and valid
+        out.append(CallEnded(complete))
+        if not closed:
+            out.append(Remark("cut_off", f"the call of {self.name} was cut off; what came of it stands"))
+        elif not valid:
+            out.append(Remark("broken_arguments", f"the arguments of the call of {self.name} are not valid JSON"))
+        return complete
+
+
+# --- Hold: text from a marker on, as long as it is not certain whether it is a call
+
+
+class Hold:
+    """All that was read since a marker. In the end `raw` goes out as text, or `out` instead of it.
+
+    `quotation`: something was open before the marker; if it is closed after the calls, they are text.
+    `strict`: the calls count only if they are whole, their tools declared and what these require is there.
+    """
+
+    __slots__ = (
+        "_begin",
+        "_body",
+        "_raw",
+        "_size",
+        "calls",
+        "calls_before",
+        "completed_before",
+        "fits",
+        "ids",
+        "line",
+        "noise",
+        "out",
+        "outer",
+        "quotation",
+        "strays",
+        "strict",
+    )
+
+    def __init__(self, outer: list[Output], begin: int, quotation: Quotation | None = None) -> None:
+        self.outer = outer  # where outputs went before, and go again
+        self.out: list[Output] = []
+        self.quotation = quotation
+        self.strict = False
+        self.strays: list[str] = []  # markers on their own
+        self.noise = False  # other text stood between the markers
+        self.line = ""  # since the last line end or call, where a quotation may be closed
+        self.calls = 0
+        self.fits = True  # every call so far may count though it is quoted or bare
+        self.ids: Ids | None = None  # those to go back to
+        self.calls_before = self.completed_before = 0
+        self._raw: list[str] = []  # of texts before this one
+        self._size = 0
+        self._begin = begin  # where it begins in the text that is read now
+        self._body = -1
+
+    @property
+    def is_call(self) -> bool:
+        """Whether the arguments of a call have begun."""
+        return self._body >= 0
+
+    @property
+    def counts(self) -> bool:
+        """Whether what was read are calls beyond doubt."""
+        return self.calls > 0 and self.fits
+
+    def size(self, end: int) -> int:
+        """How many characters are held, up to a place in the text that is read now."""
+        return self._size + end - self._begin
+
+    def begin_body(self, at: int) -> None:
+        """The arguments of a call begin at a place in the text that is read now."""
+        self._body = self.size(at)
+
+    def body_size(self, end: int) -> int:
+        """How many characters of these arguments are held."""
+        return self.size(end) - self._body
+
+    def text(self, text: str, end: int) -> str:
+        """All that is held, up to a place in the text that is read now."""
+        return "".join(self._raw) + text[self._begin : end]
+
+    def keep(self, text: str, end: int) -> int:
+        """Take what was read of a text, of which the rest is seen again; return how much is held."""
+        self._raw.append(text[self._begin : end])
+        self._size = self.size(end)
+        self._begin = 0
+        return self._size
+
+    def remember(self, ids: Ids, calls: int, completed: int) -> None:
+        """Keep what a call that may turn out to be text would change."""
+        self.ids, self.calls_before, self.completed_before = ids, calls, completed
+
+    @property
+    def at_once(self) -> int | None:
+        """Where all that is held begins in the text that is read now; None if it began in a text before."""
+        return None if self._raw else self._begin
+
+    def settled(self) -> list[Output]:
+        """What goes out if it is a call: the outputs, and a remark for everything that does not."""
+        remarks: list[Output] = [stray(literal) for literal in self.strays]
+        if self.noise:
+            remarks.append(Remark("noise", "text between the markers of a section was left out"))
+        return [*remarks, *self.out]
+
+
+def stray(literal: str) -> Remark:
+    return Remark("stray_marker", f"{literal} stood on its own and was removed")

@@ -8,13 +8,112 @@ read; what it leaves it sees again, with more text behind it. A reader whose for
 from __future__ import annotations
 
 import re
-from typing import ClassVar, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import ClassVar, Protocol, Self, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.filters.raw_tools.guard import Guard
 from dragoman.filters.raw_tools.scan import JsonScanner
 from dragoman.wire.markers import Markers
+
+# --- Guard: decide whether an end marker inside a string is part of the string or ends the call.
+#
+# A model that forgets a closing quote would otherwise hide the end of its call, and all that follows, in a string. So
+# where an end marker stands inside a string the guard holds the text back from there and looks ahead: if the value
+# completes, the marker was text; if the value breaks, or the answer ends, the marker ended the call.
+
+
+AHEAD_LIMIT = 64 * 1024  # characters of look-ahead; a value that is good for longer is believed, markers and all
+
+
+class Machine(Protocol):
+    """Follows one value in text that is cut anywhere and writes it as JSON."""
+
+    quoted: bool  # inside a string
+    complete: bool  # the value has ended
+    begun: bool  # more has come than white space and an opening bracket
+    broken: bool  # the text where `read` stopped cannot belong to the value
+
+    @property
+    def whole(self) -> bool:
+        """Whether the value could end here."""
+        ...
+
+    def read(self, text: str, at: int, stop: int, out: list[str]) -> int:
+        """Read text[at:stop]. Return `stop`, or less where the value is complete or broken."""
+        ...
+
+    def within(self, text: str) -> str | None:
+        """Take the text if all of it is part of the string that the machine is in, and return it as JSON.
+
+        None: nothing was taken, `read` has to.
+        """
+        ...
+
+    def copy(self) -> Self: ...
+
+
+class Guard:
+    """Lets a machine read up to the marker that ends its value. `marker` is that marker; it stands where `read` ended.
+
+    While `read` looks ahead it returns the position of the marker; it remembers how far it has looked.
+    """
+
+    __slots__ = ("_ahead", "_doubtful", "_ends", "_looked", "_written", "machine", "marker")
+
+    def __init__(self, machine: Machine, ends: Markers) -> None:
+        self.machine = machine
+        self.marker = ""
+        self._ends = ends
+        self._ahead: Machine | None = None  # a copy of the machine that looks ahead
+        self._doubtful = ""  # the marker that may have ended the value
+        self._looked = 0  # how far it has looked
+        self._written: list[str] = []  # what it wrote
+
+    def is_clear(self, text: str, at: int) -> bool:
+        """Whether no marker begins in the text from `at`, and none is in doubt: the machine may read it by itself."""
+        return self._ahead is None and self._ends.are_absent(text, at)
+
+    def passes(self, text: str, at: int) -> bool:
+        """Take all of the text from `at` if it goes out unchanged. The short way for most of a long string."""
+        if self._ahead is not None or self._ends.find(text, at, False) != (len(text), ""):
+            return False
+        return self.machine.within(text[at:] if at else text) is not None
+
+    def within(self, text: str) -> str | None:
+        """Let the machine take a text without markers as part of a string; None: `read` has to."""
+        return self.machine.within(text) if self._ahead is None else None
+
+    def read(self, text: str, at: int, out: list[str], final: bool) -> int:
+        """Return how far the text certainly belongs to the value. With `final` no more text comes."""
+        while True:
+            if self._ahead is not None:
+                at, goes_on = self._look(self._ahead, text, at, out, final)
+                if not goes_on:
+                    return at
+            start, marker = self._ends.find(text, at, final)
+            at = self.machine.read(text, at, start, out)
+            if self.machine.complete or self.machine.broken or not marker:
+                return at
+            if not self.machine.quoted:
+                self.marker = marker
+                return at
+            self._ahead, self._doubtful, self._looked, self._written = self.machine.copy(), marker, 0, []
+
+    def _look(self, ahead: Machine, text: str, at: int, out: list[str], final: bool) -> tuple[int, bool]:
+        """Look ahead from the doubtful marker at the position; return how far the value goes, and if it goes on."""
+        limit = at + AHEAD_LIMIT
+        stop = min(len(text), limit)
+        end = ahead.read(text, at + self._looked, stop, self._written)
+        self._looked = end - at
+        if ahead.complete or (end == limit and not ahead.broken):
+            self.machine, self._ahead = ahead, None
+            out.extend(self._written)
+            return end, not ahead.complete
+        if ahead.broken or final:
+            self.marker, self._ahead = self._doubtful, None
+        return at, False
+
 
 BLANK = " \t\r\n"
 LIMIT = 1024  # characters of a header, a tag or a run of white space that may be held
@@ -221,3 +320,139 @@ _SKIP = re.compile(r"[ \t\r\n]*+").match
 def skip_blank(text: str, at: int) -> int:
     """Where the white space that begins at the position ends."""
     return _SKIP(text, at).end()  # type: ignore[union-attr]  # it matches the empty text, too
+
+
+# --- CallsReader: the base of the readers of formats that name the tool inside the body. It may read many calls
+
+
+Step: TypeAlias = Callable[[str, int, list[Piece]], int]
+
+
+class CallsReader:
+    """Reads calls by steps. A step returns how far it read; one that neither moves nor changes the step needs more.
+
+    Before the first call is named the reader may fail. After a call, text that is no call ends what it reads, and stays
+    unread if that was found out soon enough; text that may yet become a call is left unread and seen again.
+    """
+
+    names_inside: ClassVar[bool] = True
+
+    def __init__(self, ends: Markers, closes: frozenset[str], first: Step, after: Step) -> None:
+        self.over = False
+        self.failed = self.junk = False
+        self.accepts: Callable[[str], bool] = bool  # whether a name that was read may be a tool's
+        self._ends = ends  # all that end the calls
+        self._closes = closes  # those that are part of them
+        self._step = first
+        self._after = after  # the step after a call
+        self._final = False  # no more text comes
+        self._calls = 0
+        self._mark = -1  # where the text after the last call begins, while what follows may be no call; else -1
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin another call."""
+        self._named = False  # NamedCall went out
+        self._ended = False  # EndOfCall went out
+        self._settled = False  # the arguments are whole
+        self._broke = False  # the arguments cannot become JSON
+
+    @property
+    def closed(self) -> bool:
+        return self.over or (self._calls > 0 and (self._ended or not self._named))
+
+    @property
+    def valid(self) -> bool:
+        return not self._broke
+
+    def read(self, text: str, at: int, out: list[Piece]) -> int:
+        self._mark = -1
+        final = self._final
+        while not (self.over or self.failed):
+            step = self._step
+            moved = step(text, at, out) if self._mark < 0 else self._look(text, at, out)
+            if moved == at and self._step == step:
+                break
+            at = moved
+        self._final = final
+        if self._mark < 0:
+            return at
+        if len(text) - self._mark >= LIMIT:
+            self.over = True  # another call would have named its tool
+        if not self.over:
+            self._forget()
+            self._step = self._after
+        return self._mark
+
+    def _look(self, text: str, at: int, out: list[Piece]) -> int:
+        """Take a step in what may be another call; it has to name its tool soon."""
+        begin = self._mark
+        final, self._final = self._final, self._final and len(text) - begin <= LIMIT
+        moved = begin + self._step(text[begin : begin + LIMIT], at - begin, out)
+        self._final = final
+        return moved
+
+    def finish(self, text: str, at: int, out: list[Piece]) -> int:
+        here = skip_blank(text, at)
+        if self.closed and here < len(text) and self._ends.match(text, here, False) == "":
+            self.over = True
+            return len(text)  # half of the end marker
+        self._final = True
+        at = self.read(text, at, out)
+        self.failed = not self._calls
+        if not (self.over or self.failed):
+            out.extend(self._unsaid())
+            self.over = self.closed
+        return at
+
+    def _unsaid(self) -> list[str]:
+        """Return the text of a call that was cut off that has not gone out."""
+        return []
+
+    def _refuses(self, name: str) -> bool:
+        """Whether the first call names what cannot be meant, so that all this is no call."""
+        return not self._calls and not self.accepts(name)
+
+    def _name(self, name: str, id_: str, out: list[Piece]) -> None:
+        self._named, self._mark = True, -1
+        self._calls += 1
+        out.append(NamedCall(name, id_))
+
+    def _end(self, out: list[Piece]) -> None:
+        if self._named and not self._ended:
+            self._ended = True
+            out.append(EndOfCall(self._settled and not self._broke))
+
+    def _fail(self, at: int) -> int:
+        """The text at the position is no call, and no call has been named that it could belong to."""
+        if self._calls:
+            self.over = True
+        else:
+            self.failed = True
+        return at
+
+    def _cut(self, at: int, marker: str, out: list[Piece]) -> int:
+        """An end marker stands at the position, be the call whole or not."""
+        if not self._named:
+            return self._fail(at)
+        self._broke = not self._settled
+        self._end(out)
+        self.over = True
+        return at + len(marker) if marker in self._closes else at
+
+    def _at_end(self, text: str, at: int, out: list[Piece]) -> int:
+        """After all calls: the end marker, which may be missing."""
+        here = skip_blank(text, at)
+        if here - at > LIMIT or not self._ends.markers:
+            self.over = True
+        elif here < len(text):
+            if text[here] in "}])" and self._closes:
+                return here + 1  # one bracket too many
+            marker = self._ends.match(text, here, self._final)
+            if marker != "":
+                self.over = True
+                return here + len(marker) if marker in self._closes else at
+        return at
+
+    def _guarded(self, machine: Machine) -> Guard:
+        return Guard(machine, self._ends)

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
 from html import unescape
-from typing import Literal, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
 
-from msgspec import Struct
+import msgspec
+from msgspec import Struct, structs
+
+from dragoman.errors import LocalMisuse
 
 _ENTITY = re.compile(r"&(?:amp|quot|apos|lt|gt|#\d{1,7}|#x[0-9a-fA-F]{1,6});")
 
@@ -85,3 +92,256 @@ class Table(Struct, frozen=True, kw_only=True):
         wrappers = (literal for literal, _ in self.wrappers)
         openers = (*self.section_begin, *(() if self.opener_is_body else self.call_begin))
         return (*self.call_end, *self.section_end, *openers, *self.stray, *wrappers)
+
+
+# --- Table files: formats that a user brings, as TOML. `raw_tools = "file:NAME.toml"` uses one.
+#
+# A file has one `[[tables]]` entry for each table. A table file is trusted configuration, like the file that names it:
+# its regular expressions are run on model output. The checks here find mistakes, they are no defence against an author
+# who means harm.
+#
+# A file is read once and kept under the setting that names it. Loading a configuration reads its table files again and
+# puts a digest of their content into the setting, so that a changed file is another setting and no cache is stale.
+
+
+PREFIX = "file:"
+_MOST_BYTES = 256 * 1024
+_MOST_TABLES = 64
+_MOST_MARKERS = 64
+_LONGEST_MARKER = 256
+_LONGEST_PATTERN = 2000
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
+_RESERVED = frozenset({"auto", "off"})
+# A repeated group that itself holds an unbounded repeat, such as (a+)*: its time can grow exponentially.
+_NESTED_REPEAT = re.compile(r"\((?:[^()\\]|\\.)*(?<!\\)[*+](?![+])(?:[^()\\]|\\.)*\)(?:[*+]|\{\d*,\})(?!\+)")
+
+_FLAGS = re.compile(r"\(\?([imsx]+)\)")  # at the beginning of a regular expression
+_FLAG_OF = {"i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE}
+
+_loaded: dict[str, tuple[Table, ...]] = {}
+
+
+class TableFileError(LocalMisuse):
+    """A table file that cannot be used. The message names the file and the field."""
+
+
+# --- files
+
+
+def is_file_choice(choice: str) -> bool:
+    """Whether a `raw_tools` setting names a table file."""
+    return choice.startswith(PREFIX)
+
+
+def tables_in(choice: str) -> tuple[Table, ...]:
+    """Return the tables of a `file:` setting; a file that was not loaded before is read now. Raises TableFileError."""
+    found = _loaded.get(choice)
+    if found is None:
+        found = _loaded[choice] = read(Path(choice.removeprefix(PREFIX)).expanduser())
+    return found
+
+
+def load(path: Path) -> str:
+    """Read a table file again and return the setting that stands for this content. Raises TableFileError."""
+    return keep(read(path), str(path))
+
+
+def keep(tables: tuple[Table, ...], place: str) -> str:
+    """Keep tables for `tables_in` and return the setting that names them."""
+    choice = f"{PREFIX}{place}#{sha256(write(tables).encode()).hexdigest()[:12]}"
+    _loaded[choice] = tables
+    return choice
+
+
+def read(path: Path) -> tuple[Table, ...]:
+    """Read a table file. Raises TableFileError."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise TableFileError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    if len(data) > _MOST_BYTES:
+        raise TableFileError(f"{path}: larger than {_MOST_BYTES} bytes; a table file holds a few tables")
+    try:
+        return parse(data.decode("utf-8-sig"), str(path))
+    except UnicodeDecodeError:
+        raise TableFileError(f"{path}: not UTF-8 text") from None
+
+
+# --- reading
+
+
+def parse(text: str, place: str = "table file") -> tuple[Table, ...]:
+    """Parse the text of a table file. `place` is its name in messages. Raises TableFileError."""
+    try:
+        tree = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise TableFileError(f"{place}: not TOML: {error}") from None
+    _known(tree, ("tables",), place, "")
+    entries = tree.get("tables")
+    if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
+        raise TableFileError(f"{place}: no [[tables]] entry; a table file has one for each table")
+    if len(entries) > _MOST_TABLES:
+        raise TableFileError(f"{place}: more than {_MOST_TABLES} tables")
+    tables = tuple(_table(entry, place, f"tables[{number}]") for number, entry in enumerate(entries))
+    names = [table.name for table in tables]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise TableFileError(f"{place}: tables[{number}].name: {name!r} is the name of another table in this file")
+    return tables
+
+
+def _table(entry: Mapping[str, Any], place: str, at: str) -> Table:
+    _known(entry, Table.__struct_fields__, place, at)
+    for field, kind in (("markup", Markup), ("keys", Keys)):
+        if isinstance(entry.get(field), dict):
+            _known(entry[field], kind.__struct_fields__, place, f"{at}.{field}")
+    entry = {"family": entry.get("name"), **entry}
+    try:
+        table = msgspec.convert(entry, Table, dec_hook=_decode)
+    except msgspec.ValidationError as error:
+        message, _, inner = str(error).partition(" - at `$")
+        hint = f"; known: {', '.join(get_args(Body))}" if inner == ".body`" else ""
+        raise TableFileError(f"{place}: {at}{inner.rstrip('`')}: {message[:1].lower()}{message[1:]}{hint}") from None
+    for field, problem in _problems(table):
+        raise TableFileError(f"{place}: {at}{'.' if field else ''}{field}: {problem}")
+    return table
+
+
+def _known(entry: Mapping[str, Any], fields: Iterable[str], place: str, at: str) -> None:
+    fields = tuple(fields)
+    for name in entry:
+        if name not in fields:
+            where = f"{at}.{name}" if at else name
+            raise TableFileError(f"{place}: {where}: there is no such field; known here: {', '.join(fields)}")
+
+
+def _decode(kind: type, value: Any) -> Any:
+    """Compile the regular expressions; every other field is of a type that msgspec knows."""
+    if not isinstance(value, str):
+        raise ValueError(f"expected a regular expression in a string, got {type(value).__name__}")
+    if len(value) > _LONGEST_PATTERN:
+        raise ValueError(f"a regular expression of more than {_LONGEST_PATTERN} characters")
+    if _NESTED_REPEAT.search(value):
+        raise ValueError("a repeat inside a repeated group can take exponential time; make one of them bounded")
+    flags = re.RegexFlag(0)
+    if written := _FLAGS.match(value):
+        for letter in written[1]:
+            flags |= _FLAG_OF[letter]
+        value = value[written.end() :]
+    try:
+        return re.compile(value, flags)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+
+
+# --- checks of a whole table
+
+_MARKER_FIELDS = (
+    "call_begin",
+    "call_end",
+    "section_begin",
+    "section_end",
+    "header_end",
+    "header_stop",
+    "stray",
+    "trailing",
+    "drops",
+)
+
+
+def _problems(table: Table) -> Iterable[tuple[str, str]]:
+    """Yield what makes a table unusable: the field and a sentence."""
+    for field in ("name", "family"):
+        value = table.name if field == "name" else table.family
+        if not _NAME.match(value) or value in _RESERVED:
+            yield field, f"{value!r} is no name of a table: letters, digits, _ . and -, and neither auto nor off"
+    for field, markers in _markers(table):
+        if len(markers) > _MOST_MARKERS:
+            yield field, f"more than {_MOST_MARKERS} markers"
+        for marker in markers:
+            if (not marker.strip() and field not in ("header_end", "header_stop")) or not marker:
+                yield field, "an empty marker"
+            if len(marker) > _LONGEST_MARKER:
+                yield field, f"a marker of more than {_LONGEST_MARKER} characters"
+    if not (table.call_begin or table.section_begin or table.at_start):
+        yield "", "nothing says where a call begins: set call_begin, section_begin or at_start"
+    yield from _body_problems(table)
+
+
+def _body_problems(table: Table) -> Iterable[tuple[str, str]]:
+    if table.body == "markup" and table.markup is None:
+        yield "markup", "is missing; body markup needs it"
+    if table.body == "json" and not (table.header_end or table.header_stop):
+        yield "header_end", 'is missing: where does the name end? (header_stop = ["{"] for JSON right after it)'
+    if table.body == "gemma" and not table.string_mark:
+        yield "string_mark", "is missing; body gemma needs it"
+    if table.header is not None and "name" not in table.header.groupindex:
+        yield "header", "has no group (?P<name>…)"
+    if table.markup is not None and "key" not in table.markup.opens.groupindex:
+        yield "markup.opens", "has no group (?P<key>…)"
+
+
+def _markers(table: Table) -> Iterable[tuple[str, tuple[str, ...]]]:
+    values = structs.asdict(table)
+    for field in _MARKER_FIELDS:
+        yield field, values[field]
+    yield "reasoning", tuple(marker for pair in table.reasoning for marker in pair)
+    yield "wrappers", tuple(marker for marker, _ in table.wrappers)
+    if table.markup is not None:
+        yield "markup.open_end", (table.markup.open_end,)
+        yield "markup.value_ends", table.markup.value_ends
+        yield "markup.value_stops", table.markup.value_stops
+    for field, names in (("name", table.keys.name), ("arguments", table.keys.arguments), ("id", table.keys.id)):
+        yield f"keys.{field}", names
+
+
+# --- writing
+
+
+def write(tables: Iterable[Table]) -> str:
+    """Write tables as a table file. Fields that have their default are left out."""
+    return "\n".join(_entry(table) for table in tables)
+
+
+def _entry(table: Table) -> str:
+    lines = ["[[tables]]", *_fields(table)]
+    for field, part in (("markup", table.markup), ("keys", table.keys)):
+        if part is not None and part != Keys():
+            lines += [f"[tables.{field}]", *_fields(part)]
+    return "\n".join(lines) + "\n"
+
+
+def _fields(part: Struct) -> Iterable[str]:
+    for field in structs.fields(part):
+        value = structs.asdict(part)[field.name]
+        if value is not None and value != field.default and not isinstance(value, Struct):
+            yield f"{field.name} = {_value(value)}"
+
+
+def _value(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case re.Pattern():
+            letters = "".join(letter for letter, flag in _FLAG_OF.items() if value.flags & flag)
+            return _string((f"(?{letters})" if letters else "") + value.pattern)
+        case tuple():
+            return f"[{', '.join(map(_value, value))}]"
+        case _:
+            return _string(str(value))
+
+
+def _string(text: str) -> str:
+    """Write a TOML string: literal where that is possible, so that regular expressions stay readable."""
+    if "'" not in text and text.isprintable() and ("\\" in text or '"' in text):
+        return f"'{text}'"
+    escaped = "".join(_ESCAPES.get(char) or (char if char.isprintable() else _code(char)) for char in text)
+    return f'"{escaped}"'
+
+
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+def _code(char: str) -> str:
+    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"

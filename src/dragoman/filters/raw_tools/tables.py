@@ -11,31 +11,98 @@ from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 from dragoman.errors import LocalMisuse
-from dragoman.filters.raw_tools.aliases import ALIASES
-from dragoman.filters.raw_tools.json_tables import (
+from dragoman.filters.raw_tools.other_tables import (
     APERTUS,
     COHERE,
+    FUNCTIONGEMMA,
+    GEMMA4,
     GRANITE,
     GRANITE_TAG,
     HARMONY,
+    HY_V3,
     JAMBA,
     JSON_START,
+    LFM2,
     LFM2_JSON,
     LLAMA3_BARE,
     LLAMA3_JSON,
     LLAMA3_TEXT,
+    LLAMA4_PYTHONIC,
     LONGCAT,
+    LONGCAT_TAGS,
+    MINICPM5,
     MISTRAL,
     MISTRAL_ARRAY,
     MISTRAL_OBJECT,
     NEMOTRON_DECI,
+    OLMO3,
     PHI4,
     PHI4_START,
+    PYTHONIC,
+    STEP3,
 )
-from dragoman.filters.raw_tools.literal_tables import FUNCTIONGEMMA, GEMMA4, LFM2, LLAMA4_PYTHONIC, OLMO3, PYTHONIC
-from dragoman.filters.raw_tools.table import Markup, Table
-from dragoman.filters.raw_tools.table_file import is_file_choice, tables_in
-from dragoman.filters.raw_tools.tag_tables import HY_V3, LONGCAT_TAGS, MINICPM5, STEP3
+from dragoman.filters.raw_tools.table import Markup, Table, is_file_choice, tables_in
+
+# --- The names by which inference engines know the formats: the values of their tool-call-parser options
+
+
+_QWEN_CODER = ("qwen_coder",)
+_DSML = ("dsml",)
+_LLAMA4 = ("llama4_pythonic", "pythonic")  # Llama 4 also writes the list without its markers
+
+# An alias stands for the tables or families it names.
+ALIASES: dict[str, tuple[str, ...]] = {
+    # vLLM
+    "cohere_command3": ("cohere",),
+    "cohere_command4": ("cohere",),
+    "deepseek_v32": _DSML,
+    "deepseek_v4": _DSML,
+    "deepseek_v41": _DSML,
+    "ernie45": ("hermes",),
+    "glm45": ("glm",),
+    "glm47": ("glm",),
+    "gpt_oss": ("harmony",),
+    "granite": ("granite", "json_start"),  # the opener may be missing where the calls begin the answer
+    "granite4": ("hermes",),
+    "hunyuan_a13b": ("jamba",),
+    "llama3_json": ("llama3_json", "json_start"),  # by name a list of calls counts, too
+    "llama4_json": ("llama3_json", "json_start"),
+    "llama4_pythonic": _LLAMA4,
+    "mimo": _QWEN_CODER,
+    "minimax_m2": ("invoke",),
+    "openai": ("harmony",),
+    "phi4_mini_json": ("phi4", "granite"),
+    "poolside_v1": ("glm",),
+    "qwen3_coder": _QWEN_CODER,
+    "qwen3_xml": _QWEN_CODER,
+    "seed_oss": _QWEN_CODER,
+    "step3p5": _QWEN_CODER,
+    # SGLang
+    "apertus2509": ("apertus",),
+    "deepseekv3": ("deepseek_v3",),
+    "deepseekv31": ("deepseek_v31",),
+    "deepseekv32": _DSML,
+    "deepseekv4": _DSML,
+    "deepseekv41": _DSML,
+    "gpt-oss": ("harmony",),
+    "hunyuan": ("jamba", "hy_v3"),
+    "llama3": ("llama3_json", "json_start"),
+    "llama4": (*_LLAMA4, "llama3_json", "json_start"),
+    "minimax-m2": ("invoke",),
+    "qwen25": ("hermes",),
+    # Dynamo
+    "deepseek-v4": _DSML,
+    "deepseek_v3_1": ("deepseek_v31",),
+    "deepseek_v3_2": _DSML,
+    "gemma-4": ("gemma4",),
+    "nemotron_deci": ("nemotron_deci", "json_start"),
+    "nemotron_nano": _QWEN_CODER,
+    "nemotron_v3": _QWEN_CODER,
+    # names of models
+    "minimax": ("invoke", "jamba"),  # M1 writes JSON between the tags of jamba
+    "qwen": ("hermes", "qwen_coder"),
+}
+
 
 _NAME = r"[^\s<>{}\"']*"
 _ATTRIBUTE = rf"""\s*["']?(?P<name>{_NAME})["']?\s*"""

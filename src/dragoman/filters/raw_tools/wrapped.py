@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import re
 
-from dragoman.filters.raw_tools.calls import CallsReader
-from dragoman.filters.raw_tools.readers import BLANK, HELD_LIMIT, LIMIT, Piece, skip_blank
+from dragoman.filters.raw_tools.readers import BLANK, HELD_LIMIT, LIMIT, CallsReader, Piece, skip_blank
 from dragoman.filters.raw_tools.scan import JsonScanner
 from dragoman.filters.raw_tools.table import Keys
 from dragoman.wire import jsonio

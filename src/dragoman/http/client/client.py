@@ -21,8 +21,7 @@ from dragoman.http.client.connection import Connection
 from dragoman.http.client.dial import Tls, dial
 from dragoman.http.client.pool import Lane, LaneState, PoolLimits
 from dragoman.http.client.reply import Reply, Stale, Timeouts
-from dragoman.wire.http import Headers, HttpRequest
-from dragoman.wire.paths import has_dot_segment
+from dragoman.wire.http import Headers, HttpRequest, has_dot_segment
 
 __all__ = ["Client", "LaneState", "PoolLimits", "Reply", "Timeouts", "Tls"]
 

@@ -2,14 +2,215 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from dragoman.filters.raw_tools.learning import find_json, find_tags
-from dragoman.filters.raw_tools.learning.pieces import is_end_of_turn, is_token, pieces, tokens
-from dragoman.filters.raw_tools.learning.probes import FIRST, call_id
-from dragoman.filters.raw_tools.learning.shots import Shots
-from dragoman.filters.raw_tools.table import Table
+from msgspec import Struct
+
+from dragoman.filters.raw_tools.learning import find_json
+from dragoman.filters.raw_tools.learning.find_json import HEADER, marked, named_inside
+from dragoman.filters.raw_tools.learning.pieces import (
+    Frame,
+    Shots,
+    frame_of,
+    is_end_of_turn,
+    is_token,
+    joined,
+    pieces,
+    shared_end,
+    shared_start,
+    tokens,
+)
+from dragoman.filters.raw_tools.learning.probes import FIRST, SECOND, TYPES, ProbeCall, call_id
+from dragoman.filters.raw_tools.table import Markup, Table
+
+# --- Formats that write each argument by itself: tags, elements, Python calls, Gemma's own notation
+
+
+_QUOTES = "\"'"
+_ATTRIBUTE = re.compile(r"""(?<![\w:-])([\w:-]++)=["']([^"']*+)["']""")
+_GEMMA_CALL = "call:"  # the word before each name
+_SPACE = re.compile(r"(?:\\\s)+")  # as re.escape writes it
+_PYTHON_NAME = re.compile(r"=\s*[\"']\Z")
+
+
+class Layout(Struct, frozen=True):
+    """A call of two string arguments, taken apart."""
+
+    before: str  # the name
+    header: str  # from the name to the first key
+    middle: str  # from a key to its value
+    gap: str  # from a value to the next key
+    after: str  # the last value
+
+
+def layout_of(text: str, call: ProbeCall) -> Layout | None:
+    """Find the name, the keys and the values of a call in this order; None if they are not there."""
+    (key, value), (next_key, next_value) = call.arguments.items()
+    key_at = text.find(key)
+    name_at = text.rfind(call.name, 0, max(key_at, 0))
+    value_at = text.find(str(value), key_at)
+    next_at = text.find(next_key, value_at)
+    last_at = text.find(str(next_value), next_at)
+    if -1 in (key_at, name_at, value_at, next_at, last_at):
+        return None
+    return Layout(
+        text[:name_at],
+        text[name_at + len(call.name) : key_at],
+        text[key_at + len(key) : value_at],
+        text[value_at + len(str(value)) : next_at],
+        text[last_at + len(str(next_value)) :],
+    )
+
+
+def _between(shots: Mapping[str, str], end: str) -> str | None:
+    """Return what stands between two calls, from the end of the first one's last value; None if there is no second.
+
+    `end` is the text that closes a value, or a call; it is left out.
+    """
+    two = shots.get("two", "")
+    *_, value = FIRST.arguments.values()
+    start = two.find(str(value))
+    name = two.find(SECOND.name, start)
+    if start == -1 or name == -1:
+        return None
+    return two[start + len(str(value)) : name].removeprefix(end)
+
+
+# --- Python calls and Gemma's notation
+
+
+def pythonic(shots: Mapping[str, str]) -> dict[str, Any] | None:
+    """Llama 4, Olmo 3, LFM2: `[name(key="value", …), …]`."""
+    layout = layout_of(shots["one"], FIRST)
+    if layout is None or layout.header.strip() != "(" or not _PYTHON_NAME.fullmatch(layout.middle):
+        return None
+    end = f"{layout.middle[-1]})"
+    if not layout.after.startswith(end):
+        return None
+    before, after = layout.before.rstrip(), layout.after[len(end) :].lstrip()
+    fields = named_inside(Frame(joined([before.removesuffix("[")]), "", "", after.removeprefix("]").strip()), "[")
+    if not before.endswith("["):
+        del fields["header_stop"]
+    if fields.get("at_start"):
+        fields["by_name_only"] = True  # a list of calls without markers may be Python code
+    return {**fields, "body": "pythonic"}
+
+
+def gemma(shots: Mapping[str, str]) -> dict[str, Any] | None:
+    """Gemma 4, FunctionGemma: `call:name{key:MARKvalueMARK,…}`."""
+    layout = layout_of(shots["one"], FIRST)
+    if layout is None or layout.header.strip() != "{" or not layout.middle.startswith(":"):
+        return None
+    mark = layout.middle[1:].strip()
+    if not mark or not layout.gap.startswith(mark) or not layout.after.startswith(mark + "}"):
+        return None
+    if not layout.before.endswith(_GEMMA_CALL):
+        return None
+    before, between = layout.before, _between(shots, mark + "}")
+    if between is not None:
+        between = between.removesuffix(_GEMMA_CALL)
+    frame = frame_of(before.removesuffix(_GEMMA_CALL), layout.after[len(mark) + 1 :], between)
+    return {**named_inside(frame, _GEMMA_CALL), "body": "gemma", "string_mark": mark}
+
+
+# --- tags
+
+
+def elements(shots: Mapping[str, str]) -> dict[str, Any] | None:
+    """MiniMax M3: the key is the name of an element, its end tag repeats it."""
+    layout = layout_of(shots["one"], FIRST)
+    key, last = FIRST.arguments
+    if layout is None or f"</{key}>" not in layout.gap or f"</{last}>" not in layout.after:
+        return None
+    prefix = layout.gap.partition(f"</{key}>")[0].strip()
+    end = layout.after[: layout.after.index(f"</{last}>") + len(last) + 3]
+    frame = _prefixed_frame(layout.before, layout.after[len(end) :], _between(shots, end), prefix)
+    header = layout.header.rpartition("<")[0].strip().removesuffix(prefix).strip().lstrip(_QUOTES)
+    fields = {**marked(frame), "header": HEADER, "body": "elements", "tag_prefix": prefix}
+    return {**fields, "header_end": (header or ">",)}
+
+
+def _prefixed_frame(before: str, after: str, between: str | None, prefix: str) -> Frame:
+    """Return the frame of a format in which a prefix belongs to each tag: it is moved into the tags meanwhile."""
+    mark = "\x00"
+    given = [text.replace(f"{prefix}<", f"<{mark}") if prefix and text else text for text in (before, after, between)]
+    found = frame_of(given[0] or "", given[1] or "", given[2])
+    markers = (found.section_begin, found.call_begin.rstrip(_QUOTES), found.call_end, found.section_end)
+    return Frame(*(marker.replace(f"<{mark}", f"{prefix}<") for marker in markers))
+
+
+def markup(shots: Mapping[str, str]) -> dict[str, Any] | None:
+    """Qwen3-Coder, GLM, DSML, MiniMax M2: a tag with the key, the value, an end tag."""
+    layout = layout_of(shots["one"], FIRST)
+    if layout is None or not layout.middle.strip() or not layout.gap.strip():
+        return None
+    gap, after, header = pieces(layout.gap), pieces(layout.after), pieces(layout.header)
+    ends = _without_blank(gap, shared_start(gap, after))
+    opens = shared_end(header, gap[ends:])
+    value_end, opening = joined(gap[:ends]), joined(header[len(header) - opens :])
+    if not value_end or not opening:
+        return None
+    end = "".join(gap[:ends])
+    frame = frame_of(layout.before, layout.after.removeprefix(end), _between(shots, end))
+    frame = Frame(frame.section_begin, frame.call_begin.rstrip(_QUOTES), frame.call_end, frame.section_end)
+    fields = {**marked(frame), "header": HEADER, "body": "markup"}
+    header_end = joined(header[: len(header) - opens]).lstrip(_QUOTES)
+    if header_end:
+        fields["header_end"] = (header_end,)
+    else:
+        fields["header_stop"] = (opening.rstrip(_QUOTES), *fields.get("call_end", ()))
+    fields["markup"] = Markup(
+        opens=_opens(opening, layout.middle, _other_middle(shots.get("types", ""))),
+        open_end=_open_end(layout.middle),
+        value_ends=(value_end,),
+        value_stops=(opening.rstrip(_QUOTES),),
+        trims=layout.middle.endswith("\n") and layout.gap.startswith("\n"),
+    )
+    return fields
+
+
+def _without_blank(parts: list[str], count: int) -> int:
+    """White space after an end tag does not belong to it."""
+    while count and parts[count - 1].isspace():
+        count -= 1
+    return count
+
+
+def _open_end(middle: str) -> str:
+    last = [part for part in pieces(middle) if not part.isspace()][-1]
+    return last if last.startswith("<") else last.lstrip(_QUOTES)[-1:]
+
+
+def _other_middle(text: str) -> str:
+    """Return what stands between a key and its value where the value is a number."""
+    key = "key_i"
+    start = text.find(key)
+    stop = text.find(str(TYPES.arguments[key]), start)
+    return text[start + len(key) : stop] if -1 not in (start, stop) else ""
+
+
+def _opens(opening: str, middle: str, other: str) -> re.Pattern[str]:
+    """Return the pattern of an opening tag. An attribute that differs by type is its group `kind`."""
+    quoted = opening.endswith(tuple(_QUOTES))
+    pattern = _loose(opening.rstrip(_QUOTES)) + r"""\s*["']?(?P<key>[^<>"']*?)["']?\s*"""
+    rest = (middle.lstrip(_QUOTES) if quoted else middle).strip()
+    others = dict(_ATTRIBUTE.findall(other))
+    at = 0
+    for attribute in _ATTRIBUTE.finditer(rest):
+        if others.get(attribute[1], attribute[2]) != attribute[2]:
+            pattern += _loose(rest[at : attribute.start()])
+            pattern += rf"""(?:{re.escape(attribute[1])}=["'](?P<kind>[^"']*)["'])?\s*"""
+            at = attribute.end()
+            break
+    return re.compile(pattern + _loose(rest[at:].lstrip()))
+
+
+def _loose(text: str) -> str:
+    """Return a pattern of this text in which white space may have any length."""
+    return "".join(r"\s*" if part.isspace() else _SPACE.sub(r"\\s+", re.escape(part)) for part in pieces(text))
+
 
 _CLOSES_LATE = ("</think>",)  # reasoning that ends right after a call
 _COMMON_REASONING = ("<think>", "</think>")  # the engine reads these in any format
@@ -17,10 +218,10 @@ _COMMON_REASONING = ("<think>", "</think>")  # the engine reads these in any for
 _FINDERS: tuple[Callable[[Mapping[str, str]], dict[str, Any] | None], ...] = (
     find_json.json_after_header,
     find_json.call_objects,
-    find_tags.pythonic,
-    find_tags.gemma,
-    find_tags.elements,
-    find_tags.markup,
+    pythonic,
+    gemma,
+    elements,
+    markup,
 )
 
 

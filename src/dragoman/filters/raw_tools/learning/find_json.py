@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from dragoman.filters.raw_tools.learning.frame import Frame, frame_of
+from dragoman.filters.raw_tools.learning.pieces import Frame, frame_of
 from dragoman.filters.raw_tools.learning.probes import FIRST, SECOND, ProbeCall, call_id
 from dragoman.filters.raw_tools.table import Keys
 from dragoman.wire import jsonio

@@ -1,11 +1,12 @@
-"""Tables of the formats whose arguments are JSON, beyond those of tables.py."""
+"""Tables of formats beyond those of tables.py: arguments as JSON, as Python literals, in tags around parameters."""
 
 from __future__ import annotations
 
 import re
+import string
 from typing import Literal
 
-from dragoman.filters.raw_tools.table import Keys, Table
+from dragoman.filters.raw_tools.table import Keys, Markup, Table
 
 _NOTHING = re.compile(r"\s*(?P<name>)")  # the header of a format that names the tool inside its body
 
@@ -278,4 +279,173 @@ JSON_START = Table(
     separators=",;",
     at_start=True,
     by_name_only=True,
+)
+
+
+# --- Tables of the formats whose arguments are Python literals, or Gemma's
+
+
+_BEGINS = ("[", "_", *string.ascii_letters)  # the list of calls, or the first call without it
+
+# Llama 4
+LLAMA4_PYTHONIC = Table(
+    name="llama4_pythonic",
+    family="llama4_pythonic",
+    special=True,
+    body="pythonic",
+    call_begin=("<|python_start|>",),
+    header_stop=_BEGINS,
+    header=_NOTHING,
+    call_end=("<|python_end|>",),
+    trailing=("<|eom|>", "<|eot|>"),
+)
+# LFM2. Its end marker is Kimi K2's, too.
+LFM2 = Table(
+    name="lfm2",
+    family="lfm2",
+    special=True,
+    body="pythonic",
+    call_begin=("<|tool_call_start|>",),
+    header_stop=_BEGINS,
+    header=_NOTHING,
+    call_end=("<|tool_call_end|>",),
+    trailing=("<|im_end|>",),
+)
+# Olmo 3: one call a line, no brackets. Anthropic-style calls begin with the same tag; there a tag follows it.
+OLMO3 = Table(
+    name="olmo3",
+    family="olmo3",
+    special=False,
+    body="pythonic",
+    call_begin=("<function_calls>",),
+    header_stop=_BEGINS,
+    header=_NOTHING,
+    call_end=("</function_calls>",),
+)
+# Llama 3.2, ToolACE: nothing marks the list, so it is looked for only if it is named, and where an answer begins
+PYTHONIC = Table(
+    name="pythonic",
+    family="pythonic",
+    special=False,
+    body="pythonic",
+    header_stop=("[",),
+    header=_NOTHING,
+    at_start=True,
+    by_name_only=True,
+)
+# Gemma 4
+GEMMA4 = Table(
+    name="gemma4",
+    family="gemma4",
+    special=True,
+    body="gemma",
+    call_begin=("<|tool_call>",),
+    header_stop=("call:",),
+    header=_NOTHING,
+    call_end=("<tool_call|>",),
+    trailing=("<|tool_response>", "<turn|>"),
+    reasoning=(("<|channel>thought\n", "<channel|>"),),
+    string_mark='<|"|>',
+)
+# FunctionGemma
+FUNCTIONGEMMA = Table(
+    name="functiongemma",
+    family="functiongemma",
+    special=True,
+    body="gemma",
+    call_begin=("<start_function_call>",),
+    header_stop=("call:",),
+    header=_NOTHING,
+    call_end=("<end_function_call>",),
+    trailing=("<start_function_response>", "<end_of_turn>"),
+    string_mark="<escape>",
+)
+
+
+# --- Tables of formats that are relatives of those in tables.py: other tags around the same kind of parameters
+
+
+_NAME = r"[^\s<>{}\"']*"
+_ATTRIBUTE = re.compile(rf"""\s*["']?(?P<name>{_NAME})["']?\s*""")
+
+_STEP_INVOKE = "<steptml:invoke name="
+
+# Step 3. Its bars are DeepSeek's, its underscores are not.
+STEP3 = Table(
+    name="step3",
+    family="step3",
+    special=True,
+    body="markup",
+    section_begin=("<｜tool_calls_begin｜>",),
+    section_end=("<｜tool_calls_end｜>",),
+    call_begin=(f"<｜tool_call_begin｜>function<｜tool_sep｜>{_STEP_INVOKE}", _STEP_INVOKE),
+    header_end=(">",),
+    header=_ATTRIBUTE,
+    call_end=("</steptml:invoke><｜tool_call_end｜>", "</steptml:invoke>"),
+    stray=("<｜tool_call_end｜>",),
+    trailing=("</think>",),
+    markup=Markup(
+        opens=re.compile(r"""<steptml:parameter\s+name=["']?(?P<key>[^<>"']*)["']?\s*>"""),
+        open_end=">",
+        value_ends=("</steptml:parameter>",),
+        value_stops=("<steptml:parameter name=",),
+    ),
+)
+# Hunyuan HY v3: GLM inside a section, with a marker after the name
+HY_V3 = Table(
+    name="hy_v3",
+    family="hy_v3",
+    special=False,
+    body="markup",
+    section_begin=("<tool_calls>",),
+    section_end=("</tool_calls>",),
+    call_begin=("<tool_call>",),
+    header_end=("<tool_sep>",),
+    header_stop=("<arg_key>", "</tool_call>"),
+    header=re.compile(rf"\s*(?P<name>{_NAME})\s*"),
+    call_end=("</tool_call>",),
+    trailing=("</think>",),
+    markup=Markup(
+        opens=re.compile(r"<arg_key>\s*(?P<key>[^<]*?)\s*</arg_key>\s*<arg_value>"),
+        open_end="<arg_value>",
+        value_ends=("</arg_value>",),
+        value_stops=("<arg_key>",),
+    ),
+)
+# LongCat-Flash from 2601 on: GLM with tags of its own
+LONGCAT_TAGS = Table(
+    name="longcat_tags",
+    family="longcat",
+    special=False,
+    body="markup",
+    call_begin=("<longcat_tool_call>",),
+    header_stop=("<longcat_arg_key>", "</longcat_tool_call>"),
+    header=re.compile(rf"\s*(?P<name>{_NAME})\s*"),
+    call_end=("</longcat_tool_call>",),
+    trailing=("</longcat_think>", "</longcat_s>"),
+    markup=Markup(
+        opens=re.compile(r"<longcat_arg_key>\s*(?P<key>[^<]*?)\s*</longcat_arg_key>\s*<longcat_arg_value>"),
+        open_end="<longcat_arg_value>",
+        value_ends=("</longcat_arg_value>",),
+        value_stops=("<longcat_arg_key>",),
+    ),
+)
+# MiniCPM5
+MINICPM5 = Table(
+    name="minicpm5",
+    family="minicpm5",
+    special=False,
+    body="markup",
+    call_begin=("<function name=",),
+    header_end=(">",),
+    header=_ATTRIBUTE,
+    call_end=("</function>",),
+    trailing=("</think>",),
+    markup=Markup(
+        opens=re.compile(r"""<param\s+name=["']?(?P<key>[^<>"']*)["']?\s*>"""),
+        open_end=">",
+        value_ends=("</param>",),
+        value_stops=("<param name=",),
+        cdata=True,
+    ),
 )
