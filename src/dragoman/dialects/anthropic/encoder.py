@@ -6,14 +6,15 @@ whether it is redacted, and message_delta, until the end, because counts may com
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from dragoman.dialects.anthropic.binding import render_fault
 from dragoman.dialects.anthropic.blocks import FAMILY, render_block, render_citation, with_extra
 from dragoman.dialects.anthropic.reply import render_envelope, render_stop, render_usage
 from dragoman.dialects.base import Encoder, World
 from dragoman.errors import LocalMisuse
-from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
+from dragoman.model.blocks import Media, Opaque, Reasoning, Text, ToolCall
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
 from dragoman.model.events import (
     ArgumentsDelta,
@@ -48,6 +49,7 @@ _SIGNATURE = b'{"type":"content_block_delta","index":%d,"delta":{"type":"signatu
 _CITATION = b'{"type":"content_block_delta","index":%d,"delta":{"type":"citations_delta","citation":%b}}'
 _START = b'{"type":"content_block_start","index":%d,"content_block":%b}'
 _END = b'{"type":"content_block_stop","index":%d}'
+_ONE_CHOICE = "there is only one choice here"
 _GROWING_INPUT = ("server_tool_use", "mcp_tool_use")  # blocks whose input clients read from deltas only
 
 _BY_KIND: dict[type[Delta], bytes] = {TextDelta: _TEXT, ReasoningDelta: _THINKING, ArgumentsDelta: _INPUT}
@@ -89,12 +91,7 @@ class AnthropicEncoder(Encoder):
     def feed(self, events: Events) -> Iterable[Payload]:
         out: list[Payload] = []
         for event in events:
-            if isinstance(event, TextDelta):
-                out.append(Payload(_DELTA, _TEXT % (self._index[event.key], jsonio.quote(event.text))))
-            elif isinstance(event, ArgumentsDelta):
-                out.append(Payload(_DELTA, _INPUT % (self._index[event.key], jsonio.quote(event.text))))
-            else:
-                out.extend(self._payloads(event))
+            _WRITERS[type(event)](self, event, out)
         return out
 
     def lane(self, kind: type[Delta], key: int) -> LaneTarget | None:
@@ -141,107 +138,102 @@ class AnthropicEncoder(Encoder):
     def ping(self) -> Payload:
         return _PING
 
-    def _payloads(self, event: Event) -> Iterable[Payload]:
-        match event:
-            case ReasoningDelta(key, text):
-                yield from self._release(key)
-                yield Payload(_DELTA, _THINKING % (self._index[key], jsonio.quote(text)))
-            case TextDelta() | ArgumentsDelta():
-                yield from self.feed((event,))
-            case BlockStarted():
-                yield from self._block_started(event)
-            case BlockEnded(key):
-                yield from self._release(key)
-                yield Payload(b"content_block_stop", _END % self._index[key])
-            case Sealed(key, seal):
-                yield from self._sealed(key, seal)
-            case Cited(key, citation):
-                data = jsonio.encode(render_citation(citation, LocalMisuse))
-                yield Payload(_DELTA, _CITATION % (self._index[key], data))
-            case Started():
-                yield self._started(event)
-            case UsageReported(usage):
-                self._usage = usage
-            case Stopped(stop, choice):
-                _only_choice(choice)
-                self._stop = stop
-            case Finished():
-                yield from self._finished()
-            case Failed(fault):
-                yield Payload(b"error", render_fault(fault), error=True)
-            case OpaqueEvent():
-                yield from self._opaque_event(event)
+    def _delta(self, event: TextDelta | ArgumentsDelta | ReasoningDelta, out: list[Payload]) -> None:
+        if event.key in self._held:
+            self._release(event.key, out)
+        out.append(Payload(_DELTA, _BY_KIND[type(event)] % (self._index[event.key], jsonio.quote(event.text))))
 
-    def _started(self, event: Started) -> Payload:
+    def _started(self, event: Started, out: list[Payload]) -> None:
         self._usage = event.usage
         message = render_envelope(event.id or self._world.new_id("msg_"), event.model or self._model)
         message["usage"] = render_usage(event.usage or Usage())
         body: Json = {"type": "message_start", "message": with_extra(message, event.extra)}
-        return Payload(b"message_start", jsonio.encode(body))
+        out.append(Payload(b"message_start", jsonio.encode(body)))
 
-    def _block_started(self, event: BlockStarted) -> Iterable[Payload]:
-        _only_choice(event.choice)
-        key = event.key
+    def _block_started(self, event: BlockStarted, out: list[Payload]) -> None:
+        key, block = event.key, event.block
+        if event.choice:
+            raise LocalMisuse(_ONE_CHOICE)
         self._index[key] = number = len(self._index)
         if event.place != number:
             self._moved[key] = True
-        match event.block:
-            case Reasoning() as block:
-                self._reasoning[key] = True
-                self._held[key] = block
-            case Text() as block:
-                yield self._start(key, with_extra({"type": "text", "text": ""}, block.extra))
-                if block.text:
-                    yield from self.feed((TextDelta(key, block.text),))
-            case ToolCall() as block:
-                body: dict[str, Json] = {"type": "tool_use", "id": block.id, "name": block.name, "input": {}}
-                yield self._start(key, with_extra(body, block.extra))
-                if block.arguments:
-                    yield from self.feed((ArgumentsDelta(key, block.arguments),))
-            case Opaque() as block:
-                yield from self._whole(key, render_block(block, LocalMisuse))
-            case Media() as block:
-                yield self._start(key, render_block(block, LocalMisuse))
+        if isinstance(block, ToolCall):
+            body: dict[str, Json] = {"type": "tool_use", "id": block.id, "name": block.name, "input": {}}
+            self._start(key, with_extra(body, block.extra), out)
+            if block.arguments:
+                self._delta(ArgumentsDelta(key, block.arguments), out)
+        elif isinstance(block, Text):
+            self._start(key, with_extra({"type": "text", "text": ""}, block.extra), out)
+            if block.text:
+                self._delta(TextDelta(key, block.text), out)
+        elif isinstance(block, Reasoning):
+            self._reasoning[key] = True
+            self._held[key] = block
+        elif isinstance(block, Opaque):
+            self._whole(key, render_block(block, LocalMisuse), out)
+        elif isinstance(block, Media):
+            self._start(key, render_block(block, LocalMisuse), out)
 
-    def _whole(self, key: int, body: dict[str, Json]) -> Iterable[Payload]:
+    def _whole(self, key: int, body: dict[str, Json], out: list[Payload]) -> None:
         given = body.get("input")
         if body.get("type") in _GROWING_INPUT and given:
-            yield self._start(key, {**body, "input": {}})
-            yield from self.feed((ArgumentsDelta(key, jsonio.encode(given).decode()),))
+            self._start(key, {**body, "input": {}}, out)
+            self._delta(ArgumentsDelta(key, jsonio.encode(given).decode()), out)
         else:
-            yield self._start(key, body)
+            self._start(key, body, out)
 
-    def _start(self, key: int, body: dict[str, Json]) -> Payload:
-        return Payload(b"content_block_start", _START % (self._index[key], jsonio.encode(body)))
+    def _start(self, key: int, body: dict[str, Json], out: list[Payload]) -> None:
+        out.append(Payload(b"content_block_start", _START % (self._index[key], jsonio.encode(body))))
 
-    def _release(self, key: int) -> Iterable[Payload]:
-        """The start of reasoning that turned out to be no redacted one."""
-        block = self._held.pop(key, None)
-        if block is not None:
-            yield self._start(key, with_extra({"type": "thinking", "thinking": "", "signature": ""}, block.extra))
-            if block.text:
-                yield Payload(_DELTA, _THINKING % (self._index[key], jsonio.quote(block.text)))
+    def _release(self, key: int, out: list[Payload]) -> None:
+        """Write the start of reasoning that turned out to be no redacted one."""
+        block = self._held.pop(key)
+        self._start(key, with_extra({"type": "thinking", "thinking": "", "signature": ""}, block.extra), out)
+        if block.text:
+            self._delta(ReasoningDelta(key, block.text), out)
 
-    def _sealed(self, key: int, seal: Seal) -> Iterable[Payload]:
+    def _sealed(self, event: Sealed, out: list[Payload]) -> None:
+        key, seal = event.key, event.seal
         held = self._held.get(key)
         if seal.kind == "redacted" and held is not None and not held.text:
             del self._held[key]
-            yield self._start(key, with_extra({"type": "redacted_thinking", "data": seal.data}, held.extra))
+            self._start(key, with_extra({"type": "redacted_thinking", "data": seal.data}, held.extra), out)
         elif seal.kind == "signature" and key in self._reasoning:
-            yield from self._release(key)
-            yield Payload(_DELTA, _SIGNATURE % (self._index[key], jsonio.quote(seal.data)))
+            if held is not None:
+                self._release(key, out)
+            out.append(Payload(_DELTA, _SIGNATURE % (self._index[key], jsonio.quote(seal.data))))
         else:
             raise LocalMisuse(f"{seal.kind} data of {seal.family} has no place in this block")
 
-    def _finished(self) -> Iterable[Payload]:
+    def _cited(self, event: Cited, out: list[Payload]) -> None:
+        data = jsonio.encode(render_citation(event.citation, LocalMisuse))
+        out.append(Payload(_DELTA, _CITATION % (self._index[event.key], data)))
+
+    def _block_ended(self, event: BlockEnded, out: list[Payload]) -> None:
+        if event.key in self._held:
+            self._release(event.key, out)
+        out.append(Payload(b"content_block_stop", _END % self._index[event.key]))
+
+    def _used(self, event: UsageReported, out: list[Payload]) -> None:
+        self._usage = event.usage
+
+    def _stopped(self, event: Stopped, out: list[Payload]) -> None:
+        if event.choice:
+            raise LocalMisuse(_ONE_CHOICE)
+        self._stop = event.stop
+
+    def _finished(self, event: Finished, out: list[Payload]) -> None:
         if not self._told:
             usage: Json = render_usage(self._usage) if self._usage else {"output_tokens": 0}
             delta = render_stop(self._stop or Stop(Why.END))
             body: Json = {"type": "message_delta", "delta": delta, "usage": usage}
-            yield Payload(b"message_delta", jsonio.encode(body))
-        yield _STOP
+            out.append(Payload(b"message_delta", jsonio.encode(body)))
+        out.append(_STOP)
 
-    def _opaque_event(self, event: OpaqueEvent) -> Iterable[Payload]:
+    def _failed(self, event: Failed, out: list[Payload]) -> None:
+        out.append(Payload(b"error", render_fault(event.fault), error=True))
+
+    def _opaque_event(self, event: OpaqueEvent, out: list[Payload]) -> None:
         data = event.data
         if event.family != FAMILY or not isinstance(data, dict):
             raise LocalMisuse(f"an event of {event.family} has no place here")
@@ -250,9 +242,22 @@ class AnthropicEncoder(Encoder):
             if not isinstance(key, int) or key not in self._index:
                 return  # the block that it belongs to does not exist here
             data = {**data, "index": self._index[key]}
-        yield Payload(event.kind.encode("utf-8", "replace"), jsonio.encode(data))
+        out.append(Payload(event.kind.encode("utf-8", "replace"), jsonio.encode(data)))
 
 
-def _only_choice(choice: int) -> None:
-    if choice:
-        raise LocalMisuse("there is only one choice here")
+# Of the class: bound methods would keep their encoder until the next collection.
+_WRITERS: dict[type[Event], Callable[[AnthropicEncoder, Any, list[Payload]], None]] = {
+    TextDelta: AnthropicEncoder._delta,
+    ArgumentsDelta: AnthropicEncoder._delta,
+    ReasoningDelta: AnthropicEncoder._delta,
+    Started: AnthropicEncoder._started,
+    BlockStarted: AnthropicEncoder._block_started,
+    Sealed: AnthropicEncoder._sealed,
+    Cited: AnthropicEncoder._cited,
+    BlockEnded: AnthropicEncoder._block_ended,
+    UsageReported: AnthropicEncoder._used,
+    Stopped: AnthropicEncoder._stopped,
+    Finished: AnthropicEncoder._finished,
+    Failed: AnthropicEncoder._failed,
+    OpaqueEvent: AnthropicEncoder._opaque_event,
+}
