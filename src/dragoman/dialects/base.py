@@ -302,6 +302,7 @@ class Content:
         self._frame: Json = None
 
     def is_in(self, events: Events) -> bool:
+        """Whether one of the events is content."""
         return any(map(self._is_content, events))
 
     def _is_content(self, event: Event) -> bool:

@@ -152,15 +152,31 @@ class EventStreamDecoder:
             return iter(())
         if self._held:
             chunk = b"".join([*self._held, chunk])
+            self._held, self.held = [], 0
         frames: list[Frame] = []
+        begin, size = 0, len(chunk)
+        self._need = _PRELUDE_SIZE
         try:
-            rest = self._messages(chunk, frames)
-        except BadFrame as error:
-            self._failed = error
-            self._hold(b"")
-            return then_raise(frames, error)
-        if rest or self._held:
-            self._hold(rest)
+            while size - begin >= _PRELUDE_SIZE:
+                total, at = _prelude(chunk[begin : begin + _PRELUDE_SIZE])
+                end = begin + total
+                if end > size:
+                    self._need = total
+                    break
+                raw = chunk[begin:end]
+                payload = raw[at:-4]
+                kind, instead, error, so_far = _cached_head(raw[:at]) if at <= _LONGEST_CACHED else _head(raw[:at])
+                if crc32(payload, so_far) != _CRC.unpack_from(raw, total - 4)[0]:
+                    raise MessageChecksumMismatch(f"a message of {total} bytes does not match its checksum")
+                if kind is None:  # no byte is broken, so the headers themselves are wrong: this raises
+                    kind, instead, error = _meaning(raw[_PRELUDE_SIZE:at])
+                frames.append(Frame(kind, payload or instead, raw, error))
+                begin = end
+        except BadFrame as failure:
+            self._failed = failure
+            return then_raise(frames, failure)
+        if begin < size:
+            self._held, self.held = [chunk[begin:]], size - begin
         return iter(frames)
 
     def messages(self, chunk: bytes) -> Iterator[Message]:
@@ -175,31 +191,6 @@ class EventStreamDecoder:
             need = f"at least {SHORTEST}" if self._need < SHORTEST else str(self._need)
             raise Truncated(f"the stream ended inside a message, after {self.held} of {need} bytes")
         return iter(())
-
-    def _hold(self, rest: bytes) -> None:
-        """Hold the beginning of a message."""
-        self._held, self.held = [rest] if rest else [], len(rest)
-
-    def _messages(self, data: bytes, frames: list[Frame]) -> bytes:
-        """Decode the whole messages, and return the rest. Raises BadFrame."""
-        begin, size = 0, len(data)
-        self._need = _PRELUDE_SIZE
-        while size - begin >= _PRELUDE_SIZE:
-            total, at = _prelude(data[begin : begin + _PRELUDE_SIZE])
-            end = begin + total
-            if end > size:
-                self._need = total
-                break
-            raw = data[begin:end]
-            payload = raw[at:-4]
-            kind, instead, error, so_far = _cached_head(raw[:at]) if at <= _LONGEST_CACHED else _head(raw[:at])
-            if crc32(payload, so_far) != _CRC.unpack_from(raw, total - 4)[0]:
-                raise MessageChecksumMismatch(f"a message of {total} bytes does not match its checksum")
-            if kind is None:  # no byte is broken, so the headers themselves are wrong: this raises
-                kind, instead, error = _meaning(raw[_PRELUDE_SIZE:at])
-            frames.append(Frame(kind, payload or instead, raw, error))
-            begin = end
-        return data[begin:]
 
 
 def decode_message(data: bytes) -> Message:

@@ -38,9 +38,10 @@ def _parse(field: tuple[bytes, bytes]) -> tuple[str, str]:
     return parsed
 
 
-def _look_up(headers: Headers, name: str, default: str) -> str:
+def _header(self: HttpRequest | HttpResponse, name: str, default: str = "") -> str:
+    """Give the first header of that name, whatever the case of `name`."""
     wanted = name.lower()
-    for key, value in headers:
+    for key, value in self.headers:
         if key == wanted:
             return value
     return default
@@ -54,15 +55,12 @@ class HttpRequest(Struct, frozen=True, dict=True):
     query: str = ""
     headers: Headers = ()
     body: bytes = b""
+    header = _header
 
     @cached_property
     def document(self) -> Json:
         """The body as JSON, which is read once and kept; a copy of the request does not have it. Raises JsonError."""
         return jsonio.decode(self.body)
-
-    def header(self, name: str, default: str = "") -> str:
-        """Give the first header of that name, whatever the case of `name`."""
-        return _look_up(self.headers, name, default)
 
     def parameter(self, name: str, default: str = "") -> str:
         """Give the first query parameter of that name, decoded."""
@@ -78,10 +76,7 @@ class HttpResponse(Struct, frozen=True):
     status: int
     headers: Headers = ()
     body: bytes = b""
-
-    def header(self, name: str, default: str = "") -> str:
-        """Give the first header of that name, whatever the case of `name`."""
-        return _look_up(self.headers, name, default)
+    header = _header
 
     @property
     def retry_after(self) -> float | None:

@@ -29,20 +29,16 @@ class ObjectScanner:
             found = _STRUCTURE.search(text, position) if not self._quoted else None
             if found is None:
                 return ""
-            position = found.end()
-            self._at(found[0])
-            if self._quoted:
+            position, mark = found.end(), found[0]
+            if mark == '"':
+                self._quoted = True
                 position = self._in_string(text, position)
+            elif mark in "{[":
+                self._depth += 1
+            else:
+                self._depth -= 1
+                self.complete = self._depth <= 0
         return text[position:]
-
-    def _at(self, mark: str) -> None:
-        if mark == '"':
-            self._quoted = True
-        elif mark in "{[":
-            self._depth += 1
-        else:
-            self._depth -= 1
-            self.complete = self._depth <= 0
 
     def _in_string(self, text: str, position: int) -> int:
         """Go to the string's end, or to the end of the text."""

@@ -100,10 +100,6 @@ _COUNTED = frozenset(
 )
 
 
-def generates(request: HttpRequest) -> bool:
-    return request.method == "POST" and _PATHS.get(request.path) == "generate"
-
-
 class AnthropicBinding(Struct, frozen=True):
     def match(self, request: HttpRequest) -> Call | None:
         path = request.path.rstrip("/")
@@ -219,7 +215,8 @@ _read = jsonio.fitting(_Request)
 def exact_request(request: HttpRequest) -> ExactRequest | None:
     """Read a request that generates and has the documented shape; None for any other."""
     body = request.body
-    shape = _read(body) if generates(request) and body.find(_CALL, 0, _SOON) >= 0 else None
+    generates = request.method == "POST" and _PATHS.get(request.path) == "generate"
+    shape = _read(body) if generates and body.find(_CALL, 0, _SOON) >= 0 else None
     if shape is None or not shape.model.strip():
         return None
     rest: dict[str, Json] = {

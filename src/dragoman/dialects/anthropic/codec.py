@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from msgspec import Struct
 
@@ -37,13 +38,10 @@ class AnthropicCodec(Struct, frozen=True):
     `threads = false` for those that keep no message threads.
     """
 
+    family: ClassVar[str] = FAMILY
     default_max_tokens: int = 8192
     signed_thinking: bool = True
     threads: bool = True
-
-    @property
-    def family(self) -> str:
-        return FAMILY
 
     def capabilities(self, model: str) -> Capabilities:
         return Capabilities(

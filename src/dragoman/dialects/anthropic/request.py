@@ -106,13 +106,14 @@ def _of_shape(call: Call, shape: Settings, messages: tuple[Message, ...] | None)
         items = shape.messages or ()
         messages = tuple([_read(item, Where(MESSAGES, at)) for at, item in enumerate(items)])
     kept = {name: value for name, value in members(call.body).items() if name in _WHOLE}
+    choice = shape.tool_choice
     knobs = {"temperature": shape.temperature, "top_p": shape.top_p, "top_k": shape.top_k}
     conversation = Conversation(
         call.model,
         messages,
         system=shape.made_system(),
         tools=shape.made_tools(),
-        tool_choice=shape.made_choice(),
+        tool_choice=ToolChoice() if choice is None else ToolChoice(choice.type, (), choice.parallel),
         thinking=shape.made_thinking(),
         max_tokens=shape.max_tokens,
         stop=tuple(shape.stop_sequences or ()),

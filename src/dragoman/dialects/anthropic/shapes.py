@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from dragoman.dialects.anthropic.blocks import FAMILY
 from dragoman.model.blocks import Block, Cache, Reasoning, Seal, Text, ToolCall, ToolResult, Where
-from dragoman.model.conversation import Message, Role, Thinking, ToolChoice, ToolSpec
+from dragoman.model.conversation import Message, Role, Thinking, ToolSpec
 from dragoman.wire import jsonio
 from dragoman.wire.fields import exactly
 from dragoman.wire.jsonio import Json, Raw
@@ -89,6 +89,10 @@ class _Mode(_Object, frozen=True):
     type: Literal["auto", "any", "none"]
     disable_parallel_tool_use: bool | None = None
 
+    @property
+    def parallel(self) -> bool | None:
+        return None if self.disable_parallel_tool_use is None else not self.disable_parallel_tool_use
+
 
 class _Metadata(_Object, frozen=True):
     user_id: str = ""
@@ -142,14 +146,6 @@ class Settings(_Object, frozen=True):
             cache, at = _cache(tool.cache_control), Where(f"tools[{index}]")
             tools.append(ToolSpec(tool.name, tool.description or "", tool.input_schema, cache, tool.strict, at=at))
         return tuple(tools)
-
-    def made_choice(self) -> ToolChoice:
-        """Return the tool choice."""
-        choice = self.tool_choice
-        if choice is None:
-            return ToolChoice()
-        alone = choice.disable_parallel_tool_use
-        return ToolChoice(choice.type, (), None if alone is None else not alone)
 
     def made_thinking(self) -> Thinking:
         """Return how the model shall think."""

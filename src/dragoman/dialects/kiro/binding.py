@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -198,7 +198,7 @@ class KiroBinding(Struct, frozen=True):
             return HttpRequest("GET", _MODELS, "origin=AI_EDITOR", (("accept", "application/json"),))
         mode = call.hints.get(_MODE, _USUAL_MODE)
         headers = (("content-type", "application/json"), *_COMMON, (_MODE, mode))
-        return HttpRequest("POST", _PATH, headers=headers, body=_encoded(_with_model(call)))
+        return HttpRequest("POST", _PATH, headers=headers, body=_encoded(call))
 
     def frames(self) -> FrameDecoder:
         return EventStreamDecoder()
@@ -216,9 +216,9 @@ class KiroTargetBinding(KiroBinding, frozen=True):
     def wrap(self, call: Call) -> HttpRequest:
         if call.operation == "models":
             return super().wrap(call)
-        body: dict[str, Json] = {"agentMode": call.hints.get(_MODE, _USUAL_MODE), **_with_model(call)}
+        body: dict[str, Json] = {"agentMode": call.hints.get(_MODE, _USUAL_MODE)}
         headers = (("content-type", "application/x-amz-json-1.0"), *_COMMON, ("x-amz-target", _TARGET))
-        return HttpRequest("POST", "/", headers=headers, body=_encoded(body))
+        return HttpRequest("POST", "/", headers=headers, body=_encoded(call, body))
 
 
 def _call(fields: Fields, mode: str) -> Call:
@@ -238,14 +238,12 @@ def state_with(state: Fields, current: Fields) -> dict[str, Json]:
     return {**state.rest(), "currentMessage": current.rest()}
 
 
-def _with_model(call: Call) -> dict[str, Json]:
+def _encoded(call: Call, before: Mapping[str, Json] = {}) -> bytes:
+    """The body with the name of the model in its turns, after the fields `before`."""
     body = call.body if isinstance(call.body, dict) else {}
-    return turns_of(body, call.model, named=True) if call.model else body
-
-
-def _encoded(body: dict[str, Json]) -> bytes:
+    named = turns_of(body, call.model, named=True) if call.model else body
     try:
-        return jsonio.encode(body)
+        return jsonio.encode({**before, **named})
     except jsonio.JsonError as error:
         raise MalformedRequest(str(error)) from None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
@@ -57,6 +57,7 @@ _RANGES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
 class KiroCodec(Struct, frozen=True):
     """Kiro (AWS CodeWhisperer). Its fields are its settings; docs/dialects/kiro.md says what each does."""
 
+    family: ClassVar[str] = FAMILY
     pairing: Literal["placeholders", "merge"] = "placeholders"
     fillers: tuple[str, str] = ("I understand.", "Continue")
     oversize: Literal["refuse", "trim"] = "refuse"
@@ -78,10 +79,6 @@ class KiroCodec(Struct, frozen=True):
         for name, expected, sound in _RANGES:
             if not sound(getattr(self, name)):
                 raise LocalMisuse(f"expected {expected}, got {getattr(self, name)!r}", at=name)
-
-    @property
-    def family(self) -> str:
-        return FAMILY
 
     def window(self, model: str) -> int:
         """The window that a percentage of context is of."""

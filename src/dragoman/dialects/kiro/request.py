@@ -220,7 +220,8 @@ def _body(conversation: Conversation, settings: Settings) -> dict[str, Json]:
     turn = render_turn(last, settings.origin)
     current = turn if isinstance(turn, dict) else object_of(turn)
     if conversation.tools:
-        _give_tools(current, [_render_tool(tool) for tool in conversation.tools])
+        user = members(current[USER])
+        user[CONTEXT] = merged({"tools": list(map(_render_tool, conversation.tools))}, members(user.get(CONTEXT)))
     kept = of_the_node(own_fields(conversation.extra))
     named = kept.pop("conversationId", None) or conversation_id(first_words(conversation.messages))
     state: dict[str, Json] = {"chatTriggerType": "MANUAL", "conversationId": named, "currentMessage": current}
@@ -230,8 +231,15 @@ def _body(conversation: Conversation, settings: Settings) -> dict[str, Json]:
     if settings.profile_arn:
         body["profileArn"] = settings.profile_arn
         kept.pop("profileArn", None)  # of the client's account; the setting names that of the upstream's
-    if model_fields := _render_thinking(conversation.thinking, conversation.model):
-        body[_FIELDS] = model_fields
+    thinking, asked = conversation.thinking, dict[str, Json]()
+    if thinking.effort:
+        asked["reasoning" if model_of(conversation.model).asks == "gpt" else "output_config"] = {
+            "effort": thinking.effort
+        }
+    if thinking.mode == "adaptive":
+        asked["thinking"] = {**_ADAPTIVE}
+    if asked:
+        body[_FIELDS] = asked
     return merged(body, kept)
 
 
@@ -239,12 +247,6 @@ def first_words(messages: tuple[Message, ...]) -> str:
     """The text of the first user turn."""
     first = next((message for message in messages if message.role == "user"), None)
     return "\n".join(block.text for block in first.blocks if isinstance(block, Text)) if first else ""
-
-
-def _give_tools(current: dict[str, Json], tools: list[Json]) -> None:
-    body = current[USER]
-    assert isinstance(body, dict)
-    body[CONTEXT] = merged({"tools": tools}, members(body.get(CONTEXT)))
 
 
 def _render_tool(tool: ToolSpec | Opaque) -> Json:
@@ -256,12 +258,3 @@ def _render_tool(tool: ToolSpec | Opaque) -> Json:
     body = {**tool_body(tool), "description": tool.description, "inputSchema": schema}
     kept = own_fields(tool.extra)
     return {**of_what_it_came_in(kept), "toolSpecification": merged(body, of_the_node(kept))}
-
-
-def _render_thinking(thinking: Thinking, model: str) -> dict[str, Json]:
-    fields: dict[str, Json] = {}
-    if thinking.effort:
-        fields["reasoning" if model_of(model).asks == "gpt" else "output_config"] = {"effort": thinking.effort}
-    if thinking.mode == "adaptive":
-        fields["thinking"] = {**_ADAPTIVE}
-    return fields

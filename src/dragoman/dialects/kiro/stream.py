@@ -101,20 +101,13 @@ _lane_content = jsonio.text_reader(_Content, attrgetter("content"))
 _lane_thought = jsonio.text_reader(_Thought, attrgetter("text"))
 
 
-def _lane_input(call_id: str) -> Callable[[bytes], str]:
-    return jsonio.text_reader(_Input, lambda use: use.input if use.toolUseId == call_id else None)
-
-
-class _Use:
+class _Use(Struct):
     """A call that has begun and not ended."""
 
-    __slots__ = ("given", "grown", "key", "name")
-
-    def __init__(self, key: int, name: str) -> None:
-        self.key = key
-        self.name = name
-        self.given: dict[str, Json] | None = None  # input as an object, the latest
-        self.grown = False
+    key: int
+    name: str
+    given: dict[str, Json] | None = None  # input as an object, the latest
+    grown: bool = False
 
 
 _Handler: TypeAlias = Callable[["KiroDecoder", Fields], Events]
@@ -178,10 +171,12 @@ class KiroDecoder(Decoder):
             return LaneSource("assistantResponseEvent", _lane_content, self._output.add)
         if key == self._thought:
             return None if self._signature else LaneSource("reasoningContentEvent", _lane_thought, self._count_thought)
-        use = self._uses.get(self._last_use)
+        last = self._last_use
+        use = self._uses.get(last)
         if use is None or use.key != key or not use.grown:
             return None
-        return LaneSource("toolUseEvent", _lane_input(self._last_use), self._output.add)
+        read = jsonio.text_reader(_Input, lambda piece: piece.input if piece.toolUseId == last else None)
+        return LaneSource("toolUseEvent", read, self._output.add)
 
     def _count_thought(self, text: str) -> None:
         self._output.add(text)
