@@ -92,14 +92,14 @@ class Bar:
 
 
 BARS = (
-    Bar("A", TENSORZERO, 0.5),
+    Bar("A", TENSORZERO, 0.6),
     Bar("B", TENSORZERO, 0.1),
-    Bar("BM", TENSORZERO, 0.25),
-    Bar("C", ROUTER, 0.15),
+    Bar("BM", TENSORZERO, 0.25, aim=0.24),
+    Bar("C", ROUTER, 0.15, aim=0.14),
     Bar("D", f"{LITELLM}:C", 1 / 60, shown="1/60"),
     Bar("E", TENSORZERO, 0.6),
     Bar("E2", f"{OURS}:E", 3.0),
-    Bar("P", TENSORZERO, 0.6, aim=0.5),
+    Bar("P", TENSORZERO, 0.65),
     Bar("PC", ROUTER, 0.4),
     Bar("cold start", LITELLM, 1 / 30, shown="1/30"),
     Bar("idle memory", LITELLM, 1 / 8, shown="1/8"),
