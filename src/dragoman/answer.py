@@ -181,6 +181,7 @@ class Answer:
         "_keeps_frames",
         "_lane",
         "_mask",
+        "_passes",
         "_reader",
         "fault",
         "hushed",
@@ -201,6 +202,7 @@ class Answer:
         self._encoder = client.codec.encoder(plan.asked, world, keys.budget)
         self._binding = client.binding
         self._lane: _Lane | None = None  # of the block whose delta came last
+        self._passes = False  # every frame goes out as it came (PassThrough)
         self._content = Content()
         self.progress = Progress()
         self.over = False
@@ -229,6 +231,8 @@ class Answer:
                 if step is not None:
                     has_content = self._content.is_in(step.events) or has_content
                     self._add(step, out)
+                elif frame is not None and self._passes:
+                    out.append(frame.raw)
             if (broken := reader.broken()) is not None:
                 has_content = True
                 self._add(broken, out)
@@ -236,7 +240,7 @@ class Answer:
             return self._failed(error, out)
         if not has_content:
             self.hushed += 1
-        return b"".join(out)
+        return self._joined(out) if self._passes else b"".join(out)
 
     def close(self, broken: Fault | None = None) -> bytes:
         """The upstream's bytes are over. The client's stream always ends with its dialect's end or its error."""
@@ -272,6 +276,10 @@ class Answer:
         told = self._encoder.feed(self._masked((Failed(error.fault),)))
         return b"".join([*out, self._framed(told)])
 
+    def _joined(self, out: list[bytes]) -> bytes:
+        """Return what goes out for frames that pass."""
+        return b"".join(out)
+
     def _add(self, step: Step, out: list[bytes]) -> None:
         """Translate one frame the general way."""
         self._lane = None
@@ -297,6 +305,8 @@ class Answer:
         assert isinstance(delta, Delta)
         kind, key = type(delta), delta.key
         source = self._decoder.lane(kind, key)
+        if source is not None and self._passes:
+            return _Lane(source, None, () if source.listener is None else (source.listener,), b"", b"", True)
         if source is None or (watches := self._filters.lane(kind, key)) is None:
             return None
         target = self._encoder.lane(kind, key)

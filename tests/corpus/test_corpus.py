@@ -12,7 +12,7 @@ import pytest
 from dragoman.answer import Answer, ResponseFilters, reply_whole
 from dragoman.dialects.base import Reader
 from dragoman.errors import UpstreamFault, UpstreamViolation
-from dragoman.gateway.passing import Passing
+from dragoman.gateway.answers import PassThrough
 from dragoman.model.assemble import fold
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys, Event, Failed
@@ -154,7 +154,7 @@ def test_a_stream_that_passes_says_the_same(exchange: Exchange) -> None:
     asked = exchange.asked()
     assert exchange.stream is not None
     for seed in (0, 1, 5):
-        passing = Passing(plan(UPSTREAM, UPSTREAM, asked, settings=exchange.settings), WORLD)
+        passing = PassThrough(plan(UPSTREAM, UPSTREAM, asked, settings=exchange.settings), WORLD)
         data = b"".join([*map(passing.feed, pieces(exchange.stream, seed)), passing.close()])
         if "error" in exchange.expected:
             assert passing.fault is not None and passing.fault.kind == exchange.expected["error"]["kind"]

@@ -264,7 +264,7 @@ def test_s3_a_large_answer_that_the_gateway_keeps_is_read_by_the_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before, those for clients of the Responses API were read on the event loop."""
-    monkeypatch.setattr(relay, "told_whole", None)
+    monkeypatch.setattr(relay, "read_whole", None)
     with (
         running_simulator("openai") as simulator,
         house(upstream("one", "openai", simulator.url), tmp_path, server__offload=10) as home,

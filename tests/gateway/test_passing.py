@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import dragoman.dialects as registry
 from dragoman.dialects.base import Call
 from dragoman.errors import Fault
-from dragoman.gateway.passing import Passing
+from dragoman.gateway.answers import PassThrough
 from dragoman.model.blocks import Extra, Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.simulator import parse, running_simulator
@@ -52,8 +52,8 @@ STREAM = b"".join(
 NULL = b": a comment\n\nevent: message_delta\ndata: null\n\n"
 
 
-def passed(stream: bytes, cuts: list[int]) -> tuple[bytes, Passing]:
-    answer = Passing(verbatim())
+def passed(stream: bytes, cuts: list[int]) -> tuple[bytes, PassThrough]:
+    answer = PassThrough(verbatim())
     edges = [0, *sorted(cuts), len(stream)]
     out = b"".join(answer.feed(stream[begin:end]) for begin, end in pairwise(edges))
     return out + answer.close(), answer
@@ -79,7 +79,7 @@ def test_what_the_tap_cannot_read_passes_all_the_same(cuts: list[int], at: int) 
 
 @given(st.integers(0, len(STREAM) - 1))
 def test_a_cut_stream_ends_with_whole_frames_and_an_error(at: int) -> None:
-    answer = Passing(verbatim())
+    answer = PassThrough(verbatim())
     out = answer.feed(STREAM[:at])
     assert STREAM.startswith(out) and (not out or out.endswith(b"\r\n\r\n"))
     end = answer.close()
@@ -91,13 +91,13 @@ def test_a_cut_stream_ends_with_whole_frames_and_an_error(at: int) -> None:
 
 
 def test_a_ping_stands_between_frames() -> None:
-    answer = Passing(verbatim())
+    answer = PassThrough(verbatim())
     out = answer.feed(STREAM[:700]) + answer.ping() + answer.feed(STREAM[700:])
     assert out.replace(answer_ping(), b"") == STREAM
 
 
 def answer_ping() -> bytes:
-    return Passing(verbatim()).ping()
+    return PassThrough(verbatim()).ping()
 
 
 # --- through the gateway
@@ -203,7 +203,7 @@ def asking(**options: Any) -> Plan:
 def test_usage_that_only_we_asked_for_is_noted_and_not_told(cuts: list[int]) -> None:
     made = asking()
     assert made.passes and not made.verbatim
-    answer, stream = Passing(made), b"".join(CHAT)
+    answer, stream = PassThrough(made), b"".join(CHAT)
     out = b"".join(answer.feed(stream[a:b]) for a, b in pairwise([0, *sorted(cuts), len(stream)])) + answer.close()
     assert out == stream.replace(USAGE, b"")
     assert answer.progress.usage is not None and answer.progress.usage.output == 2
@@ -213,7 +213,7 @@ def test_usage_that_only_we_asked_for_is_noted_and_not_told(cuts: list[int]) -> 
 def test_usage_that_the_client_asked_for_passes() -> None:
     made = asking(stream_options={"include_usage": True})
     assert made.verbatim
-    answer = Passing(made)
+    answer = PassThrough(made)
     assert answer.feed(b"".join(CHAT)) + answer.close() == b"".join(CHAT)
 
 
@@ -237,7 +237,7 @@ PLAIN = CHAT[2]
     ],
 )
 def test_what_says_more_than_text_is_noticed_behind_a_run_of_text(odd: bytes, noticed: str, together: bool) -> None:
-    answer = Passing(asking(stream_options={"include_usage": True}))
+    answer = PassThrough(asking(stream_options={"include_usage": True}))
     more = [PLAIN] if noticed != "stop" else []  # text after the stop is a violation
     frames = [CHAT[0], CHAT[1], PLAIN, PLAIN, PLAIN, odd, *more]
     stream = b"".join(frames)
@@ -249,14 +249,14 @@ def test_what_says_more_than_text_is_noticed_behind_a_run_of_text(odd: bytes, no
 
 
 def test_an_error_behind_a_run_of_text_is_the_end() -> None:
-    answer = Passing(asking())
+    answer = PassThrough(asking())
     stream = CHAT[0] + CHAT[1] + PLAIN * 3 + b'data: {"error":{"message":"no"}}\n\n'
     assert answer.feed(stream + PLAIN).startswith(stream)
     assert answer.over and answer.fault is not None
 
 
 def test_a_chat_that_ends_without_its_end_mark_gets_one() -> None:
-    answer = Passing(asking(stream_options={"include_usage": True}))
+    answer = PassThrough(asking(stream_options={"include_usage": True}))
     assert answer.feed(b"".join(CHAT[:-1])) + answer.close() == b"".join(CHAT)
 
 
@@ -265,14 +265,14 @@ def test_bytes_that_are_no_frames_end_the_stream_with_the_dialects_error() -> No
     body: Any = {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}
     made = plan(bedrock, bedrock, bedrock.codec.parse_request(Call("generate", "m", True, body)))
     frame = bedrock.binding.frame(Payload(b"messageStart", b'{"role":"assistant"}'))
-    answer = Passing(made)
+    answer = PassThrough(made)
     out = answer.feed(frame + b"<html>" * 20)
     assert out.startswith(frame) and b"<html>" not in out and b"exception" in out
     assert answer.fault is not None and answer.over
 
 
 def test_a_stream_that_ends_early_behind_an_odd_frame_is_still_told_as_broken() -> None:
-    answer = Passing(verbatim())
+    answer = PassThrough(verbatim())
     frames = [frame + b"\n\n" for frame in STREAM.replace(b"\r\n", b"\n").split(b"\n\n")[:4]]
     odd = b"data: {broken\n\n"
     stream = frames[0] + odd + b"".join(frames[1:])
@@ -359,7 +359,7 @@ def test_what_a_setting_asks_for_is_done_to_every_answer_and_not_to_the_first_al
 def test_what_an_upstream_says_after_the_end_in_the_same_read_passes_to_nobody(end: bytes) -> None:
     dialect = registry.get("openai")
     asked = Conversation("m", (Message("user", (Text("hi"),)),), stream=True)
-    passing = Passing(plan(dialect, dialect, asked))
+    passing = PassThrough(plan(dialect, dialect, asked))
     chunk = b'data: {"id":"c","object":"chat.completion.chunk","model":"m","choices":[%b]}\n\n'
     said = chunk % b'{"index":0,"delta":{"role":"assistant","content":"one"},"finish_reason":null}'
     stop = chunk % b'{"index":0,"delta":{},"finish_reason":"stop"}'
@@ -393,18 +393,18 @@ def test_frames_of_a_lane_pass_as_those_that_are_read_one_by_one(texts: list[str
     data = "".join([*said, *end]).encode()
 
     def passed(pieces: list[bytes]) -> tuple[bytes, bool, int, object]:
-        passing = Passing(made)
+        passing = PassThrough(made)
         out = b"".join([passing.feed(piece) for piece in pieces])
         return out + passing.close(), passing.over, passing._count, passing.progress.usage
 
     assert passed([data]) == passed([piece + b"\n\n" for piece in data.split(b"\n\n")[:-1]])
 
 
-def _passing() -> tuple[Passing, Callable[[str], bytes]]:
+def _passing() -> tuple[PassThrough, Callable[[str], bytes]]:
     dialect = registry.get("openai")
     frame = 'data: {"id":"c","object":"chat.completion.chunk","model":"m","choices":[{"index":0,"delta":%s}]}\n\n'
     made = plan(dialect, dialect, Conversation("m", (Message("user", (Text("hi"),)),), stream=True))
-    return Passing(made), lambda delta: (frame % delta).encode()
+    return PassThrough(made), lambda delta: (frame % delta).encode()
 
 
 def test_frames_of_a_lane_go_out_with_the_read_that_brought_them() -> None:
@@ -420,12 +420,12 @@ def test_what_an_encoder_is_not_told_yet_is_bounded() -> None:
     passing, frame = _passing()
     for at in range(200):
         passing.feed(frame(f'{{"content":"w","x{at}":1}}'))
-    assert len(passing._unheard) < 64
+    assert len(passing._uncounted) < 64
 
 
 def test_an_end_of_ours_knows_what_passed_before_it() -> None:
     dialect = registry.get("responses")
-    passing = Passing(plan(dialect, dialect, Conversation("m", (Message("user", (Text("hi"),)),), stream=True)))
+    passing = PassThrough(plan(dialect, dialect, Conversation("m", (Message("user", (Text("hi"),)),), stream=True)))
     response = {"id": "resp_1", "object": "response", "created_at": 1, "status": "in_progress", "model": "m"}
     created = {"type": "response.created", "sequence_number": 0, "response": {**response, "output": []}}
     passing.feed(b"event: response.created\ndata: %b\n\n" % json.dumps(created).encode())

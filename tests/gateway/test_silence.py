@@ -14,7 +14,7 @@ import pytest
 
 import dragoman.dialects as registry
 from dragoman.answer import Answer
-from dragoman.gateway.passing import Passing
+from dragoman.gateway.answers import PassThrough
 from dragoman.model.conversation import Conversation
 from dragoman.translate import plan
 from dragoman.wire.eventstream import encode_event
@@ -90,7 +90,7 @@ EACH = [(dialect, number) for dialect, signs in SIGNS.items() for number in rang
 def test_s16_no_sign_of_life_is_content(dialect: str, number: int, passing: bool) -> None:
     it, sign = registry.get(dialect), SIGNS[dialect][number]
     made = plan(it, it, Conversation("m", ()))
-    answer = Passing(made) if passing else Answer(made)
+    answer = PassThrough(made) if passing else Answer(made)
     answer.feed(BEGIN[dialect])
     answer.feed(sign)
     before = answer.hushed

@@ -18,8 +18,7 @@ from dragoman.answer import Answer
 from dragoman.conformance import laws
 from dragoman.conformance.laws import still_world
 from dragoman.dialects.base import Dialect
-from dragoman.gateway.passing import Passing
-from dragoman.gateway.streaming import _passes
+from dragoman.gateway.answers import PassThrough, passes_frames
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Text, ToolCall
 from dragoman.model.conversation import Conversation, Message, ToolSpec, Why
@@ -373,8 +372,8 @@ def planned(client: str, upstream: str, **settings: Any) -> Plan:
     return plan(registry.get(client), registry.get(upstream), asked, settings=Settings(raw_tools="off", **settings))
 
 
-def said(made: Plan, data: bytes, *, bytewise: bool = False, passing: bool = False) -> tuple[bytes, Answer | Passing]:
-    answer = Passing(made, still_world()) if passing else Answer(made, still_world())
+def said(made: Plan, data: bytes, *, bytewise: bool = False, passing: bool = False) -> tuple[bytes, Answer]:
+    answer = PassThrough(made, still_world()) if passing else Answer(made, still_world())
     pieces = [data[at : at + 1] for at in range(len(data))] if bytewise else [data]
     return b"".join([*map(answer.feed, pieces), answer.close()]), answer
 
@@ -426,7 +425,7 @@ def test_l20_calls_that_share_an_index_are_not_passed_on_as_they_came() -> None:
     tools = (ToolSpec("read", schema={"type": "object"}),)
     asked = Conversation("model-1", (Message("user", (Text("go"),)),), tools=tools, stream=True)
     made = plan(registry.get("openai"), registry.get("openai"), asked, settings=Settings(raw_tools="off"))
-    assert not _passes(made)
+    assert not passes_frames(made)
     out, _ = said(made, data)
     frames = [json.loads(line[6:]) for line in out.splitlines() if line.startswith(b"data: {")]
     calls = [call for frame in frames for choice in frame["choices"] for call in choice["delta"].get("tool_calls", ())]

@@ -20,7 +20,6 @@ from msgspec import Struct
 
 import dragoman.answer
 import dragoman.dialects as registry
-import dragoman.gateway.passing
 from dragoman.answer import Answer
 from dragoman.conformance import laws
 from dragoman.conformance.laws import NOBODY, still_world
@@ -28,8 +27,8 @@ from dragoman.dialects.base import Dialect
 from dragoman.errors import AnswerTooLarge
 from dragoman.filters.raw_tools.grammar import Grammar
 from dragoman.filters.raw_tools.table import Table
+from dragoman.gateway.answers import PassThrough
 from dragoman.gateway.memory import Memory
-from dragoman.gateway.passing import Passing, Telling
 from dragoman.http.exchange import Owner
 from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.budget import AnswerLimits, Budget, KeptText, json_size
@@ -339,7 +338,7 @@ def stream(upstream: Dialect, shape: Callable[[str], Told]) -> Iterator[bytes]:
             yield b"".join([frame(payload) for payload in encoder.feed(told)])
 
 
-def fed(answer: Telling, pieces: Iterator[bytes]) -> bytes:
+def fed(answer: Answer, pieces: Iterator[bytes]) -> bytes:
     """Feed many frames, or as many as it takes to say much; gives what came out."""
     out, size = [], 0
     for piece in itertools.islice(pieces, FRAMES):
@@ -387,10 +386,9 @@ def asked() -> Conversation:
 @pytest.fixture(autouse=True)
 def few_notes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dragoman.answer, "MOST_OF_ANSWER", FEW_NOTES)
-    monkeypatch.setattr(dragoman.gateway.passing, "MOST_OF_ANSWER", FEW_NOTES)
 
 
-def bounded(made: Plan, make: Callable[..., Telling], name: str, shape: Callable[[str], Told]) -> Telling:
+def bounded(made: Plan, make: Callable[..., Answer], name: str, shape: Callable[[str], Told]) -> Answer:
     """Check one answer, and give it."""
     answer = make(made, still_world(), budget=Budget(LIMITS))
     before = held(answer)
@@ -417,7 +415,7 @@ def test_s2_no_answer_makes_a_translation_grow(client: str, upstream: str) -> No
 def test_s2_no_answer_makes_a_reader_that_follows_it_grow(name: str) -> None:
     dialect = registry.get(name)
     for shape_name, shape in shapes_of(name).items():
-        bounded(plan(dialect, dialect, asked()), Passing, shape_name, shape)
+        bounded(plan(dialect, dialect, asked()), PassThrough, shape_name, shape)
 
 
 @pytest.mark.parametrize("upstream", [name for name in DIALECTS if FAMILIES[name] != "responses"])
@@ -470,7 +468,7 @@ def test_s2_what_need_not_be_kept_goes_on(client: str, upstream: str) -> None:
 def test_s2_what_passes_as_it_came_goes_on(name: str) -> None:
     dialect = registry.get(name)
     for shape in (text, short_text, usage, empty, blanks):
-        answer = bounded(plan(dialect, dialect, asked()), Passing, shape.__name__, shape)
+        answer = bounded(plan(dialect, dialect, asked()), PassThrough, shape.__name__, shape)
         assert answer.fault is None, shape.__name__
 
 

@@ -16,7 +16,7 @@ from bench.answers import answer
 from dragoman.conformance.laws import still_world
 from dragoman.dialects.base import Dialect, PlainRequest
 from dragoman.errors import DragomanError
-from dragoman.gateway.passing import Passing
+from dragoman.gateway.answers import PassThrough
 from dragoman.gateway.plan_cache import PlanCache
 from dragoman.translate import Plan, Settings, configured, plan
 from dragoman.wire import jsonio
@@ -121,7 +121,7 @@ def test_a_cached_plan_sends_and_answers_as_a_plan_of_its_own(
 
 
 def _told(made: Plan) -> tuple[bytes, Any, Any]:
-    way = Passing(made, still_world())
+    way = PassThrough(made, still_world())
     told = way.feed(STREAM)
     return told + (b"" if way.over else way.close()), way.progress.usage, way.progress.stop
 

@@ -14,6 +14,7 @@ import dragoman.dialects as registry
 from dragoman.answer import Answer, reply_whole
 from dragoman.dialects.base import World
 from dragoman.errors import DragomanError
+from dragoman.gateway.answers import read_whole
 from dragoman.gateway.limits import RequestLimits
 from dragoman.gateway.offload.frames import Job, Reply
 from dragoman.gateway.offload.jobs import (
@@ -29,7 +30,6 @@ from dragoman.gateway.offload.jobs import (
     rendered,
 )
 from dragoman.gateway.offload.worker import Worker
-from dragoman.gateway.whole_reply import told_whole
 from dragoman.model.budget import AnswerLimits
 from dragoman.model.conversation import without_messages
 from dragoman.translate import Plan, Settings
@@ -117,8 +117,8 @@ def test_s7_a_plan_from_the_worker_reads_answers_as_one_made_here(client: str, u
 def test_s7_a_whole_answer_from_the_worker_is_the_one_made_here(
     client: str, upstream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.gateway.whole_reply.REAL_WORLD", WORLD)
-    monkeypatch.setattr("dragoman.gateway.whole_reply.reply_whole", partial(reply_whole, world=WORLD))
+    monkeypatch.setattr("dragoman.gateway.answers.REAL_WORLD", WORLD)
+    monkeypatch.setattr("dragoman.gateway.answers.reply_whole", partial(reply_whole, world=WORLD))
     request, speaks, target = request_of(client, stream=False), registry.get(client), registry.get(upstream)
     call = speaks.binding.match(request)
     assert call is not None
@@ -131,7 +131,7 @@ def test_s7_a_whole_answer_from_the_worker_is_the_one_made_here(
     whole = b"".join(DIALECTS[upstream](NAME, answer(NAME)))
     for body in (whole, whole[: len(whole) // 2], b"<html>", b"{"):
         try:
-            told, raw = told_whole(plan_left, body)
+            told, raw = read_whole(plan_left, body)
         except DragomanError as error:
             with pytest.raises(type(error)) as caught:
                 through_pickles(AnswerJob.of(plan_left, AnswerLimits()), body)

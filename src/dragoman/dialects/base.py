@@ -347,6 +347,11 @@ class Reader:
         self.over = False
         self.error: DragomanError | None = None  # what the decoders raised, if that ended the stream
 
+    @property
+    def held(self) -> int:
+        """Bytes that wait for the rest of their frame."""
+        return self._frames.held
+
     def feed(self, chunk: bytes) -> list[Step]:
         """Take more bytes and give the steps they complete."""
         return self._steps(self.frames(chunk))

@@ -18,6 +18,7 @@ from dragoman.errors import (
     UpstreamViolation,
 )
 from dragoman.gateway import listing
+from dragoman.gateway.answers import ReadAnswer, read_whole
 from dragoman.gateway.attempts import Attempts, Desk, Question
 from dragoman.gateway.backend import Fleet, Refused
 from dragoman.gateway.continuing import Pickled, references
@@ -31,7 +32,6 @@ from dragoman.gateway.offload.process import Unavailable, WorkerProcess
 from dragoman.gateway.router import Matched
 from dragoman.gateway.stored import StoredAnswer
 from dragoman.gateway.streaming import Stream
-from dragoman.gateway.whole_reply import Told, told_whole
 from dragoman.http.client.client import Reply
 from dragoman.model.budget import Budget
 from dragoman.model.conversation import Conversation, without_messages
@@ -232,7 +232,7 @@ class Whole:
         record.notes += told.notes
         self.response = HttpResponse(200, (_JSON,), raw)
 
-    async def _read_by(self, made: Plan, body: bytes) -> tuple[Told, bytes]:
+    async def _read_by(self, made: Plan, body: bytes) -> tuple[ReadAnswer, bytes]:
         """A large answer is read by the worker process, unless its plan cannot be handed over."""
         worker, account = self._worker, self._account
         budget = Budget() if account is None else account.budget()
@@ -250,7 +250,7 @@ class Whole:
         tree = json_memory(body)
         self._count(tree)
         try:
-            return told_whole(made, body, budget)
+            return read_whole(made, body, budget)
         finally:
             self._count(-tree)
             budget.close()  # the reply is written

@@ -14,13 +14,12 @@ from typing import cast
 from dragoman.answer import Answer
 from dragoman.dialects.base import REAL_WORLD, Binding, Call, Dialect
 from dragoman.errors import DragomanError, Fault, TransportError, UpstreamFault, UpstreamViolation
+from dragoman.gateway.answers import PassThrough, WholeAsStream, passes_frames
 from dragoman.gateway.attempts import Attempts
 from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.observe import Journal, Record
 from dragoman.gateway.outlet import Outlet, Pulse
-from dragoman.gateway.passing import Passing, Telling
 from dragoman.gateway.refusing import BUG, ENDING
-from dragoman.gateway.whole_answer import WholeAnswer
 from dragoman.http.client.client import Reply
 from dragoman.model.budget import Budget
 from dragoman.model.events import Failed
@@ -67,7 +66,7 @@ class Stream:
     ) -> None:
         self._exchange, self._record, self._journal = exchange, record, journal
         self._client, self._attempts = client, attempts
-        self._answer: Telling | None = None
+        self._answer: Answer | None = None
         self._budget = Budget()  # of the answer
         self._made: Plan | None = None  # until the first bytes tell whether they are a stream
         self._reply: Reply | None = None  # until the answer has said its end
@@ -118,7 +117,7 @@ class Stream:
         self._named, self._is_job = named, made.asked.is_job
         mask, account = self._journal.redactor.upstream_fault, self._exchange.account
         self._budget = Budget() if account is None else account.budget()
-        self._answer = (Passing if _passes(made) else Answer)(made, mask=mask, budget=self._budget)
+        self._answer = (PassThrough if passes_frames(made) else Answer)(made, mask=mask, budget=self._budget)
         self._made = made
         del made  # the attempts let go of it when the answer has begun
         self._reply, self._begun = reply, begun
@@ -142,7 +141,7 @@ class Stream:
         await self._end(last)
         return answer.fault
 
-    def _closed(self, answer: Telling, broken: Fault | None) -> bytes:
+    def _closed(self, answer: Answer, broken: Fault | None) -> bytes:
         """The end of an answer whose bytes are over. The stream of a job may break while the job goes on."""
         last, stored = answer.close(broken), self._client.stored
         if answer.fault is None or not self._is_job or stored is None:
@@ -168,11 +167,11 @@ class Stream:
         """Look at the first bytes: no stream begins as a JSON object does."""
         begin = chunk.lstrip()[:1]
         if begin == b"{" and self._made is not None:
-            self._answer = WholeAnswer(self._made, mask=self._journal.redactor.upstream_fault, budget=self._budget)
+            self._answer = WholeAsStream(self._made, mask=self._journal.redactor.upstream_fault, budget=self._budget)
         if begin:
             self._made = None
 
-    def _turn(self, answer: Telling, told: bytes) -> None:
+    def _turn(self, answer: Answer, told: bytes) -> None:
         """It has yet to begin, or it is over."""
         outlet = self._outlet
         if self._reply is None:
@@ -259,13 +258,6 @@ def _failure(fault: Fault) -> DragomanError:
     """The error that ended an answer: the upstream's own words, or a violation of its dialect."""
     kind = UpstreamViolation if fault.violation else UpstreamFault
     return kind(fault.message, fault=fault)
-
-
-def _passes(made: Plan) -> bool:
-    """Whether the bytes of a stream may pass. Calls that clients would read wrongly are written anew."""
-    return made.passes and not (
-        made.sent.tools and "loose_calls" in made.upstream.codec.capabilities(made.sent.model).traits
-    )
 
 
 def _kind(binding: Binding, hints: Mapping[str, Json]) -> str:

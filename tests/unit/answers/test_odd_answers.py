@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.dialects import get
 from dragoman.errors import UpstreamFault
-from dragoman.gateway.passing import Passing
+from dragoman.gateway.answers import PassThrough
 from dragoman.model.blocks import Reasoning, Text, ToolCall
 from dragoman.model.conversation import Why
 from dragoman.translate import configured, plan
@@ -272,7 +272,7 @@ def test_l36_every_client_is_told_what_failed(client: str) -> None:
 
 def test_l36_a_stream_that_passes_ends_with_an_error_that_clients_read() -> None:
     made = plan(get("openai"), get("openai"), asked(stream=True))
-    passing = Passing(made, WORLD)
+    passing = PassThrough(made, WORLD)
     told = passing.feed(sse(chunk({"content": "hi"}), ERRORS[0][0])) + passing.close()
     assert passing.fault is not None and passing.fault.kind == "quota"
     assert b'"error":{"message":"insufficient balance"' in told and b"base_resp" not in told

@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 from dragoman.dialects.base import Call, Dialect, ExactRequest
 from dragoman.errors import DragomanError, Fault, MalformedRequest, TooLarge, Unrepresentable
 from dragoman.gateway import listing
+from dragoman.gateway.answers import ReadAnswer, read_whole
 from dragoman.gateway.config import Server
 from dragoman.gateway.continuing import Said, continued_plan, references
 from dragoman.gateway.explain import Refusal, remembered
@@ -23,7 +24,6 @@ from dragoman.gateway.media_urls import MediaUrls, check_media_urls
 from dragoman.gateway.memory import Answered, is_stored, listened, unheard
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.router import Router, Unreadable
-from dragoman.gateway.whole_reply import Told, told_whole
 from dragoman.model.blocks import Block, Extra
 from dragoman.model.budget import AnswerLimits, Budget
 from dragoman.model.conversation import Conversation, Output, ToolSpec, bare, without_messages
@@ -203,7 +203,7 @@ class AnswerJob(Struct, frozen=True):
 class AnswerResult(Struct, frozen=True):
     """What the gateway records of a whole answer, and what it stores of it."""
 
-    told: Told
+    told: ReadAnswer
     kept: Answered | None
 
 
@@ -356,7 +356,7 @@ def answered(job: AnswerJob, body: bytes) -> tuple[AnswerResult, bytes]:
     made = job.plan()
     if job.keeps:
         made = listened(made, lambda answer, _: kept.append(answer))
-    told, raw = told_whole(made, body, Budget(job.limits))
+    told, raw = read_whole(made, body, Budget(job.limits))
     return AnswerResult(told, kept[0] if kept else None), b"" if told.notes is None else raw
 
 

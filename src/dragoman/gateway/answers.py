@@ -1,0 +1,261 @@
+"""Answers that need less, or more, than translation frame by frame. Pure.
+
+- `PassThrough`: both sides speak one dialect and nothing changes, so the bytes go out as they came.
+- `WholeAsStream`: a whole answer came where a stream was asked for; some upstreams ignore the wish for a stream.
+- `read_whole`: a whole answer, read and written for the client. The worker process does this for large ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct, structs
+
+from dragoman.answer import MOST_WHOLE, Answer, Mask, is_event_stream, note_unread, reply_whole
+from dragoman.dialects.base import REAL_WORLD, World
+from dragoman.errors import BadFrame, ClientFault, DragomanError, Fault, UpstreamFault, UpstreamViolation
+from dragoman.gateway.limits import json_memory
+from dragoman.model.budget import Budget
+from dragoman.model.conversation import Reply, Stop, Usage
+from dragoman.model.events import Delta, Events, Failed, Step
+from dragoman.model.notes import Note
+from dragoman.translate import Plan
+from dragoman.wire import jsonio
+from dragoman.wire.frame import Payload
+
+_MOST_UNCOUNTED = 32  # steps that passed and that the encoder has not counted yet
+
+
+def passes_frames(plan: Plan) -> bool:
+    """Whether the bytes of a stream may pass. Calls that clients would read wrongly are written anew."""
+    return plan.passes and not (
+        plan.sent.tools and "loose_calls" in plan.upstream.codec.capabilities(plan.sent.model).traits
+    )
+
+
+class PassThrough(Answer):
+    """The bytes of the upstream, as they came. The decoder reads them for usage, stop and errors; no filter does.
+
+    Whole frames go out, with what stands between them, so that an error or a ping can follow the last one. Frames that
+    say only what a quirk asked for are cut out. A frame whose content cannot be read passes, with a note. The stream
+    ends with the dialect's error where the decoder finds a violation: a call or block that is dropped, merged or left
+    open, a missing end, bytes that are no frames (D7). The frame that is the violation does not go out.
+    """
+
+    __slots__ = ("_asks_more", "_count", "_data", "_held", "_is_counted", "_ours", "_unasked", "_uncounted")
+
+    def __init__(
+        self, plan: Plan, world: World = REAL_WORLD, mask: Mask | None = None, budget: Budget | None = None
+    ) -> None:
+        super().__init__(structs.replace(plan, makers=()) if plan.makers else plan, world, mask, budget)
+        self._passes = True
+        self._data = self._held = b""  # the bytes that are read now, and those of a frame that is not complete
+        self._ours = b""  # written by the encoder, after the frames that pass
+        self._count = 0  # frames that went out
+        self._asks_more = bool(plan.notes)
+        self._unasked: list[bytes] = []  # frames that say only what a quirk asked for
+        self._uncounted: list[Events] = []
+        self._is_counted = True  # the encoder could follow all that passed
+
+    def feed(self, chunk: bytes) -> bytes:
+        self._data = self._held + chunk
+        return super().feed(chunk)
+
+    def close(self, broken: Fault | None = None) -> bytes:
+        if self.over:
+            return b""
+        rest, self._held = self._held, b""
+        for step in self._reader.close() if broken is None else [Step((Failed(broken),))]:
+            self._add(step, [])
+            rest = step.raw or rest  # the last frame may lack the line end without which clients do not read it
+        self.over = True
+        if self.fault is not None or self._unasked:
+            rest = b""
+        return rest + self._ours
+
+    def ping(self) -> bytes:
+        self._catch_up()
+        return super().ping()
+
+    def _add(self, step: Step, out: list[bytes]) -> None:
+        self._lane = None
+        if self.over:
+            return
+        if step.unread:
+            note_unread(self._filters.notes, step)
+        events = self._watched(step.events)
+        last = events[-1] if events else None
+        if isinstance(last, Failed) and (ours := self._rewritten(step, last, events is step.events)) is not None:
+            self._ours += ours or self._written((last,), len(out))
+            return
+        if events and not step.raw:
+            self._ours += self._written(events, len(out))
+            return
+        self._uncounted.append(events)
+        if len(self._uncounted) > _MOST_UNCOUNTED:
+            self._catch_up()
+        if self._asks_more and self._encoder.is_unasked(events):
+            self._unasked.append(step.raw)
+        out.append(step.raw)
+        if len(events) == 1 and isinstance(last, Delta):
+            self._lane = self._open_lane(last, True)
+
+    def _failed(self, error: DragomanError, out: list[bytes]) -> bytes:
+        if isinstance(error, ClientFault):
+            raise error
+        self._add(Step((Failed(error.fault),)), out)
+        return self._joined(out)
+
+    def _joined(self, out: list[bytes]) -> bytes:
+        """The bytes that came, up to the end of the last frame that passes, and what the encoder has written."""
+        data, end = self._data, 0
+        if self.over:
+            for raw in out:
+                end = data.find(raw, end) + len(raw)
+        else:
+            end = len(data) - self._reader.held
+        self._held = data[end:]
+        self._count += len(out)
+        data = data[:end]
+        for raw in self._unasked:
+            before, _, after = data.rpartition(raw)  # they come late
+            data = before + after
+        self._unasked = []
+        return data + self._ours if self._ours else data
+
+    def _rewritten(self, step: Step, failed: Failed, is_unmasked: bool) -> bytes | None:
+        """An error that came as bare JSON among events, as our own are written; None for one that passes.
+
+        Empty: the error is not a frame of the upstream, or must not be read as it came, and the encoder writes it. Only
+        Gemini sends bare JSON among events, and most readers of events do not see it.
+        """
+        if not step.raw or not is_unmasked:
+            return b""
+        if not step.raw.startswith(b"{"):
+            return None
+        self._catch_up()
+        payload, *others = self._encoder.feed((failed,))
+        if others or not payload.error:
+            return None  # an element of an array
+        data = jsonio.encode(jsonio.decode(step.raw))
+        return self._binding.frame(Payload(payload.kind, data, error=True))
+
+    def _written(self, events: Events, passed: int = 0) -> bytes:
+        """Write events after so many frames that passed in this turn: an end or error must have the right number."""
+        self._catch_up()
+        self._encoder.renumber(self._count + passed)
+        return self._framed(self._encoder.feed(events))
+
+    def _catch_up(self) -> None:
+        """Let the encoder count what passed."""
+        uncounted, self._uncounted = self._uncounted, []
+        try:
+            for events in uncounted if self._is_counted else ():
+                if not self._encoder.passes(events):
+                    list(self._encoder.feed(events))
+        except DragomanError:
+            self._is_counted = False  # it lacks something, so what comes next would have no place in it
+
+
+class WholeAsStream(Answer):
+    """A whole answer, gathered and written as the stream it stands for.
+
+    What cannot be read as a whole answer is read as a stream.
+    """
+
+    __slots__ = ("_budget", "_pieces", "_plan", "_size")
+
+    def __init__(
+        self, plan: Plan, world: World = REAL_WORLD, mask: Mask | None = None, budget: Budget | None = None
+    ) -> None:
+        self._plan, self._budget = plan, budget or Budget()
+        super().__init__(plan, world, mask, self._budget)
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def feed(self, chunk: bytes) -> bytes:
+        self._size += len(chunk)
+        self.hushed += chunk.isspace()
+        if self._size > MOST_WHOLE:
+            return super().close(BadFrame(f"the answer is longer than {MOST_WHOLE} bytes").fault)
+        try:
+            self._budget.keep(len(chunk))
+        except UpstreamViolation as error:
+            return super().close(error.fault)
+        self._pieces.append(chunk)
+        return b""
+
+    def close(self, broken: Fault | None = None) -> bytes:
+        """The body is complete: write all of it."""
+        body, self._pieces = b"".join(self._pieces), []
+        self._budget.free(len(body))
+        if broken is not None:
+            return super().close(broken)
+        tree = json_memory(body)
+        try:
+            self._budget.keep(tree)
+        except UpstreamViolation as error:
+            return super().close(error.fault)
+        try:
+            reply = self._plan.upstream.codec.parse_reply(body, self._plan.sent)
+        except UpstreamFault as error:
+            return super().close(error.fault)
+        except (DragomanError, RecursionError):
+            return super().feed(body) + super().close()
+        finally:
+            self._budget.free(tree)
+        return self.tell(reply)
+
+
+# --- whole answers
+
+
+class ReadAnswer(Struct, frozen=True):
+    """What is recorded of a whole answer. Without `notes` it passes as it came; its body is then the upstream's own."""
+
+    id: str
+    usage: Usage | None
+    stop: Stop | None
+    notes: Sequence[Note] | None
+
+
+def read_whole(plan: Plan, body: bytes, budget: Budget | None = None) -> tuple[ReadAnswer, bytes]:
+    """Read an answer and write it for the client. Raises UpstreamViolation, UpstreamFault."""
+    streams_only = "streams_only" in plan.upstream.codec.capabilities(plan.sent.model).traits
+    if plan.verbatim and (streams_only or not is_event_stream(body)) and not _holds_calls(plan, body):
+        return _tapped(plan, body), body
+    try:
+        reply, notes = reply_whole(plan, body, budget=budget)
+    except RecursionError:
+        raise BadFrame("the answer is nested too deeply") from None
+    raw = plan.client.codec.render_reply(reply, plan.asked, REAL_WORLD)
+    return _recorded(reply, notes), raw
+
+
+def _recorded(reply: Reply, notes: Sequence[Note] | None) -> ReadAnswer:
+    return ReadAnswer(reply.id, reply.usage, reply.choices[0].stop if reply.choices else None, notes)
+
+
+def _tapped(plan: Plan, body: bytes) -> ReadAnswer:
+    """Read an answer that passes, for the record.
+
+    Raises UpstreamViolation for what breaks the dialect: half an answer, a web page, a call without a name.
+    """
+    forms = plan.upstream.plain
+    if forms is not None and (seen := forms.reply(body)) is not None:
+        return ReadAnswer("", seen.usage, seen.stop, None)
+    try:
+        return _recorded(plan.upstream.codec.parse_reply(body, plan.sent), None)
+    except RecursionError:
+        return ReadAnswer("", None, None, None)
+
+
+def _holds_calls(plan: Plan, body: bytes) -> bool:
+    """Whether raw tool calls, or what is left of some, are in an answer that may pass as it came otherwise."""
+    if not plan.finds_calls:
+        return False
+    try:
+        notes = reply_whole(plan, body)[1]
+    except (RecursionError, UpstreamViolation, UpstreamFault):
+        return False  # `_tapped` says what is wrong
+    return any(note.rule.startswith("raw_tools.") for note in notes)
