@@ -18,6 +18,7 @@ from dragoman.model.conversation import Reply, Stop, Usage
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockKeys,
+    BlockStarted,
     Delta,
     Event,
     Events,
@@ -30,7 +31,7 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
-from dragoman.model.filter import Back
+from dragoman.model.filter import BLOCKS, Kind, Reads
 from dragoman.model.lane import UNSEEN, LaneSource, LaneTarget, LaneWatch, Listener, Search
 from dragoman.model.notes import MOST_OF_ANSWER, Note, Notes
 from dragoman.translate import Plan
@@ -44,22 +45,31 @@ Mask: TypeAlias = Callable[[Fault], Fault]  # gives the same one if there is not
 class ResponseFilters:
     """The answer halves of all filters of a plan as one, last change first."""
 
-    __slots__ = ("_backs", "_concerned", "keys", "notes")
+    __slots__ = ("_backs", "_concerned", "_reads", "keys", "notes")
 
     def __init__(self, plan: Plan, keys: BlockKeys | None = None) -> None:
         self.notes = Notes(most=MOST_OF_ANSWER)
         self.keys = keys or BlockKeys()
         self._backs = [make(self.notes, self.keys) for make in reversed(plan.makers)]
-        self._concerned = _concerned(tuple(map(type, self._backs)))
+        self._reads = [back.reads for back in self._backs]
+        self._concerned = _concerned(*self._reads)
 
     def feed(self, events: Events) -> Events:
         """Return what becomes of the events: the same tuple if no filter changes anything."""
-        first, concerned, backs = 0, self._concerned, self._backs
+        first, backs, reads = 0, self._backs, self._reads
         while events:
-            kinds = type(events[0]) if len(events) == 1 else frozenset(map(type, events))
-            for position in concerned[kinds]:
+            event, kinds = events[0], type(events[0])
+            if len(events) > 1:
+                kinds = frozenset([type(each.block) if type(each) is BlockStarted else type(each) for each in events])
+            elif type(event) is BlockStarted:
+                kinds = type(event.block)
+            for position in self._concerned[kinds]:
                 if position >= first:
-                    changed = backs[position].feed(events)
+                    back = backs[position]
+                    changed = back.feed(events)
+                    if back.reads is not reads[position]:
+                        reads[position] = back.reads
+                        self._concerned = _concerned(*reads)
                     if changed is not events:
                         events, first = changed, position + 1
                         break
@@ -79,21 +89,24 @@ class ResponseFilters:
         return watches
 
 
-class _Concerned(dict[type[Event] | frozenset[type[Event]], tuple[int, ...]]):
-    """Which filters look at events of a type, or of several types together: hardly any, if the events are usual."""
+class _Concerned(dict[Kind | frozenset[Kind], tuple[int, ...]]):
+    """Which filters look at events of a kind, or of several kinds together: hardly any, if the events are usual."""
 
-    def __init__(self, backs: tuple[type[Back], ...]) -> None:
+    def __init__(self, *reads: Reads | None) -> None:
         super().__init__()
-        self._backs = backs
+        self._reads = reads
 
-    def __missing__(self, kinds: type[Event] | frozenset[type[Event]]) -> tuple[int, ...]:
+    def __missing__(self, kinds: Kind | frozenset[Kind]) -> tuple[int, ...]:
         any_of = kinds if isinstance(kinds, frozenset) else frozenset({kinds})
-        reads = [any_of if back.reads is None else back.reads for back in self._backs]
-        self[kinds] = found = tuple([at for at, read in enumerate(reads) if not any_of.isdisjoint(read)])
+        if not any_of.isdisjoint(BLOCKS):
+            any_of |= {BlockStarted}
+        self[kinds] = found = tuple(
+            [at for at, read in enumerate(self._reads) if read is None or not any_of.isdisjoint(read)]
+        )
         return found
 
 
-_concerned = lru_cache(maxsize=256)(_Concerned)  # the same for all answers of a pair
+_concerned = lru_cache(maxsize=1024)(_Concerned)  # the same for all answers whose filters look at the same
 
 
 class Progress:

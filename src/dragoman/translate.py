@@ -18,7 +18,7 @@ from dragoman.errors import LocalMisuse, Unrepresentable
 from dragoman.model.canonical import canonical
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Note, Notes
 from dragoman.wire.http import HttpRequest
@@ -184,14 +184,22 @@ def plan(
     facts, tidy = Facts(), asked.messages  # every reader ends with the canonical form
     makers: list[MakeBack] = []
     altered, noted, finds_calls = False, 0, False
+    features: Features | None = None  # unknown: nobody has asked since the last change
     for each in _filters(client, upstream, sent.model, settings):
+        if each.answers is not None:
+            makers.append(each.answers)
+        if each.concerns is not None:
+            if each.concerns and features is None:
+                features = facts.features(sent)
+            if features is None or features.isdisjoint(each.concerns):
+                continue
         changed, maker = each.forward(sent, notes, facts)
         if changed is not sent:
             moved = changed.messages is not sent.messages or changed.system is not sent.system
             if moved and not each.keeps_form:
                 changed = canonical(changed, tidy)  # what a filter leaves may be less than a text
                 tidy = changed.messages
-            sent = changed
+            sent, features = changed, None
         if len(notes) > noted:
             altered, noted = altered or not each.only_asks, len(notes)
         if maker is not None:

@@ -23,10 +23,9 @@ from dragoman.dialects.openai import messages as openai_messages
 from dragoman.dialects.openai.chunk import beside_the_stop, beside_the_usual
 from dragoman.dialects.openai.reply import envelope_rest, parse_stop
 from dragoman.errors import DragomanError
-from dragoman.filters import PairTools, carry_seals, fill_empty, object_arguments, rename_tools
+from dragoman.filters import PairTools, rename_tools
 from dragoman.filters import pair_tools as pairing
 from dragoman.gateway.limits import RequestLimits, check_tree
-from dragoman.model import facts as facts_of
 from dragoman.model.blocks import Cache, Reasoning, Seal, Text, ToolResult, Where
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message
@@ -135,10 +134,6 @@ def paired_needs_no_pairing(asked: Conversation) -> None:
 
 # What says that there is nothing to do, and the answer with which a filter looks through everything.
 SHORT_CUTS: list[tuple[Any, str, Any]] = [
-    (carry_seals, "_has_seals", True),
-    (facts_of, "are_plain", False),
-    (fill_empty, "_says_all", False),
-    (object_arguments, "_are_settled", False),
     (pairing, "_paired", False),
     (rename_tools._Aliases, "allow", False),
     (kiro_results, "_are_read", False),

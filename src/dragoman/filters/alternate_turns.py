@@ -10,7 +10,7 @@ from dragoman.model.blocks import Block, Extra, Text, ToolResult
 from dragoman.model.canonical import spaced
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Role
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -27,6 +27,8 @@ class AlternateTurns(Filter):
         self._turns = upstream.turns
         self._seam = upstream.turn_seam
         self._prefill = "user_last" not in upstream.traits
+        ends: Features = frozenset() if self._prefill else frozenset({"prefill"})
+        self.concerns = ends if upstream.turns == "free" else ends | {"uneven_turns"}
         self._fillers: dict[Role, str] = {"assistant": upstream.fillers[0], "user": upstream.fillers[1]}
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:

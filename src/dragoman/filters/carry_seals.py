@@ -12,7 +12,7 @@ import base64
 import binascii
 from collections.abc import Iterable
 from functools import partial
-from typing import ClassVar
+from operator import is_
 
 from msgspec import Struct, structs
 
@@ -28,14 +28,13 @@ from dragoman.model.events import (
     Cited,
     Delta,
     Event,
-    Events,
     Sealed,
     Stopped,
     TextDelta,
     event_size,
 )
-from dragoman.model.facts import Facts
-from dragoman.model.filter import Back, Filter, MakeBack
+from dragoman.model.facts import Facts, Features
+from dragoman.model.filter import BLOCKS, Back, Filter, MakeBack, Reads
 from dragoman.model.lane import UNSEEN, LaneWatch
 from dragoman.model.notes import Notes
 
@@ -44,6 +43,10 @@ _CODED_PREFIX = base64.b64encode(_PREFIX[:9].encode()).decode()  # how a mark be
 _KINDS = {"signature", "redacted", "encrypted"}
 _SEALED = (Text, Reasoning, ToolCall)
 _PLAIN, _RIDING = 2, 3  # dots behind the prefix
+
+_IDLE: Reads = frozenset({Reasoning, Sealed})
+_UNSEALED: Reads = _IDLE | {BlockEnded}
+_OF_WORDS: Reads = _UNSEALED | BLOCKS | {TextDelta, ArgumentsDelta, Cited, Stopped}
 
 
 class Mark(Struct, frozen=True):
@@ -87,27 +90,19 @@ def _decoded(text: str) -> str | None:
 
 class CarrySeals(Filter):
     name = "carry_seals"
+    concerns: Features = frozenset({"seals"})
 
     def __init__(self, client: Capabilities, client_family: str, upstream: Capabilities) -> None:
         rides = "sealed_words" in upstream.traits and "sealed_words" not in client.traits
-        self._back = partial(_Riding if rides else _Marks, client, client_family)
+        self.answers = partial(_Riding if rides else _Marks, client, client_family)
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        if _has_seals(conversation, facts):
-            home = _Home(notes)
-            messages = tuple(map(home.message, conversation.messages))
-            home.end()
-            if any(one is not other for one, other in zip(messages, conversation.messages, strict=True)):
-                conversation = structs.replace(conversation, messages=messages)
-        return conversation, self._back
-
-
-def _has_seals(conversation: Conversation, facts: Facts) -> bool:
-    if facts.plain(conversation):
-        return False
-    held = facts.inventory(conversation)
-    nodes: Iterable[Text | ToolCall | Reasoning] = (*held.texts, *held.calls, *held.thoughts)
-    return bool([node for node in nodes if node.seal])
+        home = _Home(notes)
+        messages = tuple(map(home.message, conversation.messages))
+        home.end()
+        if all(map(is_, messages, conversation.messages)):
+            return conversation, None
+        return structs.replace(conversation, messages=messages), None
 
 
 def _has_seal(message: Message) -> bool:
@@ -163,10 +158,10 @@ class _Home:
 
 
 class _Marks(Back):
-    reads: ClassVar[frozenset[type[Event]]] = frozenset({BlockStarted, Sealed, BlockEnded})
-    __slots__ = ("_client", "_family", "_keys", "_notes", "_thoughts", "_unsealed")
+    __slots__ = ("_client", "_family", "_keys", "_notes", "_thoughts", "_unsealed", "reads")
 
     def __init__(self, client: Capabilities, family: str, notes: Notes, keys: BlockKeys) -> None:
+        self.reads = _IDLE
         self._keys = keys
         self._client = client
         self._family = family
@@ -174,9 +169,10 @@ class _Marks(Back):
         self._unsealed: dict[int, str] = {}  # open foreign reasoning without a seal yet -> its family
         self._thoughts: dict[int, bool] = {}  # a set of keys, small while it is empty
 
-    def feed(self, events: Events) -> Events:
-        marked = tuple(out for event in events for out in self._mark(event))
-        return events if marked == events else marked
+    def take(self, event: Event) -> Iterable[Event]:
+        marked = tuple(self._mark(event))
+        self.reads = _UNSEALED if self._unsealed else _IDLE
+        return marked
 
     def _mark(self, event: Event) -> Iterable[Event]:
         match event:
@@ -230,17 +226,20 @@ class _Riding(_Marks):
     that only carries a seal is left out.
     """
 
-    reads: ClassVar[frozenset[type[Event]]] = _Marks.reads | {TextDelta, ArgumentsDelta, Cited, Stopped}
     __slots__ = ("_held", "_texts", "_waiting")
 
     def __init__(self, client: Capabilities, family: str, notes: Notes, keys: BlockKeys) -> None:
         super().__init__(client, family, notes, keys)
+        self.reads = _OF_WORDS
         self._held: dict[int, list[Event]] = {}  # of calls, and of texts that have said nothing yet
         self._texts: dict[int, BlockStarted] = {}
         self._waiting: dict[int, list[Seal]] = {}  # of texts, by choice
 
     def lane(self, kind: type[Delta], key: int) -> LaneWatch | None:
         return None if key in self._held else UNSEEN
+
+    def take(self, event: Event) -> Iterable[Event]:
+        return self._mark(event)
 
     def _mark(self, event: Event) -> Iterable[Event]:
         match event:

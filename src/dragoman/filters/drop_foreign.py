@@ -20,7 +20,6 @@ from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, 
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Role, ToolChoice, ToolSpec
 from dragoman.model.events import (
-    ArgumentsDelta,
     BlockEnded,
     BlockKeys,
     BlockStarted,
@@ -36,8 +35,8 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
-from dragoman.model.facts import Facts
-from dragoman.model.filter import Back, Filter, MakeBack
+from dragoman.model.facts import Facts, Features
+from dragoman.model.filter import BLOCKS, Back, Filter, MakeBack, Reads
 from dragoman.model.lane import UNSEEN, LaneWatch
 from dragoman.model.naming import OUTER
 from dragoman.model.notes import MOST_OF_ANSWER, Action, Notes
@@ -49,17 +48,20 @@ S = TypeVar("S", bound=Struct)
 
 class DropForeign(Filter):
     name = "drop_foreign"
+    concerns: Features = frozenset(
+        {"extras", "seals", "citations", "media", "reasoning", "opaque", "opaque_tools", "chosen"}
+    )
 
     def __init__(self, client: Capabilities, client_family: str, upstream: Capabilities, upstream_family: str) -> None:
         self._carried = carried(client_family, client, upstream)
         self._client = client
         self._upstream = upstream
         self._family = upstream_family
-        self._back = partial(_Answer, client, client_family, carried(upstream_family, upstream, client))
+        self.answers = partial(_Answer, client, client_family, carried(upstream_family, upstream, client))
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         fitted = _Request(self._upstream, self._family, self._carried, notes, self._client).fit(conversation, facts)
-        return (conversation if fitted == conversation else fitted), self._back
+        return (conversation if fitted == conversation else fitted), None
 
 
 def _decoded(data: str) -> str | None:
@@ -337,12 +339,10 @@ def tool_name(tool: ToolSpec | Opaque) -> str | None:
 class _Answer(Back):
     """The answer half: what the client's family does not know is left out, once noted per kind."""
 
-    reads = frozenset(
-        {BlockStarted, ReasoningDelta, Sealed, BlockEnded, Started, Stopped, UsageReported, Cited, OpaqueEvent}
-    )
-    __slots__ = ("_carried", "_cites", "_client", "_dropped", "_family", "_notes", "_said")
+    __slots__ = ("_carried", "_cites", "_client", "_dropped", "_family", "_notes", "_said", "reads")
 
     def __init__(self, client: Capabilities, family: str, fields: Carried, notes: Notes, _keys: BlockKeys) -> None:
+        self.reads = _KEEPING
         self._client = client
         self._cites = not client.traits.isdisjoint({"citations", "cites"})
         self._family = family
@@ -351,47 +351,42 @@ class _Answer(Back):
         self._dropped: dict[int, bool] = {}  # sets, small while they are empty
         self._said: dict[tuple[str, str], bool] = {}
 
-    def feed(self, events: Events) -> Events:
-        if not self._dropped and all(type(event) in _PLAIN for event in events):
-            return events
-        out = tuple(kept for event in events if (kept := self._take(event)) is not None)
-        return events if out == events else out
-
     def lane(self, kind: type[Delta], key: int) -> LaneWatch | None:
         return None if key in self._dropped else UNSEEN
 
-    def _take(self, event: Event) -> Event | None:
+    def take(self, event: Event) -> Events:
         match event:
             case BlockStarted():
                 return self._block(event)
-            case TextDelta(key) | ReasoningDelta(key) | Sealed(key):
-                return None if key in self._dropped else event
+            case TextDelta(key) | ReasoningDelta(key) | Sealed(key) if key in self._dropped:
+                return ()
             case BlockEnded(key) if key in self._dropped:
                 del self._dropped[key]
-                return None
+                self.reads = _DROPPING if self._dropped else _KEEPING
+                return ()
             case Started():
-                return self._bare(event, self._carried.answers)
+                return (self._bare(event, self._carried.answers),)
             case Stopped(stop):
                 bare = self._bare(stop)
-                return event if bare is stop else structs.replace(event, stop=bare)
+                return (event if bare is stop else structs.replace(event, stop=bare),)
             case UsageReported(usage):
                 bare_usage = self._bare(usage)
-                return event if bare_usage is usage else UsageReported(bare_usage)
+                return (event if bare_usage is usage else UsageReported(bare_usage),)
             case Cited(_, citation) if citation.family != self._family or not self._cites:
                 if citation.source is not None and self._cites:
                     self._say("citation.mapped", citation.family, _MAPPED, "changed")
-                    return event
+                    return (event,)
                 self._say("foreign.citation", citation.family, "its citations have no place in the client's dialect")
-                return None
+                return ()
             case OpaqueEvent(family, kind) if family != self._family:
                 self._say(
                     "foreign.event", kind, f"events of {family} named {kind} have no place in the client's dialect"
                 )
-                return None
+                return ()
             case _:
-                return event
+                return (event,)
 
-    def _block(self, event: BlockStarted) -> BlockStarted | None:
+    def _block(self, event: BlockStarted) -> Events:
         block = event.block
         if isinstance(block, Opaque):
             foreign, kind = block.family != self._family, block.kind
@@ -401,13 +396,13 @@ class _Answer(Back):
         else:
             foreign, kind = isinstance(block, Reasoning) and "reasoning" not in self._client.traits, "reasoning"
         if foreign:
-            self._dropped[event.key] = True
+            self._dropped[event.key], self.reads = True, _DROPPING
             self._notes.dropped(
                 "foreign.block", "", f"a block of the answer ({kind}) has no place in the client's dialect"
             )
-            return None
+            return ()
         bare = self._bare(block)
-        return event if bare is block else structs.replace(event, block=bare)
+        return (event if bare is block else structs.replace(event, block=bare),)
 
     def _bare(self, node: S, names: Mapping[str, str] = NOTHING) -> S:
         extra: Extra | None = getattr(node, "extra", None)
@@ -432,4 +427,5 @@ _LONGEST_KIND = 200  # characters that tell two kinds of events or fields apart
 _MAPPED = (
     "its citations are written in the form of the client's dialect, which has no more than address, title and quote"
 )
-_PLAIN: frozenset[type[Event]] = frozenset({TextDelta, ReasoningDelta, ArgumentsDelta, BlockEnded})
+_KEEPING: Reads = BLOCKS | {Started, Stopped, UsageReported, Cited, OpaqueEvent}
+_DROPPING: Reads = _KEEPING | {TextDelta, ReasoningDelta, Sealed, BlockEnded}

@@ -13,7 +13,7 @@ from msgspec import structs
 from dragoman.model.blocks import Block, Cache, Reasoning, Text, ToolResult
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Action, Notes
 
@@ -24,10 +24,9 @@ B = TypeVar("B", bound=Block)
 
 class FillEmpty(Filter):
     name = "fill_empty"
+    concerns: Features = frozenset({"blank", "prefill"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        if _says_all(conversation, facts):
-            return conversation, None
         before = len(notes)
         system = _without_blanks(conversation.system, notes)
         messages: list[Message] = []
@@ -49,15 +48,6 @@ class FillEmpty(Filter):
             return conversation, None
         filled = structs.replace(conversation, messages=tuple(messages), system=system)
         return canonical(filled, conversation.messages), None
-
-
-def _says_all(conversation: Conversation, facts: Facts) -> bool:
-    """Whether no turn is empty, none of its texts is blank, and the last is no text to go on with."""
-    messages, held = conversation.messages, facts.inventory(conversation)
-    if [message for message in messages if not message.blocks] or (messages and messages[-1].role == "assistant"):
-        return False
-    words = [text.text for text in conversation.system] + held.words
-    return not [text for text in words if not text or text.isspace()]
 
 
 def _spoken(message: Message, notes: Notes) -> Message:

@@ -13,12 +13,27 @@ from dragoman.filters.fit_thinking import fit_thinking
 from dragoman.model.blocks import Block, Opaque, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Output, ToolChoice, ToolSpec
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Action, Notes
 from dragoman.wire.jsonio import Json
 
 N = TypeVar("N", bound=Struct)
+_LIMITED: Features = frozenset(
+    {
+        "choices",
+        "knobs",
+        "zero_length",
+        "stops",
+        "output",
+        "thinking",
+        "same_names",
+        "chosen",
+        "strict_tools",
+        "user",
+        "marks",
+    }
+)
 _Fit: TypeAlias = Callable[[Conversation, Capabilities, Notes], Conversation]
 
 
@@ -27,6 +42,7 @@ class FitLimits(Filter):
 
     def __init__(self, upstream: Capabilities) -> None:
         self._target = upstream
+        self.concerns = _LIMITED if upstream.max_tokens is None else _LIMITED | {"no_length"}
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         for fit in _FITS:

@@ -10,11 +10,12 @@ from dragoman.model.blocks import Block, Text
 from dragoman.model.canonical import canonical, spaced
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
 LABEL = "[System] "
+_TURNS: Features = frozenset({"system_turns"})
 
 
 class FoldSystem(Filter):
@@ -27,6 +28,7 @@ class FoldSystem(Filter):
 
     def __init__(self, upstream: Capabilities) -> None:
         self._keeps_leading = upstream.system != "none"
+        self.concerns = _TURNS if self._keeps_leading else _TURNS | {"system"}
         self._question = upstream.fillers[1]
         self._seam = upstream.turn_seam
 

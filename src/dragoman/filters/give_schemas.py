@@ -6,7 +6,7 @@ from msgspec import structs
 
 from dragoman.model.blocks import Opaque, Where
 from dragoman.model.conversation import Conversation, ToolSpec
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -15,6 +15,7 @@ class GiveSchemas(Filter):
     """Readers give such a tool the schema of no parameters and mark its place as bare."""
 
     name = "give_schemas"
+    concerns: Features = frozenset({"bare_tools"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         if not any(tool.at.bare for tool in conversation.tools):

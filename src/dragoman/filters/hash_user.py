@@ -9,7 +9,7 @@ from msgspec import structs
 
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -22,6 +22,7 @@ class HashUser(Filter):
     """The hash depends on the id alone, so that one user stays one user."""
 
     name = "hash_user"
+    concerns: Features = frozenset({"user", "extras"})
 
     def __init__(self, upstream: Capabilities, *, foreign: bool) -> None:
         self._limit = upstream.user_limit

@@ -9,7 +9,6 @@ Where a client's streams have whole calls only, each call is held until its end,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 
 from msgspec import structs
 
@@ -27,13 +26,12 @@ from dragoman.model.events import (
     Event,
     Events,
     Failed,
-    Finished,
     Sealed,
     Stopped,
     event_size,
 )
 from dragoman.model.facts import Facts
-from dragoman.model.filter import Back, Filter, MakeBack
+from dragoman.model.filter import NEVER, Back, Filter, MakeBack, Reads
 from dragoman.model.lane import LaneWatch
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
@@ -66,25 +64,28 @@ def _decoded(text: str) -> jsonio.Json:
         return None
 
 
+_IDLE: Reads = frozenset({ToolCall})
+_IN_CALL: Reads = _IDLE | {ArgumentsDelta, BlockEnded}
+_WHOLE: Reads = _IN_CALL | {Sealed, Stopped}
+
+
 class ObjectArguments(Filter):
     name = "object_arguments"
 
     def __init__(self, client: Capabilities, upstream: Capabilities) -> None:
-        self._client = client
-        self._upstream = upstream
+        self._must = upstream.arguments == "object"
+        self.concerns = frozenset({"calls"}) if self._must else NEVER
+        if client.arguments == "object":
+            self.answers = _WholeCalls if "whole_calls" in client.traits else _Objects
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        if self._upstream.arguments == "object" and not _are_settled(facts.inventory(conversation).calls):
-            messages = tuple([_settle_message(message, notes) for message in conversation.messages])
-            if messages != conversation.messages:
-                conversation = structs.replace(conversation, messages=messages)
-        if self._client.arguments != "object":
+        calls = facts.inventory(conversation).calls if self._must else []
+        if not [call for call in calls if call.form != "json" or not isinstance(call.arguments, jsonio.ObjectText)]:
             return conversation, None
-        return conversation, _WholeCalls if "whole_calls" in self._client.traits else _Objects
-
-
-def _are_settled(calls: list[ToolCall]) -> bool:
-    return not [call for call in calls if call.form != "json" or not isinstance(call.arguments, jsonio.ObjectText)]
+        messages = tuple([_settle_message(message, notes) for message in conversation.messages])
+        return conversation if messages == conversation.messages else structs.replace(
+            conversation, messages=messages
+        ), None
 
 
 def _settle_message(message: Message, notes: Notes) -> Message:
@@ -130,90 +131,73 @@ class _Arguments:
         self.tail = False  # something stands after the object
         self.held = KeptText(budget)
 
+    def scan(self, text: str) -> None:
+        """Follow more of an object."""
+        if self.scanner is not None and self.scanner.feed(text).strip():
+            self.tail = True
+
 
 class _Objects(Back):
-    reads = frozenset({ArgumentsDelta, BlockStarted, BlockEnded, Finished, Failed})
-    __slots__ = ("_budget", "_calls", "_failed", "_notes")
+    __slots__ = ("_budget", "_calls", "_failed", "_notes", "reads")
 
     def __init__(self, notes: Notes, keys: BlockKeys) -> None:
+        self.reads: Reads | None = _IDLE
         self._budget = keys.budget
         self._notes = notes
         self._calls: dict[int, _Arguments] = {}
         self._failed = False
 
-    def feed(self, events: Events) -> Events:
-        if self._failed:
-            return ()
-        if len(events) == 1 and self._is_live(events[0]):
-            return events
-        out = tuple(each for event in events for each in self._take(event))
-        return events if out == events else out
-
     def lane(self, kind: type[Delta], key: int) -> LaneWatch | None:
         call = self._calls.get(key)
         if call is None or call.scanner is None or self._failed:
             return None
-        return LaneWatch(listener=partial(self._scan, call))
+        return LaneWatch(listener=call.scan)
 
-    def _scan(self, call: _Arguments, text: str) -> None:
-        if call.scanner is not None and call.scanner.feed(text).strip():
-            call.tail = True
-
-    def _is_live(self, event: Event) -> bool:
-        """The hot path: more of arguments that are known to be an object."""
-        if type(event) is not ArgumentsDelta:
-            return False
-        call = self._calls.get(event.key)
-        if call is None or call.scanner is None:
-            return False
-        self._scan(call, event.text)
-        return True
-
-    def _take(self, event: Event) -> Iterable[Event]:
+    def take(self, event: Event) -> Iterable[Event]:
         if self._failed:
-            return
+            return ()
         match event:
             case ArgumentsDelta(key, text) if (call := self._calls.get(key)) is not None:
-                yield from self._grow(key, text, call)
+                if call.scanner is None:
+                    return self._grow(key, text, call)
+                call.scan(text)
             case BlockStarted(key, ToolCall() as block):
-                self._calls[key] = _Arguments(self._budget)
-                yield structs.replace(event, block=_as_json(block))
+                self._calls[key], self.reads = _Arguments(self._budget), _IN_CALL
+                return (event if block.form == "json" else structs.replace(event, block=_as_json(block)),)
             case BlockEnded(key) if (call := self._calls.pop(key, None)) is not None:
-                yield from self._end(key, call)
-                yield event
+                self.reads = _IN_CALL if self._calls else _IDLE
+                return (*self._end(key, call), event)
             case _:
-                yield event
+                pass
+        return (event,)
 
-    def _grow(self, key: int, text: str, call: _Arguments) -> Iterable[Event]:
-        if call.scanner is not None:
-            self._scan(call, text)
-            yield ArgumentsDelta(key, text)
-            return
+    def _grow(self, key: int, text: str, call: _Arguments) -> Events:
+        """Take more of arguments that have not begun, or that are held."""
         begun = text.lstrip() if not call.held else text
         if not call.held and begun.startswith("{"):
             call.scanner = ObjectScanner()
-            call.tail = bool(call.scanner.feed(begun).strip())
-            yield ArgumentsDelta(key, text)
-        elif begun or call.held:
+            call.scan(begun)
+            return (ArgumentsDelta(key, text),)
+        if begun or call.held:
             call.held.add(text)
             if len(call.held) > HELD_LIMIT:
-                self._failed = True
-                yield Failed(
-                    Fault("server", f"tool arguments that are no JSON object grew beyond {HELD_LIMIT} characters")
-                )
+                self._failed, self.reads = True, None
+                why = f"tool arguments that are no JSON object grew beyond {HELD_LIMIT} characters"
+                return (Failed(Fault("server", why)),)
+        return ()
 
-    def _end(self, key: int, call: _Arguments) -> Iterable[Event]:
-        if held := call.held.take():
-            arguments = as_object(held)
+    def _end(self, key: int, call: _Arguments) -> Events:
+        if call.held:
+            arguments = as_object(call.held.take())
             self._notes.changed(
                 "arguments.wrapped", "", "the arguments of a call were no JSON object; now they are in one"
             )
-            if arguments:
-                yield ArgumentsDelta(key, arguments)
-        elif call.scanner is not None and (call.tail or not call.scanner.complete):
+            return (ArgumentsDelta(key, arguments),) if arguments else ()
+        if call.scanner is not None and (call.tail or not call.scanner.complete):
             self._notes.changed(
                 "arguments.not_json", "", "the arguments of a call began as an object but are not a whole one"
             )
+        return ()
 
 
 class _Gathered:
@@ -235,21 +219,17 @@ class _Gathered:
 class _WholeCalls(Back):
     """Every call in one piece. One that is no object waits for the stop, which tells whether the length cut it (D7)."""
 
-    reads = frozenset({ArgumentsDelta, BlockStarted, BlockEnded, Sealed, Stopped, Failed})
-    __slots__ = ("_budget", "_calls", "_failed", "_notes", "_odd")
+    __slots__ = ("_budget", "_calls", "_failed", "_notes", "_odd", "reads")
 
     def __init__(self, notes: Notes, keys: BlockKeys) -> None:
+        self.reads: Reads | None = _WHOLE
         self._budget = keys.budget
         self._notes = notes
         self._calls: dict[int, _Gathered] = {}
         self._odd: list[_Gathered] = []
         self._failed = False
 
-    def feed(self, events: Events) -> Events:
-        out = tuple(each for event in events for each in self._take(event))
-        return events if out == events else out
-
-    def _take(self, event: Event) -> Iterable[Event]:
+    def take(self, event: Event) -> Iterable[Event]:
         if self._failed:
             return
         match event:
@@ -258,7 +238,7 @@ class _WholeCalls(Back):
             case ArgumentsDelta(key, text) if (call := self._calls.get(key)) is not None:
                 call.pieces.add(text)
                 if len(call.pieces) > WHOLE_LIMIT:
-                    self._failed = True
+                    self._failed, self.reads = True, None
                     yield Failed(Fault("server", f"tool arguments grew beyond {WHOLE_LIMIT} characters"))
             case Sealed(key) if (call := self._calls.get(key)) is not None:
                 self._budget.keep(event_size(event))

@@ -16,7 +16,7 @@ from msgspec import structs
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResult
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts, Inventory
+from dragoman.model.facts import Facts, Features, Inventory
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE, opaque_as_parts
@@ -30,6 +30,7 @@ class PairTools(Filter):
     """`in_order`: the results of a turn stand in the order of its calls."""
 
     name = "pair_tools"
+    concerns: Features = frozenset({"calls", "results"})
 
     def __init__(self, *, in_order: bool = False) -> None:
         self._in_order = in_order

@@ -13,12 +13,13 @@ from msgspec import structs
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE
 
 ERROR = "Error"
+_RICH: Features = frozenset({"media", "opaque"})
 
 
 class PlainResults(Filter):
@@ -27,12 +28,9 @@ class PlainResults(Filter):
     def __init__(self, upstream: Capabilities) -> None:
         self._media = upstream.result_media
         self._errors = "result_errors" in upstream.traits
+        self.concerns = _RICH if self._errors else _RICH | {"failed_results"}
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        held = facts.inventory(conversation)
-        failed = [] if self._errors else [result for result in held.results if result.is_error]
-        if not failed and not [part for part in held.parts if type(part) is not Text]:
-            return conversation, None
         before = len(notes)
         messages = tuple([self._message(message, notes) for message in conversation.messages])
         if len(notes) == before:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dragoman.errors import Fault, Unrepresentable
 from dragoman.model.conversation import Conversation, Held
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
 
 class RefuseHeld(Filter):
     name = "refuse_held"
+    concerns: Features = frozenset({"held"})
 
     def __init__(self, takes: frozenset[str]) -> None:
         self._takes = takes

@@ -12,9 +12,9 @@ from msgspec import structs
 from dragoman.model.blocks import Block, Extra, Opaque, ToolCall, ToolResult, Where
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
-from dragoman.model.events import BlockKeys, BlockStarted, Event, Events, Started
+from dragoman.model.events import BlockKeys, BlockStarted, Event, Started
 from dragoman.model.facts import Facts, Inventory
-from dragoman.model.filter import Back, Filter, MakeBack
+from dragoman.model.filter import Back, Filter, MakeBack, Reads
 from dragoman.model.naming import NAME_AT_HOME
 from dragoman.model.notes import Notes
 
@@ -153,7 +153,7 @@ class _Back(Back):
     not.
     """
 
-    reads = frozenset({Started, BlockStarted})
+    reads: Reads = frozenset({Started, ToolCall})
     __slots__ = ("_calls", "_given", "_names", "_notes", "_seed", "_taken")
 
     def __init__(
@@ -166,21 +166,13 @@ class _Back(Back):
         self._given: dict[tuple[int, str], bool] = {}  # a set, small while it is empty
         self._calls = 0
 
-    def feed(self, events: Events) -> Events:
-        for event in events:
-            kind = type(event)
-            if kind is BlockStarted or kind is Started:
-                changed = tuple([self._event(event) for event in events])
-                return events if changed == events else changed
-        return events
-
-    def _event(self, event: Event) -> Event:
+    def take(self, event: Event) -> Iterable[Event]:
         if isinstance(event, Started):
             self._seed = f"{self._seed}\0{event.id}"
         elif isinstance(event, BlockStarted) and isinstance(event.block, ToolCall):
             call = self._call(event.block, event.choice)
-            return event if call is event.block else structs.replace(event, block=call)
-        return event
+            return (event if call is event.block else structs.replace(event, block=call),)
+        return (event,)
 
     def _call(self, call: ToolCall, choice: int) -> ToolCall:
         name = self._names.get(call.name, call.name)

@@ -8,10 +8,10 @@ stream live. Where they have one, only that end counts: a call that never gets i
 from __future__ import annotations
 
 from functools import partial
+from operator import is_
 
 from dragoman.errors import Fault
 from dragoman.model.blocks import ToolCall
-from dragoman.model.conversation import Conversation
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
@@ -28,23 +28,23 @@ from dragoman.model.events import (
     TextDelta,
     event_size,
 )
-from dragoman.model.facts import Facts
-from dragoman.model.filter import Back, Filter, MakeBack
+from dragoman.model.filter import BLOCKS, NEVER, Back, Filter, Reads
 from dragoman.model.lane import UNSEEN, LaneWatch
 from dragoman.model.notes import Notes
 from dragoman.wire.jsonscan import ObjectScanner
 
 HELD_LIMIT = 4 * 1024 * 1024  # characters held back in one stream
 
+_LEADING: Reads = BLOCKS | {BlockEnded, Stopped}
+_SCANNING: Reads = _LEADING | {ArgumentsDelta}
+
 
 class SerializeBlocks(Filter):
     name = "serialize_blocks"
+    concerns = NEVER
 
     def __init__(self, *, calls_end: bool = False) -> None:
-        self._back = partial(_Queue, calls_end)
-
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        return conversation, self._back
+        self.answers = partial(_Queue, calls_end)
 
 
 class _Waiting:
@@ -68,9 +68,11 @@ class _Queue(Back):
         "_scanner",
         "_stops",
         "_waiting",
+        "reads",
     )
 
     def __init__(self, calls_end: bool, _notes: Notes, keys: BlockKeys) -> None:
+        self.reads = BLOCKS
         self._budget = keys.budget
         self._calls_end = calls_end
         self._head: int | None = None
@@ -84,29 +86,50 @@ class _Queue(Back):
     def feed(self, events: Events) -> Events:
         if self._failed:
             return ()
-        if not self._waiting and self._scanner is None and all(map(self._is_live, events)):
-            return events
         out: list[Event] = []
         for event in events:
-            self._take(event, out)
+            self._add(event, out)
             if out and isinstance(out[-1], Failed):
                 break
-        return events if len(out) == len(events) and all(map(_same, out, events)) else tuple(out)
+        if self._waiting or self._closed_early or self._failed:
+            self.reads = None
+        elif self._head is None:
+            self.reads = BLOCKS
+        else:
+            self.reads = _LEADING if self._scanner is None else _SCANNING
+        return events if len(out) == len(events) and all(map(is_, out, events)) else tuple(out)
 
     def lane(self, kind: type[Delta], key: int) -> LaneWatch | None:
         if key != self._head or self._waiting or self._failed:
             return None
         return UNSEEN if self._scanner is None else LaneWatch(listener=self._scanner.feed)
 
-    def _is_live(self, event: Event) -> bool:
-        return (type(event) is TextDelta or type(event) is ReasoningDelta) and event.key == self._head
-
-    def _take(self, event: Event, out: list[Event]) -> None:
+    def _add(self, event: Event, out: list[Event]) -> None:
         match event:
+            case BlockStarted() if self._head is None:
+                self._lead(event, out)
             case BlockStarted():
-                self._started(event, out)
+                self._budget.keep(event_size(event))
+                self._waiting[event.key] = _Waiting(event)
+                if self._scanner is not None and self._scanner.complete:
+                    self._give_way(out)
+            case BlockEnded(key) if key == self._head:
+                out.append(event)
+                self._head = self._scanner = None
+                if self._waiting or self._stops:
+                    self._advance(out)
+            case ArgumentsDelta(key, text) if key == self._head and self._scanner is not None:
+                out.append(event)
+                self._scanner.feed(text)
+                if self._scanner.complete and self._waiting:
+                    self._give_way(out)
             case TextDelta() | ReasoningDelta() | ArgumentsDelta() | Sealed() | Cited() | BlockEnded():
-                self._grown(event, out)
+                if event.key == self._head:
+                    out.append(event)
+                elif event.key in self._closed_early:
+                    self._late(event, out)
+                else:
+                    self._hold(event, out)
             case Stopped() if self._waiting or self._head is not None:
                 self._stops.append(event)
             case Failed():
@@ -115,40 +138,11 @@ class _Queue(Back):
             case _:
                 out.append(event)
 
-    def _started(self, event: BlockStarted, out: list[Event]) -> None:
-        if self._head is None:
-            self._lead(event, out)
-            return
-        self._budget.keep(event_size(event))
-        self._waiting[event.key] = _Waiting(event)
-        if self._scanner is not None and self._scanner.complete:
-            self._give_way(out)
-
     def _lead(self, event: BlockStarted, out: list[Event]) -> None:
         self._head = event.key
         call = isinstance(event.block, ToolCall) and event.block.form == "json" and not self._calls_end
         self._scanner = ObjectScanner() if call else None
         out.append(event)
-
-    def _grown(
-        self, event: TextDelta | ReasoningDelta | ArgumentsDelta | Sealed | Cited | BlockEnded, out: list[Event]
-    ) -> None:
-        if event.key == self._head:
-            self._head_grown(event, out)
-        elif event.key in self._closed_early:
-            self._late(event, out)
-        else:
-            self._hold(event, out)
-
-    def _head_grown(self, event: Event, out: list[Event]) -> None:
-        out.append(event)
-        if isinstance(event, BlockEnded):
-            self._head = self._scanner = None
-            self._advance(out)
-        elif isinstance(event, ArgumentsDelta) and self._scanner is not None:
-            self._scanner.feed(event.text)
-            if self._scanner.complete and self._waiting:
-                self._give_way(out)
 
     def _late(self, event: Event, out: list[Event]) -> None:
         """Something for a call that was closed because its JSON was complete: white space or its end, or a fault."""
@@ -204,7 +198,3 @@ class _Queue(Back):
         if self._head is None:
             out.extend(self._stops)
             self._stops.clear()
-
-
-def _same(one: Event, other: Event) -> bool:
-    return one is other

@@ -6,59 +6,55 @@ to go on has ended, for a client that cannot be told so.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 from msgspec import structs
 
 from dragoman.model.blocks import ToolCall
-from dragoman.model.conversation import Conversation, Stop, Why
-from dragoman.model.events import BlockEnded, BlockKeys, BlockStarted, Event, Events, Stopped
-from dragoman.model.facts import Facts
-from dragoman.model.filter import Back, Filter, MakeBack
+from dragoman.model.conversation import Stop, Why
+from dragoman.model.events import BlockEnded, BlockKeys, BlockStarted, Event, Stopped
+from dragoman.model.filter import NEVER, Back, Filter, Reads
 from dragoman.model.notes import Notes
 
 _FOLLOWS = frozenset({Why.END, Why.TOOL, Why.SEQUENCE, Why.PAUSE})  # all others say more than the content can
 
+_IDLE: Reads = frozenset({ToolCall, Stopped})
+_IN_CALL: Reads = _IDLE | {BlockEnded}
+
 
 class SettleStop(Filter):
     name = "settle_stop"
+    concerns = NEVER
 
     def __init__(self, *, pauses: bool) -> None:
-        self._back = partial(_Settle, pauses)
-
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        return conversation, self._back
+        self.answers = partial(_Settle, pauses)
 
 
 class _Settle(Back):
-    __slots__ = ("_notes", "_open", "_pauses", "_whole")
-
-    reads = frozenset({BlockStarted, BlockEnded, Stopped})
+    __slots__ = ("_notes", "_open", "_pauses", "_whole", "reads")
 
     def __init__(self, pauses: bool, notes: Notes, _keys: BlockKeys) -> None:
+        self.reads = _IDLE
         self._pauses = pauses
         self._notes = notes
         self._open: dict[int, int] = {}  # key of an open call -> its choice
         self._whole: dict[int, bool] = {}  # choices with calls -> whether all of them came to their end
 
-    def feed(self, events: Events) -> Events:
-        settled: list[Event] | None = None
-        for index, event in enumerate(events):
-            match event:
-                case BlockStarted(key, ToolCall(), choice):
-                    self._open[key] = choice
-                case BlockEnded(key, complete):
-                    choice_ended = self._open.pop(key, None)
-                    if choice_ended is not None:
-                        self._whole[choice_ended] = complete and self._whole.get(choice_ended, True)
-                case Stopped(stop, choice):
-                    right = self._settle(stop, choice)
-                    if right is not stop:
-                        settled = settled or list(events)
-                        settled[index] = Stopped(right, choice)
-                case _:
-                    pass
-        return events if settled is None else tuple(settled)
+    def take(self, event: Event) -> Iterable[Event]:
+        match event:
+            case BlockStarted(key, ToolCall(), choice):
+                self._open[key], self.reads = choice, _IN_CALL
+            case BlockEnded(key, complete) if key in self._open:
+                choice = self._open.pop(key)
+                self._whole[choice] = complete and self._whole.get(choice, True)
+                self.reads = _IN_CALL if self._open else _IDLE
+            case Stopped(stop, choice):
+                right = self._settle(stop, choice)
+                return (event if right is stop else Stopped(right, choice),)
+            case _:
+                pass
+        return (event,)
 
     def _settle(self, stop: Stop, choice: int) -> Stop:
         if stop.why not in _FOLLOWS:

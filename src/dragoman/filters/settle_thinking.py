@@ -7,7 +7,7 @@ from msgspec import structs
 from dragoman.model.blocks import Reasoning, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Thinking
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -19,6 +19,7 @@ class SettleThinking(Filter):
     """For targets whose thinking has a least budget; what it was told in the client's words is already fitted."""
 
     name = "settle_thinking"
+    concerns: Features = frozenset({"thinking"})
 
     def __init__(self, upstream: Capabilities) -> None:
         self._least = upstream.least_budget

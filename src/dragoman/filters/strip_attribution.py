@@ -12,7 +12,7 @@ from msgspec import structs
 
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -21,6 +21,7 @@ PREFIX = "x-anthropic-billing-header:"  # Claude Code itself recognises the bloc
 
 class StripAttribution(Filter):
     name = "strip_attribution"
+    concerns: Features = frozenset({"system"})
     only_asks = True  # no answer differs by it, so frames of the same dialect still pass
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:

@@ -7,7 +7,7 @@ from typing import get_args
 from msgspec import structs
 
 from dragoman.model.conversation import Conversation
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.naming import SHAPES
 from dragoman.model.notes import Action, Notes
@@ -19,6 +19,7 @@ class TellShapes(Filter):
     """Readers write no notes: they leave a list of rule, action, place and sentence, which ends here."""
 
     name = "tell_shapes"
+    concerns: Features = frozenset({"shapes"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         extra = conversation.extra

@@ -31,7 +31,7 @@ from dragoman.model.blocks import (
 )
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, ToolSpec
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
@@ -43,6 +43,7 @@ class ToolsInHistory(Filter):
     """Runs only where client and upstream are of different families. Raises Unrepresentable for what has no form."""
 
     name = "tools_in_history"
+    concerns: Features = frozenset({"opaque", "opaque_tools", "waiting_tools"})
 
     def __init__(self, upstream: Capabilities, family: str) -> None:
         self._target = upstream

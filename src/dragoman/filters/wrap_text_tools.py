@@ -14,9 +14,9 @@ from msgspec import structs
 from dragoman.model.blocks import Block, Opaque, ToolCall
 from dragoman.model.budget import KeptText
 from dragoman.model.conversation import Conversation, Message, ToolSpec
-from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockKeys, BlockStarted, Event, Events
-from dragoman.model.facts import Facts
-from dragoman.model.filter import Back, Filter, MakeBack
+from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockKeys, BlockStarted, Event
+from dragoman.model.facts import Facts, Features
+from dragoman.model.filter import Back, Filter, MakeBack, Reads
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
 
@@ -26,9 +26,13 @@ SCHEMA: dict[str, jsonio.Json] = {
     "required": ["input"],
 }
 
+_IDLE: Reads = frozenset({ToolCall})
+_IN_CALL: Reads = _IDLE | {ArgumentsDelta, BlockEnded}
+
 
 class WrapTextTools(Filter):
     name = "wrap_text_tools"
+    concerns: Features = frozenset({"text_tools", "text_calls"})
 
     def __init__(self, *, native: bool = False) -> None:
         self._native = native
@@ -72,22 +76,17 @@ def _wrap_call(block: Block, notes: Notes) -> Block:
 class _Unwrap(Back):
     """Holds the arguments of a wrapped call until they are whole, for half a JSON string is no text."""
 
-    reads = frozenset({BlockStarted, ArgumentsDelta, BlockEnded})
-
     def __init__(self, wrapped: set[str], notes: Notes, keys: BlockKeys) -> None:
+        self.reads = _IDLE
         self._budget = keys.budget
         self._wrapped = wrapped
         self._notes = notes
         self._held: dict[int, KeptText] = {}
 
-    def feed(self, events: Events) -> Events:
-        out = tuple(each for event in events for each in self._take(event))
-        return events if out == events else out
-
-    def _take(self, event: Event) -> Iterable[Event]:
+    def take(self, event: Event) -> Iterable[Event]:
         match event:
             case BlockStarted(key, ToolCall(name=name, form="json") as call) if name in self._wrapped:
-                self._held[key] = KeptText(self._budget)
+                self._held[key], self.reads = KeptText(self._budget), _IN_CALL
                 yield structs.replace(event, block=structs.replace(call, form="text"))
             case ArgumentsDelta(key, text) if key in self._held:
                 self._held[key].add(text)
@@ -95,6 +94,7 @@ class _Unwrap(Back):
                 text = self._unwrapped(self._held.pop(key).take())
                 if text:
                     yield ArgumentsDelta(key, text)
+                self.reads = _IN_CALL if self._held else _IDLE
                 yield event
             case _:
                 yield event

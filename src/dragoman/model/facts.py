@@ -1,16 +1,69 @@
-"""What the filters of one plan ask about the messages of a conversation, found once for all of them."""
+"""What the filters of one plan ask about a conversation, found once for all of them.
+
+`Feature` names what a conversation may have that concerns filters. A plan calls a filter only if the conversation has a
+feature that the filter names (`Filter.concerns`).
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from collections.abc import Iterable, Mapping
+from operator import eq
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation, Message
+from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
+from dragoman.model.naming import SHAPES
 
 _COMMON: frozenset[type[Block]] = frozenset({Text, ToolCall, ToolResult})
+
+Feature: TypeAlias = Literal[
+    # of the messages
+    "calls",  # tool calls
+    "text_calls",  # calls with free text
+    "results",  # tool results
+    "failed_results",  # results that are errors
+    "media",  # in messages or results
+    "reasoning",
+    "opaque",  # parts that only one family reads, in messages or results
+    "system_turns",  # messages of the role system
+    "uneven_turns",  # turns that do not alternate, or do not begin with a user turn; no turn at all
+    "prefill",  # the last turn is an assistant's
+    # of messages, tools or system
+    "seals",
+    "citations",
+    "blank",  # a text of white space only, or a message without blocks
+    "marks",  # cache marks
+    "extras",  # fields that only one family knows, of the request or of anything in it
+    "shapes",  # the reader took something in another shape than its dialect's own
+    "system",  # system text
+    # of the tools
+    "tools",
+    "opaque_tools",  # tools that only one family runs, or whose form is one family's own
+    "text_tools",  # tools that take free text
+    "bare_tools",  # tools that came without a schema
+    "undescribed_tools",  # tools without a description
+    "strict_tools",  # tools that say whether they are strict
+    "waiting_tools",  # tools that are not offered from the start
+    "same_names",  # two tools of one name
+    # of the settings
+    "chosen",  # a choice of tools
+    "output",  # a form of the answer
+    "thinking",  # how much to think
+    "length",  # a limit of tokens
+    "no_length",  # none
+    "zero_length",  # a limit of 0
+    "stops",  # stop sequences
+    "knobs",  # temperature and the like
+    "choices",  # more than one answer
+    "whole",  # an answer that is not streamed
+    "user",  # the id of a user
+    "hints",  # request headers
+    "held",  # what only the client's service holds
+]
+Features: TypeAlias = frozenset[Feature]
 
 
 class Inventory(Struct, frozen=True, gc=False):
@@ -52,34 +105,151 @@ def inventory(messages: tuple[Message, ...]) -> Inventory:
 
 
 class Facts:
-    """Answers about the conversation of a plan. An answer holds until a filter changes the messages."""
+    """Answers about the conversation of a plan. An answer holds until a filter changes what it is about."""
 
-    __slots__ = ("_inventory", "_messages", "_plain")
+    __slots__ = ("_inventory", "_messages", "_of_messages", "_of_tools", "_tools")
 
     def __init__(self) -> None:
         self._messages: tuple[Message, ...] | None = None
         self._inventory: Inventory | None = None
-        self._plain: bool | None = None
+        self._of_messages: Features = frozenset()
+        self._tools: tuple[ToolSpec | Opaque, ...] = ()
+        self._of_tools: Features = frozenset()
 
     def inventory(self, conversation: Conversation) -> Inventory:
         """What its messages hold."""
         if self._inventory is None or conversation.messages is not self._messages:
-            self._messages, self._plain = conversation.messages, None
+            self._messages = conversation.messages
             self._inventory = inventory(conversation.messages)
+            self._of_messages = _of_messages(conversation.messages, self._inventory)
         return self._inventory
+
+    def features(self, conversation: Conversation) -> Features:
+        """What it has of what filters name."""
+        self.inventory(conversation)
+        if conversation.tools is not self._tools:
+            self._tools, self._of_tools = conversation.tools, _of_tools(conversation.tools)
+        return self._of_messages.union(self._of_tools, _of_settings(conversation))
 
     def plain(self, conversation: Conversation) -> bool:
         """Whether its messages are texts, calls and results that say no more than that: nothing of one family's own."""
-        held = self.inventory(conversation)
-        if self._plain is None:
-            self._plain = are_plain(conversation.messages, held)
-        return self._plain
+        self.inventory(conversation)
+        return self._of_messages.isdisjoint(_FOREIGN)
 
 
-def are_plain(messages: tuple[Message, ...], held: Inventory) -> bool:
-    texts = held.texts + [part for part in held.parts if type(part) is Text]
-    if not held.kinds <= _COMMON or len(texts) < len(held.texts) + len(held.parts):
-        return False
-    nodes = (*messages, *held.calls, *held.results, *texts)
-    foreign = [node for node in nodes if node.extra] or [call for call in held.calls if call.seal]
-    return not (foreign or [text for text in texts if text.seal or text.citations])
+_FOREIGN: Features = frozenset({"reasoning", "media", "opaque", "extras", "seals", "citations"})
+_BY_KIND: Mapping[type[Block], Feature] = {
+    ToolCall: "calls",
+    ToolResult: "results",
+    Reasoning: "reasoning",
+    Media: "media",
+    Opaque: "opaque",
+}
+_NO_CHOICE, _NO_FORM, _NO_THOUGHT = ToolChoice(), Output(), Thinking()
+
+
+def _of_messages(messages: tuple[Message, ...], held: Inventory) -> Features:
+    found: set[Feature] = {_BY_KIND[kind] for kind in held.kinds if kind is not Text}
+    texts, roles = held.texts, [message.role for message in messages]
+    if held.parts:
+        texts = texts + [part for part in held.parts if type(part) is Text]
+        found.update([_BY_KIND[type(part)] for part in held.parts if type(part) is not Text])
+        others = (*held.others, *[part for part in held.parts if type(part) is not Text])
+    else:
+        others = tuple(held.others)
+    _add_odd(found, [text for text in texts if text.cache or text.seal or text.citations or text.extra])
+    if held.calls or held.results or held.thoughts or others:
+        _add_odd(found, [call for call in held.calls if call.form != "json" or call.cache or call.seal or call.extra])
+        _add_odd(found, [result for result in held.results if result.is_error or result.cache or result.extra])
+        _add_odd(found, (*held.thoughts, *others))
+    if [message for message in messages if message.extra]:
+        found.add("extras")
+    if [words for words in held.words if not words or words.isspace()]:
+        found.add("blank")
+    if [message for message in messages if not message.blocks]:
+        found.add("blank")
+    if "system" in roles:
+        found.add("system_turns")
+    if next((role for role in roles if role != "system"), "") != "user" or any(map(eq, roles, roles[1:])):
+        found.add("uneven_turns")
+    if roles and roles[-1] == "assistant":
+        found.add("prefill")
+    return frozenset(found)
+
+
+def _add_odd(found: set[Feature], nodes: Iterable[Block]) -> None:
+    """Add what these blocks have beyond their kind."""
+    for node in nodes:
+        if node.extra:
+            found.add("extras")
+        if not isinstance(node, Reasoning) and node.cache:
+            found.add("marks")
+        if isinstance(node, Text | ToolCall | Reasoning) and node.seal:
+            found.add("seals")
+        if type(node) is Text and node.citations:
+            found.add("citations")
+        elif type(node) is ToolCall and node.form == "text":
+            found.add("text_calls")
+        elif type(node) is ToolResult and node.is_error:
+            found.add("failed_results")
+
+
+def _of_tools(tools: tuple[ToolSpec | Opaque, ...]) -> Features:
+    found: set[Feature] = {"tools"} if tools else set()
+    names: list[object] = []
+    for tool in tools:
+        if tool.extra:
+            found.add("extras")
+        if tool.cache:
+            found.add("marks")
+        if isinstance(tool, Opaque):
+            found.add("opaque_tools")
+            names.append(tool.data.get("name") if isinstance(tool.data, dict) else None)
+            continue
+        names.append(tool.name)
+        if tool.schema is None:
+            found.add("text_tools")
+        if tool.at.bare:
+            found.add("bare_tools")
+        if not tool.description or tool.description.isspace():
+            found.add("undescribed_tools")
+        if tool.strict is not None:
+            found.add("strict_tools")
+        if tool.waits_for:
+            found.add("waiting_tools")
+    if len(names) > 1 and len({name for name in names if isinstance(name, str)}) < len(names):
+        found.add("same_names")
+    return frozenset(found)
+
+
+def _of_settings(asked: Conversation) -> list[Feature]:
+    found: list[Feature] = ["length" if asked.max_tokens is not None else "no_length"]
+    if asked.system:
+        found += _of_system(asked.system)
+    if asked.extra or asked.hints or asked.output.extra:
+        found.append("extras")
+        if asked.extra and SHAPES in asked.extra.fields:
+            found.append("shapes")
+    has: tuple[tuple[object, Feature], ...] = (
+        (asked.tool_choice != _NO_CHOICE, "chosen"),
+        (asked.output != _NO_FORM, "output"),
+        (asked.thinking != _NO_THOUGHT, "thinking"),
+        (asked.max_tokens == 0, "zero_length"),
+        (asked.stop, "stops"),
+        (asked.knobs, "knobs"),
+        (asked.choices > 1, "choices"),
+        (not asked.stream, "whole"),
+        (asked.user, "user"),
+        (asked.hints, "hints"),
+        (asked.held, "held"),
+    )
+    found += [feature for holds, feature in has if holds]
+    return found
+
+
+def _of_system(texts: tuple[Text, ...]) -> set[Feature]:
+    found: set[Feature] = {"system"}
+    _add_odd(found, texts)
+    if [text for text in texts if not text.text or text.text.isspace()]:
+        found.add("blank")
+    return found

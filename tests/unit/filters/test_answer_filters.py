@@ -53,7 +53,7 @@ OBJECT = Capabilities(arguments="object")
 
 
 def back_of(filter_: Filter, conversation: Conversation = EMPTY) -> tuple[Back, Notes]:
-    _, maker = filter_.forward(conversation, Notes(), Facts())
+    maker = filter_.answers or filter_.forward(conversation, Notes(), Facts())[1]
     assert maker is not None
     notes = Notes()
     return maker(notes, BlockKeys(1 << 20)), notes  # the tests choose the keys of their own blocks

@@ -7,7 +7,7 @@ from msgspec import structs
 from dragoman.dialects.kit.tools import with_object_schema
 from dragoman.model.blocks import Block, Reasoning, Text
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -19,6 +19,7 @@ class AskSomething(Filter):
     """A conversation of nothing but a system prompt gets a question: the service wants one message at least."""
 
     name = "anthropic.ask_something"
+    concerns: Features = frozenset({"uneven_turns"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         if conversation.messages or conversation.continues:  # a held turn that paused goes on without a message
@@ -31,10 +32,9 @@ class OwnReasoning(Filter):
     """Reasoning in the two forms that the service has: signed, or redacted and without text."""
 
     name = "anthropic.own_reasoning"
+    concerns: Features = frozenset({"reasoning"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        if not facts.inventory(conversation).thoughts:
-            return conversation, None
         messages = tuple(_with_own_reasoning(message, notes) for message in conversation.messages)
         if all(one is other for one, other in zip(messages, conversation.messages, strict=True)):
             return conversation, None
@@ -66,6 +66,7 @@ class ObjectSchemas(Filter):
     """Tools whose parameters are an object: the service refuses any other."""
 
     name = "anthropic.object_schemas"
+    concerns: Features = frozenset({"tools"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         before = len(notes)

@@ -10,7 +10,7 @@ from dragoman.dialects.gemini.media import NAMED
 from dragoman.dialects.gemini.nodes import FAMILY, own_fields
 from dragoman.model.blocks import Block, Media, Seal, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Thinking
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.model.parts import join_texts
@@ -25,6 +25,7 @@ class AskForEvents(Filter):
     """A client that wants an array gets one; the service is asked for events all the same."""
 
     name = "gemini.ask_for_events"
+    concerns: Features = frozenset({"hints"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         if conversation.hints is None or conversation.hints.family != FAMILY:
@@ -37,6 +38,7 @@ class OneChoice(Filter):
     """A choice limited to one tool is the choice of that tool: the service says both alike."""
 
     name = "gemini.one_choice"
+    concerns: Features = frozenset({"chosen"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         choice = conversation.tool_choice
@@ -50,6 +52,7 @@ class EffortAsBudget(Filter):
     """Older models know no level of thinking, only a budget."""
 
     name = "gemini.effort_as_budget"
+    concerns: Features = frozenset({"thinking"})
     before = "fit_limits"
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
@@ -66,6 +69,7 @@ class SettleThinking(Filter):
     """Thinking by a budget, by a level or by itself, never by two of these."""
 
     name = "gemini.settle_thinking"
+    concerns: Features = frozenset({"thinking"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         asked = conversation.thinking
@@ -107,6 +111,7 @@ class SettleResults(_EachBlock):
     """A result has one text, and it comes first."""
 
     name = "gemini.settle_results"
+    concerns: Features = frozenset({"results"})
 
     def change(self, block: Block, notes: Notes) -> Block:
         if not isinstance(block, ToolResult):
@@ -124,6 +129,7 @@ class FitMedia(_EachBlock):
     """Media by address needs a type, and none has a name."""
 
     name = "gemini.fit_media"
+    concerns: Features = frozenset({"media"})
 
     def change(self, block: Block, notes: Notes) -> Block:
         if isinstance(block, ToolResult):
@@ -151,6 +157,7 @@ class SignCalls(Filter):
     """The first call of a turn must be signed. One of other origin gets the signature that is documented for it."""
 
     name = "gemini.sign_calls"
+    concerns: Features = frozenset({"calls"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         before = len(notes)

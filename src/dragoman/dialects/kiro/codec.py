@@ -12,7 +12,7 @@ from dragoman.dialects.kiro import binding, encoder, request, rules, stream_rule
 from dragoman.dialects.kiro.encoder import KiroEncoder
 from dragoman.dialects.kiro.models import CLAUDE_EFFORTS, GPT_EFFORTS, known_window, model_of
 from dragoman.dialects.kiro.quirks.history import BuildHistory
-from dragoman.dialects.kiro.quirks.identity import KeepOnce, NameConversation, NameModel, NoLength, OnlyStream, ToldEnd
+from dragoman.dialects.kiro.quirks.identity import KeepOnce, NameRequest, NoLength, ToldEnd
 from dragoman.dialects.kiro.quirks.images import FitImages
 from dragoman.dialects.kiro.quirks.leaks import RecoverCalls
 from dragoman.dialects.kiro.quirks.leave_out import LeaveOut
@@ -121,9 +121,7 @@ class KiroCodec(Struct, frozen=True):
             ReadResults(),
             GiveDescriptions(),  # while tools have the client's names
             # with the names and ids that go out, and before the system text has its place
-            OnlyStream(),
-            NameModel(),
-            NameConversation(self.conversation_id),
+            NameRequest(self.conversation_id),
             DescribeTools(self.long_descriptions),
             FewTools(self.max_tools),
             *((RecoverCalls(),) if self.recover_calls else ()),

@@ -10,7 +10,7 @@ from msgspec import structs
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Opaque, ToolCall
 from dragoman.model.conversation import Conversation, ToolSpec
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
@@ -59,6 +59,8 @@ def _object_schema(schema: Mapping[str, Json]) -> dict[str, Json]:
 
 class NameOutput(Filter):
     """A filter: an output schema gets a name, of the letters that tools have. `at` is the field that holds it."""
+
+    concerns: Features = frozenset({"output"})
 
     def __init__(self, name: str, at: str) -> None:
         self.name = name

@@ -9,9 +9,9 @@ from msgspec import structs
 from dragoman.dialects.openai.messages import rank
 from dragoman.dialects.openai.parts import is_older, own_fields
 from dragoman.dialects.openai.settings import FAMILY
-from dragoman.model.blocks import Extra, Text
+from dragoman.model.blocks import Extra
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.wire.jsonio import Json
@@ -35,6 +35,7 @@ class OfferTools(Filter):
     """`functions` are offered as tools, which every server knows; the answer is told in the client's older form."""
 
     name = "openai.offer_tools"
+    concerns: Features = frozenset({"extras"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         if is_older(conversation.extra):
@@ -46,6 +47,7 @@ class KeepSpecialTokens(Filter):
     """Servers like vLLM strip the tokens that tool calls are written with; with tools offered they are asked not to."""
 
     name = "openai.special_tokens"
+    concerns: Features = frozenset({"tools"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         if not conversation.tools or "skip_special_tokens" in own_fields(conversation.extra):
@@ -64,10 +66,9 @@ class OrderBlocks(Filter):
     """An assistant's message has one order: reasoning, content, calls."""
 
     name = "openai.order_blocks"
+    concerns: Features = frozenset({"calls", "reasoning", "media", "opaque"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        if facts.inventory(conversation).kinds <= {Text}:
-            return conversation, None
         messages = tuple([self._ordered(message, notes) for message in conversation.messages])
         if all(map(is_, messages, conversation.messages)):
             return conversation, None

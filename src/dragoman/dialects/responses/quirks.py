@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import structs
 
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -16,6 +16,7 @@ class JoinAnswers(Filter):
     """Items have no turns: what the assistant said in a row is one."""
 
     name = "responses.join_answers"
+    concerns: Features = frozenset({"uneven_turns"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         joined: list[Message] = []
@@ -36,6 +37,7 @@ class LeastTokens(Filter):
     """The service refuses a smaller limit than 16, which clients send to probe it."""
 
     name = "responses.least_tokens"
+    concerns: Features = frozenset({"length"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         asked = conversation.max_tokens

@@ -11,7 +11,7 @@ from dragoman.dialects.bedrock.media import FORMATS, S3
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolResult
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.model.parts import missing_media_line
@@ -34,11 +34,10 @@ class FitMedia(Filter):
     """What the service cannot take is refused in the last user turn and replaced by a line of text before it (D9)."""
 
     name = "bedrock.fit_media"
+    concerns: Features = frozenset({"media"})
     before = "pair_tools"
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        if not facts.inventory(conversation).media:
-            return conversation, None
         before = len(notes)
         last = max((i for i, message in enumerate(conversation.messages) if message.role == "user"), default=-1)
         messages = tuple(
@@ -101,10 +100,9 @@ class NameDocuments(Filter):
     """Every document has a name that the service allows and that no other has."""
 
     name = "bedrock.name_documents"
+    concerns: Features = frozenset({"media"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        if not facts.inventory(conversation).media:
-            return conversation, None
         before = len(notes)
         taken: set[str] = set()
         messages = tuple(
@@ -146,10 +144,9 @@ class AccompanyDocuments(Filter):
     """A message that holds a document holds text as well."""
 
     name = "bedrock.accompany_documents"
+    concerns: Features = frozenset({"media"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        if not facts.inventory(conversation).media:
-            return conversation, None
         before = len(notes)
         messages = tuple(_accompanied(message, notes) for message in conversation.messages)
         return (conversation if len(notes) == before else structs.replace(conversation, messages=messages)), None

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from dragoman.model.blocks import Block, Cache, Media, Opaque, Reasoning, Text, ToolResult
 from dragoman.model.conversation import Conversation, ToolSpec
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -24,14 +24,12 @@ class SettleCache(Filter):
     PDF; no hour after five minutes. They are looked at in the order tools, system, messages."""
 
     name = "bedrock.settle_cache"
+    concerns: Features = frozenset({"marks"})
 
     def __init__(self, tools: bool) -> None:
         self._tools = tools
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        marked = facts.inventory(conversation).marked
-        if not any(node.cache for node in (*conversation.tools, *conversation.system, *marked)):
-            return conversation, None
         before = len(notes)
         walk = _Walk(notes)
         tools = tuple(walk.node(tool) if self._tools else walk.without(tool) for tool in conversation.tools)
@@ -88,6 +86,7 @@ class FitWords(Filter):
     """The user's id in the characters of requestMetadata, and an output schema without a strict flag."""
 
     name = "bedrock.fit_words"
+    concerns: Features = frozenset({"output", "user"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         output = conversation.output

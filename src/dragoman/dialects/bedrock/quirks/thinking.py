@@ -7,7 +7,7 @@ from msgspec import structs
 from dragoman.dialects.bedrock.models import Vendor
 from dragoman.model.blocks import Block, Reasoning
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -16,14 +16,13 @@ class OwnReasoning(Filter):
     """Reasoning in the two forms that the service has, as far as the model takes it back."""
 
     name = "bedrock.own_reasoning"
+    concerns: Features = frozenset({"reasoning"})
     before = "pair_tools"  # what is left of a turn is looked at afterwards
 
     def __init__(self, vendor: Vendor) -> None:
         self._takes = vendor.reasoning
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        if not facts.inventory(conversation).thoughts:
-            return conversation, None
         before = len(notes)
         messages = tuple(self._message(message, notes) for message in conversation.messages)
         return (conversation if len(notes) == before else structs.replace(conversation, messages=messages)), None

@@ -11,7 +11,7 @@ from dragoman.dialects.bedrock.nodes import AS_JSON, extra_of, own_fields
 from dragoman.dialects.kit.tools import with_object_schema
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 
@@ -29,6 +29,7 @@ class NoChoice(Filter):
     them to be."""
 
     name = "bedrock.no_choice"
+    concerns: Features = frozenset({"chosen"})
     before = "fit_limits"
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
@@ -44,6 +45,7 @@ class SettleTools(Filter):
     """Tools whose schema is an object's; stubs where history has tools and the request declares none."""
 
     name = "bedrock.settle_tools"
+    concerns: Features = frozenset({"tools", "calls"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         before = len(notes)
@@ -68,6 +70,7 @@ class SettleResults(Filter):
     """
 
     name = "bedrock.settle_results"
+    concerns: Features = frozenset({"results"})
 
     def __init__(self, apart: bool, json: bool) -> None:
         self._apart = apart

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import ClassVar
 
 from msgspec import structs
 
@@ -25,69 +24,47 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
-from dragoman.model.facts import Facts
-from dragoman.model.filter import Back, Filter, MakeBack
+from dragoman.model.facts import Facts, Features
+from dragoman.model.filter import NEVER, Back, Filter, MakeBack, Reads
 from dragoman.model.notes import Notes
 
 _SESSION = re.compile(r"session[\W_]*(?:id[\W_]*)?([0-9a-fA-F][0-9a-fA-F-]{15,})")
 
 
-class NameModel(Filter):
-    """The model under the service's name (facts 1.8). The answer gives the client's own name back."""
+class NameRequest(Filter):
+    """What the service knows a request by, in its own words: the model's name, the conversation's id, a stream.
 
-    name = "kiro.name_model"
+    The model has the service's name (facts 1.8); the answer gives the client's own name back. All turns of a
+    conversation share an id, made of the client's session, else of the first user turn (D17). Every answer is a stream;
+    a client that wants it whole gets it gathered.
+    """
+
+    name = "kiro.name_request"
     before = "fold_system"
 
+    def __init__(self, conversation_id: str) -> None:
+        self._fixed = conversation_id
+
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        asked = conversation.model
+        asked, user = conversation.model, conversation.user
+        if not conversation.stream:
+            notes.changed("kiro.stream", "stream", "the service only streams; the answer is gathered into one")
         named = name_of(asked)
         if named.strip() and not PATTERN.fullmatch(named):
             raise UnknownModel("no model of this service has such a name", at="model")
-        if named == asked:
-            return conversation, None
-        notes.renamed("kiro.model", "model", f"{asked!r} is {named!r} here")
-        return structs.replace(conversation, model=named), partial(_Renamed, named, asked)
-
-
-class _Renamed(Back):
-    reads = frozenset({Started})
-
-    def __init__(self, named: str, asked: str, _notes: Notes, _keys: BlockKeys) -> None:
-        self._named = named
-        self._asked = asked
-
-    def feed(self, events: Events) -> Events:
-        if events and isinstance(events[0], Started) and events[0].model == self._named:
-            return (structs.replace(events[0], model=self._asked), *events[1:])
-        return events
-
-
-class NameConversation(Filter):
-    """A conversation id that all its turns share: made of the client's session, else of the first user turn (D17)."""
-
-    name = "kiro.name_conversation"
-    before = "fold_system"
-
-    def __init__(self, fixed: str) -> None:
-        self._fixed = fixed
-
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        fields = own_fields(conversation.extra)
-        user = conversation.user
-        named_already = "conversationId" in fields or bool(self._fixed)
-        if user and named_already:
+        if named != asked:
+            notes.renamed("kiro.model", "model", f"{asked!r} is {named!r} here")
+        extra, fields = conversation.extra, own_fields(conversation.extra)
+        if user and ("conversationId" in fields or self._fixed):
             notes.dropped("user.dropped", "user", "the target takes no user id, and the conversation has its id")
         elif user:
             notes.changed("kiro.conversation_id", "user", "there is no user id here; it names the conversation instead")
         if "conversationId" not in fields:
-            named = self._fixed or conversation_id(_seed(user, conversation.messages))
-            extra = conversation.extra
+            fields = {**fields, "conversationId": self._fixed or conversation_id(_seed(user, conversation.messages))}
             spelling = extra.spelling if extra is not None else frozenset[str]()
-            fields = {**fields, "conversationId": named}
-            conversation = structs.replace(
-                conversation, extra=Extra(FAMILY, fields, spelling.union(IDENTITY.intersection(fields)))
-            )
-        return (structs.replace(conversation, user="") if user else conversation), None
+            extra = Extra(FAMILY, fields, spelling.union(IDENTITY.intersection(fields)))
+        conversation = structs.replace(conversation, model=named, extra=extra, stream=True, user="")
+        return conversation, partial(_Renamed, named, asked) if named != asked else None
 
 
 def _seed(user: str, messages: tuple[Message, ...]) -> str:
@@ -96,23 +73,24 @@ def _seed(user: str, messages: tuple[Message, ...]) -> str:
     return session[1] if session else f"{user}\0{first_words(messages)}"
 
 
-class OnlyStream(Filter):
-    """Every answer is a stream; a client that wants it whole gets it gathered."""
+class _Renamed(Back):
+    reads: Reads = frozenset({Started})
 
-    name = "kiro.only_stream"
-    before = "fold_system"
+    def __init__(self, named: str, asked: str, _notes: Notes, _keys: BlockKeys) -> None:
+        self._named = named
+        self._asked = asked
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        if not conversation.stream:
-            notes.changed("kiro.stream", "stream", "the service only streams; the answer is gathered into one")
-            conversation = structs.replace(conversation, stream=True)
-        return conversation, None
+    def take(self, event: Event) -> Events:
+        if isinstance(event, Started) and event.model == self._named:
+            return (structs.replace(event, model=self._asked),)
+        return (event,)
 
 
 class NoLength(Filter):
     """The length of an answer cannot be limited."""
 
     name = "kiro.no_length"
+    concerns: Features = frozenset({"length"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         if conversation.max_tokens is None:
@@ -121,41 +99,24 @@ class NoLength(Filter):
         return structs.replace(conversation, max_tokens=None), None
 
 
-class ToldEnd(Filter):
-    """A stream has no end of its own: one that ends without a word about its context may have been cut (D7), and
-    however it ends, its counts come from the text alone (D15). A call that got no end was cut, whatever came after it.
-    """
-
-    name = "kiro.told_end"
-
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        return conversation, _End
-
-
 class _End(Back):
-    reads: ClassVar[frozenset[type[Event]]] = frozenset({Started, UsageReported, Stopped, BlockStarted, BlockEnded})
-
     def __init__(self, notes: Notes, _keys: BlockKeys) -> None:
+        self.reads = _IDLE
         self._notes = notes
         self._silent = False  # no figure of the service has come, neither counts nor a percentage
         self._calls: dict[int, str] = {}  # open ones, and what they call
 
-    def feed(self, events: Events) -> Events:
-        for event in events:
-            if type(event) in self.reads:
-                self._take(event)
-        return events
-
-    def _take(self, event: Event) -> None:
+    def take(self, event: Event) -> Events:
         match event:
             case Started(usage=usage):
                 self._silent = usage is not None and usage.estimated
             case UsageReported():
                 self._silent = False
             case BlockStarted(key, ToolCall(name=name)):
-                self._calls[key] = name
-            case BlockEnded(key, complete):
-                name = self._calls.pop(key, "")
+                self._calls[key], self.reads = name, _IN_CALL
+            case BlockEnded(key, complete) if key in self._calls:
+                name = self._calls.pop(key)
+                self.reads = _IN_CALL if self._calls else _IDLE
                 if name and not complete:
                     told = f"the call of {name} got no end: it counts as cut off, whatever its arguments look like"
                     self._notes.changed("kiro.stream.open_call", "", told)
@@ -164,15 +125,21 @@ class _End(Back):
                 self._notes.added("kiro.stream.no_usage", "", f"no context usage came: {meant}the counts are estimates")
             case _:
                 pass
+        return (event,)
 
 
-class KeepOnce(Filter):
-    """Drops a piece of text that equals the one before it. Off by default, since real answers do repeat themselves."""
+_IDLE: Reads = frozenset({Started, UsageReported, Stopped, ToolCall})
+_IN_CALL: Reads = _IDLE | {BlockEnded}
 
-    name = "kiro.keep_once"
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        return conversation, _Once
+class ToldEnd(Filter):
+    """A stream has no end of its own: one that ends without a word about its context may have been cut (D7), and
+    however it ends, its counts come from the text alone (D15). A call that got no end was cut, whatever came after it.
+    """
+
+    name = "kiro.told_end"
+    concerns = NEVER
+    answers = _End
 
 
 class _Once(Back):
@@ -180,13 +147,17 @@ class _Once(Back):
         self._notes = notes
         self._last: Event | None = None
 
-    def feed(self, events: Events) -> Events:
-        kept = tuple(event for event in events if self._fresh(event))
-        return events if len(kept) == len(events) else kept
-
-    def _fresh(self, event: Event) -> bool:
+    def take(self, event: Event) -> Events:
         repeated = isinstance(event, TextDelta) and event == self._last
+        self._last = event
         if repeated:
             self._notes.dropped("kiro.stream.repeated", "", "the same piece of text came twice in a row")
-        self._last = event
-        return not repeated
+        return () if repeated else (event,)
+
+
+class KeepOnce(Filter):
+    """Drops a piece of text that equals the one before it. Off by default, since real answers do repeat themselves."""
+
+    name = "kiro.keep_once"
+    concerns = NEVER
+    answers = _Once

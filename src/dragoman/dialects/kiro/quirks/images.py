@@ -11,7 +11,7 @@ from dragoman.dialects.kit.media import base64_bytes
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Media, Text
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Action, Notes
 
@@ -27,10 +27,9 @@ class FitImages(Filter):
     """What cannot be sent is refused in the last turn; in earlier ones a line of text stands for it (D9)."""
 
     name = "kiro.fit_images"
+    concerns: Features = frozenset({"media"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        if Media not in facts.inventory(conversation).kinds:
-            return conversation, None
         before = len(notes)
         many = sum(isinstance(block, Media) for message in conversation.messages for block in message.blocks) > MANY
         last = len(conversation.messages) - 1

@@ -29,8 +29,8 @@ from dragoman.model.events import (
     Stopped,
     TextDelta,
 )
-from dragoman.model.facts import Facts
-from dragoman.model.filter import Back, Filter, MakeBack
+from dragoman.model.facts import Facts, Features
+from dragoman.model.filter import BLOCKS, NOTHING, Back, Filter, MakeBack, Reads
 from dragoman.model.lane import UNSEEN, LaneWatch
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
@@ -64,6 +64,7 @@ def _interesting(text: str) -> str | None:
 
 class RecoverCalls(Filter):
     name = "kiro.recover_calls"
+    concerns: Features = frozenset({"tools"})
     before = "fold_system"
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
@@ -74,6 +75,7 @@ class RecoverCalls(Filter):
 
 class _Recover(Back):
     def __init__(self, schemas: _Schemas, notes: Notes, keys: BlockKeys) -> None:
+        self.reads: Reads | None = BLOCKS
         self._keys = keys
         self._schemas = schemas
         self._notes = notes
@@ -87,22 +89,20 @@ class _Recover(Back):
         self._size = 0  # of it
         self._waiting: Events = ()  # the end of the text block whose tail is held
 
-    def feed(self, events: Events) -> Events:
-        if self._native or all(map(self._is_plain, events)):
-            return events
-        out = tuple(each for event in events for each in self._take(event))
-        return events if out == events else out
-
     def lane(self, kind: type[Delta], key: int) -> LaneWatch | None:
-        if self._native or kind is not TextDelta:
+        if kind is not TextDelta:
             return UNSEEN
         return None if self._held or self._opening else LaneWatch(_interesting)
 
-    def _is_plain(self, event: Event) -> bool:
-        """Text in which nothing of interest can begin; nearly all of a stream is that."""
-        return type(event) is TextDelta and not (self._held or self._opening or _interesting(event.text))
+    def take(self, event: Event) -> Events:
+        if type(event) is TextDelta and event.key == self._key and not self._held and _interesting(event.text) is None:
+            opening, self._opening = self._opening, ()
+            return (*opening, event)  # nearly all of a stream
+        out = (event,) if self._native else tuple(self._looked_at(event))
+        self.reads = NOTHING if self._native else BLOCKS if self._key is None and not self._waiting else None
+        return out
 
-    def _take(self, event: Event) -> Iterable[Event]:
+    def _looked_at(self, event: Event) -> Iterable[Event]:
         match event:
             case TextDelta(key, text) if key == self._key:
                 yield from self._text(key, text)

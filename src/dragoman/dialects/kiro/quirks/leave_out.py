@@ -10,7 +10,7 @@ from dragoman.dialects.kiro.turns import FAMILY, called
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResult
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE, join_texts, opaque_as_parts
@@ -25,6 +25,7 @@ class LeaveOut(Filter):
     """
 
     name = "kiro.leave_out"
+    concerns: Features = frozenset({"tools", "calls"})
     before = "drop_foreign"
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:

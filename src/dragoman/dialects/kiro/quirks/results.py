@@ -11,7 +11,7 @@ from msgspec import structs
 from dragoman.dialects.kiro.turns import LOG
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolResult
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts, Inventory
+from dragoman.model.facts import Facts, Features, Inventory
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, opaque_as_parts
@@ -23,6 +23,7 @@ class ReadResults(Filter):
     """No result without text (rule 32), and no part in one that the service cannot read."""
 
     name = "kiro.read_results"
+    concerns: Features = frozenset({"results"})
     before = "drop_foreign"
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:

@@ -16,9 +16,9 @@ from dragoman.dialects.kiro.models import model_of
 from dragoman.dialects.kiro.turns import FAMILY
 from dragoman.model.blocks import Block, Reasoning, Text
 from dragoman.model.conversation import Conversation, Message, Thinking
-from dragoman.model.events import BlockEnded, BlockKeys, BlockStarted, Event, Events, ReasoningDelta, TextDelta
-from dragoman.model.facts import Facts
-from dragoman.model.filter import Back, Filter, MakeBack
+from dragoman.model.events import BlockEnded, BlockKeys, BlockStarted, Event, ReasoningDelta, TextDelta
+from dragoman.model.facts import Facts, Features
+from dragoman.model.filter import Back, Filter, MakeBack, Reads
 from dragoman.model.notes import Notes
 from dragoman.wire.markers import Markers
 
@@ -45,11 +45,10 @@ class WrapThinking(Filter):
     """Thinking that the service did not seal itself goes back as tagged text of its turn (D14)."""
 
     name = "kiro.wrap_thinking"
+    concerns: Features = frozenset({"reasoning"})
     before = "drop_foreign"
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        if Reasoning not in facts.inventory(conversation).kinds:
-            return conversation, None
         before = len(notes)
         messages = tuple([self._message(message, notes) for message in conversation.messages])
         return (conversation if len(notes) == before else structs.replace(conversation, messages=messages)), None
@@ -80,6 +79,7 @@ class AskThinking(Filter):
     """
 
     name = "kiro.ask_thinking"
+    concerns: Features = frozenset({"thinking"})
     before = "fold_system"
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
@@ -119,6 +119,9 @@ _QUOTES = "`\"'"
 _ENDING = re.compile(re.escape(_CLOSE) + r"(?P<space>[ \t]*(?:\n[ \t]*(?P<blank>\n)?)?)")
 
 
+_IDLE: Reads = frozenset({Text})
+
+
 class _Open:
     """A text block on its way. `key` is that of the block which is open for it now; None: none is."""
 
@@ -134,23 +137,19 @@ class _Split(Back):
     def __init__(self, notes: Notes, keys: BlockKeys) -> None:
         self._notes = notes
         self._keys = keys
-        self._blocks: dict[int, _Open] = {}
+        self._blocks: dict[int, _Open] = {}  # that may hold thinking
+        self.reads: Reads | None = _IDLE
 
-    def feed(self, events: Events) -> Events:
-        if all(type(event) is TextDelta and self._plain_text(event.key) for event in events):
-            return events
-        out = tuple(each for event in events for each in self._take(event))
-        return events if out == events else out
+    def take(self, event: Event) -> Iterable[Event]:
+        out = tuple(self._split(event))
+        self.reads = None if self._blocks else _IDLE
+        return out
 
-    def _plain_text(self, key: int) -> bool:
-        block = self._blocks.get(key)
-        return block is None or block.state == "plain"
-
-    def _take(self, event: Event) -> Iterable[Event]:
+    def _split(self, event: Event) -> Iterable[Event]:
         match event:
             case BlockStarted(key, Text()):
                 self._blocks[key] = _Open(event)
-            case TextDelta(key, text) if (block := self._blocks.get(key)) is not None and block.state != "plain":
+            case TextDelta(key, text) if (block := self._blocks.get(key)) is not None:
                 block.held += text
                 yield from self._advance(block)
             case BlockEnded(key) if (block := self._blocks.pop(key, None)) is not None:
@@ -165,8 +164,7 @@ class _Split(Back):
         if block.state == "thinking":
             yield from self._thought(block, block.held)
             yield BlockEnded(self._key(block))
-        if block.state != "plain":
-            yield from self._plain(block, block.held if block.state == "head" else "")
+        yield from self._plain(block, block.held if block.state == "head" else "")
 
     def _advance(self, block: _Open) -> Iterable[Event]:
         if block.state == "head":
@@ -225,6 +223,7 @@ class _Split(Back):
     def _plain(self, block: _Open, text: str) -> Iterable[Event]:
         """From here on the block is ordinary text."""
         block.state, block.held, block.key = "plain", "", block.started.key
+        self._blocks.pop(block.key, None)
         yield block.started
         if text:
             yield TextDelta(block.key, text)

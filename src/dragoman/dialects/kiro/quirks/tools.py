@@ -12,7 +12,7 @@ from dragoman.dialects.kiro.turns import called
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Opaque, Text
 from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec
-from dragoman.model.facts import Facts
+from dragoman.model.facts import Facts, Features
 from dragoman.model.filter import Filter, MakeBack
 from dragoman.model.notes import Action, Notes
 
@@ -26,6 +26,7 @@ class GiveDescriptions(Filter):
     """A tool without a description is described by its name, as the client spells it (D13)."""
 
     name = "kiro.give_descriptions"
+    concerns: Features = frozenset({"undescribed_tools"})
     before = "rename_tools"
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
@@ -45,6 +46,7 @@ class DescribeTools(Filter):
     """Tools alone, each with a description that is not too long (rules 17, 18, 27)."""
 
     name = "kiro.describe_tools"
+    concerns: Features = frozenset({"tools"})
     before = "fold_system"
 
     def __init__(self, long_descriptions: str) -> None:
@@ -98,6 +100,7 @@ class FewTools(Filter):
     """
 
     name = "kiro.few_tools"
+    concerns: Features = frozenset({"tools", "calls"})
     before = "fold_system"
 
     def __init__(self, most: int) -> None:
@@ -158,6 +161,7 @@ class CleanSchemas(Filter):
     """Schemas without what the service refuses (rules 19 to 26)."""
 
     name = "kiro.clean_schemas"
+    concerns: Features = frozenset({"tools"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         before = len(notes)
@@ -187,6 +191,7 @@ class StubTools(Filter):
     """Tools that only history calls are declared, last and in the order of their first call (rules 13, 14)."""
 
     name = "kiro.stub_tools"
+    concerns: Features = frozenset({"calls"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
         declared = {tool.name for tool in conversation.tools if isinstance(tool, ToolSpec)}

@@ -1,0 +1,108 @@
+"""L30: a filter that a plan does not call, and an answer half that is not fed, would have changed nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from unittest.mock import patch
+
+from hypothesis import given, note
+from hypothesis import strategies as st
+
+import dragoman.dialects as registry
+from dragoman import translate
+from dragoman.answer import ResponseFilters
+from dragoman.errors import DragomanError
+from dragoman.model.blocks import Media, Opaque
+from dragoman.model.conversation import Conversation, Message
+from dragoman.model.events import BlockKeys, Events
+from dragoman.model.facts import Facts
+from dragoman.model.filter import Filter, MakeBack
+from dragoman.model.notes import Notes
+from dragoman.translate import Plan, plan
+from tests import strategies
+from tests.laws.test_block_keys import answers, asked, settings_of_all_kinds
+
+DIALECTS = sorted(registry.names())
+
+
+class Called(Filter):
+    """A filter that is always called. It fails if the call was needless and did something all the same."""
+
+    def __init__(self, inner: Filter) -> None:
+        self.inner, self.name, self.answers = inner, inner.name, inner.answers
+
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        concerns = self.inner.concerns
+        if concerns is None or not facts.features(conversation).isdisjoint(concerns):
+            return self.inner.forward(conversation, notes, facts)
+        needless = Notes()
+        note(self.name)
+        assert self.inner.forward(conversation, needless, Facts()) == (conversation, None)
+        assert not list(needless)
+        return conversation, None
+
+
+def outcome(client: str, upstream: str, conversation: Conversation, settings: translate.Settings) -> Any:
+    try:
+        made = plan(registry.get(client), registry.get(upstream), conversation, settings=settings)
+    except DragomanError as error:
+        return type(error), str(error)
+    return made.sent, made.notes, len(made.makers)
+
+
+def all_called(*pair: Any) -> Sequence[Filter]:
+    return [Called(each) for each in translate._made_filters(*pair)]
+
+
+@given(
+    conversation=strategies.conversations(),
+    client=st.sampled_from(DIALECTS),
+    upstream=st.sampled_from(DIALECTS),
+    settings=settings_of_all_kinds,
+)
+def test_a_filter_that_is_not_called_would_have_changed_nothing(
+    conversation: Conversation, client: str, upstream: str, settings: translate.Settings
+) -> None:
+    expected = outcome(client, upstream, conversation, settings)
+    with patch.object(translate, "_filters", all_called):
+        outcome(client, upstream, conversation, settings)
+    assert outcome(client, upstream, conversation, settings) == expected
+
+
+def test_every_kind_of_block_has_its_feature() -> None:
+    kinds = [Opaque("x", {}), Media("image", "image/png", "base64", "")]
+    for block in kinds:
+        found = Facts().features(Conversation("m", (Message("user", (block,)),)))
+        assert {"opaque", "media"} & found
+
+
+@given(
+    events=answers(),
+    client=st.sampled_from(DIALECTS),
+    upstream=st.sampled_from(DIALECTS),
+    settings=settings_of_all_kinds,
+    data=st.data(),
+)
+def test_an_answer_half_that_is_not_fed_would_have_changed_nothing(
+    events: Events, client: str, upstream: str, settings: translate.Settings, data: st.DataObject
+) -> None:
+    made = plan(registry.get(client), registry.get(upstream), asked("kimi-k2", thinks=True), settings=settings)
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(events)), max_size=len(events))))
+    frames = [events[start:end] for start, end in zip([0, *cuts], [*cuts, len(events)], strict=True)]
+    ways = ResponseFilters(made, BlockKeys.after(events))
+    told = tuple(event for frame in frames for event in ways.feed(frame))
+    notes, every = _fed_everything(made, events, frames)
+    assert (told, list(ways.notes)) == (every, list(notes))
+
+
+def _fed_everything(made: Plan, events: Events, frames: list[Events]) -> tuple[Notes, Events]:
+    keys, notes = BlockKeys.after(events), Notes(most=1000)
+    backs = [make(notes, keys) for make in reversed(made.makers)]
+    told: list[Any] = []
+    for frame in frames:
+        changed = frame
+        for back in backs:
+            changed = back.feed(changed)
+        told += changed
+    return notes, tuple(told)
