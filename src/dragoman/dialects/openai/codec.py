@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dragoman.dialects.base import Call, Decoder, Encoder, World
+from msgspec import Struct
+
+from dragoman.dialects.base import Call, Decoder, Encoder, Model, World, in_cache_order
 from dragoman.dialects.kit import openai_errors
+from dragoman.dialects.kit.faults import refusal
+from dragoman.dialects.kit.openai_errors import status_of
 from dragoman.dialects.kit.tools import NameOutput
 from dragoman.dialects.openai import reply, request, rules, stream_rules
+from dragoman.dialects.openai.blocks import DETAIL, FAMILY, FORMAT, OpenaiSettings
 from dragoman.dialects.openai.encoder import OpenaiEncoder
-from dragoman.dialects.openai.parts import DETAIL, FORMAT
 from dragoman.dialects.openai.quirks import AskUsage, KeepSpecialTokens, OfferTools, OrderBlocks
 from dragoman.dialects.openai.rule_table import RULES
-from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
+from dragoman.dialects.openai.shapes import PATH, is_chat
 from dragoman.dialects.openai.stream import OpenaiDecoder
 from dragoman.errors import Fault, MalformedRequest
 from dragoman.model.budget import Budget
@@ -20,8 +24,11 @@ from dragoman.model.capabilities import Alphabet, Capabilities, traits
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
 from dragoman.model.filter import Filter
-from dragoman.wire.http import HttpResponse
-from dragoman.wire.jsonio import JsonError
+from dragoman.wire.fields import Fields
+from dragoman.wire.frame import FrameDecoder, Payload
+from dragoman.wire.http import HttpRequest, HttpResponse
+from dragoman.wire.jsonio import Json, JsonError, encode
+from dragoman.wire.sse import SseDecoder, comment, encode_sse
 
 EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 _ANSWER_FIELDS = {"service_tier": "service_tier"}
@@ -118,3 +125,68 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     breaches = staticmethod(rules.breaches)
     stream_breaches = staticmethod(stream_rules.stream_breaches)
     rules = staticmethod(RULES.declared)
+
+
+# --- Where Chat Completions live: paths, headers, SSE
+
+
+_JSON = ("content-type", "application/json")
+
+
+class OpenaiBinding(Struct, frozen=True):
+    prefix: str = "/v1"
+
+    def match(self, request: HttpRequest) -> Call | None:
+        if is_chat(request):
+            return self._call(Fields.of(request))
+        if (
+            request.method == "GET"
+            and request.path.rstrip("/").endswith("/models")
+            and not request.header("anthropic-version")
+        ):
+            return Call("models", "", False, None)
+        return None
+
+    def unwrap(self, body: Json) -> Call:
+        return self._call(Fields(body))
+
+    def _call(self, fields: Fields) -> Call:
+        model, stream = fields.text("model"), fields.flag("stream", False)
+        if not model.strip():
+            fields.fail("model", "expected the name of a model")
+        return Call("generate", model, stream, fields.rest())
+
+    def wrap(self, call: Call) -> HttpRequest:
+        if call.operation == "models":
+            return HttpRequest("GET", f"{self.prefix}/models")
+        stream: dict[str, Json] = {"stream": True} if call.stream else {}
+        asked = {**(call.body if isinstance(call.body, dict) else {}), **stream}
+        body = {"model": call.model, **in_cache_order(asked, ("tools",), "messages")}
+        accept = ("accept", "text/event-stream" if call.stream else "application/json")
+        return HttpRequest("POST", f"{self.prefix}{PATH}", headers=(_JSON, accept), body=encode(body))
+
+    def frames(self) -> FrameDecoder:
+        return SseDecoder()
+
+    def frame(self, payload: Payload) -> bytes:
+        if not payload.data:
+            return comment(b"ping")  # an empty data line breaks clients
+        return encode_sse(payload.kind, payload.data)
+
+    def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
+        return refusal(fault, status_of(fault), body)
+
+
+# --- Which models there are, in OpenAI's shape
+
+
+class OpenaiListing:
+    """Its own list has no figures: these are spelt as OpenRouter does, whose list has."""
+
+    def entry(self, model: Model) -> dict[str, Json]:
+        most: Json = {"max_completion_tokens": model.longest_answer} if model.longest_answer else None
+        entry: dict[str, Json] = {"id": model.name, "object": "model", "created": model.since, "owned_by": "dragoman"}
+        return {**entry, "context_length": model.window, "top_provider": most}
+
+    def list_of(self, entries: list[Json]) -> Json:
+        return {"object": "list", "data": entries}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
-from dragoman.dialects.openai.parts import (
+from dragoman.dialects.openai.blocks import (
+    FAMILY,
     FORMAT,
     JsonObject,
     arguments_text,
@@ -14,14 +16,15 @@ from dragoman.dialects.openai.parts import (
     required,
     wire_fields,
 )
-from dragoman.dialects.openai.responses_body import Oddities
-from dragoman.dialects.openai.settings import FAMILY
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Extra, Opaque, ToolCall, Where
 from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec
 from dragoman.model.naming import to_keep
+from dragoman.model.notes import Action
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
+
+Oddities: TypeAlias = list[tuple[str, Action, str, str]]  # what is read in another shape: rule, action, place, sentence
 
 _NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
 _MODES = {"auto": ToolChoice("auto"), "required": ToolChoice("any"), "none": ToolChoice("none")}

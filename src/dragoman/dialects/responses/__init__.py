@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dragoman.dialects.base import Dialect
-from dragoman.dialects.responses.binding import ResponsesBinding, ResponsesCounts, ResponsesStored
-from dragoman.dialects.responses.codec import ResponsesCodec
-from dragoman.dialects.responses.continuing import ResponsesContinuation
+from dragoman.dialects.responses.codec import (
+    ResponsesBinding,
+    ResponsesCodec,
+    ResponsesContinuation,
+    ResponsesCounts,
+    ResponsesStored,
+)
 
 __all__ = ["DIALECT", "ResponsesBinding", "ResponsesCodec"]
 

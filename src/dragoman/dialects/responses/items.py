@@ -9,27 +9,34 @@ from typing import TypeAlias
 from msgspec import structs
 
 from dragoman.dialects.kit.kept import cannot, describe
-from dragoman.dialects.responses.declared import ADDING, FOUND, SEARCHING, is_clients
-from dragoman.dialects.responses.nodes import (
+from dragoman.dialects.responses.blocks import (
     FAMILY,
+    PART,
     JsonObject,
     arguments_text,
     extra_of,
+    is_placing,
     object_of,
     own_fields,
+    parse_content,
+    parse_output,
+    parse_reasoning,
     plain,
+    render_content,
+    render_reasoning,
     text_of,
     wire_fields,
 )
-from dragoman.dialects.responses.parts import (
-    PART,
-    is_placing,
-    parse_content,
-    parse_output,
-    render_content,
+from dragoman.dialects.responses.tools import (
+    ADDING,
+    CALL_TYPE,
+    FOUND,
+    SEARCHING,
+    both_names,
+    is_clients,
+    joined,
+    named_so,
 )
-from dragoman.dialects.responses.thoughts import parse_reasoning, render_reasoning
-from dragoman.dialects.responses.tools import CALL_TYPE, both_names, joined, named_so
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, Untranslatable, Where
 from dragoman.model.conversation import Message, Role
 from dragoman.model.naming import OUTER, of_what_it_came_in, to_keep

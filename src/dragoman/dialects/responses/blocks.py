@@ -1,23 +1,82 @@
-"""Content parts, to blocks and back: input_text, input_image, input_file, output_text, refusal. Reading is lenient."""
+"""What every node of this dialect shares: its family, its unknown fields, and what it refuses to say."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from msgspec import structs
 
-from dragoman.dialects.kit.kept import cannot, describe
+from dragoman.dialects.kit.kept import Kept, cannot, describe
 from dragoman.dialects.kit.media import FILE_TYPES, base64_text, is_url
-from dragoman.dialects.responses.nodes import FAMILY, JsonObject, extra_of, own_fields, plain, wire_fields
+from dragoman.dialects.kit.values import members, text
 from dragoman.errors import MalformedRequest
-from dragoman.model.blocks import Block, Extra, Media, Opaque, Source, Text, Where
-from dragoman.model.naming import OUTER, to_keep
+from dragoman.model.blocks import (
+    Block,
+    Extra,
+    Media,
+    Opaque,
+    Reasoning,
+    Seal,
+    Source,
+    Text,
+    ToolCall,
+    ToolResult,
+    Where,
+)
+from dragoman.model.naming import OUTER, WORD, to_keep
 from dragoman.model.parts import read_bad_media, read_loose_part
+from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.fields import describe as describe_json
 from dragoman.wire.jsonio import Json
+
+FAMILY = "responses"
+JsonObject: TypeAlias = dict[str, Json]
+ANNOUNCED = "~announced"  # by the frame of this number, before there was anything to say about it
+IRREGULAR = "~irregular"  # it came in a way that clients do not read: its frames must be written anew
+
+# Nothing is lost where another dialect has no such field: the rest of the request, or the gateway, sees to it.
+_SPELLING = frozenset({"created_at", "refusal", "store", "stream_options"})
+# What a request says with these values it says without them too.
+_USUAL: JsonObject = {
+    "background": False,
+    "detail": "auto",
+    "format": {"type": "text"},
+    "service_tier": "auto",
+    "truncation": "disabled",
+}
+
+
+def _is_spelling(name: str, value: Json) -> bool:
+    if name == "include":  # sealed reasoning travels whether it was asked for or not
+        return isinstance(value, list) and all(each == "reasoning.encrypted_content" for each in value)
+    return name.startswith(WORD) or name in _SPELLING or value == _USUAL.get(name, ...)
+
+
+def arguments_text(value: Json) -> str:
+    """Arguments are text (D3); the object some send instead is spelt as JSON."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return jsonio.encode(value).decode()
+
+
+_KEPT = Kept(FAMILY, _is_spelling)
+object_of, text_of = members, text
+extra_of, own_fields, wire_fields = _KEPT.extra_of, _KEPT.own_fields, _KEPT.wire_fields
+
+
+def plain(block: Text | Media | ToolCall | ToolResult) -> None:
+    """Refuse what this dialect has no place for on a block."""
+    if block.cache is not None:
+        raise cannot(block, "Responses has no cache breakpoints")
+    if not isinstance(block, Media | ToolResult) and block.seal is not None:
+        raise cannot(block, f"Responses has no place for a seal on {describe(block)}")
+
+
+# --- Content parts, to blocks and back: input_text, input_image, input_file, output_text, refusal. Reading is lenient
+
 
 Part: TypeAlias = Text | Media | Opaque
 
@@ -249,3 +308,76 @@ def _render_media(media: Media) -> Json:
             return {"type": "input_file", **named, "file_id": media.data, **fields}
         case _:
             raise cannot(media, f"a message cannot hold {describe(media)}")
+
+
+# --- Reasoning items: a summary, the thinking itself where it is shown, and what only its maker can read.
+#
+# One item is one block. Its text is that of its parts with blank lines between them; where there is more than one
+# summary
+# part, the parts are remembered as spelling and written again as long as they still say the same.
+
+
+SEAM = "\n\n"
+IN_CONTENT = "~content"  # the text stands in `content`, not in `summary`
+_PARTS = "~parts"
+_KINDS = {"summary": "summary_text", "content": "reasoning_text"}
+
+
+def parse_reasoning(fields: Fields) -> Reasoning:
+    """A reasoning item, of a request or of a reply. An unmarked seal is this family's own (D50)."""
+    fields.any("type")
+    parts: JsonObject = {name: given for name in _KINDS if (given := _array(fields, name))}
+    data = fields.text("encrypted_content", "")
+    extra: JsonObject = {f"~{name}": value for name in ("id", "status") if (value := fields.any(name)) is not None}
+    extra |= {name: value for name, value in to_keep(fields.rest()).items() if value is not None}
+    text = joined_text(parts)
+    if parts == {"content": [{"type": "reasoning_text", "text": text}]}:
+        extra[IN_CONTENT] = True
+    elif parts and parts != {"summary": [{"type": "summary_text", "text": text}]}:
+        extra[_PARTS] = parts
+    seal = Seal(FAMILY, data, "encrypted") if data else None
+    return Reasoning(text, FAMILY, seal, extra=extra_of(extra), at=Where(fields.at))
+
+
+def _array(fields: Fields, name: str) -> list[Json]:
+    """Parts; a string is one, as some servers have it."""
+    if isinstance(fields.peek(name), str):
+        text = fields.text(name)
+        return [{"type": _KINDS[name], "text": text}] if text else []
+    return fields.array(name, [])
+
+
+def joined_text(parts: JsonObject) -> str:
+    return SEAM.join(filter(None, _texts(parts)))
+
+
+def _texts(parts: JsonObject) -> Iterable[str]:
+    for name in _KINDS:
+        given = parts.get(name)
+        for part in given if isinstance(given, list) else ():
+            yield text_of(part.get("text")) if isinstance(part, dict) else text_of(part)
+
+
+def render_reasoning(block: Reasoning) -> JsonObject:
+    if block.seal is not None and block.seal.family != FAMILY:
+        raise cannot(block, f"Responses cannot give back a seal of {block.seal.family}")
+    if block.seal is None and block.family not in {"", FAMILY}:
+        raise cannot(block, f"Responses cannot give back reasoning of {block.family}")
+    own = own_fields(block.extra)
+    item: JsonObject = {"type": "reasoning"}
+    item |= {name: own[f"~{name}"] for name in ("id", "status") if f"~{name}" in own}
+    item |= render_thought(block)
+    if block.seal is not None:
+        item["encrypted_content"] = block.seal.data
+    return {**item, **wire_fields(block.extra)}
+
+
+def render_thought(block: Reasoning) -> JsonObject:
+    """The text as parts, in the place it had."""
+    own = own_fields(block.extra)
+    parts = own.get(_PARTS)
+    if isinstance(parts, dict) and joined_text(parts) == block.text:
+        return {"summary": [], **parts}
+    if own.get(IN_CONTENT):
+        return {"summary": [], "content": [{"type": "reasoning_text", "text": block.text}]}
+    return {"summary": [{"type": "summary_text", "text": block.text}] if block.text else []}
