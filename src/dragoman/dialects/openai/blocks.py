@@ -9,7 +9,8 @@ from typing import Literal, TypeAlias
 from msgspec import Struct, structs
 
 from dragoman.dialects.kit.kept import Kept, cannot, describe
-from dragoman.dialects.kit.media import FILE_TYPES, base64_text, is_url
+from dragoman.dialects.kit.media import base64_text
+from dragoman.dialects.kit.openai_requests import arguments_text, image_at, refuse_marks, take_file_data
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Source, Text, ToolCall, ToolResult, Where
 from dragoman.model.naming import OUTER, WORD, to_keep
@@ -19,6 +20,7 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 
 FAMILY = "openai"
+API = "Chat"  # in messages to people
 MAX_TOKENS_FIELDS = ("max_completion_tokens", "max_tokens")
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 OPTIONS = (
@@ -206,13 +208,6 @@ def required(fields: Fields, name: str) -> str:
     return fields.identifier(name)
 
 
-def arguments_text(value: Json) -> str:
-    """Arguments are text (D3); the object some send instead is spelt as JSON."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    return jsonio.encode(value).decode()
-
-
 def parse_result(fields: Fields) -> ToolResult:
     """A tool message, or a tool_result part (D2)."""
     fields.any("type")
@@ -246,11 +241,7 @@ def _image_url(fields: Fields) -> Media:
     inner = Fields({"url": given} if isinstance(given, str) else given, fields.path("image_url"))
     url = inner.text("url")
     extra = _nested(fields, "image_url", inner)
-    if found := _DATA_URL.fullmatch(url):
-        return Media("image", found[1], "base64", base64_text(inner, "url", found[2]), extra=extra, at=Where(fields.at))
-    if url[:5].lower() == "data:" or not is_url(url):
-        inner.fail("url", "expected an http(s) URL or a data: URL with a media type and base64")
-    return Media("image", "", "url", url, extra=extra, at=Where(fields.at))
+    return image_at(inner, "url", _DATA_URL, url, extra, Where(fields.at))
 
 
 def _input_audio(fields: Fields) -> Media:
@@ -269,15 +260,8 @@ def _file(fields: Fields) -> Media:
     if inner.peek("file_data") is None:
         file_id = required(inner, "file_id")
         return Media("document", "", "file", file_id, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
-    data = inner.text("file_data")
-    if data.lower().startswith(("http://", "https://")):  # as OpenRouter takes it
-        return Media("document", "", "url", data, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
-    found = _DATA_URL.fullmatch(data)
-    mime = found[1] if found else FILE_TYPES.get(name.rpartition(".")[2].lower(), "")
-    if not mime:
-        inner.fail("file_data", "expected a data: URL with a media type and base64")
-    data = base64_text(inner, "file_data", found[2] if found else data)
-    return Media("document", mime, "base64", data, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
+    mime, how, data = take_file_data(inner, name, _DATA_URL)  # an address is as OpenRouter takes it
+    return Media("document", mime, how, data, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
 
 
 def _source(fields: Fields) -> Media:
@@ -367,12 +351,9 @@ def _around(kind: str, inner: JsonObject, fields: JsonObject) -> JsonObject:
 
 def plain(block: Text | Media | ToolCall | ToolResult) -> None:
     """Refuse what Chat has no place for on a block."""
-    if block.cache is not None:
-        raise cannot(block, "Chat has no cache breakpoints")
+    refuse_marks(block, API)
     if isinstance(block, Text) and block.citations:
         raise cannot(block, "Chat has no citations in requests")
-    if not isinstance(block, Media | ToolResult) and block.seal is not None:
-        raise cannot(block, f"Chat has no place for a seal on {describe(block)}")
 
 
 def without_place(text: Text) -> Text:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dragoman.dialects.openai.blocks import FAMILY, JsonObject, arguments_text, extra_of, flat_text, parse_annotations
+from dragoman.dialects.kit.openai_requests import arguments_text
+from dragoman.dialects.openai.blocks import FAMILY, JsonObject, extra_of, flat_text, parse_annotations
 from dragoman.dialects.openai.chunk import CallPart, Delta, FunctionPart, more_arguments, more_text, more_thought
 from dragoman.dialects.openai.messages import AS_PART, ENCRYPTED, SUMMARY, TEXT, thinking_text
 from dragoman.dialects.openai.reply import parse_images, parse_stop

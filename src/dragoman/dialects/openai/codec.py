@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
-from msgspec import Struct
-
-from dragoman.dialects.base import Call, Decoder, Encoder, Model, World, in_cache_order
+from dragoman.dialects.base import Call, Encoder, Model, World, in_cache_order
 from dragoman.dialects.kit import openai_errors
+from dragoman.dialects.kit.binding import EVENTS, JSON, SseBinding, call_of, json_post
 from dragoman.dialects.kit.faults import refusal
 from dragoman.dialects.kit.openai_errors import status_of
+from dragoman.dialects.kit.openai_requests import EFFORTS
 from dragoman.dialects.kit.tools import NameOutput
 from dragoman.dialects.openai import reply, request, rules, stream_rules
 from dragoman.dialects.openai.blocks import DETAIL, FAMILY, FORMAT, OpenaiSettings
@@ -18,19 +19,15 @@ from dragoman.dialects.openai.quirks import AskUsage, KeepSpecialTokens, OfferTo
 from dragoman.dialects.openai.rule_table import RULES
 from dragoman.dialects.openai.shapes import PATH, is_chat
 from dragoman.dialects.openai.stream import OpenaiDecoder
-from dragoman.errors import Fault, MalformedRequest
+from dragoman.errors import Fault
 from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Alphabet, Capabilities, traits
 from dragoman.model.conversation import Conversation, Reply
-from dragoman.model.events import BlockKeys
 from dragoman.model.filter import Filter
 from dragoman.wire.fields import Fields
-from dragoman.wire.frame import FrameDecoder, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
-from dragoman.wire.jsonio import Json, JsonError, encode
-from dragoman.wire.sse import SseDecoder, comment, encode_sse
+from dragoman.wire.jsonio import Json
 
-EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 _ANSWER_FIELDS = {"service_tier": "service_tier"}
 _MEDIA = frozenset(
     {("image", "base64"), ("image", "url"), ("audio", "base64"), ("document", "base64"), ("document", "file")}
@@ -41,9 +38,7 @@ _BY_ADDRESS = frozenset({("document", "url")})
 class OpenaiCodec(OpenaiSettings, frozen=True):
     """OpenAI Chat Completions, and the many servers that speak it."""
 
-    @property
-    def family(self) -> str:
-        return FAMILY
+    family: ClassVar[str] = FAMILY
 
     def capabilities(self, model: str) -> Capabilities:
         return Capabilities(
@@ -98,10 +93,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
         return (OrderBlocks(), NameOutput("openai.name_output", "response_format"), OfferTools(), *asked, *kept)
 
     def parse_request(self, call: Call) -> Conversation:
-        try:
-            return request.parse_request(call, self)
-        except (RecursionError, JsonError):
-            raise MalformedRequest("nested too deeply") from None
+        return request.parse_request(call, self)
 
     def render_request(self, conversation: Conversation) -> Call:
         return request.render_request(conversation, self)
@@ -112,15 +104,11 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
         return reply.render_reply(reply_, asked, world, self)
 
-    def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> Decoder:
-        return OpenaiDecoder(asked, world, keys)
-
     def encoder(self, asked: Conversation, world: World, budget: Budget | None = None) -> Encoder:
         return OpenaiEncoder(asked, world, self, budget)
 
-    def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
-        return openai_errors.parse_fault(response)
-
+    decoder = staticmethod(OpenaiDecoder)
+    parse_fault = staticmethod(openai_errors.parse_fault)
     render_fault = staticmethod(openai_errors.render_fault)
     breaches = staticmethod(rules.breaches)
     stream_breaches = staticmethod(stream_rules.stream_breaches)
@@ -130,15 +118,12 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
 # --- Where Chat Completions live: paths, headers, SSE
 
 
-_JSON = ("content-type", "application/json")
-
-
-class OpenaiBinding(Struct, frozen=True):
+class OpenaiBinding(SseBinding, frozen=True):
     prefix: str = "/v1"
 
     def match(self, request: HttpRequest) -> Call | None:
         if is_chat(request):
-            return self._call(Fields.of(request))
+            return call_of(Fields.of(request))
         if (
             request.method == "GET"
             and request.path.rstrip("/").endswith("/models")
@@ -148,13 +133,7 @@ class OpenaiBinding(Struct, frozen=True):
         return None
 
     def unwrap(self, body: Json) -> Call:
-        return self._call(Fields(body))
-
-    def _call(self, fields: Fields) -> Call:
-        model, stream = fields.text("model"), fields.flag("stream", False)
-        if not model.strip():
-            fields.fail("model", "expected the name of a model")
-        return Call("generate", model, stream, fields.rest())
+        return call_of(Fields(body))
 
     def wrap(self, call: Call) -> HttpRequest:
         if call.operation == "models":
@@ -162,16 +141,7 @@ class OpenaiBinding(Struct, frozen=True):
         stream: dict[str, Json] = {"stream": True} if call.stream else {}
         asked = {**(call.body if isinstance(call.body, dict) else {}), **stream}
         body = {"model": call.model, **in_cache_order(asked, ("tools",), "messages")}
-        accept = ("accept", "text/event-stream" if call.stream else "application/json")
-        return HttpRequest("POST", f"{self.prefix}{PATH}", headers=(_JSON, accept), body=encode(body))
-
-    def frames(self) -> FrameDecoder:
-        return SseDecoder()
-
-    def frame(self, payload: Payload) -> bytes:
-        if not payload.data:
-            return comment(b"ping")  # an empty data line breaks clients
-        return encode_sse(payload.kind, payload.data)
+        return json_post(f"{self.prefix}{PATH}", body, EVENTS if call.stream else JSON)
 
     def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
         return refusal(fault, status_of(fault), body)

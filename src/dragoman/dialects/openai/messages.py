@@ -9,13 +9,13 @@ from typing import TypeAlias
 from msgspec import structs
 
 from dragoman.dialects.kit.kept import cannot, describe
+from dragoman.dialects.kit.openai_requests import arguments_text
 from dragoman.dialects.openai.blocks import (
     CALL_ID_FIELDS,
     FAMILY,
     REASONING_FIELDS,
     JsonObject,
     OpenaiSettings,
-    arguments_text,
     extra_of,
     flat_text,
     is_blank,

@@ -8,13 +8,13 @@ from msgspec import structs
 
 from dragoman.dialects.base import World
 from dragoman.dialects.kit.openai_errors import fault_in, fault_of, status_of
+from dragoman.dialects.kit.openai_requests import arguments_text, blamed_upstream
 from dragoman.dialects.kit.values import members
 from dragoman.dialects.openai.blocks import (
     BESIDE,
     FAMILY,
     JsonObject,
     OpenaiSettings,
-    arguments_text,
     extra_of,
     is_blank,
     is_older,
@@ -157,7 +157,7 @@ def parse_reply(body: bytes, asked: Conversation, settings: OpenaiSettings) -> R
     except (jsonio.JsonError, RecursionError) as error:
         raise BadFrame(f"the reply is not JSON: {error}") from None
     except MalformedRequest as error:  # the readers shared with requests blame a client
-        raise MissingField(error.fault.message, fault=structs.replace(error.fault, kind="server", status=502)) from None
+        raise blamed_upstream(error) from None
 
 
 def _reply(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Reply:

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from msgspec import structs
 
 from dragoman.dialects.base import Call
+from dragoman.dialects.kit.openai_requests import effort_of, parse_schema, render_schema, take_user, thinking_of
+from dragoman.dialects.kit.settings import guards_depth, take_choices, take_knobs, take_limit, take_stops
 from dragoman.dialects.openai.blocks import (
+    API,
     MAX_TOKENS_FIELDS,
     JsonObject,
     OpenaiSettings,
@@ -17,10 +20,10 @@ from dragoman.dialects.openai.blocks import (
     wire_fields,
 )
 from dragoman.dialects.openai.messages import MessageParser, lead, render_messages
-from dragoman.dialects.openai.tools import Oddities, parse_choice, parse_tools, render_choice, render_tools
+from dragoman.dialects.openai.tools import Oddities, parse_choice, parse_tools, render_choice, render_tool
 from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.canonical import canonical
-from dragoman.model.conversation import Conversation, Output, Thinking
+from dragoman.model.conversation import Conversation, Output
 from dragoman.model.naming import SHAPES, to_keep
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
@@ -183,9 +186,9 @@ _NULLABLE = (
     "safety_identifier", "service_tier", "store", "stream_options", "tool_choice", "top_logprobs", "user", "verbosity",
     "web_search_options",
 )  # fmt: skip
-_USER_FIELDS = ("user", "safety_identifier")
 
 
+@guards_depth(MalformedRequest)
 def parse_request(call: Call, settings: OpenaiSettings) -> Conversation:
     """Raises MalformedRequest, naming the place."""
     odd: Oddities = []
@@ -197,7 +200,7 @@ def parse_request(call: Call, settings: OpenaiSettings) -> Conversation:
     system, messages = lead(parser.messages(fields.objects("messages")))
     kept: JsonObject = {}
     max_tokens = _max_tokens(fields, settings, kept)
-    user = _user(fields, kept)
+    user = take_user(fields, kept)
     tool_choice, unknown = parse_choice(fields, odd)
     kept |= unknown
     if fields.peek("functions") and not fields.peek("tools"):
@@ -212,11 +215,11 @@ def parse_request(call: Call, settings: OpenaiSettings) -> Conversation:
         tools=tools,
         tool_choice=tool_choice,
         output=_output(fields, kept),
-        thinking=_thinking(fields),
+        thinking=thinking_of(fields.text("reasoning_effort", "")),
         max_tokens=max_tokens,
-        stop=_stop(fields),
-        knobs=_knobs(fields, settings),
-        choices=_choices(fields),
+        stop=take_stops(fields, "stop"),
+        knobs=take_knobs(fields, {name: name for name in (*KNOBS, *settings.more_knobs)}),
+        choices=take_choices(fields, "n"),
         stream=call.stream,
         user=user,
     )
@@ -225,48 +228,10 @@ def parse_request(call: Call, settings: OpenaiSettings) -> Conversation:
 
 
 def _max_tokens(fields: Fields, settings: OpenaiSettings, kept: JsonObject) -> int | None:
-    for name in MAX_TOKENS_FIELDS:
-        if fields.peek(name) is None:
-            continue
-        if name != settings.max_tokens_field:
-            kept["~max_tokens"] = name
-        value = fields.integer(name)
-        if value < 0:
-            fields.fail(name, "expected a count of tokens")
-        return value
-    return None
-
-
-def _user(fields: Fields, kept: JsonObject) -> str:
-    for name in _USER_FIELDS:
-        if user := fields.text(name, "") if fields.peek(name) is not None else "":
-            if name != "user":
-                kept["~user"] = name
-            return user
-    return ""
-
-
-def _thinking(fields: Fields) -> Thinking:
-    effort = fields.text("reasoning_effort", "")
-    return Thinking("off") if effort == "none" else Thinking(effort=effort)
-
-
-def _stop(fields: Fields) -> tuple[str, ...]:
-    if isinstance(fields.peek("stop"), str):
-        return (fields.text("stop"),)
-    return fields.strings("stop", ())
-
-
-def _knobs(fields: Fields, settings: OpenaiSettings) -> dict[str, float]:
-    given = {name: fields.number(name, None) for name in (*KNOBS, *settings.more_knobs)}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _choices(fields: Fields) -> int:
-    choices = fields.integer("n", 1)
-    if choices < 1:
-        fields.fail("n", "expected 1 or more")
-    return choices
+    name = next((name for name in MAX_TOKENS_FIELDS if fields.peek(name) is not None), settings.max_tokens_field)
+    if name != settings.max_tokens_field:
+        kept["~max_tokens"] = name
+    return take_limit(fields, name)
 
 
 def _output(fields: Fields, kept: JsonObject) -> Output:
@@ -290,12 +255,9 @@ def _output(fields: Fields, kept: JsonObject) -> Output:
 
 def _schema(form: Fields) -> Output:
     inner = form.child("json_schema")
-    schema = inner.any("schema")
-    if schema is not None and not isinstance(schema, dict):
-        inner.fail("schema", f"expected an object, got {describe(schema)}")
-    name, strict = inner.text("name", ""), inner.flag("strict", None)
+    output = parse_schema(inner)
     inside, rest = inner.rest(), to_keep(form.rest())
-    return Output("schema", name, schema, strict, extra_of({**rest, "json_schema": inside} if inside else rest))
+    return structs.replace(output, extra=extra_of({**rest, "json_schema": inside} if inside else rest))
 
 
 # --- canonical to wire
@@ -308,10 +270,11 @@ def render_request(conversation: Conversation, settings: OpenaiSettings) -> Call
     spelt = own_fields(conversation.extra)
     body: dict[str, Json] = {"messages": render_messages(conversation.system, conversation.messages, settings)}
     if conversation.tools:
-        body["tools"] = render_tools(conversation.tools)
+        body["tools"] = list(map(render_tool, conversation.tools))
     body |= render_choice(conversation)
     body |= _render_output(conversation.output)
-    body |= _render_thinking(conversation.thinking)
+    if effort := effort_of(conversation.thinking, API):
+        body["reasoning_effort"] = effort
     if conversation.max_tokens is not None:
         body[str(spelt.get("~max_tokens", settings.max_tokens_field))] = conversation.max_tokens
     if conversation.stop:
@@ -334,20 +297,5 @@ def _render_output(output: Output) -> JsonObject:
             return {"response_format": {"type": "json_object", **fields}}
         case "schema":
             inside = fields.pop("json_schema", {})
-            inner: JsonObject = {"name": output.name} if output.name else {}
-            if output.schema is not None:
-                inner["schema"] = dict(output.schema)
-            if output.strict is not None:
-                inner["strict"] = output.strict
-            inner |= inside if isinstance(inside, dict) else {}
+            inner = render_schema(output) | (inside if isinstance(inside, dict) else {})
             return {"response_format": {"type": "json_schema", "json_schema": inner, **fields}}
-
-
-def _render_thinking(thinking: Thinking) -> JsonObject:
-    if thinking.mode not in {"default", "off"} or thinking.budget is not None or thinking.show is not None:
-        raise Unrepresentable("Chat can be told an effort of thinking, or none, and nothing else", at="thinking")
-    if thinking.mode == "off":
-        if thinking.effort:
-            raise Unrepresentable("Chat cannot be told both an effort and no thinking", at="thinking")
-        return {"reasoning_effort": "none"}
-    return {"reasoning_effort": thinking.effort} if thinking.effort else {}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dragoman.dialects.base import Dialect
+from dragoman.dialects.kit.binding import TokenCounts
 from dragoman.dialects.responses.codec import (
     ResponsesBinding,
     ResponsesCodec,
     ResponsesContinuation,
-    ResponsesCounts,
     ResponsesStored,
 )
 
@@ -17,7 +17,7 @@ DIALECT = Dialect(
     "responses",
     ResponsesCodec(),
     ResponsesBinding(),
-    ResponsesCounts(),
+    TokenCounts("input_tokens", "response.input_tokens"),
     stored=ResponsesStored(),
     continuation=ResponsesContinuation(),
 )

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from msgspec import structs
 
 from dragoman.dialects.kit.kept import Kept, cannot, describe
-from dragoman.dialects.kit.media import FILE_TYPES, base64_text, is_url
+from dragoman.dialects.kit.openai_requests import image_at, refuse_marks, take_file_data
 from dragoman.dialects.kit.values import members, text
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import (
@@ -21,18 +21,16 @@ from dragoman.model.blocks import (
     Seal,
     Source,
     Text,
-    ToolCall,
-    ToolResult,
     Where,
 )
 from dragoman.model.naming import OUTER, WORD, to_keep
 from dragoman.model.parts import read_bad_media, read_loose_part
-from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.fields import describe as describe_json
 from dragoman.wire.jsonio import Json
 
 FAMILY = "responses"
+API = "Responses"  # in messages to people
 JsonObject: TypeAlias = dict[str, Json]
 ANNOUNCED = "~announced"  # by the frame of this number, before there was anything to say about it
 IRREGULAR = "~irregular"  # it came in a way that clients do not read: its frames must be written anew
@@ -55,24 +53,9 @@ def _is_spelling(name: str, value: Json) -> bool:
     return name.startswith(WORD) or name in _SPELLING or value == _USUAL.get(name, ...)
 
 
-def arguments_text(value: Json) -> str:
-    """Arguments are text (D3); the object some send instead is spelt as JSON."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    return jsonio.encode(value).decode()
-
-
 _KEPT = Kept(FAMILY, _is_spelling)
 object_of, text_of = members, text
 extra_of, own_fields, wire_fields = _KEPT.extra_of, _KEPT.own_fields, _KEPT.wire_fields
-
-
-def plain(block: Text | Media | ToolCall | ToolResult) -> None:
-    """Refuse what this dialect has no place for on a block."""
-    if block.cache is not None:
-        raise cannot(block, "Responses has no cache breakpoints")
-    if not isinstance(block, Media | ToolResult) and block.seal is not None:
-        raise cannot(block, f"Responses has no place for a seal on {describe(block)}")
 
 
 # --- Content parts, to blocks and back: input_text, input_image, input_file, output_text, refusal. Reading is lenient
@@ -198,31 +181,20 @@ def _image(fields: Fields, placing: JsonObject) -> Media:
     name = "url" if nested else "image_url"
     url = inner.text(name)
     extra = _kept(fields, {**placing, **(to_keep(inner.rest()) if nested else {})})
-    if found := _DATA_URL.fullmatch(url):
-        return Media("image", found[1], "base64", base64_text(inner, name, found[2]), extra=extra, at=Where(fields.at))
-    if url[:5].lower() == "data:" or not is_url(url):
-        inner.fail(name, "expected an http(s) URL or a data: URL with a media type and base64")
-    return Media("image", "", "url", url, extra=extra, at=Where(fields.at))
+    return image_at(inner, name, _DATA_URL, url, extra, Where(fields.at))
 
 
 def _file(fields: Fields, placing: JsonObject) -> Media:
     fields.any("type")
     name = fields.text("filename", "")
     if fields.peek("file_data") is not None:
-        data = fields.text("file_data")
-        if data.lower().startswith(("http://", "https://")):  # Chat has no other field for an address
-            return Media("document", "", "url", data, name, extra=_kept(fields, placing), at=Where(fields.at))
-        found = _DATA_URL.fullmatch(data)
-        mime = found[1] if found else FILE_TYPES.get(name.rpartition(".")[2].lower(), "")
-        if not mime:
-            fields.fail("file_data", "expected a data: URL with a media type and base64")
-        data = base64_text(fields, "file_data", found[2] if found else data)
-        return Media("document", mime, "base64", data, name, extra=_kept(fields, placing), at=Where(fields.at))
-    if fields.peek("file_url") is not None:
-        url = fields.identifier("file_url")
-        return Media("document", "", "url", url, name, extra=_kept(fields, placing), at=Where(fields.at))
-    file_id = fields.identifier("file_id")
-    return Media("document", "", "file", file_id, name, extra=_kept(fields, placing), at=Where(fields.at))
+        mime, how, data = take_file_data(fields, name, _DATA_URL)
+    elif fields.peek("file_url") is not None:
+        mime, how, data = "", "url", fields.identifier("file_url")
+    else:
+        file_id = fields.identifier("file_id")
+        return Media("document", "", "file", file_id, name, extra=_kept(fields, placing), at=Where(fields.at))
+    return Media("document", mime, how, data, name, extra=_kept(fields, placing), at=Where(fields.at))
 
 
 _MEDIA: dict[str, Callable[[Fields, JsonObject], Media]] = {
@@ -252,7 +224,7 @@ def render_content(blocks: Sequence[Block], kind: str) -> Json:
         and first.text
         and not wire_fields(first.extra)
     ):
-        plain(first)
+        refuse_marks(first, API)
         if not first.citations:
             return first.text
     return [render_part(block, kind) for block in blocks]
@@ -261,7 +233,7 @@ def render_content(blocks: Sequence[Block], kind: str) -> Json:
 def render_part(block: Block, kind: str) -> Json:
     match block:
         case Text():
-            plain(block)
+            refuse_marks(block, API)
             fields = wire_fields(block.extra)
             if fields.pop("refusal", None) is True:
                 return {"type": "refusal", "refusal": block.text, **fields}
@@ -270,7 +242,7 @@ def render_part(block: Block, kind: str) -> Json:
                 body["annotations"] = render_annotations(block)
             return {**body, **fields}
         case Media():
-            plain(block)
+            refuse_marks(block, API)
             return _render_media(block)
         case Opaque(family=family, data=data) if family == FAMILY:
             return data

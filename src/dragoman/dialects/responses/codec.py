@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 from urllib.parse import parse_qs, unquote
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Call, Decoder, Encoder, Operation, World, in_cache_order
+from dragoman.dialects.base import Call, in_cache_order
 from dragoman.dialects.kit import openai_errors
+from dragoman.dialects.kit.binding import EVENTS, JSON, SseBinding, call_of, json_post
 from dragoman.dialects.kit.faults import refusal
 from dragoman.dialects.kit.openai_errors import render_error, status_of
+from dragoman.dialects.kit.openai_requests import EFFORTS
 from dragoman.dialects.kit.tools import NameOutput
 from dragoman.dialects.responses import reply, request, rules, stream_rules
 from dragoman.dialects.responses.blocks import FAMILY
@@ -21,35 +23,27 @@ from dragoman.dialects.responses.quirks import JoinAnswers, LeastTokens
 from dragoman.dialects.responses.request import NAMES as HELD_NAMES
 from dragoman.dialects.responses.rule_table import RULES
 from dragoman.dialects.responses.stream import ResponsesDecoder
-from dragoman.errors import ClientFault, Fault, MalformedRequest, MissingField
-from dragoman.model.blocks import Block
-from dragoman.model.budget import Budget
+from dragoman.errors import ClientFault, Fault
 from dragoman.model.capabilities import Alphabet, Capabilities, traits
-from dragoman.model.conversation import Conversation
-from dragoman.model.events import BlockKeys
 from dragoman.model.families import reads_results_by_order
 from dragoman.model.filter import Filter
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
-from dragoman.wire.frame import Frame, FrameDecoder, Payload
+from dragoman.wire.frame import Frame, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse
-from dragoman.wire.jsonio import Json, JsonError
-from dragoman.wire.sse import SseDecoder, comment, encode_sse
+from dragoman.wire.jsonio import Json
 
 _SHARED = ("metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention")
 OPTIONS = {
     **{name: name for name in (*_SHARED, "safety_identifier", "service_tier")},
     "verbosity": "text.verbosity",
 }
-EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 
 
 class ResponsesCodec(Struct, frozen=True):
     """OpenAI Responses."""
 
-    @property
-    def family(self) -> str:
-        return FAMILY
+    family: ClassVar[str] = FAMILY
 
     def capabilities(self, model: str) -> Capabilities:
         return Capabilities(
@@ -96,25 +90,13 @@ class ResponsesCodec(Struct, frozen=True):
     def quirks(self, model: str) -> Sequence[Filter]:
         return (JoinAnswers(), LeastTokens(), NameOutput("responses.name_output", "text.format"))
 
-    def parse_request(self, call: Call) -> Conversation:
-        try:
-            return request.parse_request(call)
-        except (RecursionError, JsonError):
-            raise MalformedRequest("nested too deeply") from None
-
+    parse_request = staticmethod(request.parse_request)
     render_request = staticmethod(request.render_request)
     parse_reply = staticmethod(reply.parse_reply)
     render_reply = staticmethod(reply.render_reply)
-
-    def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> Decoder:
-        return ResponsesDecoder(asked, keys)
-
-    def encoder(self, asked: Conversation, world: World, budget: Budget | None = None) -> Encoder:
-        return ResponsesEncoder(asked, world, budget)
-
-    def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
-        return openai_errors.parse_fault(response)
-
+    decoder = staticmethod(ResponsesDecoder)
+    encoder = staticmethod(ResponsesEncoder)
+    parse_fault = staticmethod(openai_errors.parse_fault)
     render_fault = staticmethod(openai_errors.render_fault)
     breaches = staticmethod(rules.breaches)
     stream_breaches = staticmethod(stream_rules.stream_breaches)
@@ -135,7 +117,6 @@ _ACTIONS = {
 }
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled", "error"})
 _UPGRADE_REQUIRED = 426
-_JSON = ("content-type", "application/json")
 # What has a bearing on the count; the endpoint knows no other field.
 _COUNTED = frozenset(
     {"input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "reasoning", "text", "truncation"}
@@ -143,28 +124,22 @@ _COUNTED = frozenset(
 )
 
 
-class ResponsesBinding(Struct, frozen=True):
+class ResponsesBinding(SseBinding, frozen=True):
     prefix: str = "/v1"
 
     def match(self, request: HttpRequest) -> Call | None:
         path = request.path.rstrip("/")
         if request.method == "POST":
             if path.endswith(_PATH):
-                return self._call(Fields.of(request), "generate")
+                return call_of(Fields.of(request), "generate")
             if path.endswith(_COUNT):
-                return self._call(Fields.of(request), "count")
+                return call_of(Fields.of(request), "count")
         if f"{_PATH}/" in path and request.method in ("POST", "GET", "DELETE"):
             return _stored(request, path)
         return None
 
     def unwrap(self, body: Json) -> Call:
-        return self._call(Fields(body), "generate")
-
-    def _call(self, fields: Fields, operation: Operation) -> Call:
-        model, stream = fields.text("model"), fields.flag("stream", False)
-        if not model.strip():
-            fields.fail("model", "expected the name of a model")
-        return Call(operation, model, stream, fields.rest())
+        return call_of(Fields(body))
 
     def wrap(self, call: Call) -> HttpRequest:
         if call.operation == "models":
@@ -179,16 +154,7 @@ class ResponsesBinding(Struct, frozen=True):
         if streams:
             body = {**body, "stream": True}
         body = {"model": call.model, **in_cache_order(body, ("tools", "instructions"), "input")}
-        accept = ("accept", "text/event-stream" if streams else "application/json")
-        return HttpRequest("POST", f"{self.prefix}{path}", headers=(_JSON, accept), body=jsonio.encode(body))
-
-    def frames(self) -> FrameDecoder:
-        return SseDecoder()
-
-    def frame(self, payload: Payload) -> bytes:
-        if not payload.data:
-            return comment(b"ping")  # an empty data line breaks clients
-        return encode_sse(payload.kind, payload.data)
+        return json_post(f"{self.prefix}{path}", body, EVENTS if streams else JSON)
 
     def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
         # RFC 9110: a 426 names the protocol that is served.
@@ -214,7 +180,7 @@ def _query(query: str) -> str:
 def _stored_request(call: Call, prefix: str) -> HttpRequest:
     method, end = next(key for key, action in _ACTIONS.items() if action == call.hints["action"])
     path = f"{prefix}{_PATH}/{call.hints['id']}{end and f'/{end}'}"
-    accept = ("accept", "text/event-stream" if call.stream else "application/json")
+    accept = ("accept", EVENTS if call.stream else JSON)
     return HttpRequest(method, path, call.hints["query"], (accept,))
 
 
@@ -238,14 +204,6 @@ class ResponsesStored(Struct, frozen=True):
         return Payload(b"error", jsonio.encode(told), error=True)
 
 
-class ResponsesCounts(Struct, frozen=True):
-    def parse_count(self, body: bytes) -> int:
-        return Fields.parse(body, blame=MissingField).integer("input_tokens")
-
-    def render_count(self, tokens: int, estimated: bool) -> bytes:
-        return jsonio.encode({"object": "response.input_tokens", "input_tokens": tokens})
-
-
 def _not_here(method: str, path: str) -> ClientFault:
     message = (
         f"{method} {path} is not offered here: POST {_PATH} makes a response, and GET, DELETE, /cancel and /input_items"
@@ -261,23 +219,8 @@ class ResponsesContinuation(Struct, frozen=True):
     """See Continuation."""
 
     answer_ids: ClassVar[str] = "resp_"
-
-    def keeps(self, asked: Conversation) -> bool:
-        """Whether the client lets its answer be kept, so that it can go on from it by its id."""
-        return request.keeps(asked)
-
-    def continued(self, earlier: Conversation, now: Conversation) -> Conversation:
-        """What is asked now, after what was said before."""
-        return request.continued(earlier, now)
-
-    def resolved(self, asked: Conversation, find: Callable[[str], Sequence[Block] | None]) -> Conversation:
-        """The same with the items that `find` knows in place of the references to them."""
-        return request.resolved(asked, find)
-
-    def response_in(self, data: bytes) -> bytes:
-        """The whole response that the last frame of a stream holds."""
-        return reply.response_in(data)
-
-    def items_of(self, response: bytes) -> Mapping[str, Sequence[Block]]:
-        """What each output item of a response says, by the item's id."""
-        return reply.items_of(response)
+    keeps = staticmethod(request.keeps)
+    continued = staticmethod(request.continued)
+    resolved = staticmethod(request.resolved)
+    response_in = staticmethod(reply.response_in)
+    items_of = staticmethod(reply.items_of)

@@ -9,11 +9,12 @@ from typing import TypeAlias
 from msgspec import structs
 
 from dragoman.dialects.kit.kept import cannot, describe
+from dragoman.dialects.kit.openai_requests import arguments_text, refuse_marks
 from dragoman.dialects.responses.blocks import (
+    API,
     FAMILY,
     PART,
     JsonObject,
-    arguments_text,
     extra_of,
     is_placing,
     object_of,
@@ -21,7 +22,6 @@ from dragoman.dialects.responses.blocks import (
     parse_content,
     parse_output,
     parse_reasoning,
-    plain,
     render_content,
     render_reasoning,
     text_of,
@@ -287,7 +287,7 @@ def _is_part(block: Block) -> bool:
 
 
 def render_call(call: ToolCall) -> JsonObject:
-    plain(call)
+    refuse_marks(call, API)
     own = own_fields(call.extra)
     kind = text_of(own.get(CALL_TYPE))
     if kind in _CLIENT_CALLS:
@@ -314,7 +314,7 @@ def _decoded(call: ToolCall) -> Json:
 
 
 def _render_result(result: ToolResult, kinds: dict[str, str]) -> Json:
-    plain(result)
+    refuse_marks(result, API)
     if result.is_error:
         raise cannot(result, "an output cannot say that it is an error")
     own = own_fields(result.extra)

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from dragoman.dialects.base import World
 from dragoman.dialects.kit.openai_errors import KINDS, TOLD_WAIT, fault_of
+from dragoman.dialects.kit.openai_requests import blamed_upstream
 from dragoman.dialects.responses.blocks import (
     FAMILY,
     JsonObject,
@@ -157,11 +158,7 @@ def parse_reply(body: bytes, asked: Conversation) -> Reply:
     except (jsonio.JsonError, RecursionError) as error:
         raise BadFrame(f"the reply is not JSON: {error}") from None
     except MalformedRequest as error:  # the readers shared with requests blame a client
-        raise upstream_blamed(error) from None
-
-
-def upstream_blamed(error: MalformedRequest) -> MissingField:
-    return MissingField(error.fault.message, fault=structs.replace(error.fault, kind="server", status=502))
+        raise blamed_upstream(error) from None
 
 
 def _reply(fields: Fields, asked: Conversation) -> Reply:

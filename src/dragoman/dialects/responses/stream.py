@@ -20,11 +20,12 @@ from typing import TypeAlias
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import Decoder
+from dragoman.dialects.base import Decoder, World
 from dragoman.dialects.kit.openai_errors import fault_of
+from dragoman.dialects.kit.openai_requests import blamed_upstream
 from dragoman.dialects.responses.blocks import FAMILY, IRREGULAR, JsonObject, extra_of, object_of, own_fields, text_of
 from dragoman.dialects.responses.growing import CALLS, Item
-from dragoman.dialects.responses.reply import envelope_extra, failure_of, parse_stop, parse_usage, upstream_blamed
+from dragoman.dialects.responses.reply import envelope_extra, failure_of, parse_stop, parse_usage
 from dragoman.dialects.responses.tools import Declared
 from dragoman.errors import BadFrame, Fault, MalformedRequest, MissingField, OutOfOrder, Truncated
 from dragoman.model import events as ev
@@ -58,7 +59,7 @@ _read_delta = jsonio.typed(_Delta)
 class ResponsesDecoder(Decoder):
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
-    def __init__(self, asked: Conversation, keys: ev.BlockKeys | None = None) -> None:
+    def __init__(self, asked: Conversation, world: World, keys: ev.BlockKeys | None = None) -> None:
         self._keys = keys or ev.BlockKeys()
         self._tools = Declared(asked.tools)
         self._items: dict[int, Item] = {}
@@ -119,7 +120,7 @@ class ResponsesDecoder(Decoder):
         try:
             return self._meaning(frame.kind, fields)
         except MalformedRequest as error:  # the readers shared with requests blame a client
-            raise upstream_blamed(error) from None
+            raise blamed_upstream(error) from None
         except RecursionError:
             raise BadFrame("nested too deeply", at=frame.kind) from None
 
