@@ -49,7 +49,7 @@ def get(name: str) -> Dialect:
 
 def bedrock_invoke() -> Dialect:
     """Anthropic's language behind Bedrock's InvokeModel. Packages never import one another: they are joined here."""
-    door = importlib.import_module("dragoman.dialects.bedrock.invoke")
+    door = importlib.import_module("dragoman.dialects.bedrock.codec")
     codec = importlib.import_module("dragoman.dialects.anthropic").AnthropicCodec(threads=False)
     return structs.replace(
         get("anthropic"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.dialects.gemini.pairs import Pairs
+from dragoman.dialects.gemini.blocks import Pairs
 from tests.growth import Work, grows_linearly
 
 IDS = st.sampled_from(["", "a", "b", "call_gemini_1", "call_gemini_2"])

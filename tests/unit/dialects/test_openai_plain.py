@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.dialects.openai import DIALECT
-from dragoman.dialects.openai.plain import OpenaiPlain
+from dragoman.dialects.openai.shapes import OpenaiPlain
 from dragoman.errors import DragomanError
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
 

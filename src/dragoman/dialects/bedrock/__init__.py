@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dragoman.dialects.base import Dialect
-from dragoman.dialects.bedrock.binding import BedrockBinding, BedrockCounts
-from dragoman.dialects.bedrock.codec import BedrockCodec
+from dragoman.dialects.bedrock.codec import BedrockBinding, BedrockCodec, BedrockCounts
 
 __all__ = ["DIALECT", "BedrockBinding", "BedrockCodec"]
 

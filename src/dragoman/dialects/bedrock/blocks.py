@@ -9,18 +9,21 @@ from typing import assert_never
 
 from msgspec import structs
 
-from dragoman.dialects.bedrock.media import MIMES, Kind, parse_media, render_media
 from dragoman.dialects.bedrock.nodes import (
     AS_JSON,
     FAMILY,
+    MIMES,
     SUCCESS,
+    Kind,
     beside,
     extra,
     extra_beside,
     extra_of,
     opaque,
     own_fields,
+    parse_media,
     render_mark,
+    render_media,
     take_mark,
     with_extra,
 )

@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import binascii
+import re
+from collections.abc import Iterator, Sequence
+from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Call, World
+from dragoman.dialects.base import Call, Operation, World, in_cache_order
 from dragoman.dialects.bedrock import faults, reply, request, rules, stream_rules
 from dragoman.dialects.bedrock.encoder import BedrockEncoder
-from dragoman.dialects.bedrock.media import S3
-from dragoman.dialects.bedrock.models import vendor_of
-from dragoman.dialects.bedrock.nodes import FAMILY
+from dragoman.dialects.bedrock.faults import (
+    TYPE_HEADER,
+    exception_fault,
+    exception_payload,
+    fault_type,
+    render_fault,
+    status_of,
+)
+from dragoman.dialects.bedrock.nodes import FAMILY, S3, vendor_of
 from dragoman.dialects.bedrock.quirks.media import AccompanyDocuments, FitMedia, NameDocuments
 from dragoman.dialects.bedrock.quirks.settings import FitWords, SettleCache
 from dragoman.dialects.bedrock.quirks.thinking import OwnReasoning
 from dragoman.dialects.bedrock.quirks.tools import NoChoice, SettleResults, SettleTools
-from dragoman.dialects.bedrock.rule_table import RULES
+from dragoman.dialects.bedrock.rules import RULES
 from dragoman.dialects.bedrock.stream import BedrockDecoder
+from dragoman.dialects.kit import faults as kit
 from dragoman.dialects.rulebook import Breach
-from dragoman.errors import Fault
+from dragoman.errors import BadFrame, Fault, Kind, MalformedRequest, MissingField
 from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Alphabet, Capabilities, traits
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import BlockKeys
 from dragoman.model.families import reads_results_by_order
 from dragoman.model.filter import Filter
-from dragoman.wire.http import HttpResponse
+from dragoman.wire import jsonio
+from dragoman.wire.eventstream import EventStreamDecoder, encode_event
+from dragoman.wire.fields import Fields
+from dragoman.wire.frame import Frame, FrameDecoder, Payload
+from dragoman.wire.http import HttpRequest, HttpResponse, path_name
+from dragoman.wire.jsonio import Json
 
 _HOW = {"image": ("base64", "url"), "document": ("base64", "url", "text"), "audio": ("base64", "url")}
 _HOW["video"] = _HOW["audio"]
@@ -129,3 +145,245 @@ class BedrockCodec(Struct, frozen=True):
     render_fault = staticmethod(faults.render_fault)
     stream_breaches = staticmethod(stream_rules.stream_breaches)
     rules = staticmethod(RULES.declared)
+
+
+# ---
+# Path, headers and framing: POST /model/{modelId}/converse[-stream], event streams, the error's type in a header.
+
+
+EVENT_STREAM = "application/vnd.amazon.eventstream"
+_PATH = re.compile(r"/model/(.*)/(converse|converse-stream|count-tokens)/?\Z", re.DOTALL)
+# What has a bearing on the count; the operation's model has no other members.
+_COUNTED = frozenset({"messages", "system", "toolConfig", "additionalModelRequestFields"})
+
+
+def model_path(model: str, operation: str) -> str:
+    """The path of an operation. Colons and slashes of the id are encoded, as the SDK does it, and signs it.
+
+    Raises MalformedRequest for a name that would make the path lead elsewhere.
+    """
+    return f"/model/{quote(path_name(model), safe='', errors='surrogatepass')}/{operation}"
+
+
+def model_in(label: str) -> str:
+    """The model id in a path, whose colons may come raw or encoded. Raises MalformedRequest."""
+    return path_name(unquote(label))
+
+
+def refusal(fault: Fault, body: bytes) -> HttpResponse:
+    """The HTTP answer for a fault, in the way of AWS."""
+    return kit.refusal(fault, status_of(fault), body, (TYPE_HEADER, fault_type(fault)))
+
+
+def post(path: str, body: Json, accept: str) -> HttpRequest:
+    try:
+        data = jsonio.encode(body)
+    except jsonio.JsonError as error:
+        raise MalformedRequest(str(error)) from None
+    return HttpRequest("POST", path, headers=(("content-type", "application/json"), ("accept", accept)), body=data)
+
+
+class BedrockBinding(Struct, frozen=True):
+    def match(self, request: HttpRequest) -> Call | None:
+        found = _PATH.match(request.path)
+        if request.method != "POST" or found is None:
+            return None
+        model, name = model_in(found[1]), found[2]
+        fields = Fields.of(request) if request.body else Fields({})
+        if name == "count-tokens":
+            counted = _counted(fields)
+            return None if counted is None else Call("count", model, False, counted)
+        return Call("generate", model, name == "converse-stream", fields.rest())
+
+    def unwrap(self, body: Json) -> Call:
+        """The call in a bare body; one that is spelt as the SDK's arguments says its model."""
+        fields = Fields(body)
+        return Call("generate", fields.text("modelId", ""), False, fields.rest())
+
+    def wrap(self, call: Call) -> HttpRequest:
+        body = call.body if isinstance(call.body, dict) else {}
+        if call.operation == "count":
+            counted: Json = {name: value for name, value in body.items() if name in _COUNTED}
+            return post(model_path(call.model, "count-tokens"), {"input": {"converse": counted}}, "application/json")
+        body = in_cache_order(body, ("toolConfig", "system"), "messages")
+        operation: Operation | str = "converse-stream" if call.stream else "converse"
+        return post(model_path(call.model, operation), body, EVENT_STREAM if call.stream else "application/json")
+
+    def frames(self) -> FrameDecoder:
+        return EventStreamDecoder()
+
+    def frame(self, payload: Payload) -> bytes:
+        return encode_event(payload.kind, payload.data, error=payload.error)
+
+    def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
+        return refusal(fault, body)
+
+
+def _counted(fields: Fields) -> Json:
+    """What shall be counted; None if it is a body of InvokeModel, which is another binding's."""
+    asked = fields.child("input")
+    return None if asked.peek("converse") is None and asked.has("invokeModel") else asked.child("converse").rest()
+
+
+class BedrockCounts(Struct, frozen=True):
+    def parse_count(self, body: bytes) -> int:
+        return Fields.parse(body, blame=MissingField).integer("inputTokens")
+
+    def render_count(self, tokens: int, estimated: bool) -> bytes:
+        return jsonio.encode({"inputTokens": tokens})
+
+
+# ---
+# InvokeModel: a binding for another family's body, Anthropic's, which this service takes as it is.
+#
+# The path names the model and says whether to stream; the body says `anthropic_version` and lists betas instead of
+# headers; each event of a stream is base64 in a `chunk` of an event stream; errors are those of AWS.
+
+
+VERSION = "bedrock-2023-05-31"
+_INVOKED_PATH = re.compile(r"/model/(.*)/(invoke|invoke-with-response-stream|count-tokens)/?\Z", re.DOTALL)
+_BETA = "anthropic-beta"
+_VERSION = "anthropic_version"  # the body's field: no header, which would mean another thing to Anthropic itself
+# What each kind of fault is called inside the body's family.
+_TYPES: dict[Kind, str] = {
+    "invalid": "invalid_request_error",
+    "context_full": "invalid_request_error",
+    "auth": "authentication_error",
+    "quota": "billing_error",
+    "permission": "permission_error",
+    "not_found": "not_found_error",
+    "too_large": "request_too_large",
+    "rate_limit": "rate_limit_error",
+    "server": "api_error",
+    "timeout": "timeout_error",
+    "overloaded": "overloaded_error",
+}
+_KINDS: dict[str, Kind] = {name: kind for kind, name in _TYPES.items() if kind != "context_full"}
+
+
+class InvokeBinding(Struct, frozen=True):
+    def match(self, request: HttpRequest) -> Call | None:
+        found = _INVOKED_PATH.match(request.path)
+        if request.method != "POST" or found is None:
+            return None
+        model, name = model_in(found[1]), found[2]
+        fields = Fields.of(request) if request.body else Fields({})
+        if name == "count-tokens":
+            asked = fields.peek("input")
+            if not isinstance(asked, dict) or "invokeModel" not in asked:
+                return None
+            return _invocation(_invoked(fields), model, request, count=True)
+        return _invocation(fields, model, request, stream=name == "invoke-with-response-stream")
+
+    def unwrap(self, body: Json) -> Call:
+        """The call in a bare body; it may say its model, as it would anywhere else."""
+        fields = Fields(body)
+        model = fields.text("model", "")
+        return _invocation(fields, model, HttpRequest("POST", ""), stream=fields.flag("stream", False))
+
+    def wrap(self, call: Call) -> HttpRequest:
+        body: dict[str, Json] = {_VERSION: call.hints.get(_VERSION, VERSION)}
+        body |= call.body if isinstance(call.body, dict) else {}
+        if betas := [beta for beta in call.hints.get(_BETA, "").split(",") if beta]:
+            body["anthropic_beta"] = list(betas)
+        body = in_cache_order(body, ("tools", "system"), "messages")
+        if call.operation == "count":
+            inner = base64.b64encode(post("", body, "").body).decode()
+            counted: Json = {"input": {"invokeModel": {"body": inner}}}
+            return post(model_path(call.model, "count-tokens"), counted, "application/json")
+        if call.stream:
+            return post(model_path(call.model, "invoke-with-response-stream"), body, EVENT_STREAM)
+        return post(model_path(call.model, "invoke"), body, "application/json")
+
+    def frames(self) -> FrameDecoder:
+        return _Chunks()
+
+    def frame(self, payload: Payload) -> bytes:
+        if payload.error:
+            exception = exception_payload(_fault_in(payload.data))
+            return encode_event(exception.kind, exception.data, error=True)
+        return encode_event("chunk", b'{"bytes":"%b"}' % base64.b64encode(payload.data))
+
+    def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
+        return refusal(fault, render_fault(fault))
+
+
+def _invoked(fields: Fields) -> Fields:
+    """The body inside a request to count it."""
+    inner = fields.child("input").child("invokeModel")
+    try:
+        return Fields.parse(base64.b64decode(inner.text("body"), validate=True), inner.path("body"))
+    except binascii.Error:
+        inner.fail("body", "expected base64")
+
+
+def _invocation(fields: Fields, model: str, request: HttpRequest, *, stream: bool = False, count: bool = False) -> Call:
+    hints: dict[str, str] = {}
+    version = fields.text(_VERSION, VERSION)
+    if version != VERSION:
+        hints[_VERSION] = version
+    betas = [*fields.strings("anthropic_beta", ()), *filter(None, request.header(_BETA).split(","))]
+    if betas:
+        hints[_BETA] = ",".join(dict.fromkeys(beta.strip() for beta in betas))
+    return Call("count" if count else "generate", model, stream, fields.rest(), hints)
+
+
+# --- streams
+
+
+class _Chunk(Struct, gc=False):
+    bytes: str
+
+
+class _Kind(Struct, gc=False):
+    type: str = ""
+
+
+_read_chunk = jsonio.typed(_Chunk)
+_read_kind = jsonio.typed(_Kind)
+
+
+class _Chunks:
+    """The frames of the body's family out of the chunks of an event stream."""
+
+    def __init__(self) -> None:
+        self._frames = EventStreamDecoder()
+
+    @property
+    def held(self) -> int:
+        """See FrameDecoder."""
+        return self._frames.held
+
+    def feed(self, chunk: bytes) -> Iterator[Frame]:
+        return map(_opened, self._frames.feed(chunk))
+
+    def close(self) -> Iterator[Frame]:
+        return map(_opened, self._frames.close())
+
+
+def _opened(frame: Frame) -> Frame:
+    if frame.error:
+        fault = exception_fault(frame)
+        error: Json = {"type": "error", "error": {"type": _TYPES[fault.kind], "message": fault.message}}
+        return Frame("error", jsonio.encode(error), frame.raw)
+    if frame.kind != "chunk":
+        return frame
+    try:
+        data = binascii.a2b_base64(_read_chunk(frame.data).bytes.encode("ascii"), strict_mode=True)
+        return Frame(_read_kind(data).type, data, frame.raw)
+    except ValueError as error:  # JsonError is one too
+        raise BadFrame(f"no chunk: {error}", at="chunk") from None
+
+
+def _fault_in(data: bytes) -> Fault:
+    """The fault that an error of the body's family tells."""
+    try:
+        body = Fields.parse(data).child("error")
+        kind, message = body.text("type", ""), body.text("message", "")
+    except MalformedRequest:
+        kind, message = "", ""
+    return Fault(_KINDS.get(kind, "server"), message or "the stream failed")
+
+
+BINDING = InvokeBinding()
+COUNTS = BedrockCounts()

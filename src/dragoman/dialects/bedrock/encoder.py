@@ -14,26 +14,10 @@ from dragoman.dialects.bedrock.faults import exception_payload
 from dragoman.dialects.bedrock.nodes import FAMILY, with_extra
 from dragoman.dialects.bedrock.reply import render_stop, render_usage
 from dragoman.errors import LocalMisuse
+from dragoman.model import events as ev
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.budget import Budget, text_size
 from dragoman.model.conversation import Stop, Usage, Why
-from dragoman.model.events import (
-    ArgumentsDelta,
-    BlockEnded,
-    BlockStarted,
-    Cited,
-    Event,
-    Events,
-    Failed,
-    Finished,
-    OpaqueEvent,
-    ReasoningDelta,
-    Sealed,
-    Started,
-    Stopped,
-    TextDelta,
-    UsageReported,
-)
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json
@@ -50,20 +34,20 @@ _END = b'{"contentBlockIndex":%d}'
 # What the frames of this dialect's own decoder may mean and still be let through: nothing in them was held back before.
 _PASSING: frozenset[tuple[type, ...]] = frozenset(
     {
-        (Started,),
-        (BlockStarted,),
-        (BlockStarted, TextDelta),
-        (BlockStarted, ReasoningDelta),
-        (BlockStarted, Cited),
-        (TextDelta,),
-        (ReasoningDelta,),
-        (ArgumentsDelta,),
-        (Cited,),
-        (BlockEnded,),
-        (Stopped,),
-        (UsageReported, Finished),
-        (Failed,),
-        (OpaqueEvent,),
+        (ev.Started,),
+        (ev.BlockStarted,),
+        (ev.BlockStarted, ev.TextDelta),
+        (ev.BlockStarted, ev.ReasoningDelta),
+        (ev.BlockStarted, ev.Cited),
+        (ev.TextDelta,),
+        (ev.ReasoningDelta,),
+        (ev.ArgumentsDelta,),
+        (ev.Cited,),
+        (ev.BlockEnded,),
+        (ev.Stopped,),
+        (ev.UsageReported, ev.Finished),
+        (ev.Failed,),
+        (ev.OpaqueEvent,),
     }
 )
 
@@ -81,13 +65,13 @@ class BedrockEncoder(Encoder):
         self._usage: Usage | None = None
         self._stopped = False
 
-    def feed(self, events: Events) -> Iterable[Payload]:
+    def feed(self, events: ev.Events) -> Iterable[Payload]:
         out: list[Payload] = []
         for event in events:
-            if isinstance(event, TextDelta):
+            if isinstance(event, ev.TextDelta):
                 self._silent.discard(event.key)
                 out.append(Payload(_DELTA, _TEXT % (self._index[event.key], jsonio.quote(event.text))))
-            elif isinstance(event, ArgumentsDelta):
+            elif isinstance(event, ev.ArgumentsDelta):
                 if event.text:
                     self._silent.discard(event.key)
                     out.append(Payload(_DELTA, _INPUT % (self._index[event.key], jsonio.quote(event.text))))
@@ -95,12 +79,12 @@ class BedrockEncoder(Encoder):
                 out.extend(self._payloads(event))
         return out
 
-    def passes(self, events: Events) -> bool:
+    def passes(self, events: ev.Events) -> bool:
         """Whether the frame may go as it came: it begins no block under another number."""
         if tuple(map(type, events)) not in _PASSING:
             return False
         first = events[0]
-        if isinstance(first, BlockStarted):
+        if isinstance(first, ev.BlockStarted):
             if (
                 first.place != len(self._index)
                 or first.choice
@@ -110,62 +94,62 @@ class BedrockEncoder(Encoder):
             if isinstance(first.block, Reasoning) and len(events) == 1:
                 return False  # its frame holds a seal, which goes out at the block's end
             self._index[first.key], self._blocks[first.key] = first.place, first.block
-        elif isinstance(first, TextDelta | ReasoningDelta | ArgumentsDelta | Cited | BlockEnded):
-            if first.key in self._moved or (isinstance(first, BlockEnded) and first.key in self._silent):
+        elif isinstance(first, ev.TextDelta | ev.ReasoningDelta | ev.ArgumentsDelta | ev.Cited | ev.BlockEnded):
+            if first.key in self._moved or (isinstance(first, ev.BlockEnded) and first.key in self._silent):
                 return False
             self._silent.discard(first.key)
-            if isinstance(first, BlockEnded):
+            if isinstance(first, ev.BlockEnded):
                 self._blocks.pop(first.key, None)
-        elif isinstance(first, Stopped):
+        elif isinstance(first, ev.Stopped):
             self._stopped = True
-        elif isinstance(first, UsageReported):
+        elif isinstance(first, ev.UsageReported):
             return self._stopped
-        elif isinstance(first, OpaqueEvent):
+        elif isinstance(first, ev.OpaqueEvent):
             return not (isinstance(first.data, dict) and "contentBlockIndex" in first.data)
         return True
 
     def ping(self) -> None:
         return None
 
-    def _payloads(self, event: Event) -> Iterable[Payload]:
+    def _payloads(self, event: ev.Event) -> Iterable[Payload]:
         match event:
-            case ReasoningDelta(key, text):
+            case ev.ReasoningDelta(key, text):
                 yield self._thought(key, b"text", text)
-            case TextDelta() | ArgumentsDelta():
+            case ev.TextDelta() | ev.ArgumentsDelta():
                 yield from self.feed((event,))
-            case BlockStarted():
+            case ev.BlockStarted():
                 yield from self._block_started(event)
-            case BlockEnded(key):
+            case ev.BlockEnded(key):
                 yield from self._block_ended(key, event.complete)
-            case Sealed(key, seal):
+            case ev.Sealed(key, seal):
                 self._budget.keep(text_size(seal.data))
                 self._seals[key] = seal
-            case Cited(key, citation):
+            case ev.Cited(key, citation):
                 self._silent.discard(key)
                 data = jsonio.encode(render_citation(citation, LocalMisuse))
                 yield Payload(_DELTA, _CITATION % (self._index[key], data))
-            case Started():
+            case ev.Started():
                 self._usage = event.usage
                 yield Payload(b"messageStart", jsonio.encode(with_extra({"role": "assistant"}, event.extra)))
-            case UsageReported(usage):
+            case ev.UsageReported(usage):
                 self._usage = usage
-            case Stopped(stop, choice):
+            case ev.Stopped(stop, choice):
                 _only_choice(choice)
                 yield self._stop(stop)
-            case Finished():
+            case ev.Finished():
                 if not self._stopped:
                     yield self._stop(Stop(Why.END))
                 yield Payload(b"metadata", jsonio.encode(render_usage(self._usage or Usage())))
-            case Failed(fault):
+            case ev.Failed(fault):
                 yield exception_payload(fault)
-            case OpaqueEvent():
+            case ev.OpaqueEvent():
                 yield from self._opaque_event(event)
 
     def _stop(self, stop: Stop) -> Payload:
         self._stopped = True
         return Payload(b"messageStop", jsonio.encode(render_stop(stop)))
 
-    def _block_started(self, event: BlockStarted) -> Iterable[Payload]:
+    def _block_started(self, event: ev.BlockStarted) -> Iterable[Payload]:
         _only_choice(event.choice)
         key, block = event.key, event.block
         self._index[key] = number = len(self._index)
@@ -177,7 +161,7 @@ class BedrockEncoder(Encoder):
             case Text():
                 self._silent.add(key)
                 if block.text:
-                    yield from self.feed((TextDelta(key, block.text),))
+                    yield from self.feed((ev.TextDelta(key, block.text),))
             case Reasoning():
                 self._silent.add(key)
                 if block.text:
@@ -187,7 +171,7 @@ class BedrockEncoder(Encoder):
                 body = with_extra({"toolUseId": block.id, "name": block.name}, block.extra)
                 yield self._start(key, {"toolUse": body})
                 if block.arguments:
-                    yield from self.feed((ArgumentsDelta(key, block.arguments),))
+                    yield from self.feed((ev.ArgumentsDelta(key, block.arguments),))
             case Opaque():
                 yield from self._whole(key, own_data(block, LocalMisuse))
             case Media():
@@ -244,7 +228,7 @@ class BedrockEncoder(Encoder):
     def _start(self, key: int, start: dict[str, Json]) -> Payload:
         return Payload(b"contentBlockStart", _START % (self._index[key], jsonio.encode(start)))
 
-    def _opaque_event(self, event: OpaqueEvent) -> Iterable[Payload]:
+    def _opaque_event(self, event: ev.OpaqueEvent) -> Iterable[Payload]:
         data = event.data
         if event.family != FAMILY or not isinstance(data, dict):
             raise LocalMisuse(f"an event of {event.family} has no place here")

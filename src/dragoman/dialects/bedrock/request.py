@@ -16,8 +16,8 @@ from dragoman.dialects.bedrock.blocks import (
     render_content,
     render_text,
 )
-from dragoman.dialects.bedrock.models import Vendor
 from dragoman.dialects.bedrock.nodes import (
+    Vendor,
     beside,
     extra,
     extra_beside,

@@ -1,4 +1,6 @@
-"""The service's own rules for requests, as a lint over raw JSON; independent of the reader and the writer.
+"""The service's own rules (all in one table), and those for requests as a lint over raw JSON.
+
+It is independent of the reader and the writer; stream_rules.py has the lint over streams.
 
 Each breach says what the service says, as far as its words are known, so that the simulator can refuse with them.
 What a member may hold is a table (shapes.py); here is what the service's published model does not tell.
@@ -8,18 +10,95 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from dragoman.dialects.base import Call
-from dragoman.dialects.bedrock.models import Vendor
-from dragoman.dialects.bedrock.rule_order import order
-from dragoman.dialects.bedrock.shapes import breach, shape_breaches
-from dragoman.dialects.kit.values import Object, members, objects
-from dragoman.dialects.rulebook import Breach
+from dragoman.dialects.bedrock.nodes import Vendor
+from dragoman.dialects.bedrock.shapes import REQUEST
+from dragoman.dialects.kit.shapes import flaws
+from dragoman.dialects.kit.values import Object, Placed, members, objects
+from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
+RULES = Rulebook.parse(
+    "bedrock",
+    """
+body.object | documented | error | the body is an object
+type | documented | error | a member has its type
+union | documented | error | a union has exactly one member
+field.unknown | observed | error | there are no members that the service does not know
+field.required | documented | error | required members are set
+enum | documented | error | a word is one of those that the service knows
+pattern | documented | error | a text matches its pattern
+length | documented | error | a text or a list has its length
+range | documented | error | a number is in its range
+messages.required | observed | error | there is at least one message
+messages.first | observed | error | a conversation starts with the user
+messages.alternate | observed | advice | roles alternate; several models take turns of one role
+messages.last | observed | advice | a model without prefill wants the user's turn last
+content.empty | observed | error | a message has content
+text.blank | observed | advice | a text is not blank; some models take it
+tools.duplicate | observed | error | tool names differ
+tools.schema | observed | error | an input schema is of type object
+tool_choice.no_tools | observed | error | a choice comes with tools
+tool_choice.name | observed | error | the chosen tool is declared
+tool_config.required | observed | error | a conversation with tool blocks comes with tools
+thinking.budget | observed | error | the budget is at least 1024
+thinking.limit | observed | advice | maxTokens is greater than the budget, but for interleaved thinking
+thinking.forced_tool | observed | error | no tool is forced while thinking is enabled
+output.schema | documented | error | the output schema is the text of a JSON object
+output.closed | observed | error | objects of the output schema set additionalProperties to false
+tool_use.input | observed | error | a call's input is an object
+tool_use.duplicate | observed | error | the ids of a turn's calls differ
+tool_use.unanswered | observed | error | calls are answered at the start of the next turn
+tool_result.duplicate | observed | error | a call has one result
+tool_result.count | observed | error | there are no more results than calls in the turn before
+tool_result.orphan | observed | error | a result answers a call of the turn before
+tool_result.apart | observed | error | some models take no other content beside results
+reasoning.refused | observed | error | DeepSeek takes no reasoning back
+reasoning.unsigned | observed | error | Claude takes reasoning back with its signature only
+reasoning.signed | inferred | advice | other vendors take reasoning back without a signature
+document.text | documented | advice | a text accompanies a document
+document.name | documented | error | a document name has letters, digits, single spaces, - ( ) and [ ]
+document.duplicate | observed | error | document names differ
+cache.ttl_order | observed | error | a cache point of 1h does not come after one of 5m
+cache.document | inferred | advice | no cache point follows a document other than PDF
+cache.count | observed | error | there are at most 4 cache points
+stream.json | documented | error | a payload is JSON
+stream.object | documented | error | a payload is an object
+stream.after_end | inferred | advice | nothing follows the end of the stream
+stream.no_stop | documented | error | a stream ends with messageStop, or with an exception
+stream.no_metadata | observed | advice | metadata comes after messageStop
+stream.exception | documented | advice | an exception is one of those in the service's model
+stream.exception_message | documented | advice | an exception has a message
+stream.start_once | documented | error | messageStart comes once
+stream.role | documented | error | messageStart has the role assistant
+stream.no_start | documented | error | messageStart comes first
+stream.index | documented | error | contentBlockIndex is a whole number, 0 or more
+stream.union | documented | error | start and delta have exactly one member
+stream.block_start | documented | error | a tool's start has toolUseId and name
+stream.index_reused | documented | error | a block begins once
+stream.interleaved | inferred | advice | a block stops before the next one begins
+stream.late_block | inferred | advice | no block comes after messageStop
+stream.no_block_start | documented | error | a tool's block is announced by contentBlockStart
+stream.delta_kind | documented | error | a block grows by deltas of its kind
+stream.delta_value | documented | error | a delta has its text
+stream.no_block | documented | error | a block that stops is open
+stream.input_json | observed | error | the input of a tool is a JSON object
+stream.input_cut | observed | advice | the input of a tool was cut by a limit
+stream.stop_once | documented | error | messageStop comes once
+stream.open_block | documented | error | blocks stop before messageStop
+stream.open_cut | observed | advice | blocks stop before messageStop, but where a limit cut them
+stream.stop_reason | documented | advice | stopReason is one of those in the service's model
+stream.metadata_early | inferred | advice | metadata comes after messageStop
+stream.usage | documented | advice | usage has inputTokens, outputTokens and totalTokens
+""",
+)
+breach = RULES.breach
 MOST_CACHE_POINTS = 4
 _NAME = re.compile(r"[a-zA-Z0-9_ ()\[\]-]+\Z")
+_NAMES = {"unknown": "field.unknown", "missing": "field.required"}  # rules that are not called like their flaw
 _NAMED = frozenset({"properties", "$defs", "definitions", "patternProperties"})
 
 
@@ -28,7 +107,12 @@ def breaches(call: Call, vendor: Vendor) -> Sequence[Breach]:
     body = call.body
     if not isinstance(body, dict):
         return [breach("body.object", "", "the body must be an object")]
-    found = list(shape_breaches(body))  # the model is in the path
+    # The model is in the path.
+    found = [
+        breach(_NAMES.get(flaw.kind, flaw.kind), flaw.at, flaw.detail)
+        for flaw in flaws(body, REQUEST)
+        if flaw.kind != "null"
+    ]
     found += [*_tools(body), *_thinking(body, vendor), *_output(body), *_system(body)]
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
@@ -268,3 +352,85 @@ def _cache(body: Object, messages: Json) -> Iterator[Breach]:
     if count > MOST_CACHE_POINTS:
         detail = f"A maximum of {MOST_CACHE_POINTS} blocks with cache_control may be provided. Found {count}."
         yield breach("cache.count", "", detail)
+
+
+# --- how turns follow one another: who begins, who follows whom, and which results answer which calls
+
+
+def order(messages: Json, vendor: Vendor) -> Iterator[Breach]:
+    turns = list(objects(messages, "messages"))
+    if turns and turns[0][0].get("role") != "user":
+        detail = "A conversation must start with a user message. Try again with one that does."
+        yield breach("messages.first", turns[0][1], detail)
+    for (before, _), (after, at) in pairwise(turns):
+        if before.get("role") == after.get("role"):
+            detail = "A conversation must alternate between user and assistant roles."
+            yield breach("messages.alternate", at, detail)
+    yield from _pairing(turns)
+    if turns and turns[-1][0].get("role") == "assistant" and not vendor.prefill:
+        detail = "This model doesn't support a prefilled answer: the conversation must end with a user message."
+        yield breach("messages.last", turns[-1][1], detail)
+
+
+def _pairing(turns: list[Placed]) -> Iterator[Breach]:
+    """Every call is answered at the start of the next turn, once; there are no more results than calls."""
+    waiting: list[Json] = []
+    for message, at in turns:
+        results = _ids(message, "toolResult")
+        yield from _duplicates(results, "toolResult", at)
+        if len(results) > len(waiting):
+            detail = "The number of toolResult blocks exceeds the number of toolUse blocks of previous turn."
+            yield breach("tool_result.count", f"{at}.content", detail)
+        elif any(call_id not in waiting for call_id in results):
+            yield breach(
+                "tool_result.orphan", f"{at}.content", "unexpected `tool_use_id` found in `tool_result` blocks"
+            )
+        leading = _leading_results(message)
+        missing = [call_id for call_id in waiting if call_id not in leading]
+        if missing:
+            yield _unanswered(missing, at)
+        waiting = _ids(message, "toolUse")
+        yield from _duplicates(waiting, "toolUse", at)
+    if waiting:
+        yield _unanswered(waiting, "messages")
+
+
+def _unanswered(missing: list[Json], at: str) -> Breach:
+    names = ", ".join(str(each) for each in missing)
+    detail = f"Did not find {len(missing)} tool_result block(s) at the beginning of this message, for the ids: {names}"
+    return breach("tool_use.unanswered", at, detail)
+
+
+def _duplicates(ids: list[Json], member: str, at: str) -> Iterator[Breach]:
+    twice = {str(each) for each in ids if ids.count(each) > 1}
+    if twice:
+        detail = f"The {member} blocks at {at}.content contain duplicate Ids: {', '.join(sorted(twice))}"
+        rule = "tool_use.duplicate" if member == "toolUse" else "tool_result.duplicate"
+        yield breach(rule, f"{at}.content", detail)
+
+
+def _ids(message: Object, member: str) -> list[Json]:
+    """The ids of the client's own tools; those that the service runs carry a type, or a result in the same answer."""
+    served = _given(message, "toolResult") if message.get("role") == "assistant" else []
+    return [
+        use.get("toolUseId")
+        for use in _given(message, member)
+        if use.get("type") is None and use.get("toolUseId") not in [result.get("toolUseId") for result in served]
+    ]
+
+
+def _given(message: Object, member: str) -> list[Object]:
+    blocks = objects(message.get("content"), "")
+    return [given for block, _ in blocks if isinstance(given := block.get(member), dict)]
+
+
+def _leading_results(message: Object) -> list[Json]:
+    """The ids answered before anything else is said."""
+    found: list[Json] = []
+    for block, _ in objects(message.get("content"), ""):
+        result = block.get("toolResult")
+        if isinstance(result, dict):
+            found.append(result.get("toolUseId"))
+        elif "cachePoint" not in block:
+            break
+    return found

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dragoman.dialects.bedrock.models import Vendor
-from dragoman.dialects.bedrock.nodes import with_extra
+from dragoman.dialects.bedrock.nodes import Vendor, with_extra
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Extra, Where
 from dragoman.model.conversation import Conversation, Output, Thinking, ToolChoice

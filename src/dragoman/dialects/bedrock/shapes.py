@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal
 
-from dragoman.dialects.bedrock.media import MIMES
-from dragoman.dialects.bedrock.rule_table import RULES
-from dragoman.dialects.kit.shapes import Flag, Free, Map, Members, Num, Seq, Str, flaws
-from dragoman.dialects.rulebook import Breach
-from dragoman.wire.jsonio import Json
-
-breach = RULES.breach
-_NAMES = {"unknown": "field.unknown", "missing": "field.required"}  # rules that are not called like their flaw
+from dragoman.dialects.bedrock.nodes import MIMES
+from dragoman.dialects.kit.shapes import Flag, Free, Map, Members, Num, Seq, Str
 
 _TEXT = Str()
 _ID = Str(1, 64, "[a-zA-Z0-9_.:-]+")
@@ -111,10 +104,3 @@ REQUEST = Members(
         "outputConfig": Members({"textFormat": Free(), "effort": Str(0, 16)}),
     }
 )
-
-
-def shape_breaches(body: Json) -> Iterator[Breach]:
-    """Yield what a request breaks of its published shape."""
-    for flaw in flaws(body, REQUEST):
-        if flaw.kind != "null":
-            yield breach(_NAMES.get(flaw.kind, flaw.kind), flaw.at, flaw.detail)

@@ -22,37 +22,79 @@ from msgspec import Struct
 from dragoman.dialects.base import Decoder
 from dragoman.dialects.bedrock.blocks import SERVER_TOOL, identifier, parse_citation, parse_redacted
 from dragoman.dialects.bedrock.faults import exception_fault
-from dragoman.dialects.bedrock.held import Held, begin_held
 from dragoman.dialects.bedrock.nodes import FAMILY, extra
 from dragoman.dialects.bedrock.reply import malformed_fault, parse_stop, parse_usage
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
-from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, Where
+from dragoman.model import events as ev
+from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall, Where
 from dragoman.model.budget import Budget, KeptText, json_size
 from dragoman.model.conversation import Conversation, Stop, Why
-from dragoman.model.events import (
-    FINISHED,
-    ArgumentsDelta,
-    BlockEnded,
-    BlockKeys,
-    BlockStarted,
-    Cited,
-    Delta,
-    Event,
-    Events,
-    Failed,
-    OpaqueEvent,
-    ReasoningDelta,
-    Sealed,
-    Started,
-    Stopped,
-    TextDelta,
-    UsageReported,
-)
 from dragoman.model.lane import LaneSource
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json
+
+# ---
+# Blocks of a stream that must come whole: what the service's own tools call, return and draw, and what is unknown.
+
+
+class Held:
+    """A block under construction: the one member that says its kind, and what has come of it."""
+
+    def __init__(self, member: str, value: Json, at: str) -> None:
+        self._member = member
+        self._value = value
+        self._results: list[Json] = []
+        self._at = at
+
+    def grow(self, delta: Fields) -> None:
+        value = delta.any(self._member)
+        if self._member == "toolResult" and isinstance(value, list):
+            self._results.extend(value)
+        else:
+            self._value = _joined(self._value, value)
+
+    def whole(self) -> Opaque:
+        """The block. Raises BadFrame for an input that is no JSON."""
+        value, kind = self._value, None
+        if isinstance(value, dict):
+            kind = value.get("type")
+            if self._member == "toolUse":
+                value = {**value, "input": _decoded(value.get("input"))}
+            elif self._member == "toolResult":
+                value = {**value, "content": self._results}
+        data: Json = {self._member: value}
+        return Opaque(FAMILY, data, kind if isinstance(kind, str) else self._member, at=Where(self._at))
+
+
+def _joined(before: Json, more: Json) -> Json:
+    """Both values as one: texts and arrays are joined, objects merged; else the later one counts."""
+    if isinstance(before, str) and isinstance(more, str):
+        return before + more
+    if isinstance(before, list) and isinstance(more, list):
+        return before + more
+    if isinstance(before, dict) and isinstance(more, dict):
+        return before | {name: _joined(before.get(name), value) for name, value in more.items()}
+    return before if more is None else more
+
+
+def _decoded(text: Json) -> Json:
+    if not isinstance(text, str):
+        return text or {}
+    try:
+        return jsonio.decode(text or "{}")
+    except jsonio.JsonError as error:
+        raise BadFrame(f"the input of a tool of the service is not JSON: {error}", at="contentBlockStop") from None
+
+
+def begin_held(start: Fields) -> Held | None:
+    """The block that a start announces; None if it does not say what it is: then its first delta does."""
+    for member, value in start.rest().items():
+        if member != "reasoningContent":
+            return Held(member, value, start.at)
+    return None
+
 
 _PADDING = "p"  # a key of random length, which hides the length of what was said
 _CUT = (Why.LENGTH, Why.CONTEXT)
@@ -80,14 +122,14 @@ class _DeltaFrame(Struct, gc=False):
 
 
 _read_delta = jsonio.fitting(_DeltaFrame)
-_IN_LANE: dict[type[Delta], Callable[[_Delta], str | None]] = {
-    TextDelta: attrgetter("text"),
-    ReasoningDelta: lambda delta: None if delta.reasoningContent is None else delta.reasoningContent.text,
-    ArgumentsDelta: lambda delta: None if delta.toolUse is None else delta.toolUse.input,
+_IN_LANE: dict[type[ev.Delta], Callable[[_Delta], str | None]] = {
+    ev.TextDelta: attrgetter("text"),
+    ev.ReasoningDelta: lambda delta: None if delta.reasoningContent is None else delta.reasoningContent.text,
+    ev.ArgumentsDelta: lambda delta: None if delta.toolUse is None else delta.toolUse.input,
 }
 
 
-def _lane_reader(kind: type[Delta], index: int) -> Callable[[bytes], str]:
+def _lane_reader(kind: type[ev.Delta], index: int) -> Callable[[bytes], str]:
     """Make a reader of the text of such deltas of the block at this index."""
     text_of = _IN_LANE[kind]
 
@@ -112,16 +154,16 @@ class _Open:
         self.redacted = KeptText(budget)
 
 
-_Handler: TypeAlias = Callable[["BedrockDecoder", Fields], Events]
+_Handler: TypeAlias = Callable[["BedrockDecoder", Fields], ev.Events]
 _TEXT, _REASONING = Text(""), Reasoning("", FAMILY)
 
 
 class BedrockDecoder(Decoder):
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
-    def __init__(self, asked: Conversation, keys: BlockKeys | None = None) -> None:
+    def __init__(self, asked: Conversation, keys: ev.BlockKeys | None = None) -> None:
         self._model = asked.model
-        self._keys = keys or BlockKeys()
+        self._keys = keys or ev.BlockKeys()
         self._open: dict[int, _Open] = {}  # by index
         self._used: set[int] = set()
         self._usable = False  # something was said that is worth an answer
@@ -131,7 +173,7 @@ class BedrockDecoder(Decoder):
     def is_open(self) -> bool:
         return bool(self._open)
 
-    def feed(self, frame: Frame) -> Events | None:
+    def feed(self, frame: Frame) -> ev.Events | None:
         if frame.kind == "contentBlockDelta" and not frame.error:
             events = self._hot(frame.data)
             if events is not None:
@@ -140,28 +182,28 @@ class BedrockDecoder(Decoder):
             raise OutOfOrder("the stream is over", at=frame.kind)
         if frame.error:
             self._over = True
-            return (Failed(exception_fault(frame)),)
+            return (ev.Failed(exception_fault(frame)),)
         fields = Fields.parse(frame.data, frame.kind, BadFrame)
         fields.blame = MissingField
         fields.any(_PADDING)
         if not self._begun and frame.kind != "messageStart":
             raise OutOfOrder("messageStart has not come", at=frame.kind)
         handler = _HANDLERS.get(frame.kind)
-        return handler(self, fields) if handler else (OpaqueEvent(FAMILY, frame.kind, fields.rest()),)
+        return handler(self, fields) if handler else (ev.OpaqueEvent(FAMILY, frame.kind, fields.rest()),)
 
-    def close(self, broken: Fault | None) -> Events:
+    def close(self, broken: Fault | None) -> ev.Events:
         if self._over:
             return ()
         self._over = True
         if broken is None and self._stopped:
-            return (FINISHED,)
-        return (Failed(broken or Truncated("the upstream's stream ended before messageStop").fault),)
+            return (ev.FINISHED,)
+        return (ev.Failed(broken or Truncated("the upstream's stream ended before messageStop").fault),)
 
-    def lane(self, kind: type[Delta], key: int) -> LaneSource | None:
+    def lane(self, kind: type[ev.Delta], key: int) -> LaneSource | None:
         index = next((at for at, grown in self._open.items() if grown.key == key and grown.held is None), None)
         return None if index is None else LaneSource("contentBlockDelta", _lane_reader(kind, index))
 
-    def _hot(self, data: bytes) -> Events | None:
+    def _hot(self, data: bytes) -> ev.Events | None:
         """The usual deltas of open blocks. None for all else: the slow way knows it, or knows what is wrong with it."""
         frame = _read_delta(data)
         if frame is None:
@@ -171,24 +213,24 @@ class BedrockDecoder(Decoder):
             return None
         key = grown.key
         if delta.text is not None and type(grown.block) is Text:
-            return (TextDelta(key, delta.text),)
+            return (ev.TextDelta(key, delta.text),)
         if delta.toolUse is not None and type(grown.block) is ToolCall:
-            return (ArgumentsDelta(key, delta.toolUse.input),)
+            return (ev.ArgumentsDelta(key, delta.toolUse.input),)
         thought = delta.reasoningContent
         if thought is not None and thought.text is not None and type(grown.block) is Reasoning:
-            return (ReasoningDelta(key, thought.text),)
+            return (ev.ReasoningDelta(key, thought.text),)
         return None
 
     # --- the message
 
-    def _message_start(self, fields: Fields) -> Events:
+    def _message_start(self, fields: Fields) -> ev.Events:
         if self._begun:
             raise OutOfOrder("it has come already", at="messageStart")
         self._begun = True
         fields.any("role")
-        return (Started("", self._model, extra=extra(fields)),)
+        return (ev.Started("", self._model, extra=extra(fields)),)
 
-    def _message_stop(self, fields: Fields) -> Events:
+    def _message_stop(self, fields: Fields) -> ev.Events:
         if self._stopped:
             return ()  # told twice
         reason = fields.peek("stopReason")
@@ -196,14 +238,14 @@ class BedrockDecoder(Decoder):
         ends = self._close_cut(stop)
         if (fault := malformed_fault(reason, said=self._usable)) is not None:
             self._over = True
-            return (*ends, Failed(fault))
+            return (*ends, ev.Failed(fault))
         self._stopped = True
         if self._counted:
             self._over = True
-            return (*ends, Stopped(stop), FINISHED)
-        return (*ends, Stopped(stop))
+            return (*ends, ev.Stopped(stop), ev.FINISHED)
+        return (*ends, ev.Stopped(stop))
 
-    def _close_cut(self, stop: Stop) -> Events:
+    def _close_cut(self, stop: Stop) -> ev.Events:
         """Blocks that are open at the end were cut, if the reason is a limit; else their end is missing."""
         if not self._open:
             return ()
@@ -213,18 +255,18 @@ class BedrockDecoder(Decoder):
         self._open.clear()
         return ends
 
-    def _metadata(self, fields: Fields) -> Events:
+    def _metadata(self, fields: Fields) -> ev.Events:
         self._counted = True
         usage = parse_usage(fields)
-        events: Events = (UsageReported(usage),) if usage else ()
+        events: ev.Events = (ev.UsageReported(usage),) if usage else ()
         if self._stopped:
             self._over = True
-            return (*events, FINISHED)
+            return (*events, ev.FINISHED)
         return events
 
     # --- blocks
 
-    def _block_start(self, fields: Fields) -> Events:
+    def _block_start(self, fields: Fields) -> ev.Events:
         index, start = fields.integer("contentBlockIndex"), fields.child("start")
         self._demand_fresh(index, fields.at)
         at = Where(start.at)
@@ -236,7 +278,7 @@ class BedrockDecoder(Decoder):
         if start.has("text"):
             text = start.text("text", "")
             begun = self._begin(index, _TEXT)
-            return (*begun, TextDelta(self._open[index].key, text)) if text else begun
+            return (*begun, ev.TextDelta(self._open[index].key, text)) if text else begun
         self._keys.budget.keep(json_size(start.rest()))
         self._hold(index, begin_held(start))
         return ()
@@ -247,19 +289,19 @@ class BedrockDecoder(Decoder):
         if self._stopped:
             raise OutOfOrder("the message has stopped", at=at)
 
-    def _begin(self, index: int, block: Text | Reasoning | ToolCall) -> Events:
+    def _begin(self, index: int, block: Text | Reasoning | ToolCall) -> ev.Events:
         key = self._keys.fresh(block)
         self._used.add(index)
         self._open[index] = _Open(key, block, self._keys.budget)
         self._usable = self._usable or isinstance(block, Text | ToolCall)
-        return (BlockStarted(key, block, place=index),)
+        return (ev.BlockStarted(key, block, place=index),)
 
     def _hold(self, index: int, held: Held | None) -> None:
         """Begin a block whose kind is not known yet, or that must come whole."""
         self._used.add(index)
         self._open[index] = _Open(self._keys.fresh(), None, self._keys.budget, held)
 
-    def _block_delta(self, fields: Fields) -> Events:
+    def _block_delta(self, fields: Fields) -> ev.Events:
         delta = fields.child("delta")
         index = fields.integer("contentBlockIndex")
         grown = self._open.get(index)
@@ -272,10 +314,10 @@ class BedrockDecoder(Decoder):
         match next((name for name in _KINDS if delta.peek(name) is not None), ""):
             case "text":
                 text = delta.text("text")
-                return (*self._become(index, grown, _TEXT), TextDelta(self._open[index].key, text))
+                return (*self._become(index, grown, _TEXT), ev.TextDelta(self._open[index].key, text))
             case "citation":
                 cited = parse_citation(delta.child("citation"))
-                return (*self._become(index, grown, _TEXT), Cited(self._open[index].key, cited))
+                return (*self._become(index, grown, _TEXT), ev.Cited(self._open[index].key, cited))
             case "reasoningContent":
                 thought = delta.child("reasoningContent")
                 return (*self._become(index, grown, _REASONING), *self._thought(self._open[index], thought))
@@ -284,16 +326,16 @@ class BedrockDecoder(Decoder):
                     raise OutOfOrder(
                         f"no contentBlockStart announced the tool of block {index}", at=delta.path("toolUse")
                     )
-                return (ArgumentsDelta(grown.key, delta.child("toolUse").text("input")),)
+                return (ev.ArgumentsDelta(grown.key, delta.child("toolUse").text("input")),)
             case _:
                 if grown is None or grown.block is None:
                     self._keys.budget.keep(json_size(delta.rest()))
                     self._hold(index, begin_held(delta))  # of a kind that we do not know, and never announced
                     return ()
                 told: Json = {"contentBlockIndex": grown.key, "delta": delta.rest()}
-                return (OpaqueEvent(FAMILY, "contentBlockDelta", told),)
+                return (ev.OpaqueEvent(FAMILY, "contentBlockDelta", told),)
 
-    def _become(self, index: int, grown: _Open | None, block: Text | Reasoning) -> Events:
+    def _become(self, index: int, grown: _Open | None, block: Text | Reasoning) -> ev.Events:
         """The start of a block that nobody announced, or whose announcement did not say what it is."""
         if grown is None or grown.block is None:
             return self._begin(index, block)
@@ -301,16 +343,16 @@ class BedrockDecoder(Decoder):
             raise OutOfOrder(f"block {index} is a {type(grown.block).__name__}", at="contentBlockDelta.delta")
         return ()
 
-    def _thought(self, grown: _Open, thought: Fields) -> Events:
+    def _thought(self, grown: _Open, thought: Fields) -> ev.Events:
         if thought.peek("signature") is not None:
             grown.signature.add(thought.text("signature"))
             return ()
         if thought.peek("redactedContent") is not None:
             grown.redacted.add(parse_redacted(thought))
             return ()
-        return (ReasoningDelta(grown.key, thought.text("text")),)
+        return (ev.ReasoningDelta(grown.key, thought.text("text")),)
 
-    def _block_stop(self, fields: Fields) -> Events:
+    def _block_stop(self, fields: Fields) -> ev.Events:
         index = fields.integer("contentBlockIndex")
         grown = self._open.pop(index, None)
         if grown is None:
@@ -321,18 +363,18 @@ class BedrockDecoder(Decoder):
             return ()
         return self._ended(index, grown, complete=True)
 
-    def _ended(self, index: int, grown: _Open, *, complete: bool) -> Events:
-        key, events = grown.key, list[Event]()
+    def _ended(self, index: int, grown: _Open, *, complete: bool) -> ev.Events:
+        key, events = grown.key, list[ev.Event]()
         if grown.held is not None:
             self._usable = True
-            events.append(BlockStarted(key, grown.held.whole(), place=index))
+            events.append(ev.BlockStarted(key, grown.held.whole(), place=index))
         elif grown.block is None:
             return ()
         if grown.redacted:
-            events.append(Sealed(key, Seal(FAMILY, grown.redacted.take(), "redacted")))
+            events.append(ev.Sealed(key, Seal(FAMILY, grown.redacted.take(), "redacted")))
         elif grown.signature:
-            events.append(Sealed(key, Seal(FAMILY, grown.signature.take())))
-        return (*events, BlockEnded(key, complete))
+            events.append(ev.Sealed(key, Seal(FAMILY, grown.signature.take())))
+        return (*events, ev.BlockEnded(key, complete))
 
 
 # Of the class: bound methods would keep their decoder, and the question in it, until the next collection.

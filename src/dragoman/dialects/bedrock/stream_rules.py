@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dragoman.dialects.bedrock.rule_table import RULES
+from dragoman.dialects.bedrock.rules import RULES
 from dragoman.dialects.kit.lint import StreamLint
 from dragoman.dialects.kit.values import Object, decoded
 from dragoman.dialects.rulebook import Breach, Rulebook

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dragoman.dialects.base import Dialect
-from dragoman.dialects.gemini.binding import GeminiBinding, GeminiCounts
-from dragoman.dialects.gemini.codec import GeminiCodec
-from dragoman.dialects.gemini.listing import GeminiListing
+from dragoman.dialects.gemini.codec import GeminiBinding, GeminiCodec, GeminiCounts, GeminiListing
 
 __all__ = ["DIALECT", "GeminiBinding", "GeminiCodec"]
 

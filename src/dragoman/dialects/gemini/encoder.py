@@ -9,34 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dragoman.dialects.base import Encoder, World
+from dragoman.dialects.gemini.blocks import FAMILY, own_fields, render_part, render_seal, with_extra
 from dragoman.dialects.gemini.faults import render_fault
-from dragoman.dialects.gemini.nodes import FAMILY, own_fields, with_extra
-from dragoman.dialects.gemini.parts import render_part, render_seal
-from dragoman.dialects.gemini.reply import block_feedback, render_stop
-from dragoman.dialects.gemini.sources import render_sources
-from dragoman.dialects.gemini.usage import render_usage
+from dragoman.dialects.gemini.reply import block_feedback, render_sources, render_stop, render_usage
 from dragoman.dialects.kit.tools import render_arguments
 from dragoman.errors import LocalMisuse
+from dragoman.model import events as ev
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.budget import Budget, KeptText, json_size, text_size
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
-from dragoman.model.events import (
-    ArgumentsDelta,
-    BlockEnded,
-    BlockStarted,
-    Cited,
-    Event,
-    Events,
-    Failed,
-    Finished,
-    OpaqueEvent,
-    ReasoningDelta,
-    Sealed,
-    Started,
-    Stopped,
-    TextDelta,
-    UsageReported,
-)
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json
@@ -83,30 +64,32 @@ class GeminiEncoder(Encoder):
 
     # --- the stream
 
-    def feed(self, events: Events) -> Iterable[Payload]:
+    def feed(self, events: ev.Events) -> Iterable[Payload]:
         out: list[Payload] = []
         for event in events:
-            if isinstance(event, TextDelta):
+            if isinstance(event, ev.TextDelta):
                 out.append(self._part(event.key, _TEXT % jsonio.quote(event.text)))
-            elif isinstance(event, ReasoningDelta):
+            elif isinstance(event, ev.ReasoningDelta):
                 out.append(self._part(event.key, _THOUGHT % jsonio.quote(event.text)))
             else:
                 out.extend(self._rare(event))
         return out
 
-    def passes(self, events: Events) -> bool:
+    def passes(self, events: ev.Events) -> bool:
         """Whether the frame may go as it came: nothing is held that it would overtake, and it is no item.
 
         A finishReason that is a failure passes; an error does not, because its frame may lack the line end.
         """
-        ends = any(type(event) is Finished for event in events) or (len(events) == 1 and type(events[0]) is Failed)
+        ends = any(type(event) is ev.Finished for event in events) or (
+            len(events) == 1 and type(events[0]) is ev.Failed
+        )
         if self._array or self._calls or ends:
             return False
         list(self.feed(events))
         for event in events:
-            if isinstance(event, Stopped):
+            if isinstance(event, ev.Stopped):
                 del self._stops[event.choice]
-            elif isinstance(event, UsageReported):
+            elif isinstance(event, ev.UsageReported):
                 self._usage_told = True
         return True
 
@@ -114,40 +97,40 @@ class GeminiEncoder(Encoder):
         """An empty text: the SDKs cannot read comments."""
         return self._payload(_FRAME % (_TEXT % b'""', 0, self._tail))
 
-    def _rare(self, event: Event) -> Iterable[Payload]:
+    def _rare(self, event: ev.Event) -> Iterable[Payload]:
         match event:
-            case Started():
+            case ev.Started():
                 self._started(event)
-            case BlockStarted():
+            case ev.BlockStarted():
                 yield from self._block(event)
-            case ArgumentsDelta(key, text):
+            case ev.ArgumentsDelta(key, text):
                 self._calls[key].pieces.add(text)
-            case Sealed(key, seal):
+            case ev.Sealed(key, seal):
                 if key in self._calls:
                     self._budget.keep(text_size(seal.data))
                     self._seals[key] = seal
                 else:
                     yield self._sealed(key, seal)
-            case BlockEnded(key):
+            case ev.BlockEnded(key):
                 yield from self._ended(key)
-            case UsageReported(usage):
+            case ev.UsageReported(usage):
                 self._usage, self._usage_told = usage, False
-            case Stopped(stop, choice):
+            case ev.Stopped(stop, choice):
                 self._stops[choice] = stop
                 self._stopped = True
-            case OpaqueEvent():
+            case ev.OpaqueEvent():
                 yield self._opaque(event)
-            case Finished():
+            case ev.Finished():
                 yield from self._finished()
-            case Failed(fault):
+            case ev.Failed(fault):
                 yield from self._failed(render_fault(fault))
-            case Cited(key, citation):
+            case ev.Cited(key, citation):
                 self._budget.keep(json_size(citation))
                 self._cited.setdefault(self._choice[key], []).append(citation)
             case _:
                 pass  # the grammar has no others
 
-    def _started(self, event: Started) -> None:
+    def _started(self, event: ev.Started) -> None:
         self._usage, self._usage_told = event.usage, event.usage is None
         envelope: dict[str, Json] = {
             "modelVersion": event.model or self._model,
@@ -156,7 +139,7 @@ class GeminiEncoder(Encoder):
         self._tail = b"," + jsonio.encode(envelope)[1:]
         self._first = with_extra({}, event.extra)
 
-    def _block(self, event: BlockStarted) -> Iterable[Payload]:
+    def _block(self, event: ev.BlockStarted) -> Iterable[Payload]:
         key, block = event.key, event.block
         self._choice[key] = event.choice
         match block:
@@ -227,7 +210,7 @@ class GeminiEncoder(Encoder):
         yield self._payload(data)
         yield Payload(ITEM, b"]", True)
 
-    def _opaque(self, event: OpaqueEvent) -> Payload:
+    def _opaque(self, event: ev.OpaqueEvent) -> Payload:
         if event.family == FAMILY:
             match event.kind, event.data:
                 case "candidate", {"index": int(index), "fields": dict(fields)}:

@@ -6,8 +6,7 @@ import mimetypes
 
 from msgspec import structs
 
-from dragoman.dialects.gemini.media import NAMED
-from dragoman.dialects.gemini.nodes import FAMILY, own_fields
+from dragoman.dialects.gemini.blocks import FAMILY, NAMED, own_fields
 from dragoman.model.blocks import Block, Media, Seal, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Thinking
 from dragoman.model.facts import Facts, Features

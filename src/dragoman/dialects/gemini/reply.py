@@ -2,24 +2,119 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import World
+from dragoman.dialects.gemini.blocks import (
+    FAMILY,
+    extra_of,
+    names,
+    own_fields,
+    parse_part,
+    read,
+    render_part,
+    with_extra,
+)
 from dragoman.dialects.gemini.faults import fault_of
-from dragoman.dialects.gemini.nodes import extra_of, names, own_fields, read, with_extra
-from dragoman.dialects.gemini.parts import parse_part, render_part
-from dragoman.dialects.gemini.sources import FIELDS, parse_sources, render_sources
-from dragoman.dialects.gemini.usage import parse_usage, render_usage
 from dragoman.errors import BadFrame, Fault, LocalMisuse, MissingField, UpstreamFault
-from dragoman.model.blocks import Block, Opaque, Reasoning, Text, ToolCall
-from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Why
+from dragoman.model.blocks import Block, Opaque, Reasoning, Source, Text, ToolCall
+from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
 from dragoman.model.naming import to_keep
 from dragoman.model.stops import failure_kind, known_stop
+from dragoman.model.usage import LARGEST, count, inclusive_usage
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json, Raw
+
+# ---
+# Token counts, both directions: a prompt includes what was cached, an answer excludes its thoughts.
+
+
+_TOOLS = "toolUsePromptTokenCount"
+_COUNTED = frozenset({_TOOLS})  # kept apart for home; everywhere else it is among the input
+_NAMES = (
+    "promptTokenCount",
+    "cachedContentTokenCount",
+    "candidatesTokenCount",
+    "thoughtsTokenCount",
+    _TOOLS,
+    "totalTokenCount",
+)
+_COUNTS = names(*_NAMES)
+
+
+def parse_usage(value: Json) -> Usage | None:
+    """Read the counts of a response; None where there are none."""
+    if not isinstance(value, dict):
+        return None
+    told = {_COUNTS.get(name, name): each for name, each in value.items()}
+    prompt, cached, answer, thoughts, tools, total = (count(told.pop(name, None)) for name in _NAMES)
+    output = answer + thoughts
+    if thoughts and total == prompt + tools + answer:  # here the answer's count includes its thoughts
+        output = answer
+    rest = to_keep(told)
+    if tools := min(tools, LARGEST - prompt):
+        rest[_TOOLS] = tools
+    extra = extra_of(rest, _COUNTED)
+    return inclusive_usage(prompt + tools, output, min(cached, prompt), 0, thoughts, extra=extra)
+
+
+def render_usage(usage: Usage) -> dict[str, Json]:
+    kept = own_fields(usage.extra).get(_TOOLS)
+    tools = kept if type(kept) is int else 0
+    prompt = max(usage.input - tools, 0) + usage.cache_read + usage.cache_write
+    answer = max(usage.output - usage.reasoning, 0)
+    body: dict[str, Json] = {"promptTokenCount": prompt, "candidatesTokenCount": answer}
+    if usage.cache_read:
+        body["cachedContentTokenCount"] = usage.cache_read
+    if usage.reasoning:
+        body["thoughtsTokenCount"] = usage.reasoning
+    body["totalTokenCount"] = prompt + tools + answer + usage.reasoning
+    return with_extra(body, usage.extra)
+
+
+# ---
+# Sources of an answer: `groundingMetadata` and `citationMetadata` of a candidate.
+
+
+FIELDS = ("groundingMetadata", "citationMetadata")
+
+
+def parse_sources(candidate: dict[str, Json]) -> list[Opaque]:
+    """Read the addresses that a candidate names, each once. A Gemini client gets them with the candidate itself."""
+    found: dict[str, Source] = {}
+    for fields in (*_grounding(candidate.get("groundingMetadata")), *_citations(candidate.get("citationMetadata"))):
+        url, title = fields.get("uri"), fields.get("title")
+        if isinstance(url, str) and url:
+            found.setdefault(url, Source(url, title if isinstance(title, str) else ""))
+    return [Opaque(FAMILY, None, "source", source=source) for source in found.values()]
+
+
+def _grounding(metadata: Json) -> list[dict[str, Json]]:
+    chunks = metadata.get("groundingChunks") if isinstance(metadata, dict) else None
+    kinds = [chunk for chunk in chunks if isinstance(chunk, dict)] if isinstance(chunks, list) else []
+    return [inner for chunk in kinds for inner in chunk.values() if isinstance(inner, dict)]
+
+
+def _citations(metadata: Json) -> list[dict[str, Json]]:
+    if not isinstance(metadata, dict):
+        return []
+    entries = metadata.get("citationSources") or metadata.get("citations")
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+
+
+def render_sources(citations: Iterable[Opaque]) -> dict[str, Json]:
+    """Write another family's citations as the field of a candidate; nothing, if there are none.
+
+    `groundingSupports` say which bytes of the answer a source is for, which other families do not tell.
+    """
+    sources = {each.source.url: each.source for each in citations if each.source is not None and each.family != FAMILY}
+    chunks: list[Json] = [{"web": {"uri": each.url, "title": each.title}} for each in sources.values()]
+    return {"groundingMetadata": {"groundingChunks": chunks}} if chunks else {}
+
 
 Arguments: TypeAlias = dict[tuple[int, int], str]
 RESPONSE = names("usageMetadata", "modelVersion", "responseId", "promptFeedback")

@@ -3,14 +3,66 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from dragoman.dialects.base import Call
-from dragoman.dialects.gemini.models import is_older
-from dragoman.dialects.gemini.rule_table import RULES
-from dragoman.dialects.kit.values import Object, Placed, members, objects
-from dragoman.dialects.rulebook import Breach
+from dragoman.dialects.gemini.blocks import is_older
+from dragoman.dialects.kit.lint import StreamLint
+from dragoman.dialects.kit.values import Object, Placed, decoded, members, objects
+from dragoman.dialects.rulebook import Breach, Rulebook
+from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json
+
+# ---
+# The rules of generateContent: what the service refuses in a request, and what its clients break on in a stream.
+
+
+RULES = Rulebook.parse(
+    "gemini",
+    """
+body.object | documented | error | the body is an object
+contents.required | observed | error | there is at least one content
+contents.role | observed | error | a role is user, model or function
+contents.empty | observed | error | a content has parts
+contents.first | inferred | advice | the first turn is the user's
+contents.last | inferred | advice | the last turn is the user's
+text.empty | inferred | advice | a user's text is not empty; the service takes it beside other parts
+part.data | observed | error | a part holds something
+part.signature_only | inferred | advice | a part holds more than a thought signature
+name | documented | error | a function name has 1 to 128 letters, digits, _ . : and -
+call.args | documented | error | args is an object
+call.signature | observed | error | the first call of a step of the current turn has its thoughtSignature
+result.response | documented | error | response is an object
+results.count | observed | error | a turn answers the calls of the turn before it, one result each
+media.data | documented | error | inlineData has data, fileData has fileUri
+media.fields | documented | advice | media has a mimeType; the service finds out that of files by itself
+tools.duplicate | observed | error | function names differ
+tools.schema | documented | error | a function has parameters or parametersJsonSchema, not both
+choice.mode | documented | error | a mode is AUTO, ANY, NONE or VALIDATED
+choice.no_tools | observed | error | a forced call comes with functions
+choice.names | documented | error | allowed names go with ANY or VALIDATED only
+choice.unknown | observed | error | an allowed function is declared
+temperature.range | documented | error | temperature is from 0 to 2
+topP.range | documented | error | topP is from 0 to 1
+presencePenalty.range | documented | error | presencePenalty is from -2 to 2
+frequencyPenalty.range | documented | error | frequencyPenalty is from -2 to 2
+maxOutputTokens.range | documented | error | maxOutputTokens is a whole number, 1 or more
+stopSequences | documented | error | there are at most 5 stop sequences, none of them empty
+thinking.both | documented | error | thinking has a budget or a level, not both
+output.mime | documented | error | a schema goes with application/json
+stream.json | observed | error | the data of a frame is a JSON object
+stream.event_name | documented | advice | frames have no event name
+stream.after_end | documented | advice | nothing follows an error
+stream.candidate | documented | error | a candidate is an object
+stream.index | documented | error | an index is a whole number
+stream.content | observed | advice | a content is the model's, and has parts: chats forget an answer without
+stream.part | inferred | advice | a part holds something
+stream.call | documented | error | a call has a name, and args that are an object
+stream.late | inferred | advice | a candidate says nothing after its finishReason
+stream.unfinished | observed | error | every candidate ends with a finishReason
+""",
+)
+
 
 MOST_STOPS = 5
 _NAME = re.compile(r"[a-zA-Z0-9_.:-]{1,128}\Z")
@@ -234,3 +286,77 @@ def _settings(body: Object) -> Iterator[Breach]:
     schema = config.get("responseSchema") or config.get("responseJsonSchema")
     if schema and config.get("responseMimeType") in (None, "", "text/plain"):
         yield RULES.breach("output.mime", f"{at}.responseMimeType", "a schema goes with application/json")
+
+
+# ---
+# What clients need of a stream, as a lint over captured frames; independent of the decoder and the encoder.
+
+
+def stream_breaches(frames: Iterable[Frame]) -> Sequence[Breach]:
+    """Every rule that the frames break. `at` is the number of the frame."""
+    return _Lint(RULES).run(frames)
+
+
+class _Lint(StreamLint):
+    def __init__(self, rules: Rulebook) -> None:
+        super().__init__(rules)
+        self._running: set[int] = set()
+        self._stopped: set[int] = set()
+        self._in_pieces = False  # the last call has more pieces to come
+        self._error: Object | None = None
+        self._blocked = False
+
+    def frame(self, frame: Frame) -> None:
+        data = decoded(frame.data)
+        if not isinstance(data, dict):
+            self.breach("json", "the data must be a JSON object")
+            return
+        if frame.kind:
+            self.breach("event_name", "frames have no names here")
+        if self._error is not None and data != self._error:  # one may stand there twice: as an event, and bare
+            self.breach("after_end", "nothing may follow an error")
+        if "error" in data:
+            self._error = data
+            return
+        feedback = data.get("promptFeedback")
+        self._blocked |= isinstance(feedback, dict) and bool(feedback.get("blockReason"))
+        entries = data.get("candidates")
+        for position, entry in enumerate(entries if isinstance(entries, list) else ()):
+            if isinstance(entry, dict):
+                self._candidate(entry, position)
+            else:
+                self.breach("candidate", "a candidate must be an object")
+
+    def _candidate(self, entry: Object, position: int) -> None:
+        index = entry.get("index", position)
+        if type(index) is not int:
+            self.breach("index", "index must be a whole number")
+            return
+        self._running.add(index)
+        content = entry.get("content")
+        parts = [part for part, _ in objects(members(content).get("parts"), "")]
+        if isinstance(content, dict) and (not parts or content.get("role") != "model"):
+            self.breach("content", "a content is the model's, and has parts: chats forget an answer without")
+        for part in parts:
+            self._part(part)
+        if index in self._stopped and any(part.get("text") != "" for part in parts):
+            self.breach("late", f"candidate {index} has stopped")
+        if entry.get("finishReason"):
+            self._stopped.add(index)
+
+    def _part(self, part: Object) -> None:
+        if not part:
+            self.breach("part", "a part must hold something")
+        call = part.get("functionCall")
+        if call is None:
+            return
+        fields = call if isinstance(call, dict) else {}
+        if not (fields.get("name") or self._in_pieces) or not isinstance(fields.get("args", {}), dict):
+            self.breach("call", "a call has a name, and args that are an object")
+        self._in_pieces = fields.get("willContinue") is True
+
+    def end(self) -> None:
+        if self._error is not None or self._blocked:
+            return
+        if not self._running or self._running - self._stopped:
+            self.breach("unfinished", "every candidate must end with a finishReason")

@@ -7,12 +7,13 @@ own. There is no last frame: each candidate ends with its finishReason, and the 
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 from msgspec import structs
 
 from dragoman.dialects.base import Decoder
-from dragoman.dialects.gemini.nodes import FAMILY, extra_of
-from dragoman.dialects.gemini.partial import PartialCall, joined
-from dragoman.dialects.gemini.parts import parse_part
+from dragoman.dialects.gemini.blocks import FAMILY, extra_of, names, parse_part
 from dragoman.dialects.gemini.reply import (
     UNSPECIFIED,
     Candidate,
@@ -21,38 +22,109 @@ from dragoman.dialects.gemini.reply import (
     open_response,
     parse_block_reason,
     parse_parts,
+    parse_sources,
     parse_stop,
+    parse_usage,
     raw_arguments,
     says_nothing,
 )
-from dragoman.dialects.gemini.sources import parse_sources
-from dragoman.dialects.gemini.usage import parse_usage
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated, UpstreamFault
+from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.budget import json_size
 from dragoman.model.conversation import Conversation, Stop, Why
-from dragoman.model.events import (
-    FINISHED,
-    ArgumentsDelta,
-    BlockEnded,
-    BlockKeys,
-    BlockStarted,
-    Cited,
-    Event,
-    Events,
-    Failed,
-    OpaqueEvent,
-    ReasoningDelta,
-    Sealed,
-    Started,
-    Stopped,
-    TextDelta,
-    UsageReported,
-)
 from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json
+
+# ---
+# Calls whose arguments come in pieces, as Vertex AI sends them where `streamFunctionCallArguments` is set.
+#
+# The first piece has the name, later ones have `partialArgs`: a JSON path and a value each. A piece without
+# `willContinue` is the last one. The call is sent when it is whole.
+
+
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d{1,6})\]|\['([^']*)'\]")
+_VALUES = ("stringValue", "numberValue", "boolValue")
+_MOST_ITEMS = 10_000
+_SPELLINGS = names("functionCall", "partialArgs", "willContinue", "thoughtSignature", "jsonPath", *_VALUES)
+
+
+class PartialCall:
+    """One call that has begun and has more pieces to come."""
+
+    def __init__(self) -> None:
+        self._part: dict[str, Json] = {}  # beside the call
+        self._call: dict[str, Json] = {}
+        self._args: dict[str, Any] = {}
+
+    def take(self, part: dict[str, Json], call: dict[str, Json], at: str) -> Json | None:
+        """Add a piece; give the part of the whole call after the last one. Raises MissingField."""
+        self._part |= {name: value for name, value in part.items() if name != "functionCall"}
+        pieces, more = call.pop("partialArgs", None), call.pop("willContinue", None)
+        given = call.pop("args", None)
+        self._args |= given if isinstance(given, dict) else {}
+        self._call |= {name: value for name, value in call.items() if value}
+        for piece in pieces if isinstance(pieces, list) else ():
+            self._set(_spelt(piece), f"{at}.functionCall.partialArgs")
+        return None if more else self.part
+
+    @property
+    def part(self) -> dict[str, Json]:
+        """The part that a whole call would be, as far as it has come."""
+        return {**self._part, "functionCall": {**self._call, "args": self._args}}
+
+    def _set(self, piece: dict[str, Json], at: str) -> None:
+        path = piece.get("jsonPath")
+        found = [*_STEP.finditer(path)] if isinstance(path, str) else []
+        if not found or "$" + "".join(step[0] for step in found) != path:
+            raise MissingField("expected a JSON path", at=at)
+        steps = [int(step[2]) if step[2] else step[1] or step[3] for step in found]
+        _put(self._args, steps, next((piece[name] for name in _VALUES if name in piece), None), at)
+
+
+def joined(parts: list[Json], begun: PartialCall | None, at: str) -> tuple[list[Json], PartialCall | None]:
+    """Parts with calls in pieces made whole, and the call that is still open."""
+    found: list[Json] = []
+    for index, part in enumerate(parts):
+        spelt = _spelt(part)
+        call = spelt.get("functionCall")
+        call = _spelt(call) if isinstance(call, dict) else None
+        if call is None or not (begun or call.get("willContinue") or call.get("partialArgs")):
+            found.append(part)
+            continue
+        begun = begun or PartialCall()
+        whole = begun.take(spelt, call, f"{at}.content.parts[{index}]")
+        if whole is not None:
+            found.append(whole)
+            begun = None
+    return found, begun
+
+
+def _spelt(value: Json) -> dict[str, Json]:
+    """The fields of an object by their usual names."""
+    return {_SPELLINGS.get(name, name): each for name, each in value.items()} if isinstance(value, dict) else {}
+
+
+def _put(place: Any, steps: list[str | int], value: Json, at: str) -> None:
+    """Set a value where the path leads; a string goes on where one stands."""
+    for step, following in zip(steps, [*steps[1:], None], strict=True):
+        if not _leads_on(place, step):
+            raise MissingField("the path leads through a value of another kind", at=at)
+        if isinstance(step, int):
+            place.extend([None] * (step + 1 - len(place)))
+        there = place[step] if isinstance(step, int) else place.get(step)
+        if following is None:
+            place[step] = there + value if isinstance(there, str) and isinstance(value, str) else value
+        elif there is None:
+            place[step] = [] if isinstance(following, int) else {}
+        place = place[step]
+
+
+def _leads_on(place: Any, step: str | int) -> bool:
+    return isinstance(place, list) and step <= _MOST_ITEMS if isinstance(step, int) else isinstance(place, dict)
+
 
 _SILENT = (b"", b"null")
 
@@ -76,9 +148,9 @@ class _Choice:
 class GeminiDecoder(Decoder):
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
-    def __init__(self, asked: Conversation, keys: BlockKeys | None = None) -> None:
+    def __init__(self, asked: Conversation, keys: ev.BlockKeys | None = None) -> None:
         self._model = asked.model
-        self._keys = keys or BlockKeys()
+        self._keys = keys or ev.BlockKeys()
         self._choices: dict[int, _Choice] = {}
         self._begun = False
         self._over = False
@@ -88,29 +160,29 @@ class GeminiDecoder(Decoder):
     def is_open(self) -> bool:
         return any(choice.key >= 0 or choice.partial is not None for choice in self._choices.values())
 
-    def feed(self, frame: Frame) -> Events | None:
+    def feed(self, frame: Frame) -> ev.Events | None:
         if frame.data.strip() in _SILENT:
             return None
-        events: list[Event] = []
+        events: list[ev.Event] = []
         try:
             fields = open_response(frame.data)
             self._response(fields, frame.data, events)
         except UpstreamFault as failed:
             self._over = True
-            events.append(Failed(failed.fault))
+            events.append(ev.Failed(failed.fault))
         except RecursionError:
             raise BadFrame("nested too deeply") from None
         return tuple(events)
 
-    def close(self, broken: Fault | None) -> Events:
+    def close(self, broken: Fault | None) -> ev.Events:
         if self._over:
             return ()
         self._over = True
         if broken is None and self._choices and all(choice.stopped for choice in self._choices.values()):
-            return (FINISHED,)
-        return (Failed(broken or Truncated("the upstream's stream ended before a finishReason").fault),)
+            return (ev.FINISHED,)
+        return (ev.Failed(broken or Truncated("the upstream's stream ended before a finishReason").fault),)
 
-    def _response(self, fields: Fields, data: bytes, events: list[Event]) -> None:
+    def _response(self, fields: Fields, data: bytes, events: list[ev.Event]) -> None:
         usage, entries = fields.any("usageMetadata"), candidates(fields)
         blocked = None if entries or self._choices else parse_block_reason(fields)
         self._envelope(fields, events)
@@ -128,25 +200,25 @@ class GeminiDecoder(Decoder):
         if blocked is not None:
             self._choices[0] = _Choice(0)
             self._choices[0].stopped = True
-            events.append(Stopped(blocked))
+            events.append(ev.Stopped(blocked))
         if (counts := parse_usage(usage)) is not None:
-            events.append(UsageReported(counts))
+            events.append(ev.UsageReported(counts))
 
-    def _envelope(self, fields: Fields, events: list[Event]) -> None:
+    def _envelope(self, fields: Fields, events: list[ev.Event]) -> None:
         response_id, model = fields.text("responseId", ""), fields.text("modelVersion", "")
         rest = fields.rest()
         if not self._begun:
             self._begun = True
-            events.append(Started(response_id, model or self._model, extra=extra_of(to_keep(rest))))
+            events.append(ev.Started(response_id, model or self._model, extra=extra_of(to_keep(rest))))
             news = rest
         elif news := {name: value for name, value in rest.items() if self._told.get(name) != value}:
-            events.append(OpaqueEvent(FAMILY, "response", news))
+            events.append(ev.OpaqueEvent(FAMILY, "response", news))
         if news:
             before = {name: self._told[name] for name in news if name in self._told}
             self._keys.budget.keep(json_size(news) - json_size(before))
             self._told |= news
 
-    def _candidate(self, choice: _Choice, candidate: Candidate, blocks: list[Block], events: list[Event]) -> None:
+    def _candidate(self, choice: _Choice, candidate: Candidate, blocks: list[Block], events: list[ev.Event]) -> None:
         for block in blocks:
             if says_nothing(block):
                 continue
@@ -160,19 +232,19 @@ class GeminiDecoder(Decoder):
         choice.sources += sources
         if candidate.reason in UNSPECIFIED or choice.stopped:
             if rest:
-                events.append(OpaqueEvent(FAMILY, "candidate", {"index": choice.index, "fields": rest}))
+                events.append(ev.OpaqueEvent(FAMILY, "candidate", {"index": choice.index, "fields": rest}))
             return
         demand_readable(candidate, said=choice.said)
         stop = parse_stop(candidate.reason, rest, called=choice.called)
         if choice.partial is not None:
             self._cut(choice, choice.partial, stop, candidate.at, events)
         if choice.key >= 0 and not choice.thinks:
-            events += [Cited(choice.key, source) for source in choice.sources]
+            events += [ev.Cited(choice.key, source) for source in choice.sources]
         self._close(choice, events)
         choice.stopped = True
-        events.append(Stopped(stop, choice.index))
+        events.append(ev.Stopped(stop, choice.index))
 
-    def _cut(self, choice: _Choice, partial: PartialCall, stop: Stop, at: str, events: list[Event]) -> None:
+    def _cut(self, choice: _Choice, partial: PartialCall, stop: Stop, at: str, events: list[ev.Event]) -> None:
         """End a call that has pieces to come: a limit cut it. Raises OutOfOrder where nothing did."""
         if stop.why not in (Why.LENGTH, Why.CONTEXT):
             raise OutOfOrder("a call got no end", at=at)
@@ -181,20 +253,20 @@ class GeminiDecoder(Decoder):
             self._call(choice, call, events)
             events[-1] = structs.replace(events[-1], complete=False)
 
-    def _block(self, choice: _Choice, block: Block, events: list[Event]) -> None:
+    def _block(self, choice: _Choice, block: Block, events: list[ev.Event]) -> None:
         match block:
             case Reasoning():
                 self._thought(choice, block, events)
             case Text(seal=None, extra=None):
                 if choice.key < 0 or choice.thinks:
                     self._begin(choice, Text(""), events)
-                events.append(TextDelta(choice.key, block.text))
+                events.append(ev.TextDelta(choice.key, block.text))
             case Text():
                 self._begin(choice, Text("", extra=block.extra), events)
                 if block.text:
-                    events.append(TextDelta(choice.key, block.text))
+                    events.append(ev.TextDelta(choice.key, block.text))
                 if block.seal:
-                    events.append(Sealed(choice.key, block.seal))
+                    events.append(ev.Sealed(choice.key, block.seal))
                 self._close(choice, events)
             case ToolCall():
                 self._call(choice, block, events)
@@ -203,33 +275,33 @@ class GeminiDecoder(Decoder):
             case whole:
                 self._close(choice, events)
                 key = self._keys.fresh(whole)
-                events += (BlockStarted(key, whole, choice.index), BlockEnded(key))
+                events += (ev.BlockStarted(key, whole, choice.index), ev.BlockEnded(key))
 
-    def _thought(self, choice: _Choice, block: Reasoning, events: list[Event]) -> None:
+    def _thought(self, choice: _Choice, block: Reasoning, events: list[ev.Event]) -> None:
         if choice.key < 0 or not choice.thinks or block.extra:
             self._begin(choice, Reasoning("", FAMILY, extra=block.extra), events)
         if block.text:
-            events.append(ReasoningDelta(choice.key, block.text))
+            events.append(ev.ReasoningDelta(choice.key, block.text))
         if block.seal:
-            events.append(Sealed(choice.key, block.seal))
+            events.append(ev.Sealed(choice.key, block.seal))
             self._close(choice, events)
 
-    def _call(self, choice: _Choice, call: ToolCall, events: list[Event]) -> None:
+    def _call(self, choice: _Choice, call: ToolCall, events: list[ev.Event]) -> None:
         self._close(choice, events)
         key, choice.called = self._keys.fresh(call), True
-        events.append(BlockStarted(key, structs.replace(call, arguments="", seal=None), choice.index))
+        events.append(ev.BlockStarted(key, structs.replace(call, arguments="", seal=None), choice.index))
         if call.arguments:
-            events.append(ArgumentsDelta(key, call.arguments))
+            events.append(ev.ArgumentsDelta(key, call.arguments))
         if call.seal:
-            events.append(Sealed(key, call.seal))
-        events.append(BlockEnded(key))
+            events.append(ev.Sealed(key, call.seal))
+        events.append(ev.BlockEnded(key))
 
-    def _begin(self, choice: _Choice, block: Text | Reasoning, events: list[Event]) -> None:
+    def _begin(self, choice: _Choice, block: Text | Reasoning, events: list[ev.Event]) -> None:
         self._close(choice, events)
         choice.key, choice.thinks = self._keys.fresh(block), isinstance(block, Reasoning)
-        events.append(BlockStarted(choice.key, block, choice.index))
+        events.append(ev.BlockStarted(choice.key, block, choice.index))
 
-    def _close(self, choice: _Choice, events: list[Event]) -> None:
+    def _close(self, choice: _Choice, events: list[ev.Event]) -> None:
         if choice.key >= 0:
-            events.append(BlockEnded(choice.key))
+            events.append(ev.BlockEnded(choice.key))
             choice.key = -1

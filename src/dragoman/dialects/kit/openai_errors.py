@@ -5,15 +5,14 @@ the shapes that pass for it. Beside them stand those of the many servers that sp
 from __future__ import annotations
 
 import re
-from typing import TypeAlias
 
 from dragoman.dialects.kit.faults import FaultTable
+from dragoman.dialects.kit.values import Object
 from dragoman.errors import Fault, Kind
+from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import Json
-
-JsonObject: TypeAlias = dict[str, Json]
 
 # Codes and types that say more than their status.
 KINDS: dict[str, Kind] = {
@@ -121,7 +120,7 @@ TOLD_WAIT = re.compile(r"try again in ([\d.]+)\s*(ms|s)\b", re.I)
 _LONGEST_MESSAGE = 500
 
 
-def parse_fault(response: HttpResponse) -> Fault:
+def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fault:
     """What an upstream's refusal says, whatever shape it has. Never raises."""
     try:
         body = jsonio.decode(response.body)
@@ -134,7 +133,7 @@ def parse_fault(response: HttpResponse) -> Fault:
 def fault_of(body: Json, status: int | None, retry_after: float | None = None) -> Fault:
     """The fault in an error body; without a status, in an error frame of a stream."""
     error = body.get("error", body) if isinstance(body, dict) else body
-    fields: JsonObject = error if isinstance(error, dict) else {"message": error} if isinstance(error, str) else {}
+    fields: Object = error if isinstance(error, dict) else {"message": error} if isinstance(error, str) else {}
     if isinstance(error, str) and error in KINDS:
         fields["code"] = error
     if isinstance(body, dict) and not _message(fields):
@@ -151,7 +150,7 @@ def fault_of(body: Json, status: int | None, retry_after: float | None = None) -
     return Fault(kind, message or f"the upstream answered {status}", status, wait, at, code)
 
 
-def fault_in(body: JsonObject) -> Fault | None:
+def fault_in(body: Object) -> Fault | None:
     """Return the fault in what came as a success: a whole reply or a frame of a stream. None: it holds no error.
 
     What has choices is an answer, whatever else it says, unless a field says that it failed.
@@ -192,7 +191,7 @@ def _told_wait(message: str) -> float | None:
         return None
 
 
-def _http_status(error: JsonObject) -> int | None:
+def _http_status(error: Object) -> int | None:
     """The HTTP status that an error names itself."""
     for name in ("code", "status", "status_code"):
         number = error.get(name)
@@ -202,7 +201,7 @@ def _http_status(error: JsonObject) -> int | None:
     return None
 
 
-def _explained(error: JsonObject) -> str:
+def _explained(error: Object) -> str:
     """The message, and what OpenRouter's provider said: its own message is often no more than that it failed."""
     message, metadata = _message(error), error.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
@@ -211,7 +210,7 @@ def _explained(error: JsonObject) -> str:
     return f"{message}: {raw[:_LONGEST_MESSAGE]}" if message and isinstance(raw, str) and raw else message
 
 
-def _message(error: JsonObject) -> str:
+def _message(error: Object) -> str:
     for name in ("message", "detail", "msg", "error", "error_description"):
         value = error.get(name)
         if isinstance(value, str) and value:
@@ -221,7 +220,7 @@ def _message(error: JsonObject) -> str:
     return ""
 
 
-def _code(error: JsonObject) -> str:
+def _code(error: Object) -> str:
     words = [value for name in ("code", "type") if isinstance(value := error.get(name), str) and value]
     return next((word for word in words if word in KINDS), words[0] if words else "")
 
@@ -244,7 +243,7 @@ def _retry_after(response: HttpResponse) -> float | None:
     return response.retry_after
 
 
-def render_error(fault: Fault) -> JsonObject:
+def render_error(fault: Fault) -> Object:
     own = KINDS.get(fault.code) == fault.kind and fault.code not in _ANY
     code = fault.code if own else _CODES.get(fault.kind)
     return {"message": fault.message, "type": _TABLE.usual_type(fault.kind), "param": fault.at or None, "code": code}

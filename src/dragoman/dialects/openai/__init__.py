@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dragoman.dialects.base import Dialect
-from dragoman.dialects.openai.binding import OpenaiBinding
-from dragoman.dialects.openai.codec import OpenaiCodec
-from dragoman.dialects.openai.listing import OpenaiListing
-from dragoman.dialects.openai.plain import OpenaiPlain
+from dragoman.dialects.openai.codec import OpenaiBinding, OpenaiCodec, OpenaiListing
+from dragoman.dialects.openai.shapes import OpenaiPlain
 
 __all__ = ["DIALECT", "OpenaiBinding", "OpenaiCodec"]
 

@@ -2,34 +2,175 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from dragoman.dialects.openai.calls import CallReader
-from dragoman.dialects.openai.chunk import CallPart, Delta, more_text, more_thought
-from dragoman.dialects.openai.parts import JsonObject, extra_of, flat_text
-from dragoman.dialects.openai.reasoning import AS_PART, ENCRYPTED, SUMMARY, TEXT, thinking_text
+from dragoman.dialects.kit.openai_requests import arguments_text
+from dragoman.dialects.openai.blocks import FAMILY, JsonObject, extra_of, flat_text, parse_annotations
+from dragoman.dialects.openai.chunk import CallPart, Delta, FunctionPart, more_arguments, more_text, more_thought
+from dragoman.dialects.openai.messages import AS_PART, ENCRYPTED, SUMMARY, TEXT, thinking_text
 from dragoman.dialects.openai.reply import parse_images, parse_stop
-from dragoman.dialects.openai.settings import FAMILY
-from dragoman.dialects.openai.sources import parse_annotations
 from dragoman.errors import MissingField, OutOfOrder
-from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text
-from dragoman.model.budget import Budget, KeptText, json_size
+from dragoman.model import events as ev
+from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
+from dragoman.model.budget import Budget, KeptText, json_size, text_size
 from dragoman.model.conversation import Stop
-from dragoman.model.events import (
-    BlockEnded,
-    BlockKeys,
-    BlockStarted,
-    Cited,
-    Event,
-    OpaqueEvent,
-    ReasoningDelta,
-    Sealed,
-    Stopped,
-    TextDelta,
-)
+from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockKeys, BlockStarted, Event, OpaqueEvent
 from dragoman.model.lane import LaneSource
 from dragoman.model.naming import to_keep
+from dragoman.wire import jsonio
+from dragoman.wire.fields import is_blank
 from dragoman.wire.jsonio import Json
+
+# --- The calls of one choice of a stream, whatever upstreams do with indices, ids and names.
+#
+# An entry belongs to the call at its index, or to the last call if it has none. It begins another one if it names
+# another
+# id together with a name, or another name, or the same name again with more arguments when those of the call are
+# whole:
+# several calls share index 0 at some upstreams. Repetition says nothing.
+
+
+_UNNAMED_CALL = 512  # bytes of a call whose name has not come
+_MOST_HELD = 1024 * 1024  # characters of arguments that may wait for their call's name (D22)
+
+
+class _OpenCall:
+    __slots__ = ("given", "held", "id", "key", "name", "place", "rest")
+
+    def __init__(self, call_id: str, place: str, budget: Budget) -> None:
+        budget.keep(_UNNAMED_CALL + text_size(call_id))
+        self.id = call_id
+        self.name = ""
+        self.key = -1  # until it has begun
+        self.held = KeptText(budget)
+        self.given = KeptText(budget)  # the arguments that were told
+        self.rest: JsonObject = {}
+        self.place = place
+
+    def repeats(self, call_id: str, words: str) -> bool:
+        """Whether a piece with this id tells the whole call once more."""
+        return bool(call_id and words) and call_id == self.id and self.given.text() == words and _is_object(words)
+
+
+class CallReader:
+    def __init__(self, choice: int, keys: BlockKeys, before: Callable[[list[Event]], None]) -> None:
+        self._choice = choice
+        self._keys = keys
+        self._before = before  # called when a call begins
+        self._by_index: dict[int, _OpenCall] = {}
+        self._all: list[_OpenCall] = []
+        self._older: _OpenCall | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._all)
+
+    def feed(self, entry: CallPart, position: int, events: list[Event]) -> None:
+        if entry.custom is not None or entry.type == "custom":
+            custom = entry.custom
+            name, words, form = (_visible(custom.name), custom.input or "", "text") if custom else ("", "", "text")
+        elif entry.function is not None:
+            name, words, form = _visible(entry.function.name), arguments_text(entry.function.arguments), "json"
+        else:
+            name, words, form = "", "", "json"
+        call = self._call_of(entry, name, words, position)
+        if call is not None and not (name and call.repeats(_visible(entry.id), words)):
+            self._take(call, name, words, form, entry.rest, events)
+
+    def older(self, part: FunctionPart, events: list[Event]) -> None:
+        """Take a `function_call`: one call, and it has no id."""
+        name, words = _visible(part.name), arguments_text(part.arguments)
+        call = self._older
+        if call is None:
+            if not name and words in ("", "{}"):  # a legacy field that says nothing
+                return
+            place = f"choices[{self._choice}].delta.function_call.name"
+            self._older = call = _OpenCall("", place, self._keys.budget)
+            self._all.append(call)
+        self._take(call, name, words, "json", None, events)
+
+    def lane(self, key: int) -> LaneSource | None:
+        """See Decoder: for the argument deltas of the call that is numbered, or the last."""
+        call = next((call for call in self._all if call.key == key), None)
+        index = next((index for index, each in self._by_index.items() if each is call), None)
+        if call is None or call is self._older or (index is None and call is not self._all[-1]):
+            return None
+        return LaneSource("", more_arguments(index), call.given.add)
+
+    def _call_of(self, entry: CallPart, name: str, words: str, position: int) -> _OpenCall | None:
+        index, call_id = entry.index, _visible(entry.id)
+        call = self._all[-1] if index is None and self._all else None if index is None else self._by_index.get(index)
+        if call is not None and not _begins_another(call, call_id, name, words, indexed=index is not None):
+            call.id = call.id or call_id if call.key < 0 else call.id
+            return call
+        if call is None and not (call_id or name or entry.function or entry.custom):
+            return None
+        place = f"choices[{self._choice}].delta.tool_calls[{position}].function.name"
+        call = _OpenCall(call_id, place, self._keys.budget)
+        self._all.append(call)
+        if index is not None:
+            self._by_index[index] = call
+        return call
+
+    def _take(
+        self, call: _OpenCall, name: str, words: str, form: str, rest: JsonObject | None, events: list[Event]
+    ) -> None:
+        if call.key >= 0:
+            if words:
+                call.given.add(words)
+                events.append(ArgumentsDelta(call.key, words))
+            if rest:
+                events.append(OpaqueEvent(FAMILY, "call", {"key": call.key, "fields": rest}))
+            return
+        if rest:
+            self._keys.budget.keep(json_size(rest))
+            call.rest |= rest
+        if words:
+            call.held.add(words)
+        if not name:
+            if len(call.held) > _MOST_HELD:
+                raise MissingField("arguments came, and no name", at=call.place)
+            return
+        self._before(events)
+        block = ToolCall(call.id, name, form="text" if form == "text" else "json", extra=extra_of(to_keep(call.rest)))
+        call.name, call.key = name, self._keys.fresh(block)
+        events.append(BlockStarted(call.key, block, self._choice))
+        if held := call.held.take():
+            call.given.add(held)
+            events.append(ArgumentsDelta(call.key, held))
+
+    def close(self, events: list[Event]) -> None:
+        for call in self._all:
+            if call.key >= 0:
+                events.append(BlockEnded(call.key))
+                call.given.take()
+            elif call.id or call.held:
+                raise MissingField("a call has no name", at=call.place)
+        self._all.clear()
+        self._by_index.clear()
+
+
+def _visible(text: str | None) -> str:
+    """Return an id or a name; a blank one counts as missing (D5)."""
+    return "" if text is None or is_blank(text) else text
+
+
+def _begins_another(call: _OpenCall, call_id: str, name: str, words: str, *, indexed: bool) -> bool:
+    if call_id and call.id and call_id != call.id:
+        return bool(name) or not indexed
+    if not name or not call.name:
+        return False
+    whole = bool(words) and _is_object(call.given.text())
+    return name != call.name or (whole and not call.repeats(call_id, words))
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(jsonio.decode(text), dict)
+    except jsonio.JsonError:
+        return False
+
 
 _SHORT_FIELD = extra_of({"~field": "reasoning"})  # so that one stream keeps to one field, whoever writes its frames
 _REFUSAL = extra_of({"refusal": True})
@@ -64,7 +205,7 @@ class ChoiceReader:
         "unnamed",
     )
 
-    def __init__(self, index: int, keys: BlockKeys, sequences: tuple[str, ...]) -> None:
+    def __init__(self, index: int, keys: ev.BlockKeys, sequences: tuple[str, ...]) -> None:
         self._index = index
         self._keys = keys
         self._sequences = sequences
@@ -87,13 +228,13 @@ class ChoiceReader:
 
     # --- a chunk's delta: reasoning, content, calls, in this order
 
-    def feed(self, delta: Delta, events: list[Event]) -> None:
+    def feed(self, delta: Delta, events: list[ev.Event]) -> None:
         if self.stopped:
             self._late(delta)
             return
         if delta.role and not self._told_role:
             self._told_role = True
-            events.append(OpaqueEvent(FAMILY, "role", {"index": self._index}))
+            events.append(ev.OpaqueEvent(FAMILY, "role", {"index": self._index}))
         if delta.reasoning_details or delta.thinking_blocks:
             self._detailed(delta, events)
         elif thought := delta.reasoning_content:
@@ -119,7 +260,7 @@ class ChoiceReader:
         if delta.rest:
             self._odd(delta.rest, events)
 
-    def _annotated(self, annotations: list[Any] | None, events: list[Event]) -> None:
+    def _annotated(self, annotations: list[Any] | None, events: list[ev.Event]) -> None:
         """Cite at once, in a text that begins here if need be.
 
         A frame without events passes as it came in the same dialect: what it only kept for later would be sent twice.
@@ -130,7 +271,7 @@ class ChoiceReader:
         if self._text < 0 or self._refusing:
             self._cite(sources)  # there is no text to cite
         else:
-            events += [Cited(self._text, source) for source in sources]
+            events += [ev.Cited(self._text, source) for source in sources]
 
     def cite(self, sources: list[Opaque]) -> None:
         """Take sources that stand beside the choices; each is reported once."""
@@ -165,18 +306,18 @@ class ChoiceReader:
         if said or called or (older is not None and (older.name or older.arguments not in (None, "", "{}"))):
             raise OutOfOrder("content after its finish_reason", at=f"choices[{self._index}].delta")
 
-    def _say(self, text: str, events: list[Event], *, refusing: bool = False) -> None:
+    def _say(self, text: str, events: list[ev.Event], *, refusing: bool = False) -> None:
         if self._text < 0 or self._refusing != refusing:
             self._begin_text(events, refusing=refusing)
-        events.append(TextDelta(self._text, text))
+        events.append(ev.TextDelta(self._text, text))
 
-    def _begin_text(self, events: list[Event], *, refusing: bool = False) -> None:
+    def _begin_text(self, events: list[ev.Event], *, refusing: bool = False) -> None:
         self._close_prose(events)
         self._text, self._refusing = self._keys.fresh(), refusing
         self._refused |= refusing
-        events.append(BlockStarted(self._text, Text("", extra=_REFUSAL if refusing else None), self._index))
+        events.append(ev.BlockStarted(self._text, Text("", extra=_REFUSAL if refusing else None), self._index))
 
-    def _parts(self, parts: list[Any], events: list[Event]) -> None:
+    def _parts(self, parts: list[Any], events: list[ev.Event]) -> None:
         """Content as parts, as Mistral sends it."""
         for part in parts:
             match part:
@@ -189,33 +330,33 @@ class ChoiceReader:
                 case _:
                     self._odd({"content": [part]}, events)
 
-    def _show(self, images: list[Any], events: list[Event]) -> None:
+    def _show(self, images: list[Any], events: list[ev.Event]) -> None:
         for block in parse_images(images, f"choices[{self._index}].delta.images"):
             if isinstance(block, Media | Opaque):
                 self._close_prose(events)
                 key = self._keys.fresh(block)
-                events += (BlockStarted(key, block, self._index), BlockEnded(key))
+                events += (ev.BlockStarted(key, block, self._index), ev.BlockEnded(key))
 
-    def _odd(self, fields: JsonObject, events: list[Event]) -> None:
-        events.append(OpaqueEvent(FAMILY, "delta", {"index": self._index, "delta": fields}))
+    def _odd(self, fields: JsonObject, events: list[ev.Event]) -> None:
+        events.append(ev.OpaqueEvent(FAMILY, "delta", {"index": self._index, "delta": fields}))
 
     # --- reasoning
 
-    def _think(self, text: str, events: list[Event], spelt: Extra | None = None) -> None:
+    def _think(self, text: str, events: list[ev.Event], spelt: Extra | None = None) -> None:
         thought = self._thought
         if thought is None or thought.detail is not None:
             thought = self._begin(None, spelt, events)
         thought.pieces.add(text)
-        events.append(ReasoningDelta(thought.key, text))
+        events.append(ev.ReasoningDelta(thought.key, text))
 
-    def _begin(self, detail: int | None, extra: Extra | None, events: list[Event]) -> _Thought:
+    def _begin(self, detail: int | None, extra: Extra | None, events: list[ev.Event]) -> _Thought:
         self._close_prose(events)
         block = Reasoning("", FAMILY, extra=extra)
         self._thought = thought = _Thought(self._keys.fresh(block), detail, self._keys.budget)
-        events.append(BlockStarted(thought.key, block, self._index))
+        events.append(ev.BlockStarted(thought.key, block, self._index))
         return thought
 
-    def _detailed(self, delta: Delta, events: list[Event]) -> None:
+    def _detailed(self, delta: Delta, events: list[ev.Event]) -> None:
         """Details, and the plain field only where they do not tell the text themselves."""
         told = any(entry.get("text") or entry.get("summary") for entry in delta.reasoning_details or ())
         plain = delta.reasoning_content or delta.reasoning
@@ -228,7 +369,7 @@ class ChoiceReader:
         for entry in delta.thinking_blocks or () if not delta.reasoning_details else ():
             self._litellm_block(entry, events)
 
-    def _detail(self, entry: dict[str, Any], events: list[Event]) -> None:
+    def _detail(self, entry: dict[str, Any], events: list[ev.Event]) -> None:
         kind, place = entry.get("type"), f"choices[{self._index}].delta.reasoning_details"
         if kind not in (TEXT, SUMMARY, ENCRYPTED):
             self._odd({"reasoning_details": [entry]}, events)
@@ -247,18 +388,18 @@ class ChoiceReader:
             self._details += 1
         if text:
             thought.pieces.add(text)
-            events.append(ReasoningDelta(thought.key, text))
+            events.append(ev.ReasoningDelta(thought.key, text))
         if seal:
             self._seal(thought, Seal(FAMILY, seal, "encrypted" if kind == ENCRYPTED else "signature"), events)
 
-    def _seal(self, thought: _Thought, seal: Seal, events: list[Event]) -> None:
+    def _seal(self, thought: _Thought, seal: Seal, events: list[ev.Event]) -> None:
         """Seal a block at once, so that the frame means what it says; a second seal gets a block of its own."""
         if thought.seal == seal:
             return
         if thought.seal is not None:
             thought = self._begin(thought.detail, None, events)
         thought.seal = seal
-        events.append(Sealed(thought.key, seal))
+        events.append(ev.Sealed(thought.key, seal))
 
     def _thought_of(self, index: int, kind: object, text: str) -> _Thought | None:
         """The open block that an entry belongs to, if it is not the first of a new one."""
@@ -270,7 +411,7 @@ class ChoiceReader:
         sealed_otherwise = thought.seal is not None and (thought.seal.kind == "encrypted") != (kind == ENCRYPTED)
         return thought if thought.detail == index and not sealed_otherwise else None
 
-    def _litellm_block(self, entry: dict[str, Any], events: list[Event]) -> None:
+    def _litellm_block(self, entry: dict[str, Any], events: list[ev.Event]) -> None:
         signature, data = entry.get("signature"), entry.get("data")
         if entry.get("type") == "redacted_thinking" and isinstance(data, str):
             hidden = self._begin(-1, extra_of({"~field": "thinking_blocks"}), events)
@@ -281,27 +422,27 @@ class ChoiceReader:
 
     # --- ends
 
-    def _close_prose(self, events: list[Event]) -> None:
+    def _close_prose(self, events: list[ev.Event]) -> None:
         """End the open text or reasoning."""
         if self._text >= 0:
             if self._sources and not self._refusing:
-                events += [Cited(self._text, source) for source in self._sources]
+                events += [ev.Cited(self._text, source) for source in self._sources]
                 self._keys.budget.free(json_size(*self._sources))
                 self._sources = []
-            events.append(BlockEnded(self._text))
+            events.append(ev.BlockEnded(self._text))
             self._text = -1
         if (thought := self._thought) is not None:
-            events.append(BlockEnded(thought.key))
+            events.append(ev.BlockEnded(thought.key))
             thought.pieces.take()
             self._thought = None
 
-    def close(self, events: list[Event]) -> None:
+    def close(self, events: list[ev.Event]) -> None:
         """End whatever is open. Raises MissingField for a call that never got its name."""
         self._close_prose(events)
         if self._calls is not None:
             self._calls.close(events)
 
-    def stop(self, word: str, rest: JsonObject, events: list[Event]) -> None:
+    def stop(self, word: str, rest: JsonObject, events: list[ev.Event]) -> None:
         if self.stopped:
             return
         self.close(events)
@@ -310,14 +451,14 @@ class ChoiceReader:
             self._odd({"annotations": left}, events)
         self.end(parse_stop(word, rest, self._sequences, refused=self._refused), events)
 
-    def stop_unnamed(self, events: list[Event]) -> None:
+    def stop_unnamed(self, events: list[ev.Event]) -> None:
         """Stop a choice whose last chunk told an empty finish_reason."""
         if self.unnamed:
             self.stop("stop", {}, events)
 
-    def end(self, stop: Stop, events: list[Event]) -> None:
+    def end(self, stop: Stop, events: list[ev.Event]) -> None:
         self.stopped = True
-        events.append(Stopped(stop, self._index))
+        events.append(ev.Stopped(stop, self._index))
 
 
 def _calls_something(entry: CallPart) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from dragoman.dialects.openai.parts import JsonObject
+from dragoman.dialects.openai.blocks import JsonObject
 from dragoman.errors import BadFrame, MissingField
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
-from dragoman.dialects.base import Call, Decoder, Encoder, World
+from dragoman.dialects.base import Call, Encoder, Model, World, in_cache_order
 from dragoman.dialects.kit import openai_errors
+from dragoman.dialects.kit.binding import EVENTS, JSON, SseBinding, call_of, json_post
+from dragoman.dialects.kit.faults import refusal
+from dragoman.dialects.kit.openai_errors import status_of
+from dragoman.dialects.kit.openai_requests import EFFORTS
 from dragoman.dialects.kit.tools import NameOutput
 from dragoman.dialects.openai import reply, request, rules, stream_rules
+from dragoman.dialects.openai.blocks import DETAIL, FAMILY, FORMAT, OpenaiSettings
 from dragoman.dialects.openai.encoder import OpenaiEncoder
-from dragoman.dialects.openai.parts import DETAIL, FORMAT
 from dragoman.dialects.openai.quirks import AskUsage, KeepSpecialTokens, OfferTools, OrderBlocks
 from dragoman.dialects.openai.rule_table import RULES
-from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
+from dragoman.dialects.openai.shapes import PATH, is_chat
 from dragoman.dialects.openai.stream import OpenaiDecoder
-from dragoman.errors import Fault, MalformedRequest
+from dragoman.errors import Fault
 from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Alphabet, Capabilities, traits
 from dragoman.model.conversation import Conversation, Reply
-from dragoman.model.events import BlockKeys
 from dragoman.model.filter import Filter
-from dragoman.wire.http import HttpResponse
-from dragoman.wire.jsonio import JsonError
+from dragoman.wire.fields import Fields
+from dragoman.wire.http import HttpRequest, HttpResponse
+from dragoman.wire.jsonio import Json
 
-EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 _ANSWER_FIELDS = {"service_tier": "service_tier"}
 _MEDIA = frozenset(
     {("image", "base64"), ("image", "url"), ("audio", "base64"), ("document", "base64"), ("document", "file")}
@@ -34,9 +38,7 @@ _BY_ADDRESS = frozenset({("document", "url")})
 class OpenaiCodec(OpenaiSettings, frozen=True):
     """OpenAI Chat Completions, and the many servers that speak it."""
 
-    @property
-    def family(self) -> str:
-        return FAMILY
+    family: ClassVar[str] = FAMILY
 
     def capabilities(self, model: str) -> Capabilities:
         return Capabilities(
@@ -91,10 +93,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
         return (OrderBlocks(), NameOutput("openai.name_output", "response_format"), OfferTools(), *asked, *kept)
 
     def parse_request(self, call: Call) -> Conversation:
-        try:
-            return request.parse_request(call, self)
-        except (RecursionError, JsonError):
-            raise MalformedRequest("nested too deeply") from None
+        return request.parse_request(call, self)
 
     def render_request(self, conversation: Conversation) -> Call:
         return request.render_request(conversation, self)
@@ -105,16 +104,59 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     def render_reply(self, reply_: Reply, asked: Conversation, world: World) -> bytes:
         return reply.render_reply(reply_, asked, world, self)
 
-    def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> Decoder:
-        return OpenaiDecoder(asked, world, keys)
-
     def encoder(self, asked: Conversation, world: World, budget: Budget | None = None) -> Encoder:
         return OpenaiEncoder(asked, world, self, budget)
 
-    def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
-        return openai_errors.parse_fault(response)
-
+    decoder = staticmethod(OpenaiDecoder)
+    parse_fault = staticmethod(openai_errors.parse_fault)
     render_fault = staticmethod(openai_errors.render_fault)
     breaches = staticmethod(rules.breaches)
     stream_breaches = staticmethod(stream_rules.stream_breaches)
     rules = staticmethod(RULES.declared)
+
+
+# --- Where Chat Completions live: paths, headers, SSE
+
+
+class OpenaiBinding(SseBinding, frozen=True):
+    prefix: str = "/v1"
+
+    def match(self, request: HttpRequest) -> Call | None:
+        if is_chat(request):
+            return call_of(Fields.of(request))
+        if (
+            request.method == "GET"
+            and request.path.rstrip("/").endswith("/models")
+            and not request.header("anthropic-version")
+        ):
+            return Call("models", "", False, None)
+        return None
+
+    def unwrap(self, body: Json) -> Call:
+        return call_of(Fields(body))
+
+    def wrap(self, call: Call) -> HttpRequest:
+        if call.operation == "models":
+            return HttpRequest("GET", f"{self.prefix}/models")
+        stream: dict[str, Json] = {"stream": True} if call.stream else {}
+        asked = {**(call.body if isinstance(call.body, dict) else {}), **stream}
+        body = {"model": call.model, **in_cache_order(asked, ("tools",), "messages")}
+        return json_post(f"{self.prefix}{PATH}", body, EVENTS if call.stream else JSON)
+
+    def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
+        return refusal(fault, status_of(fault), body)
+
+
+# --- Which models there are, in OpenAI's shape
+
+
+class OpenaiListing:
+    """Its own list has no figures: these are spelt as OpenRouter does, whose list has."""
+
+    def entry(self, model: Model) -> dict[str, Json]:
+        most: Json = {"max_completion_tokens": model.longest_answer} if model.longest_answer else None
+        entry: dict[str, Json] = {"id": model.name, "object": "model", "created": model.since, "owned_by": "dragoman"}
+        return {**entry, "context_length": model.window, "top_provider": most}
+
+    def list_of(self, entries: list[Json]) -> Json:
+        return {"object": "list", "data": entries}

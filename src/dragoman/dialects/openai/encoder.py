@@ -14,35 +14,22 @@ from msgspec import Struct, structs
 
 from dragoman.dialects.base import Encoder, World
 from dragoman.dialects.kit.openai_errors import render_fault
-from dragoman.dialects.openai.parts import JsonObject, is_older, own_fields, render_part, wire_fields
-from dragoman.dialects.openai.reasoning import plain_field, render_detail
-from dragoman.dialects.openai.reply import is_function, render_stop
-from dragoman.dialects.openai.settings import OpenaiSettings
-from dragoman.dialects.openai.sources import render_annotations
+from dragoman.dialects.openai.blocks import (
+    JsonObject,
+    OpenaiSettings,
+    is_older,
+    own_fields,
+    render_annotations,
+    render_part,
+    wire_fields,
+)
+from dragoman.dialects.openai.messages import plain_field, render_detail
+from dragoman.dialects.openai.reply import is_function, render_stop, render_usage
 from dragoman.dialects.openai.tools import render_older_call
-from dragoman.dialects.openai.usage import render_usage
+from dragoman.model import events as ev
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.budget import Budget, KeptText
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
-from dragoman.model.events import (
-    ArgumentsDelta,
-    BlockEnded,
-    BlockStarted,
-    Cited,
-    Delta,
-    Event,
-    Events,
-    Failed,
-    Finished,
-    OpaqueEvent,
-    ReasoningDelta,
-    Sealed,
-    Started,
-    Stopped,
-    TextDelta,
-    UsageReported,
-    event_size,
-)
 from dragoman.model.lane import LaneTarget
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import encode, quote
@@ -64,8 +51,8 @@ class _Thought(Struct):
 class _Waiting(Struct):
     """A block whose turn has not come."""
 
-    started: BlockStarted
-    later: list[Event]
+    started: ev.BlockStarted
+    later: list[ev.Event]
 
 
 class OpenaiEncoder(Encoder):
@@ -86,7 +73,7 @@ class OpenaiEncoder(Encoder):
         self._goes_on = b',"logprobs":null,"finish_reason":null}]' + self._tail
         self._spoken: set[int] = set()  # choices whose role was told
         self._grows: dict[int, tuple[bytes, bytes]] = {}  # head and tail of a block's chunks
-        self._speaking: dict[int, BlockStarted] = {}  # the open text or reasoning of a choice
+        self._speaking: dict[int, ev.BlockStarted] = {}  # the open text or reasoning of a choice
         self._waiting: dict[int, _Waiting] = {}
         self._thoughts: dict[int, _Thought] = {}
         self._details: dict[int, int] = {}
@@ -100,44 +87,44 @@ class OpenaiEncoder(Encoder):
     def ping(self) -> Payload | None:
         return _PING
 
-    def is_unasked(self, events: Events) -> bool:
-        return not self._wants_usage and bool(events) and all(type(event) is UsageReported for event in events)
+    def is_unasked(self, events: ev.Events) -> bool:
+        return not self._wants_usage and bool(events) and all(type(event) is ev.UsageReported for event in events)
 
-    def passes(self, events: Events) -> bool:
+    def passes(self, events: ev.Events) -> bool:
         """Frames about calls are always written anew: upstreams number and repeat in ways that break clients."""
-        if len(events) == 1 and type(events[0]) is TextDelta and not self._waiting:
+        if len(events) == 1 and type(events[0]) is ev.TextDelta and not self._waiting:
             self._usage_told = False
             return True
         if not self._may_pass(events):
             return False
         list(self.feed(events))
         for event in events:
-            if isinstance(event, Sealed | BlockStarted) and event.key in self._thoughts:
+            if isinstance(event, ev.Sealed | ev.BlockStarted) and event.key in self._thoughts:
                 self._thoughts[event.key].told = True  # its details went out with this frame
         if events:
-            self._usage_told = any(type(event) is UsageReported for event in events)
+            self._usage_told = any(type(event) is ev.UsageReported for event in events)
         return True
 
-    def _may_pass(self, events: Events) -> bool:
+    def _may_pass(self, events: ev.Events) -> bool:
         kinds = {type(event) for event in events}
-        if ArgumentsDelta in kinds or (Failed in kinds and len(events) > 1) or not all(map(self._agrees, events)):
+        if ev.ArgumentsDelta in kinds or (ev.Failed in kinds and len(events) > 1) or not all(map(self._agrees, events)):
             return False
-        if Finished in kinds:
+        if ev.Finished in kinds:
             return len(events) == 1 and not self._owes_usage
-        if UsageReported in kinds and not self._wants_usage:
-            return not kinds <= {UsageReported, Started}
+        if ev.UsageReported in kinds and not self._wants_usage:
+            return not kinds <= {ev.UsageReported, ev.Started}
         return True
 
-    def _agrees(self, event: Event) -> bool:
+    def _agrees(self, event: ev.Event) -> bool:
         """Whether the frame of an event fits what was sent before it."""
         match event:
-            case BlockStarted(block=ToolCall()):
+            case ev.BlockStarted(block=ToolCall()):
                 return False
-            case BlockEnded(key):
+            case ev.BlockEnded(key):
                 return key not in self._bare
-            case Stopped(stop, choice) if stop.why is Why.TOOL:
+            case ev.Stopped(stop, choice) if stop.why is Why.TOOL:
                 return is_older(stop.extra) == (choice in self._older_calls)
-            case OpaqueEvent(kind="role", data={"index": int(choice)}):
+            case ev.OpaqueEvent(kind="role", data={"index": int(choice)}):
                 return choice not in self._spoken
             case _:
                 return True
@@ -146,23 +133,23 @@ class OpenaiEncoder(Encoder):
     def _owes_usage(self) -> bool:
         return self._wants_usage and self._usage is not None and not self._usage_told
 
-    def lane(self, kind: type[Delta], key: int) -> LaneTarget | None:
+    def lane(self, kind: type[ev.Delta], key: int) -> LaneTarget | None:
         if key in self._waiting or key in self._bare:
             return None
-        listener = self._thoughts[key].pieces.add if kind is ReasoningDelta else None
+        listener = self._thoughts[key].pieces.add if kind is ev.ReasoningDelta else None
         return LaneTarget(b"", *self._grows[key], listener)
 
-    def feed(self, events: Events) -> Iterable[Payload]:
+    def feed(self, events: ev.Events) -> Iterable[Payload]:
         payloads: list[Payload] = []
         for event in events:
             if self._waiting and getattr(event, "key", None) in self._waiting:
-                self._budget.keep(event_size(event))
+                self._budget.keep(ev.event_size(event))
                 self._waiting[event.key].later.append(event)  # type: ignore[union-attr]
-            elif type(event) is TextDelta or type(event) is ArgumentsDelta or type(event) is ReasoningDelta:
+            elif type(event) is ev.TextDelta or type(event) is ev.ArgumentsDelta or type(event) is ev.ReasoningDelta:
                 head, tail = self._grows[event.key]
-                if type(event) is ReasoningDelta:
+                if type(event) is ev.ReasoningDelta:
                     self._thoughts[event.key].pieces.add(event.text)
-                elif type(event) is ArgumentsDelta and event.text:
+                elif type(event) is ev.ArgumentsDelta and event.text:
                     self._bare.discard(event.key)
                 payloads.append(Payload(b"", head + quote(event.text) + tail))
             else:
@@ -171,39 +158,39 @@ class OpenaiEncoder(Encoder):
             self._usage_told = False
         return payloads
 
-    def _rare(self, event: Event) -> Iterable[Payload]:
+    def _rare(self, event: ev.Event) -> Iterable[Payload]:
         match event:
-            case Started():
+            case ev.Started():
                 self._usage = event.usage
                 self._head = self._envelope(event)
                 yield from self._role(0)
-            case BlockStarted(key) if not self._may_speak(event):
+            case ev.BlockStarted(key) if not self._may_speak(event):
                 self._waiting[key] = _Waiting(event, [])
-            case BlockStarted():
+            case ev.BlockStarted():
                 yield from self._role(event.choice)
                 yield from self._block(event)
-            case Sealed(key, seal):
+            case ev.Sealed(key, seal):
                 if key in self._thoughts:
                     self._thoughts[key].seal, self._thoughts[key].told = seal, False
-            case BlockEnded(key):
+            case ev.BlockEnded(key):
                 yield from self._ended(key)
                 yield from self._next(key)
-            case Cited(key, citation):
+            case ev.Cited(key, citation):
                 if annotations := render_annotations([citation]):
                     yield self._chunk(self._speaking_choice(key), {"annotations": annotations})
-            case UsageReported(usage):
+            case ev.UsageReported(usage):
                 self._usage = usage
-            case Stopped(stop, choice):
+            case ev.Stopped(stop, choice):
                 yield from self._role(choice)
                 yield self._stop(stop, choice)
-            case OpaqueEvent():
+            case ev.OpaqueEvent():
                 yield from self._opaque(event)
-            case Finished():
+            case ev.Finished():
                 if self._owes_usage and self._usage is not None:
                     told = encode(render_usage(self._usage))
                     yield Payload(b"", b'%b"choices":[],"usage":%b}' % (self._head, told))
                 yield _DONE
-            case Failed(fault):
+            case ev.Failed(fault):
                 yield Payload(b"", render_fault(fault), True)
             case _:
                 pass  # deltas do not come here
@@ -211,7 +198,7 @@ class OpenaiEncoder(Encoder):
     def _speaking_choice(self, key: int) -> int:
         return next((choice for choice, started in self._speaking.items() if started.key == key), 0)
 
-    def _may_speak(self, started: BlockStarted) -> bool:
+    def _may_speak(self, started: ev.BlockStarted) -> bool:
         """Whether its turn has come: calls wait for reasoning only, the others for any text or reasoning."""
         speaking = self._speaking.get(started.choice)
         return speaking is None or (isinstance(started.block, ToolCall) and not isinstance(speaking.block, Reasoning))
@@ -224,10 +211,10 @@ class OpenaiEncoder(Encoder):
         del self._speaking[choice]
         while ready := [w for w in self._waiting.values() if w.started.choice == choice and self._may_speak(w.started)]:
             del self._waiting[ready[0].started.key]
-            self._budget.free(sum(map(event_size, ready[0].later)))
+            self._budget.free(sum(map(ev.event_size, ready[0].later)))
             yield from self.feed((ready[0].started, *ready[0].later))
 
-    def _envelope(self, started: Started) -> bytes:
+    def _envelope(self, started: ev.Started) -> bytes:
         """What every chunk begins with: the same id, time and model, and what else the first one said."""
         extra = wire_fields(started.extra)
         created = extra.pop("created", None)
@@ -251,7 +238,7 @@ class OpenaiEncoder(Encoder):
             self._spoken.add(choice)
             yield self._chunk(choice, {"role": "assistant", "content": ""})
 
-    def _block(self, event: BlockStarted) -> Iterable[Payload]:
+    def _block(self, event: ev.BlockStarted) -> Iterable[Payload]:
         key, block, choice = event.key, event.block, event.choice
         begin = self._begin(choice)
         if isinstance(block, Text | Reasoning):
@@ -261,13 +248,13 @@ class OpenaiEncoder(Encoder):
                 name = b"refusal" if own_fields(block.extra).get("refusal") is True else b"content"
                 self._grow(key, b'%b{"%b":' % (begin, name), b"}" + self._goes_on)
                 if block.text:
-                    yield from self.feed((TextDelta(key, block.text),))
+                    yield from self.feed((ev.TextDelta(key, block.text),))
             case Reasoning():
                 field = plain_field(block, self._settings)
                 self._grow(key, b'%b{"%b":' % (begin, field.encode()), b"}" + self._goes_on)
                 self._thoughts[key] = _Thought(choice, block, KeptText(self._budget))
                 if block.text:
-                    yield from self.feed((ReasoningDelta(key, block.text),))
+                    yield from self.feed((ev.ReasoningDelta(key, block.text),))
             case ToolCall():
                 yield from self._call(key, block, choice)
             case Media():
@@ -341,7 +328,7 @@ class OpenaiEncoder(Encoder):
         fields = encode({"logprobs": None, **render_stop(stop, older=choice in self._older_calls)})[1:-1]
         return Payload(b"", b"%b{},%b}]%b" % (self._begin(choice), fields, self._tail))
 
-    def _opaque(self, event: OpaqueEvent) -> Iterable[Payload]:
+    def _opaque(self, event: ev.OpaqueEvent) -> Iterable[Payload]:
         """What only Chat knows, back in its chunk."""
         match event.kind, event.data:
             case "role", {"index": int(choice)}:

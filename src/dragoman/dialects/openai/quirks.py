@@ -6,9 +6,8 @@ from operator import is_
 
 from msgspec import structs
 
+from dragoman.dialects.openai.blocks import FAMILY, is_older, own_fields
 from dragoman.dialects.openai.messages import rank
-from dragoman.dialects.openai.parts import is_older, own_fields
-from dragoman.dialects.openai.settings import FAMILY
 from dragoman.model.blocks import Extra
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.facts import Facts, Features

@@ -7,34 +7,133 @@ from collections.abc import Collection, Sequence
 from msgspec import structs
 
 from dragoman.dialects.base import World
-from dragoman.dialects.kit.openai_errors import fault_in
-from dragoman.dialects.openai.faults import stopped_by_error
-from dragoman.dialects.openai.messages import assistant_blocks, take_function_call
-from dragoman.dialects.openai.parts import (
+from dragoman.dialects.kit.openai_errors import fault_in, fault_of, status_of
+from dragoman.dialects.kit.openai_requests import arguments_text, blamed_upstream
+from dragoman.dialects.kit.values import members
+from dragoman.dialects.openai.blocks import (
+    BESIDE,
+    FAMILY,
     JsonObject,
-    arguments_text,
+    OpenaiSettings,
     extra_of,
     is_blank,
     is_older,
     own_fields,
+    parse_annotations,
     parse_content,
+    parse_sources,
+    render_annotations,
     render_part,
     required,
     wire_fields,
 )
-from dragoman.dialects.openai.reasoning import render_reasoning
-from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
-from dragoman.dialects.openai.sources import BESIDE, parse_annotations, parse_sources, render_annotations
+from dragoman.dialects.openai.messages import assistant_blocks, render_reasoning, take_function_call
 from dragoman.dialects.openai.tools import render_call, render_older_call
-from dragoman.dialects.openai.usage import parse_usage, render_usage
-from dragoman.errors import BadFrame, MalformedRequest, MissingField, UpstreamFault
-from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, Where
-from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Why
+from dragoman.errors import BadFrame, Fault, MalformedRequest, MissingField, UpstreamFault
+from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, Where
+from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
 from dragoman.model.naming import to_keep
-from dragoman.model.stops import NO_REASON, known_stop
+from dragoman.model.stops import NO_REASON, failure_kind, known_stop
+from dragoman.model.usage import count, first_count, inclusive_usage
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
+
+# --- Token counts. Chat's prompt_tokens include what came from and went to the cache; ours do not
+
+
+_PROMPT, _COMPLETION = "prompt_tokens_details", "completion_tokens_details"
+
+
+# Names of one figure at the services that speak Chat, in the details of the prompt and beside the totals. A figure
+# that has a second name is only spelt differently: no other dialect loses anything without it.
+_READ = ("cached_tokens", "cache_read_input_tokens")
+_READ_BESIDE = (
+    "cached_tokens",  # Moonshot
+    "prompt_cache_hit_tokens",  # DeepSeek
+    "num_cached_tokens",  # Mistral
+    "cache_read_input_tokens",
+)
+_WRITE = ("cache_write_tokens", "cache_creation_input_tokens", "cache_creation_tokens")  # OpenRouter, DashScope
+_WRITE_BESIDE = ("cache_creation_input_tokens",)
+_SECOND_NAMES = (*_READ_BESIDE, *_WRITE_BESIDE, "prompt_cache_miss_tokens")
+_TOTALS = ("prompt_tokens", "completion_tokens", "total_tokens")
+
+
+def parse_usage(told: Json) -> Usage | None:
+    """Read the counts of a reply or a chunk; None where there are none."""
+    if not isinstance(told, dict):
+        return None
+    before, after = members(told.get(_PROMPT)), members(told.get(_COMPLETION))
+    prompt, completion, total = (count(told.get(name)) for name in _TOTALS)
+    read = first_count(*map(before.get, _READ), *map(told.get, _READ_BESIDE))
+    write = first_count(*map(before.get, _WRITE), *map(told.get, _WRITE_BESIDE))
+    reasoning = first_count(after.get("reasoning_tokens"), _reasoning_beside(told, completion))
+    usage = inclusive_usage(prompt, completion, read, write, reasoning, total=total)
+    return structs.replace(usage, extra=_kept(told, usage))
+
+
+def _reasoning_beside(told: JsonObject, completion: int) -> int:
+    """SGLang's figure beside the totals. Perplexity's deep research counts thoughts that are no part of its answer."""
+    reasoning = count(told.get("reasoning_tokens"))
+    return reasoning if reasoning <= completion else 0
+
+
+def _kept(told: JsonObject, usage: Usage) -> Extra | None:
+    """What a service tells beside the counts that every dialect has; of a second name for one of them, the name."""
+    before, after = members(told.get(_PROMPT)), members(told.get(_COMPLETION))
+    rest = {name: value for name, value in told.items() if name not in {*_TOTALS, *_SECOND_NAMES}}
+    rest[_PROMPT] = _telling({name: value for name, value in before.items() if name not in {*_READ, *_WRITE}})
+    rest[_COMPLETION] = _telling({name: value for name, value in after.items() if name != "reasoning_tokens"})
+    again: JsonObject = {name: _again(name, usage) for name in _SECOND_NAMES if told.get(name)}
+    extra = extra_of({**to_keep(_telling(rest)), **_telling(again)})
+    return None if extra is None else structs.replace(extra, spelling=extra.spelling | again.keys())
+
+
+def _again(name: str, usage: Usage) -> int:
+    if name in _WRITE_BESIDE:
+        return usage.cache_write
+    return usage.cache_read if name in _READ_BESIDE else usage.input + usage.cache_write
+
+
+def _telling(fields: JsonObject) -> JsonObject:
+    """What says something: nulls, zeros and empty objects do not."""
+    return {name: value for name, value in fields.items() if value}
+
+
+def render_usage(usage: Usage) -> JsonObject:
+    prompt = usage.input + usage.cache_read + usage.cache_write
+    extra = wire_fields(usage.extra)
+    before: JsonObject = {"cached_tokens": usage.cache_read, **members(extra.pop(_PROMPT, None))}
+    if usage.cache_write:
+        before["cache_write_tokens"] = usage.cache_write
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": usage.output,
+        "total_tokens": prompt + usage.output,
+        _PROMPT: before,
+        _COMPLETION: {"reasoning_tokens": usage.reasoning, **members(extra.pop(_COMPLETION, None))},
+        **extra,
+    }
+
+
+# --- Errors where only Chat Completions have them; all others are those of the service (openai_errors.py)
+
+
+def stopped_by_error(word: str, choice: JsonObject) -> Fault | None:
+    """Return the fault of a choice that stopped because something failed; None for one that only stopped.
+
+    `word` is its finish_reason, `choice` its other fields: OpenRouter tells what happened in `error`.
+    """
+    if choice.get("error"):
+        return fault_of({"error": choice["error"]}, None)
+    kind = failure_kind(word)
+    if kind is None:
+        return None
+    named = "" if word == "error" else f" ({word})"
+    status = 502 if kind == "server" else status_of(Fault(kind, ""))
+    return Fault(kind, f"the upstream stopped because of an error{named}", status, code="" if word == "error" else word)
+
 
 _WORDS = {
     Why.END: "stop",
@@ -58,7 +157,7 @@ def parse_reply(body: bytes, asked: Conversation, settings: OpenaiSettings) -> R
     except (jsonio.JsonError, RecursionError) as error:
         raise BadFrame(f"the reply is not JSON: {error}") from None
     except MalformedRequest as error:  # the readers shared with requests blame a client
-        raise MissingField(error.fault.message, fault=structs.replace(error.fault, kind="server", status=502)) from None
+        raise blamed_upstream(error) from None
 
 
 def _reply(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Reply:

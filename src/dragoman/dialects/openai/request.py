@@ -2,20 +2,181 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import structs
 
 from dragoman.dialects.base import Call
+from dragoman.dialects.kit.openai_requests import effort_of, parse_schema, render_schema, take_user, thinking_of
+from dragoman.dialects.kit.settings import guards_depth, take_choices, take_knobs, take_limit, take_stops
+from dragoman.dialects.openai.blocks import (
+    API,
+    MAX_TOKENS_FIELDS,
+    JsonObject,
+    OpenaiSettings,
+    extra_of,
+    flat_text,
+    own_fields,
+    wire_fields,
+)
 from dragoman.dialects.openai.messages import MessageParser, lead, render_messages
-from dragoman.dialects.openai.parts import JsonObject, extra_of, own_fields, wire_fields
-from dragoman.dialects.openai.responses_body import Oddities, chat_body, is_responses_body
-from dragoman.dialects.openai.settings import MAX_TOKENS_FIELDS, OpenaiSettings
-from dragoman.dialects.openai.tools import parse_choice, parse_tools, render_choice, render_tools
-from dragoman.errors import Unrepresentable
+from dragoman.dialects.openai.tools import Oddities, parse_choice, parse_tools, render_choice, render_tool
+from dragoman.errors import MalformedRequest, Unrepresentable
 from dragoman.model.canonical import canonical
-from dragoman.model.conversation import Conversation, Output, Thinking
+from dragoman.model.conversation import Conversation, Output
 from dragoman.model.naming import SHAPES, to_keep
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
+
+# --- A Responses body on Chat's path, as Cursor's agent mode sends it, written as a Chat body.
+#
+# Its client reads the answer as Chat's. Only names and nesting change here; what Chat has no field for is left out,
+# and
+# the caller's list of oddities tells it.
+
+
+RULE = "openai.responses_body"
+
+_RENAMED = {"max_output_tokens": "max_completion_tokens"}
+_UNKNOWN = ("truncation", "max_tool_calls", "background", "prompt")  # to Chat
+_STATE = ("previous_response_id", "conversation")
+_TEXTS = ("input_text", "output_text", "text")
+
+
+def is_responses_body(body: Json) -> bool:
+    return isinstance(body, dict) and not body.get("messages") and isinstance(body.get("input"), list | str)
+
+
+def chat_body(body: JsonObject, odd: Oddities) -> JsonObject:
+    """Return the same request as Chat says it. Raises MalformedRequest, naming the place."""
+    odd.append((RULE, "changed", "input", "the request is read as one of Responses, and answered as one of Chat"))
+    fields = {_RENAMED.get(name, name): value for name, value in body.items()}
+    for name in _STATE:
+        if fields.pop(name, None) is not None:
+            raise MalformedRequest("Chat has no earlier response to go on from", at=name)
+    _settings(fields, odd)
+    messages: list[JsonObject] = []
+    instructions = fields.pop("instructions", None)
+    if instructions is not None:
+        messages.append({"role": "system", "content": instructions})
+    given = fields.pop("input")
+    items: list[Json] = [{"role": "user", "content": given}] if isinstance(given, str) else _list(given)
+    for index, item in enumerate(items):
+        _add(messages, Fields(item, f"input[{index}]"), odd)
+    return {**fields, "messages": list(messages)}
+
+
+def _list(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else []
+
+
+def _settings(fields: JsonObject, odd: Oddities) -> None:
+    fields.pop("messages", None)
+    include = [each for each in _list(fields.pop("include", None)) if each != "reasoning.encrypted_content"]
+    lost = [f"include[{each}]" for each in include]
+    lost += [name for name in _UNKNOWN if fields.pop(name, None) not in (None, False, "disabled")]
+    reasoning, text = fields.pop("reasoning", None), fields.pop("text", None)
+    if isinstance(reasoning, dict):
+        if reasoning.get("effort") is not None:
+            fields["reasoning_effort"] = reasoning["effort"]
+        lost += [f"reasoning.{name}" for name, value in reasoning.items() if name != "effort" and value is not None]
+    if isinstance(text, dict):
+        if text.get("verbosity") is not None:
+            fields["verbosity"] = text["verbosity"]
+        if isinstance(form := text.get("format"), dict):
+            fields["response_format"] = _format(form)
+        lost += [f"text.{name}" for name in text if name not in ("verbosity", "format")]
+    odd.extend((RULE, "dropped", place, "Chat has no such field") for place in lost)
+
+
+def _format(form: JsonObject) -> Json:
+    if form.get("type") != "json_schema":
+        return form
+    return {"type": "json_schema", "json_schema": {name: value for name, value in form.items() if name != "type"}}
+
+
+def _add(messages: list[JsonObject], item: Fields, odd: Oddities) -> None:
+    kind = item.peek("type")
+    if kind is None and item.has("role"):
+        kind = "message"
+    if not isinstance(kind, str):
+        item.fail("type", f"expected a string, got {describe(kind)}")
+    add = _ADDING.get(kind)
+    if add is None:
+        odd.append((RULE, "dropped", item.at, f"Chat has no {kind} items"))
+    else:
+        add(messages, item)
+
+
+def _add_message(messages: list[JsonObject], item: Fields) -> None:
+    role, content = item.text("role"), item.any("content")
+    if role == "assistant" and (said := _open_answer(messages)) and "tool_calls" not in said and not said["content"]:
+        said["content"] = _content(content)
+        return
+    messages.append({"role": role, "content": _content(content)})
+
+
+def _content(content: Json) -> Json:
+    return [_part(part) for part in content] if isinstance(content, list) else content
+
+
+def _part(part: Json) -> Json:
+    match part:
+        case {"type": kind, "text": str(text)} if kind in _TEXTS:
+            return {"type": "text", "text": text}
+        case {"type": "input_image", "image_url": str(url), "detail": str(detail)}:
+            return {"type": "image_url", "image_url": {"url": url, "detail": detail}}
+        case {"type": "input_image", "image_url": str(url)}:
+            return {"type": "image_url", "image_url": {"url": url}}
+        case {"type": "input_file"} if isinstance(part, dict):
+            named = {"file_url": "file_data"}
+            inner: JsonObject = {named.get(name, name): value for name, value in part.items() if name != "type"}
+            return {"type": "file", "file": inner}
+        case _:
+            return part
+
+
+def _open_answer(messages: list[JsonObject]) -> JsonObject | None:
+    """The assistant's message that goes on: items of one answer are one message here."""
+    return messages[-1] if messages and messages[-1].get("role") == "assistant" else None
+
+
+def _answer(messages: list[JsonObject]) -> JsonObject:
+    said = _open_answer(messages)
+    if said is None:
+        said = {"role": "assistant", "content": None}
+        messages.append(said)
+    return said
+
+
+def _add_call(messages: list[JsonObject], item: Fields) -> None:
+    kind, words = ("custom", "input") if item.peek("type") == "custom_tool_call" else ("function", "arguments")
+    inner: Json = {"name": item.any("name"), words: item.any(words)}
+    call: Json = {"id": item.text("call_id"), "type": kind, kind: inner}
+    said = _answer(messages)
+    said["tool_calls"] = [*_list(said.get("tool_calls")), call]
+
+
+def _add_output(messages: list[JsonObject], item: Fields) -> None:
+    messages.append({"role": "tool", "tool_call_id": item.text("call_id"), "content": _content(item.any("output"))})
+
+
+def _add_reasoning(messages: list[JsonObject], item: Fields) -> None:
+    """Its words; sealed reasoning of Responses says nothing to a Chat upstream."""
+    words = flat_text(item.any("summary")) or flat_text(item.any("content"))
+    if words:
+        messages.append({"role": "assistant", "content": None, "reasoning_content": words})
+
+
+_ADDING: dict[str, Callable[[list[JsonObject], Fields], None]] = {
+    "message": _add_message,
+    "function_call": _add_call,
+    "custom_tool_call": _add_call,
+    "function_call_output": _add_output,
+    "custom_tool_call_output": _add_output,
+    "reasoning": _add_reasoning,
+}
+
 
 KNOBS = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed")
 # Known fields that only Chat understands: null there is as good as absent.
@@ -25,9 +186,9 @@ _NULLABLE = (
     "safety_identifier", "service_tier", "store", "stream_options", "tool_choice", "top_logprobs", "user", "verbosity",
     "web_search_options",
 )  # fmt: skip
-_USER_FIELDS = ("user", "safety_identifier")
 
 
+@guards_depth(MalformedRequest)
 def parse_request(call: Call, settings: OpenaiSettings) -> Conversation:
     """Raises MalformedRequest, naming the place."""
     odd: Oddities = []
@@ -39,7 +200,7 @@ def parse_request(call: Call, settings: OpenaiSettings) -> Conversation:
     system, messages = lead(parser.messages(fields.objects("messages")))
     kept: JsonObject = {}
     max_tokens = _max_tokens(fields, settings, kept)
-    user = _user(fields, kept)
+    user = take_user(fields, kept)
     tool_choice, unknown = parse_choice(fields, odd)
     kept |= unknown
     if fields.peek("functions") and not fields.peek("tools"):
@@ -54,11 +215,11 @@ def parse_request(call: Call, settings: OpenaiSettings) -> Conversation:
         tools=tools,
         tool_choice=tool_choice,
         output=_output(fields, kept),
-        thinking=_thinking(fields),
+        thinking=thinking_of(fields.text("reasoning_effort", "")),
         max_tokens=max_tokens,
-        stop=_stop(fields),
-        knobs=_knobs(fields, settings),
-        choices=_choices(fields),
+        stop=take_stops(fields, "stop"),
+        knobs=take_knobs(fields, {name: name for name in (*KNOBS, *settings.more_knobs)}),
+        choices=take_choices(fields, "n"),
         stream=call.stream,
         user=user,
     )
@@ -67,48 +228,10 @@ def parse_request(call: Call, settings: OpenaiSettings) -> Conversation:
 
 
 def _max_tokens(fields: Fields, settings: OpenaiSettings, kept: JsonObject) -> int | None:
-    for name in MAX_TOKENS_FIELDS:
-        if fields.peek(name) is None:
-            continue
-        if name != settings.max_tokens_field:
-            kept["~max_tokens"] = name
-        value = fields.integer(name)
-        if value < 0:
-            fields.fail(name, "expected a count of tokens")
-        return value
-    return None
-
-
-def _user(fields: Fields, kept: JsonObject) -> str:
-    for name in _USER_FIELDS:
-        if user := fields.text(name, "") if fields.peek(name) is not None else "":
-            if name != "user":
-                kept["~user"] = name
-            return user
-    return ""
-
-
-def _thinking(fields: Fields) -> Thinking:
-    effort = fields.text("reasoning_effort", "")
-    return Thinking("off") if effort == "none" else Thinking(effort=effort)
-
-
-def _stop(fields: Fields) -> tuple[str, ...]:
-    if isinstance(fields.peek("stop"), str):
-        return (fields.text("stop"),)
-    return fields.strings("stop", ())
-
-
-def _knobs(fields: Fields, settings: OpenaiSettings) -> dict[str, float]:
-    given = {name: fields.number(name, None) for name in (*KNOBS, *settings.more_knobs)}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _choices(fields: Fields) -> int:
-    choices = fields.integer("n", 1)
-    if choices < 1:
-        fields.fail("n", "expected 1 or more")
-    return choices
+    name = next((name for name in MAX_TOKENS_FIELDS if fields.peek(name) is not None), settings.max_tokens_field)
+    if name != settings.max_tokens_field:
+        kept["~max_tokens"] = name
+    return take_limit(fields, name)
 
 
 def _output(fields: Fields, kept: JsonObject) -> Output:
@@ -132,12 +255,9 @@ def _output(fields: Fields, kept: JsonObject) -> Output:
 
 def _schema(form: Fields) -> Output:
     inner = form.child("json_schema")
-    schema = inner.any("schema")
-    if schema is not None and not isinstance(schema, dict):
-        inner.fail("schema", f"expected an object, got {describe(schema)}")
-    name, strict = inner.text("name", ""), inner.flag("strict", None)
+    output = parse_schema(inner)
     inside, rest = inner.rest(), to_keep(form.rest())
-    return Output("schema", name, schema, strict, extra_of({**rest, "json_schema": inside} if inside else rest))
+    return structs.replace(output, extra=extra_of({**rest, "json_schema": inside} if inside else rest))
 
 
 # --- canonical to wire
@@ -150,10 +270,11 @@ def render_request(conversation: Conversation, settings: OpenaiSettings) -> Call
     spelt = own_fields(conversation.extra)
     body: dict[str, Json] = {"messages": render_messages(conversation.system, conversation.messages, settings)}
     if conversation.tools:
-        body["tools"] = render_tools(conversation.tools)
+        body["tools"] = list(map(render_tool, conversation.tools))
     body |= render_choice(conversation)
     body |= _render_output(conversation.output)
-    body |= _render_thinking(conversation.thinking)
+    if effort := effort_of(conversation.thinking, API):
+        body["reasoning_effort"] = effort
     if conversation.max_tokens is not None:
         body[str(spelt.get("~max_tokens", settings.max_tokens_field))] = conversation.max_tokens
     if conversation.stop:
@@ -176,20 +297,5 @@ def _render_output(output: Output) -> JsonObject:
             return {"response_format": {"type": "json_object", **fields}}
         case "schema":
             inside = fields.pop("json_schema", {})
-            inner: JsonObject = {"name": output.name} if output.name else {}
-            if output.schema is not None:
-                inner["schema"] = dict(output.schema)
-            if output.strict is not None:
-                inner["strict"] = output.strict
-            inner |= inside if isinstance(inside, dict) else {}
+            inner = render_schema(output) | (inside if isinstance(inside, dict) else {})
             return {"response_format": {"type": "json_schema", "json_schema": inner, **fields}}
-
-
-def _render_thinking(thinking: Thinking) -> JsonObject:
-    if thinking.mode not in {"default", "off"} or thinking.budget is not None or thinking.show is not None:
-        raise Unrepresentable("Chat can be told an effort of thinking, or none, and nothing else", at="thinking")
-    if thinking.mode == "off":
-        if thinking.effort:
-            raise Unrepresentable("Chat cannot be told both an effort and no thinking", at="thinking")
-        return {"reasoning_effort": "none"}
-    return {"reasoning_effort": thinking.effort} if thinking.effort else {}

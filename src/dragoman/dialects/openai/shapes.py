@@ -1,44 +1,49 @@
-"""Messages of just the documented shape: these Structs read them.
+"""What has just the documented shape, read by Structs that forbid unknown fields.
 
-A message that has any other field, part or type is read by `Fields` (messages.py, parts.py, tools.py), which keep what
-is unknown and name what is wrong. Where both can read a message they give the same.
+Messages first: one that has any other field, part or type is read by `Fields` (messages.py, blocks.py, tools.py), which
+keep what is unknown and name what is wrong. Then small requests and whole replies, for a gateway that passes them on
+unchanged: their Structs bound the figures that a filter would change. What a Struct takes it reads as the codec does.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
+from dragoman.dialects.base import PlainReply, PlainRequest
+from dragoman.dialects.openai.blocks import extra_of
 from dragoman.model.blocks import Text, ToolCall, ToolResult, Where
-from dragoman.model.conversation import Message
+from dragoman.model.conversation import Conversation, Message, Stop, Usage, Why
+from dragoman.wire import jsonio
 from dragoman.wire.fields import exactly
+from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
 
 _Filled: TypeAlias = Annotated[str, Meta(min_length=1)]
 
 
-class _Object(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+class _Object(Struct, gc=False, forbid_unknown_fields=True):
     pass
 
 
-class _TextPart(_Object, frozen=True):
+class _TextPart(_Object):
     type: Literal["text"]
     text: str
 
 
-class _Function(_Object, frozen=True):
+class _Function(_Object):
     name: _Filled
     arguments: str
 
 
-class _Call(_Object, frozen=True):
+class _Call(_Object):
     id: _Filled
     type: Literal["function"]
     function: _Function
 
 
-class _Message(_Object, frozen=True):
+class _Message(_Object):
     """Fields that SDKs write as null when they echo a message say nothing."""
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -87,3 +92,148 @@ def _calls(calls: list[_Call], at: Where) -> list[ToolCall]:
         ToolCall(call.id, call.function.name, call.function.arguments, at=Where(at, index))
         for index, call in enumerate(calls)
     ]
+
+
+# --- small requests
+
+PATH = "/chat/completions"
+_Count: TypeAlias = Annotated[int, Meta(ge=1)]
+_Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
+_User: TypeAlias = Annotated[str, Meta(min_length=1, max_length=64)]  # a longer one is sent as its hash
+
+
+class _Turn(_Object):
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class _Options(_Object):
+    include_usage: bool
+
+
+class _Request(_Object):
+    model: _Filled
+    messages: list[_Turn]
+    stream: bool | UnsetType = UNSET
+    stream_options: _Options | UnsetType = UNSET
+    max_tokens: _Count | UnsetType = UNSET
+    max_completion_tokens: _Count | UnsetType = UNSET
+    temperature: _Share | UnsetType = UNSET
+    top_p: _Share | UnsetType = UNSET
+    user: _User | UnsetType = UNSET
+
+
+_LONGEST = 64 * 1024  # bytes; in a longer body the search for doubled names costs as much as reading it
+_FIELDS = len(_Request.__struct_fields__)
+_TURNS = ["user", "assistant"]
+_read_request = jsonio.fitting(_Request)
+
+
+def _plain_request(body: bytes) -> PlainRequest | None:
+    """Read a request of an optional system text, then user and assistant in turns, the user first and last."""
+    asked = _read_request(body) if len(body) <= _LONGEST else None
+    if asked is None:
+        return None
+    model, stream, options, user = asked.model, asked.stream, asked.stream_options, asked.user
+    texts = [turn.content for turn in asked.messages]
+    roles = [turn.role for turn in asked.messages]
+    if roles[:1] == ["system"]:
+        del roles[0]
+        if texts[0].startswith("x-anthropic-billing-header:"):  # the filter strip_attribution reads it
+            return None
+    if roles != _TURNS * (len(roles) // 2) + ["user"] or not all(texts) or any(map(str.isspace, texts)):
+        return None
+    if asked.max_tokens is not UNSET and asked.max_completion_tokens is not UNSET:
+        return None
+    absent = (
+        stream is UNSET,
+        options is UNSET,
+        asked.max_tokens is UNSET,
+        asked.max_completion_tokens is UNSET,
+        asked.temperature is UNSET,
+        asked.top_p is UNSET,
+        user is UNSET,
+    )
+    user = "" if user is UNSET else user
+    names = _FIELDS - absent.count(True) + 2 * len(texts) + (options is not UNSET)
+    if jsonio.may_double(body, names, "".join([model, user, *texts]).count(":")):
+        return None
+    usage = options is not UNSET and options.include_usage
+    extra = None if options is UNSET else extra_of({"stream_options": {"include_usage": usage}})
+    conversation = Conversation(model, (), stream=stream is True, user=user, extra=extra)
+    return PlainRequest(conversation, len(texts), (absent, stream, usage, len(user)))
+
+
+# --- whole replies
+
+_STOPS = {"stop": Stop(Why.END), "length": Stop(Why.LENGTH), "tool_calls": Stop(Why.TOOL)}
+
+
+class _Answer(_Object):
+    role: str
+    content: str
+    refusal: None = None
+    annotations: list[None] | None = None
+
+
+class _AnswerChoice(_Object):
+    message: _Answer
+    finish_reason: Literal["stop", "length", "tool_calls"]
+    index: int = 0
+    logprobs: None = None
+
+
+class _Before(_Object):
+    cached_tokens: int = 0
+    audio_tokens: Literal[0] = 0
+
+
+class _After(_Object):
+    reasoning_tokens: int = 0
+    audio_tokens: Literal[0] = 0
+    accepted_prediction_tokens: Literal[0] = 0
+    rejected_prediction_tokens: Literal[0] = 0
+
+
+class _Usage(_Object):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: _Before | None = None
+    completion_tokens_details: _After | None = None
+
+
+class _Reply(_Object):
+    choices: tuple[_AnswerChoice]
+    usage: _Usage
+    object: Literal["chat.completion"]
+    id: str = ""
+    created: Any = None
+    model: str = ""
+    service_tier: str | None = None
+    system_fingerprint: str | None = None
+
+
+_read_reply = jsonio.fitting(_Reply)
+
+
+def is_chat(request: HttpRequest) -> bool:
+    return request.method == "POST" and request.path.rstrip("/").endswith(PATH)
+
+
+class OpenaiPlain(Struct, frozen=True):
+    def request(self, request: HttpRequest) -> PlainRequest | None:
+        return _plain_request(request.body) if is_chat(request) else None
+
+    def reply(self, body: bytes) -> PlainReply | None:
+        reply = _read_reply(body)
+        if reply is None:
+            return None
+        usage = reply.usage
+        read = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details is not None else 0
+        thought = usage.completion_tokens_details.reasoning_tokens if usage.completion_tokens_details is not None else 0
+        prompt, completion = usage.prompt_tokens, usage.completion_tokens
+        if usage.total_tokens != prompt + completion or min(prompt - read, completion, read, thought) < 0:
+            return None
+        stop = _STOPS[reply.choices[0].finish_reason]
+        return PlainReply(Usage(prompt - read, completion, read, reasoning=thought), stop)

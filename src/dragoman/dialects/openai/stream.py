@@ -13,6 +13,7 @@ from typing import Any
 
 from dragoman.dialects.base import Decoder, World
 from dragoman.dialects.kit.openai_errors import fault_in, fault_of
+from dragoman.dialects.openai.blocks import FAMILY, JsonObject, extra_of, parse_sources
 from dragoman.dialects.openai.choice import ChoiceReader
 from dragoman.dialects.openai.chunk import (
     Chunk,
@@ -22,27 +23,12 @@ from dragoman.dialects.openai.chunk import (
     read_chunk,
     read_plain,
 )
-from dragoman.dialects.openai.faults import stopped_by_error
-from dragoman.dialects.openai.parts import JsonObject, extra_of
-from dragoman.dialects.openai.reply import envelope_rest
-from dragoman.dialects.openai.settings import FAMILY
-from dragoman.dialects.openai.sources import parse_sources
-from dragoman.dialects.openai.usage import parse_usage
+from dragoman.dialects.openai.reply import envelope_rest, parse_usage, stopped_by_error
 from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, UpstreamFault
+from dragoman.model import events as ev
 from dragoman.model.blocks import Opaque
 from dragoman.model.budget import json_size
 from dragoman.model.conversation import Conversation
-from dragoman.model.events import (
-    FINISHED,
-    BlockKeys,
-    Delta,
-    Event,
-    Events,
-    Failed,
-    OpaqueEvent,
-    Started,
-    UsageReported,
-)
 from dragoman.model.lane import LaneSource
 from dragoman.model.stops import NO_REASON
 from dragoman.wire import jsonio
@@ -54,10 +40,10 @@ class OpenaiDecoder(Decoder):
         "_choices", "_counted", "_early", "_keys", "_over", "_sequences", "_started", "_world"
     )  # fmt: skip
 
-    def __init__(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> None:
+    def __init__(self, asked: Conversation, world: World, keys: ev.BlockKeys | None = None) -> None:
         self._sequences = asked.stop  # no more of it: a stream may last
         self._world = world
-        self._keys = keys or BlockKeys()
+        self._keys = keys or ev.BlockKeys()
         self._choices: dict[int, ChoiceReader] = {}
         self._started = False
         self._over = False
@@ -68,7 +54,7 @@ class OpenaiDecoder(Decoder):
     def is_open(self) -> bool:
         return any(choice.is_open for choice in self._choices.values())
 
-    def feed(self, frame: Frame) -> Events | None:
+    def feed(self, frame: Frame) -> ev.Events | None:
         data = frame.data
         if frame.kind == "error":
             return self._named_error(data)
@@ -81,7 +67,7 @@ class OpenaiDecoder(Decoder):
             return self._failed(fault_of({"error": chunk.error}, None))
         if (fault := _told_fault(chunk, data)) is not None:
             raise self._unfit(fault)
-        events: list[Event] = []
+        events: list[ev.Event] = []
         if not self._started and not self._start(chunk, data, events):
             return ()
         sources = parse_sources(chunk.citations, chunk.search_results)
@@ -92,25 +78,25 @@ class OpenaiDecoder(Decoder):
                 return tuple(events)
         if (usage := parse_usage(_usage_of(chunk))) is not None:
             self._counted = True
-            events.append(UsageReported(usage))
+            events.append(ev.UsageReported(usage))
         return tuple(events)
 
-    def lane(self, kind: type[Delta], key: int) -> LaneSource | None:
+    def lane(self, kind: type[ev.Delta], key: int) -> LaneSource | None:
         first = self._choices.get(0)
         return None if first is None else first.lane(key)
 
-    def close(self, broken: Fault | None) -> Events:
+    def close(self, broken: Fault | None) -> ev.Events:
         if self._over:
             return ()
         if broken is not None:
             return self._failed(broken)
         return self._done(marked=False)
 
-    def _failed(self, fault: Fault) -> Events:
+    def _failed(self, fault: Fault) -> ev.Events:
         self._over = True
-        return (Failed(fault),)
+        return (ev.Failed(fault),)
 
-    def _named_error(self, data: bytes) -> Events:
+    def _named_error(self, data: bytes) -> ev.Events:
         """An `error` event. Some servers write its data as plain text; clients only look for the field `error`."""
         try:
             told = jsonio.decode(data)
@@ -126,25 +112,25 @@ class OpenaiDecoder(Decoder):
         self._over = True
         return UpstreamFault(fault.message, fault=fault)
 
-    def _done(self, *, marked: bool) -> Events:
+    def _done(self, *, marked: bool) -> ev.Events:
         """The end, if every choice has said why it stopped: `[DONE]` alone is also what cut streams are closed with.
 
         `marked`: `[DONE]` came. If the counts came before it, a choice whose last chunk has an empty finish_reason has
         stopped (xAI).
         """
         self._over = True
-        events: list[Event] = []
+        events: list[ev.Event] = []
         if marked and self._counted:
             for choice in self._choices.values():
                 choice.stop_unnamed(events)
         if self._choices and all(choice.stopped for choice in self._choices.values()):
-            return (*events, FINISHED)
+            return (*events, ev.FINISHED)
         cut = Truncated("the stream ended before it said why")
         if marked:
             raise cut.after_the_end()  # clients take `[DONE]` for a good end: the frame must not go out
-        return (Failed(cut.fault),)
+        return (ev.Failed(cut.fault),)
 
-    def _start(self, chunk: Chunk, data: bytes, events: list[Event]) -> bool:
+    def _start(self, chunk: Chunk, data: bytes, events: list[ev.Event]) -> bool:
         """Begin with the first chunk that is one; Azure sends a frame with nothing but its filters before."""
         rest = self._early | envelope_rest(beside_the_usual(data))
         if not (chunk.id or chunk.choices or chunk.usage):
@@ -155,11 +141,11 @@ class OpenaiDecoder(Decoder):
         # A time that an encoder would write anyhow need not be remembered.
         if type(chunk.created) is int and chunk.created and chunk.created != self._world.now():
             rest["created"] = chunk.created
-        events.append(Started(chunk.id or "", chunk.model or "", extra=extra_of(rest)))
+        events.append(ev.Started(chunk.id or "", chunk.model or "", extra=extra_of(rest)))
         return True
 
     def _choice(
-        self, choice: ChunkChoice, position: int, data: bytes, events: list[Event], sources: list[Opaque]
+        self, choice: ChunkChoice, position: int, data: bytes, events: list[ev.Event], sources: list[Opaque]
     ) -> None:
         index = position if choice.index is None else choice.index
         reader = self._choices.get(index)
@@ -173,7 +159,7 @@ class OpenaiDecoder(Decoder):
             except MalformedRequest as error:  # the readers shared with requests blame a client
                 raise MissingField(str(error)) from None
         if choice.logprobs:
-            events.append(OpaqueEvent(FAMILY, "logprobs", {"index": index, "logprobs": choice.logprobs}))
+            events.append(ev.OpaqueEvent(FAMILY, "logprobs", {"index": index, "logprobs": choice.logprobs}))
         word = choice.finish_reason
         reader.unnamed = word == ""
         if (word is None or word.lower() in NO_REASON) and not choice.error:

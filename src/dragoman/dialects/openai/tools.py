@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TypeAlias
 
-from dragoman.dialects.openai.parts import (
+from dragoman.dialects.kit import openai_requests as requests
+from dragoman.dialects.kit.openai_requests import (
+    MODES,
+    NO_PARAMETERS,
+    OTHER_MODES,
+    arguments_text,
+    refuse_foreign,
+    render_function,
+    take_parameters,
+)
+from dragoman.dialects.openai.blocks import (
+    API,
+    FAMILY,
     FORMAT,
     JsonObject,
-    arguments_text,
     extra_of,
     own_fields,
     plain,
     required,
     wire_fields,
 )
-from dragoman.dialects.openai.responses_body import Oddities
-from dragoman.dialects.openai.settings import FAMILY
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Extra, Opaque, ToolCall, Where
 from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec
 from dragoman.model.naming import to_keep
+from dragoman.model.notes import Action
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
-_NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
-_MODES = {"auto": ToolChoice("auto"), "required": ToolChoice("any"), "none": ToolChoice("none")}
-# The words of other vendors: Mistral and Anthropic say `any`, Gemini says `validated`.
-_OTHER_MODES = {**_MODES, "any": ToolChoice("any"), "validated": ToolChoice("auto")}
+Oddities: TypeAlias = list[tuple[str, Action, str, str]]  # what is read in another shape: rule, action, place, sentence
+
 _SHAPED = "openai.tool_shape"
 _CHOICE = "~choice"  # the word as it came, where it is another vendor's
-_WORDS = {"auto": "auto", "any": "required", "none": "none"}
-
 # --- specs
 
 
@@ -88,11 +94,8 @@ def _function(fields: Fields, inner: Fields, rest: JsonObject) -> ToolSpec:
     name, description = required(inner, "name"), inner.text("description", "")
     strict, parameters = inner.flag("strict", None), inner.any("parameters")
     inside, at = inner.rest(), Where(fields.at, bare=parameters is None)
-    if not isinstance(parameters, dict):
-        if parameters is not None:
-            inside["parameters"] = parameters  # no schema, but what was said
-        parameters = dict(_NO_PARAMETERS)
-    return ToolSpec(name, description, parameters, strict=strict, extra=_nested(rest, "function", inside), at=at)
+    schema = take_parameters(parameters, inside)
+    return ToolSpec(name, description, schema, strict=strict, extra=_nested(rest, "function", inside), at=at)
 
 
 def _nested(rest: JsonObject, name: str, inside: JsonObject) -> Extra | None:
@@ -118,27 +121,16 @@ def _nested_form(form: Json) -> Json:
             return form
 
 
-def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
-    return [_render_tool(tool) for tool in tools]
-
-
-def _render_tool(tool: ToolSpec | Opaque) -> Json:
-    if tool.cache is not None:
-        raise Unrepresentable("Chat has no cache breakpoints", at=tool.at.path)
+def render_tool(tool: ToolSpec | Opaque) -> Json:
+    refuse_foreign(tool, FAMILY, API)
     if isinstance(tool, Opaque):
-        if tool.family != FAMILY:
-            raise Unrepresentable(f"Chat has no {tool.family} tools", at=tool.at.path)
         return tool.data
     if tool.waits_for:
         raise Unrepresentable(f"Chat cannot hold {tool.name} back", at=tool.at.path)
     kind = "custom" if tool.schema is None else "function"
-    inner: JsonObject = {"name": tool.name}
-    if tool.description:
-        inner["description"] = tool.description
-    if tool.schema is not None and not (tool.at.bare and tool.schema == _NO_PARAMETERS):
-        inner["parameters"] = dict(tool.schema)
-    if tool.strict is not None:
-        inner["strict"] = tool.strict
+    inner = render_function(tool, tool.name)
+    if tool.at.bare and tool.schema == NO_PARAMETERS:
+        del inner["parameters"]
     own = own_fields(tool.extra)
     if FORMAT in own:
         inner["format"] = _nested_form(own[FORMAT])
@@ -164,7 +156,7 @@ def parse_choice(fields: Fields, odd: Oddities) -> tuple[ToolChoice, JsonObject]
         return ToolChoice(parallel=parallel), {name: value}
     if isinstance(value, dict) and name == "tool_choice" and not _is_own(value):
         odd.append((_SHAPED, "changed", name, "a choice in the shape of another dialect is given Chat's own"))
-    word: JsonObject = {_CHOICE: value} if isinstance(value, str) and value not in _MODES else {}
+    word: JsonObject = {_CHOICE: value} if isinstance(value, str) and value not in MODES else {}
     return ToolChoice(choice.mode, choice.names, parallel, Where(name)), word
 
 
@@ -174,64 +166,32 @@ def _is_own(choice: JsonObject) -> bool:
 
 
 def _choice(fields: Fields, name: str, value: Json) -> ToolChoice | None:
-    match value:
-        case None:
-            return ToolChoice()
-        case str():
-            if value.lower() not in _OTHER_MODES:
-                fields.fail(name, f"expected one of {', '.join(_MODES)} or an object")
-            return _OTHER_MODES[value.lower()]
-        case {"type": "function" | "custom" | "tool" as kind}:
-            chosen = Fields(value, fields.path(name))
-            return ToolChoice("one", (required(chosen.maybe_child(str(kind)) or chosen, "name"),))
-        case {"type": str(mode), **more} if mode in _OTHER_MODES and not more:
-            return _OTHER_MODES[mode]
-        case {"type": "allowed_tools"}:
-            return _allowed(Fields(value, fields.path(name)))
-        case {"name": str(called)} if name == "function_call":
-            return ToolChoice("one", (called,))
-        case dict():
-            return None
-        case _:
-            raise fields.blame(f"expected a string or an object, got {describe(value)}", at=fields.path(name))
+    choice = requests.parse_choice(fields, name, value, _chosen)
+    if choice is None and name == "function_call":
+        match value:
+            case {"name": str(called), **more} if more.get("type") != "allowed_tools":
+                return ToolChoice("one", (called,))
+            case _:
+                pass
+    return choice
 
 
-def _allowed(fields: Fields) -> ToolChoice | None:
-    inner = fields.maybe_child("allowed_tools") or fields
-    mode = inner.one_of("mode", {"auto": "auto", "required": "any"}, "auto")
-    names: list[str] = []
-    for tool in inner.children("tools"):
-        kind = tool.peek("type")
-        if kind not in ("function", "custom"):
-            return None
-        names.append(required(tool.maybe_child(str(kind)) or tool, "name"))
-    return ToolChoice("any" if mode == "any" else "auto", tuple(names)) if names else None
+def _chosen(tool: Fields) -> str:
+    return required(tool.maybe_child(str(tool.peek("type"))) or tool, "name")
 
 
 def render_choice(conversation: Conversation) -> JsonObject:
-    choice = conversation.tool_choice
-    fields: JsonObject = {}
-    text_tools = {tool.name for tool in conversation.tools if isinstance(tool, ToolSpec) and tool.schema is None}
+    choice, free = conversation.tool_choice, requests.text_tools(conversation.tools)
 
     def named(name: str) -> Json:
-        kind = "custom" if name in text_tools else "function"
+        kind = "custom" if name in free else "function"
         return {"type": kind, kind: {"name": name}}
 
-    if choice.mode == "one":
-        if len(choice.names) != 1:
-            raise Unrepresentable("Chat can force one tool, by its name", at="tool_choice")
-        fields["tool_choice"] = named(choice.names[0])
-    elif choice.names:
-        if choice.mode == "none":
-            raise Unrepresentable("Chat cannot forbid some tools", at="tool_choice")
-        allowed: JsonObject = {"mode": _WORDS[choice.mode], "tools": [named(name) for name in choice.names]}
-        fields["tool_choice"] = {"type": "allowed_tools", "allowed_tools": allowed}
-    elif choice.mode != "auto":
-        word = own_fields(conversation.extra).get(_CHOICE)
-        same = isinstance(word, str) and _OTHER_MODES[word.lower()].mode == choice.mode
-        fields["tool_choice"] = word if same else _WORDS[choice.mode]
-    if choice.parallel is not None:
-        fields["parallel_tool_calls"] = choice.parallel
+    fields = requests.render_choice(choice, API, named, lambda some: {"allowed_tools": some})
+    word = own_fields(conversation.extra).get(_CHOICE)
+    if isinstance(word, str) and choice.mode not in ("auto", "one") and not choice.names:
+        same = OTHER_MODES[word.lower()].mode == choice.mode
+        fields["tool_choice"] = word if same else fields["tool_choice"]
     return fields
 
 

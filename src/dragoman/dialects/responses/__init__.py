@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dragoman.dialects.base import Dialect
-from dragoman.dialects.responses.binding import ResponsesBinding, ResponsesCounts, ResponsesStored
-from dragoman.dialects.responses.codec import ResponsesCodec
-from dragoman.dialects.responses.continuing import ResponsesContinuation
+from dragoman.dialects.kit.binding import TokenCounts
+from dragoman.dialects.responses.codec import (
+    ResponsesBinding,
+    ResponsesCodec,
+    ResponsesContinuation,
+    ResponsesStored,
+)
 
 __all__ = ["DIALECT", "ResponsesBinding", "ResponsesCodec"]
 
@@ -13,7 +17,7 @@ DIALECT = Dialect(
     "responses",
     ResponsesCodec(),
     ResponsesBinding(),
-    ResponsesCounts(),
+    TokenCounts("input_tokens", "response.input_tokens"),
     stored=ResponsesStored(),
     continuation=ResponsesContinuation(),
 )

@@ -2,44 +2,48 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import ClassVar
+from urllib.parse import parse_qs, unquote
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Call, Decoder, Encoder, World
+from dragoman.dialects.base import Call, in_cache_order
 from dragoman.dialects.kit import openai_errors
+from dragoman.dialects.kit.binding import EVENTS, JSON, SseBinding, call_of, json_post
+from dragoman.dialects.kit.faults import refusal
+from dragoman.dialects.kit.openai_errors import render_error, status_of
+from dragoman.dialects.kit.openai_requests import EFFORTS
 from dragoman.dialects.kit.tools import NameOutput
 from dragoman.dialects.responses import reply, request, rules, stream_rules
+from dragoman.dialects.responses.blocks import FAMILY
 from dragoman.dialects.responses.encoder import ResponsesEncoder
-from dragoman.dialects.responses.held import NAMES as HELD_NAMES
-from dragoman.dialects.responses.nodes import FAMILY
 from dragoman.dialects.responses.quirks import JoinAnswers, LeastTokens
+from dragoman.dialects.responses.request import NAMES as HELD_NAMES
 from dragoman.dialects.responses.rule_table import RULES
 from dragoman.dialects.responses.stream import ResponsesDecoder
-from dragoman.errors import Fault, MalformedRequest
-from dragoman.model.budget import Budget
+from dragoman.errors import ClientFault, Fault
 from dragoman.model.capabilities import Alphabet, Capabilities, traits
-from dragoman.model.conversation import Conversation
-from dragoman.model.events import BlockKeys
 from dragoman.model.families import reads_results_by_order
 from dragoman.model.filter import Filter
-from dragoman.wire.http import HttpResponse
-from dragoman.wire.jsonio import JsonError
+from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
+from dragoman.wire.frame import Frame, Payload
+from dragoman.wire.http import HttpRequest, HttpResponse
+from dragoman.wire.jsonio import Json
 
 _SHARED = ("metadata", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention")
 OPTIONS = {
     **{name: name for name in (*_SHARED, "safety_identifier", "service_tier")},
     "verbosity": "text.verbosity",
 }
-EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 
 
 class ResponsesCodec(Struct, frozen=True):
     """OpenAI Responses."""
 
-    @property
-    def family(self) -> str:
-        return FAMILY
+    family: ClassVar[str] = FAMILY
 
     def capabilities(self, model: str) -> Capabilities:
         return Capabilities(
@@ -86,26 +90,137 @@ class ResponsesCodec(Struct, frozen=True):
     def quirks(self, model: str) -> Sequence[Filter]:
         return (JoinAnswers(), LeastTokens(), NameOutput("responses.name_output", "text.format"))
 
-    def parse_request(self, call: Call) -> Conversation:
-        try:
-            return request.parse_request(call)
-        except (RecursionError, JsonError):
-            raise MalformedRequest("nested too deeply") from None
-
+    parse_request = staticmethod(request.parse_request)
     render_request = staticmethod(request.render_request)
     parse_reply = staticmethod(reply.parse_reply)
     render_reply = staticmethod(reply.render_reply)
-
-    def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> Decoder:
-        return ResponsesDecoder(asked, keys)
-
-    def encoder(self, asked: Conversation, world: World, budget: Budget | None = None) -> Encoder:
-        return ResponsesEncoder(asked, world, budget)
-
-    def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
-        return openai_errors.parse_fault(response)
-
+    decoder = staticmethod(ResponsesDecoder)
+    encoder = staticmethod(ResponsesEncoder)
+    parse_fault = staticmethod(openai_errors.parse_fault)
     render_fault = staticmethod(openai_errors.render_fault)
     breaches = staticmethod(rules.breaches)
     stream_breaches = staticmethod(stream_rules.stream_breaches)
     rules = staticmethod(RULES.declared)
+
+
+# --- Where Responses live: paths, headers, SSE with event names
+
+
+_PATH = "/responses"
+_COUNT = "/responses/input_tokens"
+_STORED = re.compile(r"/responses/([A-Za-z0-9_-]{1,512})(?:/(cancel|input_items))?\Z")
+_ACTIONS = {
+    ("GET", ""): "read",
+    ("DELETE", ""): "delete",
+    ("POST", "cancel"): "cancel",
+    ("GET", "input_items"): "input_items",
+}
+_ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled", "error"})
+_UPGRADE_REQUIRED = 426
+# What has a bearing on the count; the endpoint knows no other field.
+_COUNTED = frozenset(
+    {"input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "reasoning", "text", "truncation"}
+    | {"previous_response_id", "conversation"}
+)
+
+
+class ResponsesBinding(SseBinding, frozen=True):
+    prefix: str = "/v1"
+
+    def match(self, request: HttpRequest) -> Call | None:
+        path = request.path.rstrip("/")
+        if request.method == "POST":
+            if path.endswith(_PATH):
+                return call_of(Fields.of(request), "generate")
+            if path.endswith(_COUNT):
+                return call_of(Fields.of(request), "count")
+        if f"{_PATH}/" in path and request.method in ("POST", "GET", "DELETE"):
+            return _stored(request, path)
+        return None
+
+    def unwrap(self, body: Json) -> Call:
+        return call_of(Fields(body))
+
+    def wrap(self, call: Call) -> HttpRequest:
+        if call.operation == "models":
+            return HttpRequest("GET", f"{self.prefix}/models")
+        if call.operation == "stored":
+            return _stored_request(call, self.prefix)
+        body = call.body if isinstance(call.body, dict) else {}
+        path, streams = _PATH, call.stream
+        if call.operation == "count":
+            path, streams = _COUNT, False
+            body = {name: value for name, value in body.items() if name in _COUNTED}
+        if streams:
+            body = {**body, "stream": True}
+        body = {"model": call.model, **in_cache_order(body, ("tools", "instructions"), "input")}
+        return json_post(f"{self.prefix}{path}", body, EVENTS if streams else JSON)
+
+    def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
+        # RFC 9110: a 426 names the protocol that is served.
+        more = [("upgrade", "HTTP/1.1")] if fault.status == _UPGRADE_REQUIRED else []
+        return refusal(fault, status_of(fault), body, *more)
+
+
+def _stored(request: HttpRequest, path: str) -> Call:
+    """A call about a response that is kept. Raises ClientFault for an endpoint that is not offered."""
+    found = _STORED.search(path)
+    action = _ACTIONS.get((request.method, found[2] or "")) if found else None
+    if found is None or action is None:
+        raise _not_here(request.method, path)
+    streams = action == "read" and "true" in parse_qs(request.query).get("stream", ())
+    return Call("stored", "", streams, None, {"id": found[1], "action": action, "query": _query(request.query)})
+
+
+def _query(query: str) -> str:
+    """The query for the upstream, without a key: that one is of the service that the client asked."""
+    return "&".join(pair for pair in query.split("&") if unquote(pair.partition("=")[0]) != "key")
+
+
+def _stored_request(call: Call, prefix: str) -> HttpRequest:
+    method, end = next(key for key, action in _ACTIONS.items() if action == call.hints["action"])
+    path = f"{prefix}{_PATH}/{call.hints['id']}{end and f'/{end}'}"
+    accept = ("accept", EVENTS if call.stream else JSON)
+    return HttpRequest(method, path, call.hints["query"], (accept,))
+
+
+class ResponsesStored(Struct, frozen=True):
+    def render_deleted(self, answer_id: str) -> bytes:
+        return jsonio.encode({"id": answer_id, "object": "response", "deleted": True})
+
+    def is_end(self, frame: Frame) -> bool:
+        kind = frame.kind
+        if not kind:  # a service that writes no `event:` lines
+            try:
+                told = jsonio.decode(frame.data)
+            except jsonio.JsonError:
+                return False
+            kind = str(told.get("type")) if isinstance(told, dict) else ""
+        return kind in _ENDS
+
+    def render_cut(self, fault: Fault) -> Payload:
+        error = render_error(fault)
+        told: Json = {"type": "error", **{name: error[name] for name in ("code", "message", "param")}}
+        return Payload(b"error", jsonio.encode(told), error=True)
+
+
+def _not_here(method: str, path: str) -> ClientFault:
+    message = (
+        f"{method} {path} is not offered here: POST {_PATH} makes a response, and GET, DELETE, /cancel and /input_items"
+        " are for one that is kept"
+    )
+    return ClientFault(message, fault=Fault("not_found", message, 404, code="unknown_url"))
+
+
+# --- How a request goes on from an earlier answer by its id (`previous_response_id`, `item_reference`)
+
+
+class ResponsesContinuation(Struct, frozen=True):
+    """See Continuation."""
+
+    answer_ids: ClassVar[str] = "resp_"
+    keeps = staticmethod(request.keeps)
+    continued = staticmethod(request.continued)
+    resolved = staticmethod(request.resolved)
+    response_in = staticmethod(reply.response_in)
+    items_of = staticmethod(reply.items_of)

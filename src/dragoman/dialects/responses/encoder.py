@@ -12,32 +12,23 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import Encoder, World
-from dragoman.dialects.responses.faults import render_failure
-from dragoman.dialects.responses.nodes import ANNOUNCED, FAMILY, IRREGULAR, JsonObject, own_fields, wire_fields
-from dragoman.dialects.responses.parts import is_refusal, render_annotation
-from dragoman.dialects.responses.reply import Envelope, ItemWriter, output_part
-from dragoman.dialects.responses.thoughts import IN_CONTENT
+from dragoman.dialects.responses.blocks import (
+    ANNOUNCED,
+    FAMILY,
+    IN_CONTENT,
+    IRREGULAR,
+    JsonObject,
+    is_refusal,
+    own_fields,
+    render_annotation,
+    wire_fields,
+)
+from dragoman.dialects.responses.reply import Envelope, ItemWriter, output_part, render_failure
 from dragoman.errors import Fault
+from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.budget import Budget, KeptText, json_size, text_size
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
-from dragoman.model.events import (
-    ArgumentsDelta,
-    BlockEnded,
-    BlockStarted,
-    Cited,
-    Event,
-    Events,
-    Failed,
-    Finished,
-    OpaqueEvent,
-    ReasoningDelta,
-    Sealed,
-    Started,
-    Stopped,
-    TextDelta,
-    UsageReported,
-)
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json, quote
@@ -50,10 +41,10 @@ _CONTENT = ("response.content_part", "response.reasoning_text", "content_index",
 
 # What one frame of our own decoder may mean beside another thing and still be let through: none of it comes late.
 _TOGETHER = (
-    frozenset({TextDelta, OpaqueEvent}),
-    frozenset({ReasoningDelta, BlockStarted}),
-    frozenset({BlockStarted, Sealed, BlockEnded}),
-    frozenset({UsageReported, Stopped, Finished}),
+    frozenset({ev.TextDelta, ev.OpaqueEvent}),
+    frozenset({ev.ReasoningDelta, ev.BlockStarted}),
+    frozenset({ev.BlockStarted, ev.Sealed, ev.BlockEnded}),
+    frozenset({ev.UsageReported, ev.Stopped, ev.Finished}),
 )
 
 
@@ -103,16 +94,16 @@ class ResponsesEncoder(Encoder):
         """The next event is that one of the stream: others went out that were not ours."""
         self._number = number
 
-    def feed(self, events: Events) -> Iterable[Payload]:
+    def feed(self, events: ev.Events) -> Iterable[Payload]:
         self._rewritten = True
         return self._written(events)
 
-    def passes(self, events: Events) -> bool:
+    def passes(self, events: ev.Events) -> bool:
         """Once a frame was written anew all later ones are: they number items, and the last tells all of them."""
         if self._rewritten:
             return False
         number = self._number
-        if len(events) == 1 and type(events[0]) is TextDelta:
+        if len(events) == 1 and type(events[0]) is ev.TextDelta:
             self._open[events[0].key].pieces.add(events[0].text)
         elif not self._may_pass(events):
             return False
@@ -122,27 +113,27 @@ class ResponsesEncoder(Encoder):
         self._passed += 1
         return True
 
-    def _may_pass(self, events: Events) -> bool:
+    def _may_pass(self, events: ev.Events) -> bool:
         kinds = {type(event) for event in events}
         if len(events) > 1 and not any(kinds <= together for together in _TOGETHER):
             return False
         return all(map(self._regular, events))
 
-    def _regular(self, event: Event) -> bool:
+    def _regular(self, event: ev.Event) -> bool:
         match event:
-            case BlockStarted(block=block):
+            case ev.BlockStarted(block=block):
                 return IRREGULAR not in own_fields(block.extra)
-            case Started(id=given):
+            case ev.Started(id=given):
                 return given.startswith("resp")
-            case Stopped(stop):
+            case ev.Stopped(stop):
                 return IRREGULAR not in own_fields(stop.extra)
             case _:
                 return True
 
-    def _written(self, events: Events) -> list[Payload]:
+    def _written(self, events: ev.Events) -> list[Payload]:
         out: list[Payload] = []
         for event in events:
-            if type(event) is TextDelta or type(event) is ArgumentsDelta:
+            if type(event) is ev.TextDelta or type(event) is ev.ArgumentsDelta:
                 out.extend(self._grown(self._open[event.key], event.text))
             else:
                 out.extend(self._payloads(event))
@@ -166,40 +157,40 @@ class ResponsesEncoder(Encoder):
         name = kind.encode("utf-8", "replace")
         return Payload(name, jsonio.encode({"type": kind, "sequence_number": number, **fields}))
 
-    def _payloads(self, event: Event) -> Iterator[Payload]:
+    def _payloads(self, event: ev.Event) -> Iterator[Payload]:
         match event:
-            case BlockStarted(key, block):
+            case ev.BlockStarted(key, block):
                 yield from self._begin(key, block, event.place)
-            case ReasoningDelta(key, text):
+            case ev.ReasoningDelta(key, text):
                 grows = self._open[key]
                 yield from self._thought_begun(grows)
                 yield self._delta(grows, text)
-            case Sealed(key, seal):
+            case ev.Sealed(key, seal):
                 self._budget.keep(text_size(seal.data))
                 self._open[key].seal = seal
-            case Cited(key, citation):
+            case ev.Cited(key, citation):
                 yield self._cited(self._open[key], citation)
-            case BlockEnded(key, complete):
+            case ev.BlockEnded(key, complete):
                 yield from self._end(key, complete)
-            case Started():
+            case ev.Started():
                 self._budget.keep(json_size(event.id, event.model, wire_fields(event.extra)))
                 yield from self._started(event)
-            case UsageReported(usage):
+            case ev.UsageReported(usage):
                 self._usage = usage
-            case Stopped(stop):
+            case ev.Stopped(stop):
                 yield from self._stopped(stop)
-            case Finished():
+            case ev.Finished():
                 yield self._finished()
-            case Failed(fault):
+            case ev.Failed(fault):
                 yield from self._failed(fault)
-            case OpaqueEvent():
+            case ev.OpaqueEvent():
                 yield from self._opaque(event)
             case _:
                 pass
 
     # --- the response
 
-    def _started(self, event: Started) -> Iterator[Payload]:
+    def _started(self, event: ev.Started) -> Iterator[Payload]:
         extra = wire_fields(event.extra)
         envelope = self._envelope = Envelope(event.id, event.model, extra, self._asked, self._world)
         self._usage = event.usage
@@ -219,7 +210,7 @@ class ResponsesEncoder(Encoder):
 
     def _failed(self, fault: Fault) -> Iterator[Payload]:
         if self._envelope is None:  # the SDKs take nothing before response.created
-            yield from self._started(Started("", ""))
+            yield from self._started(ev.Started("", ""))
         assert self._envelope is not None
         response = self._envelope.failed(render_failure(fault), self._told())
         yield structs.replace(self._event("response.failed", {"response": response}), error=True)
@@ -227,7 +218,7 @@ class ResponsesEncoder(Encoder):
     def _told(self) -> list[Json]:
         return [self._output[index] for index in sorted(self._output)]
 
-    def _opaque(self, event: OpaqueEvent) -> Iterator[Payload]:
+    def _opaque(self, event: ev.OpaqueEvent) -> Iterator[Payload]:
         """What only this family knows. The life of an item that it alone knows is told by the item, whole."""
         data = event.data
         if event.family == FAMILY and isinstance(data, dict) and "output_index" not in data:

@@ -4,35 +4,28 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from dragoman.dialects.responses.items import parse_call, placing_of
-from dragoman.dialects.responses.nodes import (
+from dragoman.dialects.responses.blocks import (
     ANNOUNCED,
     FAMILY,
+    IN_CONTENT,
     IRREGULAR,
+    PART,
+    SEAM,
     JsonObject,
     extra_of,
     object_of,
     own_fields,
+    parse_annotation,
+    parse_text,
+    refusal,
     text_of,
 )
-from dragoman.dialects.responses.parts import PART, parse_annotation, parse_text, refusal
-from dragoman.dialects.responses.thoughts import IN_CONTENT, SEAM
+from dragoman.dialects.responses.items import parse_call, placing_of
 from dragoman.dialects.responses.tools import Declared
 from dragoman.errors import OutOfOrder
+from dragoman.model import events as ev
 from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Text, ToolCall, Where
 from dragoman.model.budget import Budget, KeptText, json_size, text_size
-from dragoman.model.events import (
-    ArgumentsDelta,
-    BlockEnded,
-    BlockKeys,
-    BlockStarted,
-    Cited,
-    Event,
-    Events,
-    ReasoningDelta,
-    Sealed,
-    TextDelta,
-)
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
@@ -77,7 +70,7 @@ class Item:
 
     def __init__(
         self,
-        keys: BlockKeys,
+        keys: ev.BlockKeys,
         index: int,
         kind: str,
         told: Fields,
@@ -117,14 +110,14 @@ class Item:
         item_id = text_of(told.peek("id"))
         return not self.done or not (item_id and self._id) or item_id == self._id
 
-    def begin(self, told: Fields) -> Events:
+    def begin(self, told: Fields) -> ev.Events:
         """The item was added. Only a call has something to begin with, and only with its name."""
         if self.kind in CALLS and told.peek("name") and told.peek("call_id"):
             self._announced = {}
             return self._call(told)
         return ()
 
-    def finish(self, told: Fields) -> Events:
+    def finish(self, told: Fields) -> ev.Events:
         """The item is done, and told whole: what nobody gave of it is given now, and all of it ends."""
         self.done = True
         match self.kind:
@@ -139,7 +132,7 @@ class Item:
                 block = Opaque(FAMILY, {"type": kind, **told.rest()}, kind, extra=extra)
                 return self._came_whole(0, block)
 
-    def close(self, *, cut: bool, listed: bool) -> Events:
+    def close(self, *, cut: bool, listed: bool) -> ev.Events:
         """The response is over: a call that is still open was cut if the response was, and no item gave it whole.
 
         `listed`: the end lists what the response holds. A call that is open and not in that list was dropped. Without a
@@ -148,7 +141,7 @@ class Item:
         if self.done:
             return ()
         self.done = True
-        events: list[Event] = []
+        events: list[ev.Event] = []
         for part, grown in self._grown.items():
             if not grown.ended:
                 whole = grown.told or (not listed and _is_json(grown.given.text()))
@@ -158,7 +151,7 @@ class Item:
                 events.append(self._end(part, complete=not cut or self.kind not in CALLS or bool(grown.told)))
         return tuple(events)
 
-    def _late(self, part: int, grown: _Grown) -> Events:
+    def _late(self, part: int, grown: _Grown) -> ev.Events:
         """What was told whole and nobody gave."""
         if isinstance(grown.block, ToolCall):
             return self.arguments_whole(grown.told)
@@ -174,7 +167,7 @@ class Item:
         grown.given.add(text)
         return grown.key
 
-    def part(self, part: int, told: Fields) -> Events:
+    def part(self, part: int, told: Fields) -> ev.Events:
         if part in self._grown or part in self._whole:
             return ()
         kind = told.peek("type")
@@ -189,8 +182,8 @@ class Item:
         cited = [event for each in text.citations for event in self.annotate(part, each.data)]
         return (started, *self.text(part, text.text), *cited)
 
-    def text(self, part: int, delta: str, *, refused: bool = False) -> Events:
-        events: list[Event] = []
+    def text(self, part: int, delta: str, *, refused: bool = False) -> ev.Events:
+        events: list[ev.Event] = []
         if part in self._whole:
             return ()
         if part not in self._grown:
@@ -199,25 +192,25 @@ class Item:
         grown = self._grown[part]
         if delta and not grown.ended:
             grown.given.add(delta)
-            events.append(TextDelta(grown.key, delta))
+            events.append(ev.TextDelta(grown.key, delta))
         return tuple(events)
 
-    def text_whole(self, part: int, whole: str, *, refused: bool = False) -> Events:
+    def text_whole(self, part: int, whole: str, *, refused: bool = False) -> ev.Events:
         """A text as told at its end: it is given with the end, as far as nobody gave it before."""
         events = self.text(part, "", refused=refused) if whole else ()
         if part in self._grown:
             self._grown[part].tell(whole)
         return events
 
-    def annotate(self, part: int, annotation: Json) -> Events:
+    def annotate(self, part: int, annotation: Json) -> ev.Events:
         events = self.text(part, "")
         grown = self._grown.get(part)
         if grown is None or grown.ended:
             return ()
         grown.cited += 1
-        return (*events, Cited(grown.key, parse_annotation(annotation)))
+        return (*events, ev.Cited(grown.key, parse_annotation(annotation)))
 
-    def part_done(self, part: int, told: Fields) -> Events:
+    def part_done(self, part: int, told: Fields) -> ev.Events:
         """A part told whole ends. One that this family alone knows comes here."""
         grown = self._grown.get(part)
         if part in self._whole or (grown is not None and grown.ended):
@@ -229,7 +222,7 @@ class Item:
             return self._odd_part(part, told)
         refused = kind == "refusal"
         words = told.text("refusal" if refused else "text", "")
-        events: Events = self.text(part, "", refused=refused) if words or told.peek("annotations") else ()
+        events: ev.Events = self.text(part, "", refused=refused) if words or told.peek("annotations") else ()
         if part not in self._grown:
             return events
         grown = self._grown[part]
@@ -240,14 +233,14 @@ class Item:
         cited = [event for each in notes[grown.cited :] for event in self.annotate(part, each)]
         return (*events, *cited, self._end(part))
 
-    def _odd_part(self, part: int, told: Fields) -> Events:
+    def _odd_part(self, part: int, told: Fields) -> ev.Events:
         data = told.rest()
         extra = extra_of({**self._placing, PART: True, IRREGULAR: True})  # we write no messages of several parts
         block = Opaque(FAMILY, data, text_of(data.get("type")), extra=extra)
         return self._came_whole(part, block)
 
-    def _finish_message(self, told: Fields) -> Events:
-        events: list[Event] = []
+    def _finish_message(self, told: Fields) -> ev.Events:
+        events: list[ev.Event] = []
         if not self._grown:
             self._placing = placing_of(_envelope(told))
         content = told.any("content")
@@ -259,7 +252,7 @@ class Item:
 
     # --- calls
 
-    def _call(self, told: Fields) -> Events:
+    def _call(self, told: Fields) -> ev.Events:
         call = self._tools.called(parse_call(Fields({"type": self.kind, **told.rest()}, told.at, told.blame)))
         extra = call.extra
         if extra is not None:  # how far it had come when it was told is no part of it
@@ -268,19 +261,19 @@ class Item:
         started = self._start(0, bare, regular=self._added and not self.done)
         return (started, *self.arguments(call.arguments))
 
-    def arguments(self, delta: str) -> Events:
+    def arguments(self, delta: str) -> ev.Events:
         grown = self._grown.get(0)
         if grown is None:
             raise OutOfOrder("the call was added without its name", at=self._at)
         grown.given.add(delta)
-        return (ArgumentsDelta(grown.key, delta),) if delta else ()
+        return (ev.ArgumentsDelta(grown.key, delta),) if delta else ()
 
     def told_arguments(self, whole: str) -> None:
         """The arguments told whole, before the item is: what of them was not given is given with the item's end."""
         if 0 in self._grown:
             self._grown[0].tell(whole)
 
-    def arguments_whole(self, whole: str) -> Events:
+    def arguments_whole(self, whole: str) -> ev.Events:
         """The end of the arguments as told whole; where they are others than those given, nobody knows which to run."""
         grown = self._grown.get(0)
         if grown is None:
@@ -293,7 +286,7 @@ class Item:
             raise OutOfOrder("the arguments told at the end are not those told before", at=self._at)
         return ()
 
-    def _finish_call(self, told: Fields) -> Events:
+    def _finish_call(self, told: Fields) -> ev.Events:
         if 0 not in self._grown:
             events = self._call(told)
         else:
@@ -304,10 +297,10 @@ class Item:
 
     # --- reasoning
 
-    def thought(self, slot: str, part: int, delta: str) -> Events:
+    def thought(self, slot: str, part: int, delta: str) -> ev.Events:
         """A piece of a part; a blank line stands between parts."""
         regular = self._added and (not delta or self.done)
-        events: list[Event] = [] if 0 in self._grown else [self._start(0, self._thinking(slot), regular=regular)]
+        events: list[ev.Event] = [] if 0 in self._grown else [self._start(0, self._thinking(slot), regular=regular)]
         grown = self._grown[0]
         if not delta:
             return tuple(events)
@@ -315,21 +308,21 @@ class Item:
             self._seen.add((slot, part))
             if grown.given:
                 grown.given.add(SEAM)
-                events.append(ReasoningDelta(grown.key, SEAM))
+                events.append(ev.ReasoningDelta(grown.key, SEAM))
         grown.given.add(delta)
-        return (*events, ReasoningDelta(grown.key, delta))
+        return (*events, ev.ReasoningDelta(grown.key, delta))
 
     def _thinking(self, slot: str) -> Reasoning:
         extra: JsonObject = {"~id": self._id} if self._id else {}
         extra |= {IN_CONTENT: True} if slot == "content" else {}
         return Reasoning("", FAMILY, extra=extra_of(extra))
 
-    def thought_whole(self, slot: str, part: int, whole: str) -> Events:
+    def thought_whole(self, slot: str, part: int, whole: str) -> ev.Events:
         """A part told at its end says something only if none of it came before."""
         return () if (slot, part) in self._seen else self.thought(slot, part, whole)
 
-    def _finish_reasoning(self, told: Fields) -> Events:
-        events: list[Event] = []
+    def _finish_reasoning(self, told: Fields) -> ev.Events:
+        events: list[ev.Event] = []
         for slot in _SLOTS:
             given = told.any(slot)
             parts = [given] if isinstance(given, str) else given if isinstance(given, list) else []
@@ -340,28 +333,28 @@ class Item:
         if 0 not in self._grown:
             events.append(self._start(0, self._thinking("summary"), regular=self._added))
         if data:
-            events.append(Sealed(self._grown[0].key, Seal(FAMILY, data, "encrypted")))
+            events.append(ev.Sealed(self._grown[0].key, Seal(FAMILY, data, "encrypted")))
         return (*events, self._end(0))
 
     # --- both ends
 
-    def _start(self, part: int, block: Text | Reasoning | ToolCall, *, regular: bool = False) -> BlockStarted:
+    def _start(self, part: int, block: Text | Reasoning | ToolCall, *, regular: bool = False) -> ev.BlockStarted:
         marks: JsonObject = self._announced if regular else {**self._announced, IRREGULAR: True}
         if marks:
             block = structs.replace(block, extra=extra_of({**own_fields(block.extra), **marks}))
         self._announced = {}
         self._grown[part] = grown = _Grown(self._keys.fresh(block), block, self._keys.budget)
-        return BlockStarted(grown.key, block, place=self._index)
+        return ev.BlockStarted(grown.key, block, place=self._index)
 
-    def _came_whole(self, part: int, block: Opaque) -> Events:
+    def _came_whole(self, part: int, block: Opaque) -> ev.Events:
         self._keys.budget.keep(json_size(block.data))
         self._whole[part], key = block, self._keys.fresh(block)
-        return (BlockStarted(key, block, place=self._index), BlockEnded(key))
+        return (ev.BlockStarted(key, block, place=self._index), ev.BlockEnded(key))
 
-    def _end(self, part: int, *, complete: bool = True) -> BlockEnded:
+    def _end(self, part: int, *, complete: bool = True) -> ev.BlockEnded:
         grown = self._grown[part]
         grown.end()
-        return BlockEnded(grown.key, complete)
+        return ev.BlockEnded(grown.key, complete)
 
 
 def _envelope(told: Fields) -> Fields:

@@ -9,27 +9,34 @@ from typing import TypeAlias
 from msgspec import structs
 
 from dragoman.dialects.kit.kept import cannot, describe
-from dragoman.dialects.responses.declared import ADDING, FOUND, SEARCHING, is_clients
-from dragoman.dialects.responses.nodes import (
+from dragoman.dialects.kit.openai_requests import arguments_text, refuse_marks
+from dragoman.dialects.responses.blocks import (
+    API,
     FAMILY,
+    PART,
     JsonObject,
-    arguments_text,
     extra_of,
+    is_placing,
     object_of,
     own_fields,
-    plain,
+    parse_content,
+    parse_output,
+    parse_reasoning,
+    render_content,
+    render_reasoning,
     text_of,
     wire_fields,
 )
-from dragoman.dialects.responses.parts import (
-    PART,
-    is_placing,
-    parse_content,
-    parse_output,
-    render_content,
+from dragoman.dialects.responses.tools import (
+    ADDING,
+    CALL_TYPE,
+    FOUND,
+    SEARCHING,
+    both_names,
+    is_clients,
+    joined,
+    named_so,
 )
-from dragoman.dialects.responses.thoughts import parse_reasoning, render_reasoning
-from dragoman.dialects.responses.tools import CALL_TYPE, both_names, joined, named_so
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, Untranslatable, Where
 from dragoman.model.conversation import Message, Role
 from dragoman.model.naming import OUTER, of_what_it_came_in, to_keep
@@ -280,7 +287,7 @@ def _is_part(block: Block) -> bool:
 
 
 def render_call(call: ToolCall) -> JsonObject:
-    plain(call)
+    refuse_marks(call, API)
     own = own_fields(call.extra)
     kind = text_of(own.get(CALL_TYPE))
     if kind in _CLIENT_CALLS:
@@ -307,7 +314,7 @@ def _decoded(call: ToolCall) -> Json:
 
 
 def _render_result(result: ToolResult, kinds: dict[str, str]) -> Json:
-    plain(result)
+    refuse_marks(result, API)
     if result.is_error:
         raise cannot(result, "an output cannot say that it is an error")
     own = own_fields(result.extra)

@@ -7,23 +7,27 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from dragoman.dialects.base import World
-from dragoman.dialects.responses.declared import SEARCHING
-from dragoman.dialects.responses.faults import failure_of
-from dragoman.dialects.responses.items import INSTRUCTIONS, parse_call, placing_of, render_call
-from dragoman.dialects.responses.nodes import (
+from dragoman.dialects.kit.openai_errors import KINDS, TOLD_WAIT, fault_of
+from dragoman.dialects.kit.openai_requests import blamed_upstream
+from dragoman.dialects.responses.blocks import (
     FAMILY,
     JsonObject,
     extra_of,
+    is_refusal,
     object_of,
     own_fields,
+    parse_content,
+    parse_reasoning,
+    render_part,
+    render_thought,
     text_of,
     wire_fields,
 )
-from dragoman.dialects.responses.parts import is_refusal, parse_content, render_part
+from dragoman.dialects.responses.items import INSTRUCTIONS, parse_call, placing_of, render_call
 from dragoman.dialects.responses.request import render_settings
-from dragoman.dialects.responses.thoughts import parse_reasoning, render_thought
 from dragoman.dialects.responses.tools import (
     SEARCH,
+    SEARCHING,
     Declared,
     both_names,
     namespaces,
@@ -31,15 +35,96 @@ from dragoman.dialects.responses.tools import (
     render_tools,
     runs_search,
 )
-from dragoman.dialects.responses.usage import parse_usage, render_usage
-from dragoman.errors import BadFrame, DragomanError, MalformedRequest, MissingField, UpstreamFault
+from dragoman.errors import BadFrame, DragomanError, Fault, Kind, MalformedRequest, MissingField, UpstreamFault
 from dragoman.model.blocks import Block, Extra, Opaque, Reasoning, Text, ToolCall, Where
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
 from dragoman.model.naming import of_what_it_came_in, to_keep
 from dragoman.model.stops import known_stop
+from dragoman.model.usage import count, inclusive_usage
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
+
+# --- Token counts. `input_tokens` include what came from and went to the cache; ours do not
+
+
+_INPUT, _OUTPUT = "input_tokens_details", "output_tokens_details"
+_TOTALS = ("input_tokens", "output_tokens", "total_tokens")
+_CACHES = ("cached_tokens", "cache_write_tokens")
+
+
+def parse_usage(told: Json) -> Usage | None:
+    """Read the counts of a response; None where there are none."""
+    if not isinstance(told, dict):
+        return None
+    before, after = object_of(told.get(_INPUT)), object_of(told.get(_OUTPUT))
+    given, answered, total = (count(told.get(name)) for name in _TOTALS)
+    read, write = count(before.get("cached_tokens")), count(before.get("cache_write_tokens"))
+    rest = {name: value for name, value in told.items() if name not in _TOTALS}
+    rest[_INPUT] = _telling({name: value for name, value in before.items() if name not in _CACHES})
+    rest[_OUTPUT] = _telling({name: value for name, value in after.items() if name != "reasoning_tokens"})
+    extra = extra_of(to_keep(_telling(rest)))
+    thought = count(after.get("reasoning_tokens"))
+    return inclusive_usage(given, answered, read, write, thought, total=total, extra=extra)
+
+
+def _telling(fields: JsonObject) -> JsonObject:
+    """What says something: nulls, zeros and empty objects do not."""
+    return {name: value for name, value in fields.items() if value}
+
+
+def render_usage(usage: Usage) -> JsonObject:
+    """All counts with their details: Codex gives the turn up if one of them is missing."""
+    given = usage.input + usage.cache_read + usage.cache_write
+    extra = wire_fields(usage.extra)
+    before = {"cached_tokens": usage.cache_read, "cache_write_tokens": usage.cache_write}
+    return {
+        "input_tokens": given,
+        _INPUT: {**before, **object_of(extra.pop(_INPUT, None))},
+        "output_tokens": usage.output,
+        _OUTPUT: {"reasoning_tokens": usage.reasoning, **object_of(extra.pop(_OUTPUT, None))},
+        "total_tokens": given + usage.output,
+        **extra,
+    }
+
+
+# --- Errors where only Responses have them: those that failed, and what Codex acts on. Others are the service's
+
+
+# The code of a response that failed.
+_CODES: dict[Kind, str] = {
+    "invalid": "invalid_prompt",
+    "auth": "invalid_api_key",
+    "permission": "permission_denied",
+    "not_found": "model_not_found",
+    "too_large": "invalid_prompt",
+    "rate_limit": "rate_limit_exceeded",
+    "quota": "insufficient_quota",
+    "overloaded": "server_is_overloaded",
+    "context_full": "context_length_exceeded",
+    "timeout": "server_error",
+    "server": "server_error",
+}
+
+
+def failure_of(response: JsonObject) -> Fault | None:
+    """The fault of a response that failed, or of an error that came as a success; None if there is none."""
+    error = response.get("error")
+    if not error and response.get("object") != "error":
+        return None
+    return fault_of({"error": error} if error else response, None)
+
+
+def render_failure(fault: Fault) -> JsonObject:
+    """The error of a response that failed, in the codes that Codex acts on; it reads the wait from the words."""
+    code = _CODES[fault.kind]
+    if KINDS.get(fault.code) == fault.kind and fault.code != "invalid_request_error":
+        code = fault.code
+    message = fault.message
+    if fault.kind == "rate_limit" and fault.retry_after is not None and not TOLD_WAIT.search(message):
+        message = f"{message} (try again in {fault.retry_after:g}s)"
+    return object_of({"code": code, "message": message})
+
 
 _REASONS = {"max_output_tokens": Why.LENGTH, "content_filter": Why.REFUSAL}
 _INCOMPLETE = {Why.LENGTH: "max_output_tokens", Why.CONTEXT: "max_output_tokens", Why.REFUSAL: "content_filter"}
@@ -73,11 +158,7 @@ def parse_reply(body: bytes, asked: Conversation) -> Reply:
     except (jsonio.JsonError, RecursionError) as error:
         raise BadFrame(f"the reply is not JSON: {error}") from None
     except MalformedRequest as error:  # the readers shared with requests blame a client
-        raise upstream_blamed(error) from None
-
-
-def upstream_blamed(error: MalformedRequest) -> MissingField:
-    return MissingField(error.fault.message, fault=structs.replace(error.fault, kind="server", status=502))
+        raise blamed_upstream(error) from None
 
 
 def _reply(fields: Fields, asked: Conversation) -> Reply:

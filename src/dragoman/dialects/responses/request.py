@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import structs
 
 from dragoman.dialects.base import Call
-from dragoman.dialects.responses.declared import name_tools, with_added
-from dragoman.dialects.responses.held import held_by_service, references, without
-from dragoman.dialects.responses.items import INSTRUCTIONS, ItemParser, render_items
-from dragoman.dialects.responses.nodes import JsonObject, extra_of, object_of, own_fields, wire_fields
+from dragoman.dialects.kit.openai_requests import effort_of, parse_schema, render_schema, take_user, thinking_of
+from dragoman.dialects.kit.settings import guards_depth, take_knobs, take_limit
+from dragoman.dialects.responses.blocks import (
+    API,
+    FAMILY,
+    JsonObject,
+    extra_of,
+    object_of,
+    own_fields,
+    text_of,
+    wire_fields,
+)
+from dragoman.dialects.responses.items import INSTRUCTIONS, REFERENCE, ItemParser, render_items
 from dragoman.dialects.responses.tools import (
     is_added,
+    name_tools,
     parse_choice,
     parse_tools,
     render_choice,
     render_tools,
+    with_added,
 )
-from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import Block, Text, Where
+from dragoman.errors import MalformedRequest, Unrepresentable
+from dragoman.model.blocks import Block, Opaque, Text, Where
 from dragoman.model.canonical import canonical
-from dragoman.model.conversation import Conversation, Message, Output, Thinking
+from dragoman.model.conversation import Conversation, Held, Message, Output, Thinking
 from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
 KNOBS = ("temperature", "top_p")
-_USER_FIELDS = ("user", "safety_identifier")
 _MAX = "max_output_tokens"
 
 
+@guards_depth(MalformedRequest)
 def parse_request(call: Call) -> Conversation:
     """Raises MalformedRequest, naming the place."""
     fields = Fields(call.body)
@@ -47,11 +58,11 @@ def parse_request(call: Call) -> Conversation:
         tool_choice=choice,
         output=_output(fields, kept),
         thinking=_thinking(fields, kept),
-        max_tokens=_max_tokens(fields),
-        knobs=_knobs(fields),
+        max_tokens=take_limit(fields, _MAX),
+        knobs=take_knobs(fields, {name: name for name in KNOBS}),
         stream=call.stream,
         previous=_previous(fields),
-        user=_user(fields, kept),
+        user=take_user(fields, kept),
         held=held_by_service(fields, messages),
     )
     kept |= to_keep({name: value for name, value in fields.rest().items() if value is not None})
@@ -60,27 +71,6 @@ def parse_request(call: Call) -> Conversation:
         return conversation
     first = Text(instructions, extra=extra_of({INSTRUCTIONS: True}), at=Where("instructions"))
     return structs.replace(conversation, system=(first, *conversation.system))
-
-
-def _max_tokens(fields: Fields) -> int | None:
-    value = fields.integer(_MAX, None)
-    if value is not None and value < 0:
-        fields.fail(_MAX, "expected a count of tokens")
-    return value
-
-
-def _knobs(fields: Fields) -> dict[str, float]:
-    given = {name: fields.number(name, None) for name in KNOBS}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _user(fields: Fields, kept: JsonObject) -> str:
-    for name in _USER_FIELDS:
-        if user := fields.text(name, "") if fields.peek(name) is not None else "":
-            if name != "user":
-                kept["~user"] = name
-            return user
-    return ""
 
 
 def _previous(fields: Fields) -> str | None:
@@ -98,7 +88,7 @@ def _thinking(fields: Fields, kept: JsonObject) -> Thinking:
         return Thinking()
     effort = inner.text("effort", "")
     _keep(kept, "reasoning", inner)
-    return Thinking("off") if effort == "none" else Thinking(effort=effort)
+    return thinking_of(effort)
 
 
 def _keep(kept: JsonObject, prefix: str, inner: Fields) -> None:
@@ -115,22 +105,68 @@ def _output(fields: Fields, kept: JsonObject) -> Output:
     kind = "text" if form is None else form.text("type")
     if form is None or kind not in ("text", "json_object", "json_schema"):
         _keep(kept, "text", text)
-        return Output() if form is None else _odd(kept, {"type": kind, **form.rest()})
+        if form is not None:
+            kept["text.format"] = {"type": kind, **form.rest()}
+        return Output()
     text.any("format")
     _keep(kept, "text", text)
     if kind != "json_schema":
         return Output("text" if kind == "text" else "json", extra=extra_of(to_keep(form.rest())))
-    schema = form.any("schema")
-    if schema is not None and not isinstance(schema, dict):
-        form.fail("schema", f"expected an object, got {describe(schema)}")
-    name, strict = form.text("name", ""), form.flag("strict", None)
+    output = parse_schema(form)
     rest = {key: value for key, value in form.rest().items() if value is not None}
-    return Output("schema", name, schema, strict, extra_of(to_keep(rest)))
+    return structs.replace(output, extra=extra_of(to_keep(rest)))
 
 
-def _odd(kept: JsonObject, form: JsonObject) -> Output:
-    kept["text.format"] = form
-    return Output()
+# --- what a request names and the service holds: earlier responses, conversations, items, templates, background jobs
+
+_UNKNOWN = "previous_response_not_found"  # on this code clients send the whole conversation
+_WHOLE = "Send the whole conversation as `input` instead."
+_NO_ITEM = "no item {} is known here, and this upstream cannot look it up. Send the item itself instead."
+_NO_COMPACTION = "the target cannot compact a conversation; leave this out, or send a summary as text"
+NAMES = frozenset({"previous_response_id", "conversation", REFERENCE, "prompt", "background", "context_management"})
+
+
+def held_by_service(fields: Fields, messages: Iterable[Message]) -> tuple[Held, ...]:
+    """Raises MalformedRequest for what names nothing."""
+    missing = references(messages)
+    return (*_fields(fields), *(Held(REFERENCE, at, _NO_ITEM.format(repr(name)), turns=True) for at, name in missing))
+
+
+def _fields(fields: Fields) -> Iterator[Held]:
+    if (previous := fields.peek("previous_response_id")) is not None:
+        why = (
+            f"no response {text_of(previous)!r} is known here. A gateway keeps the answers of upstreams that do not"
+            f" speak Responses for a while, unless `store` is false. {_WHOLE}"
+        )
+        name = "previous_response_id"
+        yield Held(name, name, why, turns=True, answer=text_of(previous), code=_UNKNOWN)
+    if (given := fields.peek("conversation")) is not None:
+        if not (isinstance(given, dict) or (isinstance(given, str) and given)):
+            fields.fail("conversation", f"expected an id or an object with one, got {describe(given)}")
+        name = given if isinstance(given, str) else Fields(given, "conversation").identifier("id")
+        why = f"the conversation {name!r} is held by the service, and this upstream does not have it. {_WHOLE}"
+        yield Held("conversation", "conversation", why, turns=True, code=_UNKNOWN)
+    if fields.peek("prompt") is not None:
+        why = (
+            "the prompt template is held by the service, and this upstream does not have it."
+            " Send its text as `instructions` and `input` instead."
+        )
+        yield Held("prompt", "prompt", why, stored=True)
+    if fields.peek("background") is True:
+        why = "only an upstream that speaks Responses runs a response in the background. Send the request without it."
+        yield Held("background", "background", why, job=True)
+    management = fields.peek("context_management")
+    for index, entry in enumerate(management if isinstance(management, list) else ()):
+        if object_of(entry).get("type") == "compaction":
+            yield Held("context_management", f"context_management[{index}]", _NO_COMPACTION)
+
+
+def references(messages: Iterable[Message]) -> Iterator[tuple[str, str]]:
+    """Where items are named that the service holds, and their ids."""
+    for message in messages:
+        for block in message.blocks:
+            if isinstance(block, Opaque) and block.family == FAMILY and block.kind == REFERENCE:
+                yield block.at.path, text_of(object_of(block.data).get("id"))
 
 
 # --- going on
@@ -150,7 +186,7 @@ def continued(earlier: Conversation, now: Conversation) -> Conversation:
     # The earlier system texts stand before the first turn again, each in the message it came in.
     offered = with_added([tool for tool in now.tools if not is_added(tool)], messages)
     tools, messages = name_tools(offered, messages)
-    held = without(now.held, "previous_response_id")
+    held = tuple(each for each in now.held if each.name != "previous_response_id")
     joined = canonical(structs.replace(now, system=said, messages=messages, tools=tools, previous=None, held=held))
     return structs.replace(joined, system=(*instructions, *joined.system))
 
@@ -182,8 +218,10 @@ def render_request(conversation: Conversation) -> Call:
         raise Unrepresentable("Responses has no stop sequences", at="stop")
     if conversation.choices != 1:
         raise Unrepresentable("Responses gives one answer", at="n")
-    instructions, system = _led(conversation)
-    body: JsonObject = {"instructions": instructions} if instructions else {}
+    system = conversation.system
+    body: JsonObject = {}
+    if system and _instructs(system[0]):
+        body["instructions"], system = system[0].text, system[1:]
     body["input"] = render_items(system, conversation.messages)
     if tools := render_tools(conversation.tools):
         body["tools"] = tools
@@ -194,21 +232,14 @@ def render_request(conversation: Conversation) -> Call:
     return Call("generate", conversation.model, conversation.stream, {**wire_fields(conversation.extra), **body})
 
 
-def _led(conversation: Conversation) -> tuple[str, list[Text]]:
-    """The instructions, and the system text that stands in the input."""
-    system = list(conversation.system)
-    if system and _instructs(system[0]):
-        return system[0].text, system[1:]
-    return "", system
-
-
 def render_settings(conversation: Conversation) -> JsonObject:
     """All that says how to answer, beside the tools; a response repeats it."""
     kept = own_fields(conversation.extra)
     body: JsonObject = {}
     if text := _nested(kept, "text") | _render_output(conversation.output):
         body["text"] = text
-    if reasoning := _render_thinking(conversation.thinking) | _nested(kept, "reasoning"):
+    effort = effort_of(conversation.thinking, API)
+    if reasoning := ({"effort": effort} if effort else {}) | _nested(kept, "reasoning"):
         body["reasoning"] = reasoning
     if conversation.max_tokens is not None:
         body[_MAX] = conversation.max_tokens
@@ -231,21 +262,4 @@ def _render_output(output: Output) -> JsonObject:
         case "json":
             return {"format": {"type": "json_object", **fields}}
         case "schema":
-            form: JsonObject = {"type": "json_schema"}
-            if output.name:
-                form["name"] = output.name
-            if output.schema is not None:
-                form["schema"] = dict(output.schema)
-            if output.strict is not None:
-                form["strict"] = output.strict
-            return {"format": {**form, **object_of(fields)}}
-
-
-def _render_thinking(thinking: Thinking) -> JsonObject:
-    if thinking.mode not in {"default", "off"} or thinking.budget is not None or thinking.show is not None:
-        raise Unrepresentable("Responses can be told an effort of thinking, or none, and nothing else", at="thinking")
-    if thinking.mode == "off":
-        if thinking.effort:
-            raise Unrepresentable("Responses cannot be told both an effort and no thinking", at="thinking")
-        return {"effort": "none"}
-    return {"effort": thinking.effort} if thinking.effort else {}
+            return {"format": {"type": "json_schema", **render_schema(output), **fields}}

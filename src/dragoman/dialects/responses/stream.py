@@ -20,28 +20,16 @@ from typing import TypeAlias
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import Decoder
+from dragoman.dialects.base import Decoder, World
 from dragoman.dialects.kit.openai_errors import fault_of
-from dragoman.dialects.responses.faults import failure_of
+from dragoman.dialects.kit.openai_requests import blamed_upstream
+from dragoman.dialects.responses.blocks import FAMILY, IRREGULAR, JsonObject, extra_of, object_of, own_fields, text_of
 from dragoman.dialects.responses.growing import CALLS, Item
-from dragoman.dialects.responses.nodes import FAMILY, IRREGULAR, JsonObject, extra_of, object_of, own_fields, text_of
-from dragoman.dialects.responses.reply import envelope_extra, parse_stop, upstream_blamed
+from dragoman.dialects.responses.reply import envelope_extra, failure_of, parse_stop, parse_usage
 from dragoman.dialects.responses.tools import Declared
-from dragoman.dialects.responses.usage import parse_usage
 from dragoman.errors import BadFrame, Fault, MalformedRequest, MissingField, OutOfOrder, Truncated
+from dragoman.model import events as ev
 from dragoman.model.conversation import Conversation
-from dragoman.model.events import (
-    FINISHED,
-    BlockKeys,
-    Event,
-    Events,
-    Failed,
-    OpaqueEvent,
-    Started,
-    Stopped,
-    TextDelta,
-    UsageReported,
-)
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
@@ -52,7 +40,7 @@ _TEXT = "response.output_text.delta"
 _MOST_PARTS = 1 << 10
 _MOST_ITEMS = 1 << 20
 
-_Handler: TypeAlias = Callable[[Fields], Events]
+_Handler: TypeAlias = Callable[[Fields], ev.Events]
 
 
 class _Delta(Struct, gc=False):
@@ -71,8 +59,8 @@ _read_delta = jsonio.typed(_Delta)
 class ResponsesDecoder(Decoder):
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
-    def __init__(self, asked: Conversation, keys: BlockKeys | None = None) -> None:
-        self._keys = keys or BlockKeys()
+    def __init__(self, asked: Conversation, world: World, keys: ev.BlockKeys | None = None) -> None:
+        self._keys = keys or ev.BlockKeys()
         self._tools = Declared(asked.tools)
         self._items: dict[int, Item] = {}
         self._ids: dict[str, int] = {}  # of items, to their output_index
@@ -114,7 +102,7 @@ class ResponsesDecoder(Decoder):
     def is_open(self) -> bool:
         return any(not item.done for item in self._items.values())
 
-    def feed(self, frame: Frame) -> Events | None:
+    def feed(self, frame: Frame) -> ev.Events | None:
         self._steps += 1
         if frame.kind == _TEXT or not frame.kind:
             events = self._hot(frame.data)
@@ -132,11 +120,11 @@ class ResponsesDecoder(Decoder):
         try:
             return self._meaning(frame.kind, fields)
         except MalformedRequest as error:  # the readers shared with requests blame a client
-            raise upstream_blamed(error) from None
+            raise blamed_upstream(error) from None
         except RecursionError:
             raise BadFrame("nested too deeply", at=frame.kind) from None
 
-    def _meaning(self, name: str, fields: Fields) -> Events:
+    def _meaning(self, name: str, fields: Fields) -> ev.Events:
         if fields.peek("type") is None and fields.peek("error"):  # in the words of Chat
             return self._error(fields)
         kind = fields.text("type", name) or fields.text("type")
@@ -145,22 +133,22 @@ class ResponsesDecoder(Decoder):
         handler = self._handlers.get(kind)
         if not self._begun and kind in _NEEDS_A_START:
             self._begun = True  # a server that leaves response.created out: what it says counts all the same
-            began: Events = (Started("", ""),)
+            began: ev.Events = (ev.Started("", ""),)
         else:
             began = ()
         if handler is not None:
             return (*began, *handler(fields))
         if not self._begun:
             return ()
-        return (OpaqueEvent(FAMILY, kind, {"type": kind, **fields.rest()}),)
+        return (ev.OpaqueEvent(FAMILY, kind, {"type": kind, **fields.rest()}),)
 
-    def close(self, broken: Fault | None) -> Events:
+    def close(self, broken: Fault | None) -> ev.Events:
         if self._over:
             return ()
         self._over = True
-        return (Failed(broken or Truncated("the upstream's stream ended before its last event").fault),)
+        return (ev.Failed(broken or Truncated("the upstream's stream ended before its last event").fault),)
 
-    def _hot(self, data: bytes) -> Events | None:
+    def _hot(self, data: bytes) -> ev.Events | None:
         """The usual delta. None for all else: the slow way knows it, or knows what is wrong with it."""
         try:
             frame = _read_delta(data)
@@ -170,25 +158,25 @@ class ResponsesDecoder(Decoder):
         if item is None or frame.type != _TEXT or frame.logprobs or self._over:
             return None
         key = item.grows_by_text(frame.content_index, frame.delta)
-        return None if key is None else (TextDelta(key, frame.delta),)
+        return None if key is None else (ev.TextDelta(key, frame.delta),)
 
     # --- the response
 
-    def _created(self, fields: Fields) -> Events:
+    def _created(self, fields: Fields) -> ev.Events:
         if self._begun:
             return ()
         response = fields.child("response")
         self._begun = True
         rest = response.rest()
-        return (Started(text_of(rest.get("id")), text_of(rest.get("model")), extra=envelope_extra(rest)),)
+        return (ev.Started(text_of(rest.get("id")), text_of(rest.get("model")), extra=envelope_extra(rest)),)
 
-    def _ended(self, fields: Fields) -> Events:
+    def _ended(self, fields: Fields) -> ev.Events:
         response = fields.child("response")
         failure = failure_of(response.rest())
         if failure is not None:
             self._over = True
-            return (Failed(failure),)
-        events: list[Event] = []
+            return (ev.Failed(failure),)
+        events: list[ev.Event] = []
         if not self._begun:
             events += self._created(Fields({"response": response.rest()}, fields.at, fields.blame))
         output = response.children("output", [])
@@ -201,28 +189,28 @@ class ResponsesDecoder(Decoder):
             events += item.close(cut=cut, listed=bool(output))
         usage = parse_usage(response.any("usage"))
         if usage is not None:
-            events.append(UsageReported(usage))
+            events.append(ev.UsageReported(usage))
         told_all = len(output) >= sum(item.done for item in self._items.values())
         stop = parse_stop(response, [block for item in self._items.values() for block in item.blocks])
         if not told_all:
             stop = structs.replace(stop, extra=extra_of({**own_fields(stop.extra), IRREGULAR: True}))
         self._over = True
-        return (*events, Stopped(stop), FINISHED)
+        return (*events, ev.Stopped(stop), ev.FINISHED)
 
     def _place(self, told: Fields, index: int) -> int:
         """Where an item of the whole output stood in the stream: its own id says, else its place."""
         known = self._ids.get(text_of(told.peek("id")))
         return index if known is None else known
 
-    def _failed(self, fields: Fields) -> Events:
+    def _failed(self, fields: Fields) -> ev.Events:
         self._over = True
         response = object_of(fields.any("response"))
         fault = failure_of(response) or fault_of({"error": {"message": "the response failed"}}, None)
-        return (Failed(fault),)
+        return (ev.Failed(fault),)
 
-    def _error(self, fields: Fields) -> Events:
+    def _error(self, fields: Fields) -> ev.Events:
         self._over = True
-        return (Failed(fault_of(_without_type(fields.rest()), None)),)
+        return (ev.Failed(fault_of(_without_type(fields.rest()), None)),)
 
     # --- items
 
@@ -274,7 +262,7 @@ class ResponsesDecoder(Decoder):
             raise OutOfOrder(f"item {index} is a {item.kind}", at=fields.at)
         return None if item.done else item
 
-    def _item_added(self, fields: Fields) -> Events:
+    def _item_added(self, fields: Fields) -> ev.Events:
         told = fields.child("item")
         index = self._index(fields) if fields.peek("output_index") is not None else len(self._items)
         if index in self._items:
@@ -287,7 +275,7 @@ class ResponsesDecoder(Decoder):
         if not self._items[index].is_same(told):
             raise OutOfOrder(f"output_index {index} is that of another item", at=told.at)
 
-    def _item_done(self, fields: Fields) -> Events:
+    def _item_done(self, fields: Fields) -> ev.Events:
         told = fields.child("item")
         index = self._ids.get(text_of(told.peek("id")), -1)
         if fields.peek("output_index") is not None or index < 0:
@@ -307,14 +295,14 @@ class ResponsesDecoder(Decoder):
             fields.fail(name, "expected the place of a part")
         return part
 
-    def _part_added(self, fields: Fields) -> Events:
+    def _part_added(self, fields: Fields) -> ev.Events:
         item = self._open(fields, ("message", "reasoning"))
         part, told = self._part(fields), fields.child("part")
         if item is None:
             return ()
         return item.thought("content", part, "") if item.kind == "reasoning" else item.part(part, told)
 
-    def _part_done(self, fields: Fields) -> Events:
+    def _part_done(self, fields: Fields) -> ev.Events:
         item = self._open(fields, ("message", "reasoning"))
         part, told = self._part(fields), fields.child("part")
         if item is None:
@@ -323,46 +311,46 @@ class ResponsesDecoder(Decoder):
             return item.thought_whole("content", part, told.text("text", ""))
         return item.part_done(part, told)
 
-    def _text_delta(self, fields: Fields) -> Events:
+    def _text_delta(self, fields: Fields) -> ev.Events:
         item, part, delta = self._open(fields, ("message",)), self._part(fields), fields.text("delta")
         events = () if item is None else item.text(part, delta)
         if logprobs := fields.any("logprobs"):
             told: Json = {"type": _TEXT, "output_index": self._index(fields), "logprobs": logprobs}
-            return (*events, OpaqueEvent(FAMILY, "logprobs", told))
+            return (*events, ev.OpaqueEvent(FAMILY, "logprobs", told))
         return events
 
-    def _text_done(self, fields: Fields) -> Events:
+    def _text_done(self, fields: Fields) -> ev.Events:
         item = self._open(fields, ("message",))
         return () if item is None else item.text_whole(self._part(fields), fields.text("text", ""))
 
-    def _refusal_delta(self, fields: Fields) -> Events:
+    def _refusal_delta(self, fields: Fields) -> ev.Events:
         item = self._open(fields, ("message",))
         return () if item is None else item.text(self._part(fields), fields.text("delta"), refused=True)
 
-    def _refusal_done(self, fields: Fields) -> Events:
+    def _refusal_done(self, fields: Fields) -> ev.Events:
         item = self._open(fields, ("message",))
         return () if item is None else item.text_whole(self._part(fields), fields.text("refusal", ""), refused=True)
 
-    def _annotated(self, fields: Fields) -> Events:
+    def _annotated(self, fields: Fields) -> ev.Events:
         item = self._open(fields, ("message",))
         return () if item is None else item.annotate(self._part(fields), fields.any("annotation"))
 
-    def _arguments_delta(self, fields: Fields) -> Events:
+    def _arguments_delta(self, fields: Fields) -> ev.Events:
         item = self._open(fields, CALLS)
         return () if item is None else item.arguments(fields.text("delta"))
 
-    def _arguments_done(self, fields: Fields, name: str) -> Events:
+    def _arguments_done(self, fields: Fields, name: str) -> ev.Events:
         item = self._open(fields, CALLS)
         if item is not None:
             item.told_arguments(fields.text(name, ""))
         return ()
 
-    def _thought(self, fields: Fields, slot: str, name: str) -> Events:
+    def _thought(self, fields: Fields, slot: str, name: str) -> ev.Events:
         item = self._open(fields, ("reasoning",))
         part = self._part(fields, f"{slot}_index")
         return () if item is None else item.thought(slot, part, fields.text(name) if name else "")
 
-    def _thought_done(self, fields: Fields, slot: str) -> Events:
+    def _thought_done(self, fields: Fields, slot: str) -> ev.Events:
         item = self._open(fields, ("reasoning",))
         part, told = self._part(fields, f"{slot}_index"), fields.maybe_child("part") or fields
         return () if item is None else item.thought_whole(slot, part, told.text("text", ""))

@@ -7,16 +7,39 @@ Where another tool has the joined name, the joint grows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from msgspec import structs
 
-from dragoman.dialects.responses.nodes import FAMILY, JsonObject, extra_of, object_of, own_fields, text_of, wire_fields
-from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import ClientTool, Extra, Opaque, ToolCall, Where
-from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec
+from dragoman.dialects.kit import openai_requests as requests
+from dragoman.dialects.kit.openai_requests import NO_PARAMETERS, take_parameters
+from dragoman.dialects.responses.blocks import (
+    API,
+    FAMILY,
+    JsonObject,
+    extra_of,
+    object_of,
+    own_fields,
+    text_of,
+    wire_fields,
+)
+from dragoman.model.blocks import (
+    Block,
+    ClientTool,
+    DefinedTool,
+    Extra,
+    Meaning,
+    Opaque,
+    ShownTool,
+    Text,
+    ToolCall,
+    ToolResult,
+    Where,
+)
+from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
 from dragoman.model.naming import NAME_AT_HOME, OUTER, of_what_it_came_in, to_keep
+from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
@@ -29,10 +52,6 @@ _NESTED = "~nested"  # on a tool in a namespace inside another: that one, kept w
 _DEFERRED = "defer_loading"
 SEARCH = "tool_search"  # the type of the tool that finds others, and its name as a function
 _NOTHING: Mapping[str, Json] = {}
-_NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
-_MODES = {"auto": ToolChoice("auto"), "required": ToolChoice("any"), "none": ToolChoice("none")}
-_OTHER_MODES = {**_MODES, "any": ToolChoice("any"), "validated": ToolChoice("auto")}  # the words of other vendors
-_WORDS = {"auto": "auto", "any": "required", "none": "none"}
 
 
 def joined(namespace: str, name: str) -> str:
@@ -185,12 +204,9 @@ def _tool(fields: Fields, namespace: str, about: Mapping[str, Json] = _NOTHING) 
         return ToolSpec(name, description, strict=strict, waits_for=waits_for, extra=extra, at=Where(fields.at))
     parameters = fields.any("parameters")
     rest, at = _said(fields), Where(fields.at, bare=parameters is None)
-    if not isinstance(parameters, dict):
-        if parameters is not None:
-            rest["parameters"] = parameters  # no schema, but what was said
-        parameters = dict(_NO_PARAMETERS)
+    schema = take_parameters(parameters, rest)
     extra = extra_of({**placed, **rest})
-    return ToolSpec(name, description, parameters, strict=strict, waits_for=waits_for, extra=extra, at=at)
+    return ToolSpec(name, description, schema, strict=strict, waits_for=waits_for, extra=extra, at=at)
 
 
 def _search(data: JsonObject) -> tuple[ClientTool, ...]:
@@ -199,7 +215,7 @@ def _search(data: JsonObject) -> tuple[ClientTool, ...]:
         return ()
     schema = data.get("parameters")
     return (
-        ClientTool(SEARCH, text_of(data.get("description")), schema if isinstance(schema, dict) else _NO_PARAMETERS),
+        ClientTool(SEARCH, text_of(data.get("description")), schema if isinstance(schema, dict) else NO_PARAMETERS),
     )
 
 
@@ -235,22 +251,11 @@ def render_tools(tools: Sequence[ToolSpec | Opaque]) -> list[Json]:
 
 
 def _render_tool(tool: ToolSpec | Opaque) -> Json:
-    if tool.cache is not None:
-        raise Unrepresentable("Responses has no cache breakpoints", at=tool.at.path)
+    requests.refuse_foreign(tool, FAMILY, API)
     if isinstance(tool, Opaque):
-        if tool.family != FAMILY:
-            raise Unrepresentable(f"Responses has no {tool.family} tools", at=tool.at.path)
         return tool.data
-    body: JsonObject = {
-        "type": "custom" if tool.schema is None else "function",
-        "name": parted(tool.extra, tool.name)[1],
-    }
-    if tool.description:
-        body["description"] = tool.description
-    if tool.schema is not None:
-        body["parameters"] = dict(tool.schema)
-    if tool.strict is not None:
-        body["strict"] = tool.strict
+    kind = "custom" if tool.schema is None else "function"
+    body: JsonObject = {"type": kind, **requests.render_function(tool, parted(tool.extra, tool.name)[1])}
     if tool.waits_for == "search":
         body[_DEFERRED] = True
     return {**body, **wire_fields(tool.extra)}
@@ -263,7 +268,7 @@ def parse_choice(fields: Fields, tools: Sequence[ToolSpec | Opaque]) -> tuple[To
     """The choice, and the field as it came where it says what we have no word for, or names another namespace."""
     value, parallel = fields.any("tool_choice"), fields.flag("parallel_tool_calls", None)
     declared = Declared(tools)
-    choice = _choice(fields, value, declared)
+    choice = requests.parse_choice(fields, "tool_choice", value, lambda tool: _chosen(tool, declared))
     if choice is None:
         return ToolChoice(parallel=parallel), {"tool_choice": value}
     named = ToolChoice(choice.mode, choice.names, parallel)
@@ -283,27 +288,6 @@ def _names_another_namespace(value: Json, names: Sequence[str], tools: Sequence[
     )
 
 
-def _choice(fields: Fields, value: Json, tools: Declared) -> ToolChoice | None:
-    match value:
-        case None:
-            return ToolChoice()
-        case str():
-            if value.lower() not in _OTHER_MODES:
-                fields.fail("tool_choice", f"expected one of {', '.join(_MODES)} or an object")
-            return _OTHER_MODES[value.lower()]
-        case {"type": str(mode), **more} if mode in _OTHER_MODES and not more:
-            return _OTHER_MODES[mode]
-        case {"type": "function" | "custom" | "tool"}:
-            name = _chosen(Fields(value, fields.path("tool_choice")), tools)
-            return ToolChoice("one", (name,)) if name else None
-        case {"type": "allowed_tools"}:
-            return _allowed(Fields(value, fields.path("tool_choice")), tools)
-        case dict():
-            return None
-        case _:
-            raise fields.blame(f"expected a string or an object, got {describe(value)}", at=fields.path("tool_choice"))
-
-
 def _chosen(fields: Fields, tools: Declared) -> str | None:
     """The name of a chosen tool, None if it stands in a namespace that the request does not declare."""
     inner = fields.maybe_child(str(fields.peek("type"))) or fields  # Chat's form
@@ -312,50 +296,145 @@ def _chosen(fields: Fields, tools: Declared) -> str | None:
     return whole if whole in tools.names or not namespace else None
 
 
-def _allowed(fields: Fields, tools: Declared) -> ToolChoice | None:
-    inner = fields.maybe_child("allowed_tools") or fields  # Chat's form
-    mode = inner.one_of("mode", {"auto": "auto", "required": "any"}, "auto")
-    names: list[str] = []
-    for tool in inner.children("tools"):
-        if tool.peek("type") not in ("function", "custom"):
-            return None
-        name = _chosen(tool, tools)
-        if name is None:
-            return None
-        names.append(name)
-    return ToolChoice("any" if mode == "any" else "auto", tuple(names)) if names else None
-
-
 def render_choice(conversation: Conversation) -> JsonObject:
-    choice = conversation.tool_choice
-    fields = render_choice_of(choice, conversation.tools)
+    choice, inside = conversation.tool_choice, namespaces(conversation.tools)
+    free = requests.text_tools(conversation.tools)
+
+    def named(whole: str) -> Json:
+        namespace, name = inside.get(whole, ("", whole))
+        kind = "custom" if whole in free else "function"
+        return {"type": kind, "name": name, "namespace": namespace} if namespace else {"type": kind, "name": name}
+
+    fields = requests.render_choice(choice, API, named, lambda some: some)
     came = object_of(own_fields(conversation.extra).get(CHOSEN))
     if came and came.get("names") == list(choice.names):
         fields["tool_choice"] = came.get("tool_choice")
     return fields
 
 
-def render_choice_of(choice: ToolChoice, tools: Sequence[ToolSpec | Opaque]) -> JsonObject:
-    fields: JsonObject = {}
-    text_tools = {tool.name for tool in tools if isinstance(tool, ToolSpec) and tool.schema is None}
-    inside = namespaces(tools)
+# --- Tools that items of the input declare, and the one name of each tool in all that speaks of it
 
-    def named(whole: str) -> Json:
-        namespace, name = inside.get(whole, ("", whole))
-        kind = "custom" if whole in text_tools else "function"
-        return {"type": kind, "name": name, "namespace": namespace} if namespace else {"type": kind, "name": name}
 
-    if choice.mode == "one":
-        if len(choice.names) != 1:
-            raise Unrepresentable("Responses can force one tool, by its name", at="tool_choice")
-        fields["tool_choice"] = named(choice.names[0])
-    elif choice.names:
-        if choice.mode == "none":
-            raise Unrepresentable("Responses cannot forbid some tools", at="tool_choice")
-        allowed = [named(name) for name in choice.names]
-        fields["tool_choice"] = {"type": "allowed_tools", "mode": _WORDS[choice.mode], "tools": allowed}
-    elif choice.mode != "auto":
-        fields["tool_choice"] = _WORDS[choice.mode]
-    if choice.parallel is not None:
-        fields["parallel_tool_calls"] = choice.parallel
-    return fields
+ADDING = "additional_tools"  # the items that declare tools
+FOUND = "tool_search_output"
+SEARCHING = "tool_search_call"
+_NOTHING_FOUND = "No tool was found."
+
+
+def with_added(tools: Sequence[ToolSpec | Opaque], messages: Iterable[Message]) -> tuple[ToolSpec | Opaque, ...]:
+    """These tools, and those that items of the input bring: Codex's own model gets all of its tools so.
+
+    What says the same of a tool again is left out.
+    """
+    known = {parted(tool.extra, tool.name): tool for tool in tools if isinstance(tool, ToolSpec)}
+    added: list[ToolSpec | Opaque] = []
+    for message in messages:
+        for block in message.blocks:
+            if isinstance(block, Opaque) and block.kind in (ADDING, FOUND) and block.family == FAMILY:
+                added += _added(block, known)
+    return (*tools, *added)
+
+
+def _tools_in(item: Opaque) -> tuple[ToolSpec | Opaque, ...]:
+    return parse_tools(Fields(item.data, item.at.path))
+
+
+def _added(item: Opaque, known: dict[tuple[str, str], ToolSpec]) -> Iterator[ToolSpec | Opaque]:
+    for tool in _tools_in(item):
+        marked = structs.replace(tool, extra=extra_of({**own_fields(tool.extra), ADDED: True}))
+        if isinstance(marked, Opaque):
+            yield marked
+            continue
+        name = parted(tool.extra, marked.name)
+        before = known.get(name)
+        if before is None or not before.defines_the_same(marked):
+            waits = item.kind == ADDING and marked.waits_for == "search" and before is None
+            known[name] = marked if waits else structs.replace(marked, waits_for="block")
+            yield known[name]
+
+
+def name_tools(
+    tools: Sequence[ToolSpec | Opaque], messages: Sequence[Message]
+) -> tuple[tuple[ToolSpec | Opaque, ...], tuple[Message, ...]]:
+    """The same with one name for each tool, in its definition, its calls and the items that bring it."""
+    tools = _told_apart(tools)
+    declared = Declared(tools)
+
+    def block_of(block: Block) -> Block:
+        if isinstance(block, ToolCall):
+            return declared.called(block)
+        if isinstance(block, Opaque) and block.family == FAMILY and block.kind in _MEANINGS:
+            return structs.replace(block, means=_MEANINGS[block.kind](block, declared))
+        return block
+
+    turns: list[Message] = []
+    for message in messages:
+        blocks = tuple(map(block_of, message.blocks))
+        turns.append(message if blocks == message.blocks else structs.replace(message, blocks=blocks))
+    return tuple(tools), tuple(turns)
+
+
+def _told_apart(tools: Sequence[ToolSpec | Opaque]) -> Sequence[ToolSpec | Opaque]:
+    """The tools with a longer joint in each joined name that another tool has: `a__b` is not the `b` in `a`."""
+    specs = [tool for tool in tools if isinstance(tool, ToolSpec)]
+    wholes = {parted(tool.extra, tool.name): tool.name for tool in specs}
+    if len(wholes) == len({tool.name for tool in specs}):
+        return tools
+    taken = {whole for (namespace, _), whole in wholes.items() if not namespace}
+    for (namespace, name), whole in wholes.items():
+        free = whole
+        while namespace and free in taken:
+            free = f"{free.removesuffix(name)}_{name}"
+        taken.add(free)
+        wholes[namespace, name] = free
+    return [
+        structs.replace(tool, name=wholes[parted(tool.extra, tool.name)]) if isinstance(tool, ToolSpec) else tool
+        for tool in tools
+    ]
+
+
+# --- what the items mean
+
+
+def _names(tools: Iterable[ToolSpec | Opaque], declared: Declared) -> list[str]:
+    return [declared.whole(*parted(tool.extra, tool.name)) for tool in tools if isinstance(tool, ToolSpec)]
+
+
+def _adding(item: Opaque, declared: Declared) -> tuple[Meaning, ...]:
+    offered = [tool for tool in _tools_in(item) if isinstance(tool, ToolSpec) and tool.waits_for != "search"]
+    return tuple(map(DefinedTool, _names(offered, declared)))
+
+
+def _searching(item: Opaque, declared: Declared) -> tuple[Meaning, ...]:
+    data = object_of(item.data)
+    call_id = is_clients(data)
+    if not call_id:
+        return ()
+    given = data.get("arguments")
+    arguments = given if isinstance(given, str) else jsonio.text_of(given if given is not None else {})
+    return (ToolCall(call_id, SEARCH, arguments, at=item.at),)
+
+
+def _found(item: Opaque, declared: Declared) -> tuple[Meaning, ...]:
+    data = object_of(item.data)
+    call_id = is_clients(data)
+    if not call_id:
+        found = _names(_tools_in(item), declared)
+        return (*map(DefinedTool, found), *map(ShownTool, found))
+    parts: list[Text | Opaque] = []
+    given = data.get("tools")
+    for index, entry in enumerate(given if isinstance(given, list) else ()):
+        at = f"{item.at.path}.tools[{index}]"
+        names = _names(parse_tools(Fields({"tools": [entry]}, item.at.path)), declared)
+        kind = text_of(object_of(entry).get("type")) or "tool"
+        means: list[Meaning] = [*map(DefinedTool, names), *map(ShownTool, names)]
+        parts.append(Opaque(FAMILY, entry, kind, means=tuple(means), at=Where(at)))
+    return (ToolResult(call_id, tuple(parts) or (Text(_NOTHING_FOUND),), at=item.at),)
+
+
+_MEANINGS = {ADDING: _adding, SEARCHING: _searching, FOUND: _found}
+
+
+def is_clients(item: JsonObject) -> str:
+    """The id of the call, if the client runs this search; "" if the service did."""
+    return "" if item.get("execution") == "server" else text_of(item.get("call_id"))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from msgspec import structs
 
-from dragoman.dialects.bedrock.media import FORMATS, S3
+from dragoman.dialects.bedrock.nodes import FORMATS, S3
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolResult
 from dragoman.model.conversation import Conversation, Message

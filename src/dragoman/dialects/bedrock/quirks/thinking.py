@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from dragoman.dialects.bedrock.models import Vendor
+from dragoman.dialects.bedrock.nodes import Vendor
 from dragoman.model.blocks import Block, Reasoning
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.facts import Facts, Features

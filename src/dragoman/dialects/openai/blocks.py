@@ -1,4 +1,4 @@
-"""Content: a string or a list of parts, to blocks and back. Reading is lenient (D1, D2), writing is not."""
+"""What one may set about the dialect; the codec is these settings with methods."""
 
 from __future__ import annotations
 
@@ -6,18 +6,50 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Literal, TypeAlias
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from dragoman.dialects.kit.kept import Kept, cannot, describe
-from dragoman.dialects.kit.media import FILE_TYPES, base64_text, is_url
-from dragoman.dialects.openai.settings import FAMILY
+from dragoman.dialects.kit.media import base64_text
+from dragoman.dialects.kit.openai_requests import arguments_text, image_at, refuse_marks, take_file_data
 from dragoman.errors import MalformedRequest
-from dragoman.model.blocks import Block, Extra, Media, Opaque, Text, ToolCall, ToolResult, Where
+from dragoman.model.blocks import Block, Extra, Media, Opaque, Source, Text, ToolCall, ToolResult, Where
 from dragoman.model.naming import OUTER, WORD, to_keep
 from dragoman.model.parts import join_texts, part_text, read_bad_media, read_loose_part
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
+
+FAMILY = "openai"
+API = "Chat"  # in messages to people
+MAX_TOKENS_FIELDS = ("max_completion_tokens", "max_tokens")
+REASONING_FIELDS = ("reasoning_content", "reasoning")
+OPTIONS = (
+    "metadata",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "verbosity",
+)
+
+
+class OpenaiSettings(Struct, frozen=True, kw_only=True):
+    max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
+    reasoning_field: Literal["reasoning_content", "reasoning", "content"] = "reasoning_content"  # content: as parts
+    custom_tools: bool = True  # the upstream knows tools that take free text
+    result_media: bool = False  # the upstream takes images in tool messages, which OpenAI itself does not
+    ask_usage: bool = True  # ask for the usage chunk of streams that did not ask themselves
+    special_tokens: bool = False  # ask a vLLM-like server to keep its special tokens where tools are offered
+    file_urls: bool = False  # the upstream takes the address of a file as its data, as OpenRouter does
+    options: tuple[str, ...] = OPTIONS  # of these fields, which the upstream takes from clients of other dialects
+    user_limit: int | None = 64  # characters of a user id that the upstream takes
+    more_knobs: tuple[str, ...] = ()  # numeric fields beyond OpenAI's own: top_k, min_p, repetition_penalty …
+
+
+# ---
+# Content: a string or a list of parts, to blocks and back. Reading is lenient (D1, D2), writing is not.
+
 
 ResultBlock: TypeAlias = Text | Media | Opaque
 JsonObject: TypeAlias = dict[str, Json]
@@ -176,13 +208,6 @@ def required(fields: Fields, name: str) -> str:
     return fields.identifier(name)
 
 
-def arguments_text(value: Json) -> str:
-    """Arguments are text (D3); the object some send instead is spelt as JSON."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    return jsonio.encode(value).decode()
-
-
 def parse_result(fields: Fields) -> ToolResult:
     """A tool message, or a tool_result part (D2)."""
     fields.any("type")
@@ -216,11 +241,7 @@ def _image_url(fields: Fields) -> Media:
     inner = Fields({"url": given} if isinstance(given, str) else given, fields.path("image_url"))
     url = inner.text("url")
     extra = _nested(fields, "image_url", inner)
-    if found := _DATA_URL.fullmatch(url):
-        return Media("image", found[1], "base64", base64_text(inner, "url", found[2]), extra=extra, at=Where(fields.at))
-    if url[:5].lower() == "data:" or not is_url(url):
-        inner.fail("url", "expected an http(s) URL or a data: URL with a media type and base64")
-    return Media("image", "", "url", url, extra=extra, at=Where(fields.at))
+    return image_at(inner, "url", _DATA_URL, url, extra, Where(fields.at))
 
 
 def _input_audio(fields: Fields) -> Media:
@@ -239,15 +260,8 @@ def _file(fields: Fields) -> Media:
     if inner.peek("file_data") is None:
         file_id = required(inner, "file_id")
         return Media("document", "", "file", file_id, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
-    data = inner.text("file_data")
-    if data.lower().startswith(("http://", "https://")):  # as OpenRouter takes it
-        return Media("document", "", "url", data, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
-    found = _DATA_URL.fullmatch(data)
-    mime = found[1] if found else FILE_TYPES.get(name.rpartition(".")[2].lower(), "")
-    if not mime:
-        inner.fail("file_data", "expected a data: URL with a media type and base64")
-    data = base64_text(inner, "file_data", found[2] if found else data)
-    return Media("document", mime, "base64", data, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
+    mime, how, data = take_file_data(inner, name, _DATA_URL)  # an address is as OpenRouter takes it
+    return Media("document", mime, how, data, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
 
 
 def _source(fields: Fields) -> Media:
@@ -337,12 +351,9 @@ def _around(kind: str, inner: JsonObject, fields: JsonObject) -> JsonObject:
 
 def plain(block: Text | Media | ToolCall | ToolResult) -> None:
     """Refuse what Chat has no place for on a block."""
-    if block.cache is not None:
-        raise cannot(block, "Chat has no cache breakpoints")
+    refuse_marks(block, API)
     if isinstance(block, Text) and block.citations:
         raise cannot(block, "Chat has no citations in requests")
-    if not isinstance(block, Media | ToolResult) and block.seal is not None:
-        raise cannot(block, f"Chat has no place for a seal on {describe(block)}")
 
 
 def without_place(text: Text) -> Text:
@@ -350,3 +361,61 @@ def without_place(text: Text) -> Text:
     own = own_fields(text.extra)
     fields = {name: value for name, value in own.items() if name != "~role" and not name.startswith(OUTER)}
     return structs.replace(text, extra=extra_of(fields))
+
+
+# ---
+# Sources of an answer: `annotations` of a message or a delta, and Perplexity's lists beside the choices.
+
+
+BESIDE = ("citations", "search_results")  # Perplexity's: a Chat client gets them with the envelope
+
+
+def parse_annotations(annotations: Json) -> list[Opaque]:
+    """Read the annotations of a message; those without an address mean something to this family alone."""
+    return [_annotation(each) for each in annotations if each] if isinstance(annotations, list) else []
+
+
+def _annotation(annotation: Json) -> Opaque:
+    told = annotation if isinstance(annotation, dict) else {}
+    kind, inner = told.get("type"), told.get("url_citation")
+    fields = inner if isinstance(inner, dict) else told
+    start, end = (each if type(each) is int else None for each in map(fields.get, ("start_index", "end_index")))
+    source = _source_in(fields, start, end)
+    return Opaque(FAMILY, annotation, kind if isinstance(kind, str) else "annotation", source=source)
+
+
+def _source_in(fields: JsonObject, start: int | None = None, end: int | None = None) -> Source | None:
+    url, title, quote = (_first_text(fields, *names) for names in (("url",), ("title",), ("content", "snippet")))
+    return Source(url, title, quote, start, end) if url else None
+
+
+def _first_text(fields: JsonObject, *names: str) -> str:
+    return next((value for name in names if isinstance(value := fields.get(name), str)), "")
+
+
+def parse_sources(citations: Json, results: Json) -> list[Opaque]:
+    """Read the lists of Perplexity: addresses, and for some of them title and snippet. Each address counts once."""
+    found: dict[str, Source] = {}
+    for result in results if isinstance(results, list) else ():
+        if isinstance(result, dict) and (source := _source_in(result)) is not None:
+            found.setdefault(source.url, source)
+    for url in citations if isinstance(citations, list) else ():
+        if isinstance(url, str) and url:
+            found.setdefault(url, Source(url))
+    return [Opaque(FAMILY, None, "source", source=source) for source in found.values()]
+
+
+def render_annotations(citations: Iterable[Opaque]) -> Sequence[JsonObject]:
+    """Write citations: our own as they came, those of other families as `url_citation`."""
+    rendered: list[JsonObject] = []
+    for citation in citations:
+        source = citation.source
+        if citation.family == FAMILY:
+            if isinstance(citation.data, dict):
+                rendered.append(citation.data)
+        elif source is not None:
+            place: JsonObject = {"start_index": source.start or 0, "end_index": source.end or 0}
+            quote: JsonObject = {"content": source.quote} if source.quote else {}
+            inner: JsonObject = {**place, "url": source.url, "title": source.title, **quote}
+            rendered.append({"type": "url_citation", "url_citation": inner})
+    return rendered

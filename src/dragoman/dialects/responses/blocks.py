@@ -1,23 +1,65 @@
-"""Content parts, to blocks and back: input_text, input_image, input_file, output_text, refusal. Reading is lenient."""
+"""What every node of this dialect shares: its family, its unknown fields, and what it refuses to say."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 from msgspec import structs
 
-from dragoman.dialects.kit.kept import cannot, describe
-from dragoman.dialects.kit.media import FILE_TYPES, base64_text, is_url
-from dragoman.dialects.responses.nodes import FAMILY, JsonObject, extra_of, own_fields, plain, wire_fields
+from dragoman.dialects.kit.kept import Kept, cannot, describe
+from dragoman.dialects.kit.openai_requests import image_at, refuse_marks, take_file_data
+from dragoman.dialects.kit.values import members, text
 from dragoman.errors import MalformedRequest
-from dragoman.model.blocks import Block, Extra, Media, Opaque, Source, Text, Where
-from dragoman.model.naming import OUTER, to_keep
+from dragoman.model.blocks import (
+    Block,
+    Extra,
+    Media,
+    Opaque,
+    Reasoning,
+    Seal,
+    Source,
+    Text,
+    Where,
+)
+from dragoman.model.naming import OUTER, WORD, to_keep
 from dragoman.model.parts import read_bad_media, read_loose_part
 from dragoman.wire.fields import Fields
 from dragoman.wire.fields import describe as describe_json
 from dragoman.wire.jsonio import Json
+
+FAMILY = "responses"
+API = "Responses"  # in messages to people
+JsonObject: TypeAlias = dict[str, Json]
+ANNOUNCED = "~announced"  # by the frame of this number, before there was anything to say about it
+IRREGULAR = "~irregular"  # it came in a way that clients do not read: its frames must be written anew
+
+# Nothing is lost where another dialect has no such field: the rest of the request, or the gateway, sees to it.
+_SPELLING = frozenset({"created_at", "refusal", "store", "stream_options"})
+# What a request says with these values it says without them too.
+_USUAL: JsonObject = {
+    "background": False,
+    "detail": "auto",
+    "format": {"type": "text"},
+    "service_tier": "auto",
+    "truncation": "disabled",
+}
+
+
+def _is_spelling(name: str, value: Json) -> bool:
+    if name == "include":  # sealed reasoning travels whether it was asked for or not
+        return isinstance(value, list) and all(each == "reasoning.encrypted_content" for each in value)
+    return name.startswith(WORD) or name in _SPELLING or value == _USUAL.get(name, ...)
+
+
+_KEPT = Kept(FAMILY, _is_spelling)
+object_of, text_of = members, text
+extra_of, own_fields, wire_fields = _KEPT.extra_of, _KEPT.own_fields, _KEPT.wire_fields
+
+
+# --- Content parts, to blocks and back: input_text, input_image, input_file, output_text, refusal. Reading is lenient
+
 
 Part: TypeAlias = Text | Media | Opaque
 
@@ -139,31 +181,20 @@ def _image(fields: Fields, placing: JsonObject) -> Media:
     name = "url" if nested else "image_url"
     url = inner.text(name)
     extra = _kept(fields, {**placing, **(to_keep(inner.rest()) if nested else {})})
-    if found := _DATA_URL.fullmatch(url):
-        return Media("image", found[1], "base64", base64_text(inner, name, found[2]), extra=extra, at=Where(fields.at))
-    if url[:5].lower() == "data:" or not is_url(url):
-        inner.fail(name, "expected an http(s) URL or a data: URL with a media type and base64")
-    return Media("image", "", "url", url, extra=extra, at=Where(fields.at))
+    return image_at(inner, name, _DATA_URL, url, extra, Where(fields.at))
 
 
 def _file(fields: Fields, placing: JsonObject) -> Media:
     fields.any("type")
     name = fields.text("filename", "")
     if fields.peek("file_data") is not None:
-        data = fields.text("file_data")
-        if data.lower().startswith(("http://", "https://")):  # Chat has no other field for an address
-            return Media("document", "", "url", data, name, extra=_kept(fields, placing), at=Where(fields.at))
-        found = _DATA_URL.fullmatch(data)
-        mime = found[1] if found else FILE_TYPES.get(name.rpartition(".")[2].lower(), "")
-        if not mime:
-            fields.fail("file_data", "expected a data: URL with a media type and base64")
-        data = base64_text(fields, "file_data", found[2] if found else data)
-        return Media("document", mime, "base64", data, name, extra=_kept(fields, placing), at=Where(fields.at))
-    if fields.peek("file_url") is not None:
-        url = fields.identifier("file_url")
-        return Media("document", "", "url", url, name, extra=_kept(fields, placing), at=Where(fields.at))
-    file_id = fields.identifier("file_id")
-    return Media("document", "", "file", file_id, name, extra=_kept(fields, placing), at=Where(fields.at))
+        mime, how, data = take_file_data(fields, name, _DATA_URL)
+    elif fields.peek("file_url") is not None:
+        mime, how, data = "", "url", fields.identifier("file_url")
+    else:
+        file_id = fields.identifier("file_id")
+        return Media("document", "", "file", file_id, name, extra=_kept(fields, placing), at=Where(fields.at))
+    return Media("document", mime, how, data, name, extra=_kept(fields, placing), at=Where(fields.at))
 
 
 _MEDIA: dict[str, Callable[[Fields, JsonObject], Media]] = {
@@ -193,7 +224,7 @@ def render_content(blocks: Sequence[Block], kind: str) -> Json:
         and first.text
         and not wire_fields(first.extra)
     ):
-        plain(first)
+        refuse_marks(first, API)
         if not first.citations:
             return first.text
     return [render_part(block, kind) for block in blocks]
@@ -202,7 +233,7 @@ def render_content(blocks: Sequence[Block], kind: str) -> Json:
 def render_part(block: Block, kind: str) -> Json:
     match block:
         case Text():
-            plain(block)
+            refuse_marks(block, API)
             fields = wire_fields(block.extra)
             if fields.pop("refusal", None) is True:
                 return {"type": "refusal", "refusal": block.text, **fields}
@@ -211,7 +242,7 @@ def render_part(block: Block, kind: str) -> Json:
                 body["annotations"] = render_annotations(block)
             return {**body, **fields}
         case Media():
-            plain(block)
+            refuse_marks(block, API)
             return _render_media(block)
         case Opaque(family=family, data=data) if family == FAMILY:
             return data
@@ -249,3 +280,76 @@ def _render_media(media: Media) -> Json:
             return {"type": "input_file", **named, "file_id": media.data, **fields}
         case _:
             raise cannot(media, f"a message cannot hold {describe(media)}")
+
+
+# --- Reasoning items: a summary, the thinking itself where it is shown, and what only its maker can read.
+#
+# One item is one block. Its text is that of its parts with blank lines between them; where there is more than one
+# summary
+# part, the parts are remembered as spelling and written again as long as they still say the same.
+
+
+SEAM = "\n\n"
+IN_CONTENT = "~content"  # the text stands in `content`, not in `summary`
+_PARTS = "~parts"
+_KINDS = {"summary": "summary_text", "content": "reasoning_text"}
+
+
+def parse_reasoning(fields: Fields) -> Reasoning:
+    """A reasoning item, of a request or of a reply. An unmarked seal is this family's own (D50)."""
+    fields.any("type")
+    parts: JsonObject = {name: given for name in _KINDS if (given := _array(fields, name))}
+    data = fields.text("encrypted_content", "")
+    extra: JsonObject = {f"~{name}": value for name in ("id", "status") if (value := fields.any(name)) is not None}
+    extra |= {name: value for name, value in to_keep(fields.rest()).items() if value is not None}
+    text = joined_text(parts)
+    if parts == {"content": [{"type": "reasoning_text", "text": text}]}:
+        extra[IN_CONTENT] = True
+    elif parts and parts != {"summary": [{"type": "summary_text", "text": text}]}:
+        extra[_PARTS] = parts
+    seal = Seal(FAMILY, data, "encrypted") if data else None
+    return Reasoning(text, FAMILY, seal, extra=extra_of(extra), at=Where(fields.at))
+
+
+def _array(fields: Fields, name: str) -> list[Json]:
+    """Parts; a string is one, as some servers have it."""
+    if isinstance(fields.peek(name), str):
+        text = fields.text(name)
+        return [{"type": _KINDS[name], "text": text}] if text else []
+    return fields.array(name, [])
+
+
+def joined_text(parts: JsonObject) -> str:
+    return SEAM.join(filter(None, _texts(parts)))
+
+
+def _texts(parts: JsonObject) -> Iterable[str]:
+    for name in _KINDS:
+        given = parts.get(name)
+        for part in given if isinstance(given, list) else ():
+            yield text_of(part.get("text")) if isinstance(part, dict) else text_of(part)
+
+
+def render_reasoning(block: Reasoning) -> JsonObject:
+    if block.seal is not None and block.seal.family != FAMILY:
+        raise cannot(block, f"Responses cannot give back a seal of {block.seal.family}")
+    if block.seal is None and block.family not in {"", FAMILY}:
+        raise cannot(block, f"Responses cannot give back reasoning of {block.family}")
+    own = own_fields(block.extra)
+    item: JsonObject = {"type": "reasoning"}
+    item |= {name: own[f"~{name}"] for name in ("id", "status") if f"~{name}" in own}
+    item |= render_thought(block)
+    if block.seal is not None:
+        item["encrypted_content"] = block.seal.data
+    return {**item, **wire_fields(block.extra)}
+
+
+def render_thought(block: Reasoning) -> JsonObject:
+    """The text as parts, in the place it had."""
+    own = own_fields(block.extra)
+    parts = own.get(_PARTS)
+    if isinstance(parts, dict) and joined_text(parts) == block.text:
+        return {"summary": [], **parts}
+    if own.get(IN_CONTENT):
+        return {"summary": [], "content": [{"type": "reasoning_text", "text": block.text}]}
+    return {"summary": [{"type": "summary_text", "text": block.text}] if block.text else []}

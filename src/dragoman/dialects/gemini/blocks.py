@@ -1,0 +1,418 @@
+"""What every node of this dialect shares: its family, its unknown fields, and both spellings of a name."""
+
+from __future__ import annotations
+
+import mimetypes
+import re
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, TypeAlias, assert_never
+
+from dragoman.dialects.kit.kept import Kept
+from dragoman.dialects.kit.media import base64_bytes
+from dragoman.dialects.kit.tools import render_arguments
+from dragoman.dialects.kit.values import json_text
+from dragoman.errors import DragomanError, Unrepresentable
+from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
+from dragoman.model.naming import WORD, to_keep
+from dragoman.model.parts import read_bad_media, read_loose_part
+from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
+from dragoman.wire.jsonio import Json
+
+FAMILY = "gemini"
+MINTED = "~minted"  # on a call: the id is ours, the client gave none
+_KEPT = Kept(FAMILY, lambda name, _: name.startswith(WORD))
+extra, extra_of, own_fields, with_extra = _KEPT.extra, _KEPT.extra_of, _KEPT.own_fields, _KEPT.with_extra
+opaque, own_data = _KEPT.opaque, _KEPT.own_data
+Names: TypeAlias = Mapping[str, str]
+_HUMP = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+def names(*known: str) -> Names:
+    """Known names by their other spelling: services that read protobuf's JSON take both."""
+    return {snake: name for name in known if (snake := _HUMP.sub("_", name).lower()) != name}
+
+
+def read(value: Json, at: str, blame: type[DragomanError], known: Names) -> Fields:
+    """An object, its known names in camelCase."""
+    if isinstance(value, dict) and not value.keys().isdisjoint(known):
+        value = {known.get(name, name): each for name, each in value.items()}
+    return Fields(value, at, blame)
+
+
+def child(fields: Fields, name: str, known: Names) -> Fields | None:
+    """Take an object, or None when it is absent or null."""
+    value = fields.any(name)
+    return None if value is None else read(value, fields.path(name), fields.blame, known)
+
+
+def each_of(fields: Fields, name: str) -> Iterator[tuple[str, Json]]:
+    """Take an array, item by item with its place. The service reads a lone object as an array of one."""
+    if isinstance(fields.peek(name), dict):
+        yield fields.path(name), fields.any(name)
+        return
+    for index, item in enumerate(fields.array(name, [])):
+        yield f"{fields.path(name)}[{index}]", item
+
+
+# ---
+# What the name of a model tells.
+
+
+_VERSION = re.compile(r"gemini-(\d+)")
+_LEVELS_SINCE = 3
+
+
+def is_older(model: str) -> bool:
+    """A model before Gemini 3: it thinks by budget, signs nothing that must come back, takes no media in results."""
+    if "gemma" in model:
+        return True
+    found = _VERSION.search(model)
+    return found is not None and int(found[1]) < _LEVELS_SINCE
+
+
+# ---
+# Media, both directions: bytes inside the part, or an address.
+
+
+_DATA = names("mimeType", "displayName", "fileUri")
+NAMED = "~named"  # the name is the client's own displayName
+
+_MEDIA: dict[str, Literal["image", "audio", "video"]] = {"image": "image", "audio": "audio", "video": "video"}
+
+
+def parse_media(fields: Fields, name: str) -> Media:
+    """The media in `inlineData` or `fileData`; what else the part says is kept beside it."""
+    data = child(fields, name, _DATA)
+    assert data is not None
+    mime, title = data.text("mimeType", ""), data.text("displayName", "")
+    how: Literal["base64", "url"] = "base64" if name == "inlineData" else "url"
+    if how == "base64" and not mime:
+        data.fail("mimeType", "expected the type of the data")
+    content = _base64(data) if how == "base64" else data.identifier("fileUri")
+    rest = to_keep(fields.rest())
+    if unknown := data.rest():
+        rest[name] = unknown
+    if title:
+        rest[NAMED] = True
+    kind = (mime or mimetypes.guess_type(content)[0] or "" if how == "url" else mime).partition("/")[0].lower()
+    return Media(_MEDIA.get(kind, "document"), mime, how, content, title, extra=extra_of(rest), at=Where(fields.at))
+
+
+def _base64(fields: Fields) -> str:
+    data = fields.identifier("data")
+    plain = data.replace("-", "+").replace("_", "/")  # protobuf reads both alphabets, padded or not
+    plain += "=" * (-len(plain) % 4)
+    if base64_bytes(plain) is None:
+        fields.fail("data", "expected base64")
+    return plain
+
+
+def render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
+    if block.how not in ("base64", "url"):
+        raise blame(f"{block.kind} given by {block.how} has no place here", at=block.at.path)
+    body: dict[str, Json] = {"mimeType": block.mime} if block.mime else {}
+    body["data" if block.how == "base64" else "fileUri"] = block.data
+    if block.name:
+        body["displayName"] = block.name
+    return with_extra({"inlineData" if block.how == "base64" else "fileData": body}, block.extra)
+
+
+# ---
+# Which result answers which call, where neither need have an id.
+
+
+_MADE = "call_gemini_{}"
+
+
+class Pairs:
+    """Ids for the calls of one request, in their order, and the call that each result answers."""
+
+    def __init__(self) -> None:
+        self._made = 0
+        self._names: dict[str, str] = {}  # by id
+        self._waiting: dict[int, str] = {}  # ids of calls without a result, by place
+        self._by_id: defaultdict[str, deque[int]] = defaultdict(deque)  # places, of calls that may have a result by now
+        self._by_name: defaultdict[str, deque[int]] = defaultdict(deque)
+        self._calls = 0
+
+    def called(self, call_id: str, name: str) -> str:
+        """The id of a call: its own, else one made from its place among those without."""
+        call_id = call_id or self._make()
+        self._names[call_id] = name
+        self._waiting[self._calls] = call_id
+        self._by_id[call_id].append(self._calls)
+        self._by_name[name].append(self._calls)
+        self._calls += 1
+        return call_id
+
+    def answered(self, call_id: str, name: str) -> str:
+        """The id of the call that a result answers: that of its own id, else the first of its name that waits."""
+        if call_id in self._names:
+            self._take(self._by_id[call_id])
+            return call_id
+        return self._take(self._by_name[name]) or call_id or self._make()
+
+    def name_of(self, call_id: str) -> str:
+        return self._names.get(call_id, "")
+
+    def _take(self, places: deque[int]) -> str:
+        """The id of the first of these calls that waits, which it does no longer."""
+        while places:
+            call_id = self._waiting.pop(places.popleft(), "")
+            if call_id:
+                return call_id
+        return ""
+
+    def _make(self) -> str:
+        self._made += 1
+        while (made := _MADE.format(self._made)) in self._names:  # somebody else's
+            self._made += 1
+        return made
+
+
+# ---
+# Results of calls, both directions: what a tool said stands inside an object here.
+
+
+_RESULT_PART = names("inlineData", "fileData")
+_SAYING = {"output": False, "result": False, "error": True}
+# What stands in each of them that is what the result says; around anything else the object itself is.
+_WRAPPED: dict[str, tuple[type, ...]] = {
+    "output": (str,),
+    "result": (str, dict),
+    "error": (str, dict, list, int, float, bool),
+}
+_SHAPE = "~response"  # the object as it came, where it is not the usual one
+_NAME = "~name"  # the tool's name, where no call tells it, or another
+_NOWHERE = Fields({}, "")
+_ID = "~id"  # the id as it came, where it is not that of the call
+
+
+def parse_result(fields: Fields, pairs: Pairs) -> ToolResult:
+    answer = fields.child("functionResponse")
+    own_id, name, value = answer.text("id", ""), answer.identifier("name"), answer.any("response")
+    if value is not None and not isinstance(value, dict):
+        answer.fail("response", "expected an object")
+    text, is_error = _said(value or {}, answer)
+    content: list[Text | Media | Opaque] = [Text(text, at=Where(answer.path("response")))] if text else []
+    content += _result_parts(answer)
+    rest = to_keep(fields.rest())
+    if unknown := answer.rest():
+        rest["functionResponse"] = unknown
+    if value != _usual(text, is_error):
+        rest[_SHAPE] = value
+    call_id = pairs.answered(own_id, name)
+    if pairs.name_of(call_id) != name:
+        rest[_NAME] = name
+    if own_id != call_id:
+        rest[_ID] = own_id
+    at = Where(fields.at, bare=value is None)
+    return ToolResult(call_id, tuple(content), is_error, extra=extra_of(rest), at=at)
+
+
+def _said(value: dict[str, Json], answer: Fields) -> tuple[str, bool]:
+    """What the object says, and whether it is an error. One that says more than one thing is its own JSON, and so is
+    one around a list, a number or a boolean, so that it can be told from one around the same as text."""
+    if not value:
+        return "", False
+    name, said = next(iter(value.items()))
+    wraps = name in _SAYING and (said is None or isinstance(said, _WRAPPED[name]))
+    if len(value) > 1 or not wraps:
+        return json_text(value, answer.path("response"), answer.blame), False
+    if said is None:
+        return "", _SAYING[name]
+    text = said if isinstance(said, str) else json_text(said, f"{answer.path('response')}.{name}", answer.blame)
+    return text, _SAYING[name]
+
+
+def _result_parts(answer: Fields) -> Iterable[Text | Media | Opaque]:
+    value = answer.any("parts")
+    yield from _part_of(value, answer.path("parts"), answer.blame)
+
+
+def _part_of(value: Json, at: str, blame: type[DragomanError]) -> Iterable[Text | Media | Opaque]:
+    """What stands in `parts`: media, parts that only this family knows, and whatever else clients put there (D1)."""
+    if isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from _part_of(each, f"{at}[{index}]", blame)
+    elif isinstance(value, dict):
+        fields = read(value, at, blame, _RESULT_PART)
+        whole = fields.rest()
+        name = next((name for name in ("inlineData", "fileData") if fields.peek(name) is not None), "")
+        try:
+            yield (
+                parse_media(fields, name)
+                if name
+                else read_loose_part(FAMILY, whole, Where(at), next(iter(whole), "part"))
+            )
+        except blame:
+            yield read_bad_media(FAMILY, whole, name, Where(at))
+    elif value is not None and value != "":
+        yield Opaque(FAMILY, value, "part", at=Where(at))
+
+
+def _usual(text: str, is_error: bool) -> dict[str, Json]:
+    """The object that says this: structured where the text is JSON and the object is read as the same text again."""
+    value = _structured(text)
+    if is_error:
+        return {"error": text if value is None else value}
+    if isinstance(value, dict) and _said(value, _NOWHERE) == (text, False):
+        return value
+    return {"output": text}
+
+
+def _structured(text: str) -> dict[str, Json] | list[Json] | None:
+    """The object or list that a text is, if it is spelt as this dialect spells it."""
+    if not text.startswith(("{", "[")):
+        return None
+    try:
+        value = jsonio.decode(text)
+        same = jsonio.text_of(value) == text
+    except (jsonio.JsonError, RecursionError):
+        return None
+    return value if same and isinstance(value, dict | list) else None
+
+
+def render_result(result: ToolResult, called: ToolCall | None, blame: type[DragomanError]) -> dict[str, Json]:
+    kept = own_fields(result.extra)
+    texts = [part.text for part in result.content if isinstance(part, Text)]
+    if len(texts) > 1 or (texts and not isinstance(result.content[0], Text)):
+        raise blame("a result has one text here, and it comes first", at=result.at.path)
+    text = texts[0] if texts else ""
+    name = str(kept.get(_NAME, called.name if called else ""))
+    if not name:
+        raise blame("a result without its call has no name", at=result.at.path)
+    minted = called is not None and MINTED in own_fields(called.extra)
+    call_id = kept.get(_ID, "" if minted else result.call_id)
+    body: dict[str, Json] = {"id": call_id} if call_id else {}
+    body["name"] = name
+    body["response"] = _as_it_came(kept, text, result.is_error)
+    parts: list[Json] = []
+    for part in result.content:
+        if isinstance(part, Media):
+            parts.append(render_media(part, blame))
+        elif isinstance(part, Opaque):
+            parts.append(part.data if part.family == FAMILY else own_data(part, blame))
+    if parts:
+        body["parts"] = parts
+    return with_extra({"functionResponse": body}, result.extra)
+
+
+def _as_it_came(kept: Mapping[str, Json], text: str, is_error: bool) -> Json:
+    """The object in the client's own shape, as long as it still says what the result says."""
+    usual = _usual(text, is_error)
+    if _SHAPE not in kept:
+        return usual
+    shape = kept[_SHAPE]
+    try:
+        same = _said(shape or {}, _NOWHERE) == (text, is_error) if isinstance(shape, dict | None) else False
+    except DragomanError:
+        same = False
+    return shape if same and shape is not None else usual
+
+
+# ---
+# Parts, both directions. The same readers serve a client's request and an upstream's reply; blame differs.
+
+
+_PART = names(
+    "thoughtSignature",
+    "functionCall",
+    "functionResponse",
+    "inlineData",
+    "fileData",
+    "executableCode",
+    "codeExecutionResult",
+    "videoMetadata",
+    "partMetadata",
+    "mediaResolution",
+)
+# --- reading
+
+
+def parse_part(value: Json, at: str, blame: type[DragomanError], pairs: Pairs | None = None) -> Block:
+    """One part; `pairs` gives ids where a request has none. A string is a text."""
+    if isinstance(value, str):
+        return Text(value, at=Where(at))
+    fields = read(value, at, blame, _PART)
+    for name, data in (("functionCall", _call), ("functionResponse", _response)):
+        if fields.peek(name) is not None:
+            return data(fields, pairs)
+    for name in ("inlineData", "fileData"):
+        if fields.peek(name) is not None:
+            return parse_media(fields, name)
+    if fields.peek("text") is not None or fields.rest().keys() <= {"text", "thought", "thoughtSignature"}:
+        return _words(fields)
+    return opaque(fields, next((name for name in fields.rest() if name not in ("thought", "thoughtSignature")), "part"))
+
+
+def _words(fields: Fields) -> Text | Reasoning:
+    text, thought, seal = fields.text("text", ""), fields.flag("thought", False), take_seal(fields)
+    if thought:
+        return Reasoning(text, FAMILY, seal, extra=extra(fields), at=Where(fields.at))
+    return Text(text, seal=seal, extra=extra(fields), at=Where(fields.at))
+
+
+def take_seal(fields: Fields) -> Seal | None:
+    signature = fields.text("thoughtSignature", "")
+    return Seal(FAMILY, signature) if signature else None
+
+
+def _call(fields: Fields, pairs: Pairs | None) -> ToolCall:
+    call = fields.child("functionCall")
+    own_id, name, value = call.maybe_identifier("id"), call.identifier("name"), call.any("args")
+    if value is not None and not isinstance(value, dict):
+        call.fail("args", "expected an object")
+    arguments = "" if value is None else json_text(value, call.path("args"), call.blame)
+    seal = take_seal(fields)
+    rest = to_keep(fields.rest())
+    if unknown := call.rest():
+        rest["functionCall"] = unknown
+    call_id = pairs.called(own_id, name) if pairs else own_id
+    if pairs and not own_id:
+        rest[MINTED] = True
+    return ToolCall(call_id, name, arguments, seal=seal, extra=extra_of(rest), at=Where(fields.at))
+
+
+def _response(fields: Fields, pairs: Pairs | None) -> ToolResult:
+    return parse_result(fields, pairs or Pairs())
+
+
+# --- rendering
+
+
+def render_part(
+    block: Block, blame: type[DragomanError] = Unrepresentable, called: ToolCall | None = None
+) -> dict[str, Json]:
+    """One part; `called` is the call that a result answers. `blame` is raised for what has no place."""
+    if isinstance(block, ToolResult):
+        return render_result(block, called, blame)
+    return with_extra(_bare(block, blame), block.extra)
+
+
+def _bare(block: Text | Reasoning | Media | ToolCall | Opaque, blame: type[DragomanError]) -> dict[str, Json]:
+    match block:
+        case Text():
+            return {"text": block.text, **render_seal(block.seal)}
+        case Reasoning():
+            return {"text": block.text, "thought": True, **render_seal(block.seal)}
+        case ToolCall():
+            return {"functionCall": _render_call(block, blame), **render_seal(block.seal)}
+        case Media():
+            return render_media(block, blame)
+        case Opaque():
+            return own_data(block, blame)
+    assert_never(block)
+
+
+def render_seal(seal: Seal | None) -> dict[str, Json]:
+    return {"thoughtSignature": seal.data} if seal else {}
+
+
+def _render_call(call: ToolCall, blame: type[DragomanError]) -> dict[str, Json]:
+    body: dict[str, Json] = {"id": call.id} if call.id and MINTED not in own_fields(call.extra) else {}
+    body["name"] = call.name
+    body["args"] = render_arguments(call, blame)
+    return body

@@ -1,0 +1,63 @@
+"""Path, headers and framing, where several dialects have them alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from dragoman.dialects.base import Call, Operation
+from dragoman.errors import MalformedRequest, MissingField
+from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
+from dragoman.wire.frame import FrameDecoder, Payload
+from dragoman.wire.http import Headers, HttpRequest
+from dragoman.wire.jsonio import Json
+from dragoman.wire.sse import SseDecoder, comment, encode_sse
+
+JSON = "application/json"
+EVENTS = "text/event-stream"
+
+
+def json_post(path: str, body: Json, accept: str = JSON, *, query: str = "", more: Headers = ()) -> HttpRequest:
+    """Return the request that sends a body. Raises MalformedRequest for one that cannot be written as JSON."""
+    try:
+        data = jsonio.encode(body)
+    except jsonio.JsonError as error:
+        raise MalformedRequest(str(error)) from None
+    return HttpRequest("POST", path, query, (("content-type", JSON), ("accept", accept), *more), data)
+
+
+def call_of(fields: Fields, operation: Operation = "generate", hints: Mapping[str, str] | None = None) -> Call:
+    """Return the call in a body that names its model and says whether to stream. Raises the fields' error."""
+    model, stream = fields.text("model"), fields.flag("stream", False)
+    if not model.strip():
+        fields.fail("model", "expected the name of a model")
+    return Call(operation, model, stream, fields.rest(), hints or {})
+
+
+class SseBinding(Struct, frozen=True):
+    """The framing of a binding whose streams are server-sent events."""
+
+    def frames(self) -> FrameDecoder:
+        return SseDecoder()
+
+    def frame(self, payload: Payload) -> bytes:
+        if not payload.data:
+            return comment(b"ping")  # an empty data line breaks clients
+        return encode_sse(payload.kind, payload.data)
+
+
+class TokenCounts(Struct, frozen=True):
+    """Counts where the answer has one `field`; `kind` is what the service writes as its `object`, if anything."""
+
+    field: str
+    kind: str = ""
+    omits_zero: bool = False  # a count of 0 may be left out
+
+    def parse_count(self, body: bytes) -> int:
+        fields = Fields.parse(body, blame=MissingField)
+        return fields.integer(self.field, 0) if self.omits_zero else fields.integer(self.field)
+
+    def render_count(self, tokens: int, estimated: bool) -> bytes:
+        return jsonio.encode({"object": self.kind, self.field: tokens} if self.kind else {self.field: tokens})

@@ -1,0 +1,214 @@
+"""What requests of OpenAI's two APIs share: the form and the effort of answers, the choice of a tool, media.
+
+`api` is how messages to people call the one that is spoken.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from msgspec import structs
+
+from dragoman.dialects.kit.kept import cannot, describe
+from dragoman.dialects.kit.media import FILE_TYPES, base64_text, is_url
+from dragoman.dialects.kit.values import Object
+from dragoman.errors import MalformedRequest, MissingField, Unrepresentable
+from dragoman.model.blocks import Extra, Media, Opaque, Text, ToolCall, ToolResult, Where
+from dragoman.model.conversation import Output, Thinking, ToolChoice, ToolSpec
+from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
+from dragoman.wire.fields import describe as describe_json
+from dragoman.wire.jsonio import Json
+
+EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
+NO_PARAMETERS: Object = {"type": "object", "properties": {}}
+MODES = {"auto": ToolChoice("auto"), "required": ToolChoice("any"), "none": ToolChoice("none")}
+# The words of other vendors: Mistral and Anthropic say `any`, Gemini says `validated`.
+OTHER_MODES = {**MODES, "any": ToolChoice("any"), "validated": ToolChoice("auto")}
+_WORDS = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def arguments_text(value: Json) -> str:
+    """Return arguments as the text they are (D3); the object some send instead is spelt as JSON."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return jsonio.encode(value).decode()
+
+
+def refuse_marks(block: Text | Media | ToolCall | ToolResult, api: str) -> None:
+    """Refuse what neither API has a place for on a block."""
+    if block.cache is not None:
+        raise cannot(block, f"{api} has no cache breakpoints")
+    if not isinstance(block, Media | ToolResult) and block.seal is not None:
+        raise cannot(block, f"{api} has no place for a seal on {describe(block)}")
+
+
+def blamed_upstream(error: MalformedRequest) -> MissingField:
+    """Return the error of a reply whose reader, which requests share, blamed a client."""
+    return MissingField(error.fault.message, fault=structs.replace(error.fault, kind="server", status=502))
+
+
+# --- settings
+
+
+def take_user(fields: Fields, kept: Object) -> str:
+    """Take the user's id; which field had it is kept."""
+    for name in ("user", "safety_identifier"):
+        if user := fields.text(name, "") if fields.peek(name) is not None else "":
+            if name != "user":
+                kept["~user"] = name
+            return user
+    return ""
+
+
+def thinking_of(effort: str) -> Thinking:
+    """Return the thinking that an effort asks for."""
+    return Thinking("off") if effort == "none" else Thinking(effort=effort)
+
+
+def effort_of(thinking: Thinking, api: str) -> str:
+    """Return the effort that asks for a thinking; "" for none. Raises Unrepresentable."""
+    if thinking.mode not in {"default", "off"} or thinking.budget is not None or thinking.show is not None:
+        raise Unrepresentable(f"{api} can be told an effort of thinking, or none, and nothing else", at="thinking")
+    if thinking.mode == "off" and thinking.effort:
+        raise Unrepresentable(f"{api} cannot be told both an effort and no thinking", at="thinking")
+    return "none" if thinking.mode == "off" else thinking.effort
+
+
+def parse_schema(form: Fields) -> Output:
+    """Read name, schema and strictness of an output schema."""
+    schema = form.any("schema")
+    if schema is not None and not isinstance(schema, dict):
+        form.fail("schema", f"expected an object, got {describe_json(schema)}")
+    return Output("schema", form.text("name", ""), schema, form.flag("strict", None))
+
+
+def render_schema(output: Output) -> Object:
+    """Write name, schema and strictness of an output schema, as far as they are given."""
+    body: Object = {"name": output.name} if output.name else {}
+    if output.schema is not None:
+        body["schema"] = dict(output.schema)
+    if output.strict is not None:
+        body["strict"] = output.strict
+    return body
+
+
+# --- tools
+
+
+def render_function(tool: ToolSpec, name: str) -> Object:
+    """Write what both APIs say of a function or a custom tool."""
+    body: Object = {"name": name}
+    if tool.description:
+        body["description"] = tool.description
+    if tool.schema is not None:
+        body["parameters"] = dict(tool.schema)
+    if tool.strict is not None:
+        body["strict"] = tool.strict
+    return body
+
+
+def refuse_foreign(tool: ToolSpec | Opaque, family: str, api: str) -> None:
+    """Refuse a tool of another family, and one with a cache mark."""
+    if tool.cache is not None:
+        raise Unrepresentable(f"{api} has no cache breakpoints", at=tool.at.path)
+    if isinstance(tool, Opaque) and tool.family != family:
+        raise Unrepresentable(f"{api} has no {tool.family} tools", at=tool.at.path)
+
+
+def take_parameters(given: Json, rest: Object) -> Object:
+    """Return the schema of a function; what is none goes into `rest`, which is kept."""
+    if isinstance(given, dict):
+        return given
+    if given is not None:
+        rest["parameters"] = given  # no schema, but what was said
+    return dict(NO_PARAMETERS)
+
+
+def parse_choice(fields: Fields, name: str, value: Json, chosen: Callable[[Fields], str | None]) -> ToolChoice | None:
+    """Read the choice in a field. None: it says what we have no word for.
+
+    `chosen` gives the name of a tool that the choice names, or None for one that is not declared.
+    """
+    match value:
+        case None:
+            return ToolChoice()
+        case str():
+            if value.lower() not in OTHER_MODES:
+                fields.fail(name, f"expected one of {', '.join(MODES)} or an object")
+            return OTHER_MODES[value.lower()]
+        case {"type": str(mode), **more} if mode in OTHER_MODES and not more:
+            return OTHER_MODES[mode]
+        case {"type": "function" | "custom" | "tool"}:
+            tool = chosen(Fields(value, fields.path(name)))
+            return ToolChoice("one", (tool,)) if tool else None
+        case {"type": "allowed_tools"}:
+            return _allowed(Fields(value, fields.path(name)), chosen)
+        case dict():
+            return None
+        case _:
+            raise fields.blame(f"expected a string or an object, got {describe_json(value)}", at=fields.path(name))
+
+
+def _allowed(fields: Fields, chosen: Callable[[Fields], str | None]) -> ToolChoice | None:
+    inner = fields.maybe_child("allowed_tools") or fields  # Chat's form, or that of Responses
+    mode = inner.one_of("mode", {"auto": "auto", "required": "any"}, "auto")
+    names: list[str] = []
+    for tool in inner.children("tools"):
+        name = chosen(tool) if tool.peek("type") in ("function", "custom") else None
+        if name is None:
+            return None
+        names.append(name)
+    return ToolChoice("any" if mode == "any" else "auto", tuple(names)) if names else None
+
+
+def render_choice(
+    choice: ToolChoice, api: str, named: Callable[[str], Json], allowed: Callable[[Object], Object]
+) -> Object:
+    """Write a choice. `named` writes one tool, `allowed` what a choice among some of them holds."""
+    fields: Object = {}
+    if choice.mode == "one":
+        if len(choice.names) != 1:
+            raise Unrepresentable(f"{api} can force one tool, by its name", at="tool_choice")
+        fields["tool_choice"] = named(choice.names[0])
+    elif choice.names:
+        if choice.mode == "none":
+            raise Unrepresentable(f"{api} cannot forbid some tools", at="tool_choice")
+        some: Object = {"mode": _WORDS[choice.mode], "tools": [named(name) for name in choice.names]}
+        fields["tool_choice"] = {"type": "allowed_tools", **allowed(some)}
+    elif choice.mode != "auto":
+        fields["tool_choice"] = _WORDS[choice.mode]
+    if choice.parallel is not None:
+        fields["parallel_tool_calls"] = choice.parallel
+    return fields
+
+
+def text_tools(tools: Iterable[ToolSpec | Opaque]) -> set[str]:
+    """Return the names of the tools that take free text."""
+    return {tool.name for tool in tools if isinstance(tool, ToolSpec) and tool.schema is None}
+
+
+# --- media
+
+
+def image_at(fields: Fields, name: str, data_url: re.Pattern[str], url: str, extra: Extra | None, at: Where) -> Media:
+    """Return the image at an address: its data, if that is what the address holds."""
+    if found := data_url.fullmatch(url):
+        return Media("image", found[1], "base64", base64_text(fields, name, found[2]), extra=extra, at=at)
+    if url[:5].lower() == "data:" or not is_url(url):
+        fields.fail(name, "expected an http(s) URL or a data: URL with a media type and base64")
+    return Media("image", "", "url", url, extra=extra, at=at)
+
+
+def take_file_data(fields: Fields, name: str, data_url: re.Pattern[str]) -> tuple[str, Literal["url", "base64"], str]:
+    """Take `file_data` of a file of this name: its type, and how it is given. Some put an address there."""
+    data = fields.text("file_data")
+    if data.lower().startswith(("http://", "https://")):
+        return "", "url", data
+    found = data_url.fullmatch(data)
+    mime = found[1] if found else FILE_TYPES.get(name.rpartition(".")[2].lower(), "")
+    if not mime:
+        fields.fail("file_data", "expected a data: URL with a media type and base64")
+    return mime, "base64", base64_text(fields, "file_data", found[2] if found else data)

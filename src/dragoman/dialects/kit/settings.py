@@ -1,0 +1,59 @@
+"""Settings of a request that dialects spell alike, and the guard against bodies that are nested too deeply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from dragoman.errors import DragomanError
+from dragoman.wire import jsonio
+from dragoman.wire.fields import Fields
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def guards_depth(
+    blame: type[DragomanError], message: str = "nested too deeply"
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Make a decorator of readers and writers: they raise `blame` where Python cannot go as deep."""
+
+    def guarded(work: Callable[P, T]) -> Callable[P, T]:
+        @wraps(work)
+        def run(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return work(*args, **kwargs)
+            except (RecursionError, jsonio.JsonError):
+                raise blame(message) from None
+
+        return run
+
+    return guarded
+
+
+def take_limit(fields: Fields, name: str) -> int | None:
+    """Take how many tokens an answer may have."""
+    value = fields.integer(name, None)
+    if value is not None and value < 0:
+        fields.fail(name, "expected a count of tokens")
+    return value
+
+
+def take_choices(fields: Fields, name: str) -> int:
+    """Take how many answers are asked for."""
+    choices = fields.integer(name, 1)
+    if choices < 1:
+        fields.fail(name, "expected 1 or more")
+    return choices
+
+
+def take_stops(fields: Fields, name: str) -> tuple[str, ...]:
+    """Take the stop sequences; a lone string is one."""
+    return (fields.text(name),) if isinstance(fields.peek(name), str) else fields.strings(name, ())
+
+
+def take_knobs(fields: Fields, names: Mapping[str, str]) -> dict[str, float]:
+    """Take the sampling settings that are given; `names` are those of the wire, by our own."""
+    given = {knob: fields.number(name, None) for knob, name in names.items()}
+    return {knob: value for knob, value in given.items() if value is not None}
