@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from itertools import chain
-from typing import TypeAlias
+from itertools import islice
+from operator import attrgetter
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -32,11 +33,11 @@ from dragoman.model.events import (
     UsageReported,
 )
 from dragoman.model.filter import BLOCKS, Kind, Reads
-from dragoman.model.lane import UNSEEN, LaneSource, LaneTarget, LaneWatch, Listener, Search
+from dragoman.model.lane import UNSEEN, LaneTarget, LaneWatch, Listener, Search
 from dragoman.model.notes import MOST_OF_ANSWER, Note, Notes
 from dragoman.translate import Plan
 from dragoman.wire.frame import Frame, Payload
-from dragoman.wire.jsonio import encode_text
+from dragoman.wire.jsonio import TROUBLE, encode_text
 
 MOST_WHOLE = 64 * 1024 * 1024  # bytes of an answer that is read whole
 Mask: TypeAlias = Callable[[Fault], Fault]  # gives the same one if there is nothing to take out
@@ -136,37 +137,48 @@ class Progress:
 _WATCHED: frozenset[type[Event]] = frozenset({Started, UsageReported, Stopped, Failed})
 _DELTAS: frozenset[type[Event]] = frozenset({TextDelta, ReasoningDelta, ArgumentsDelta})
 _LAST: frozenset[type[Event]] = frozenset({Finished, Failed})
+_RAW = attrgetter("raw")
 _GAP = b"\0gap\0"  # what no payload holds
 
 
 class _Lane(Struct, frozen=True, gc=False):
     """The short way of the deltas of one block (lane.py), put together from all parts."""
 
-    source: LaneSource
+    kind: str  # of the upstream's frames
+    decode: Callable[[bytes], Any]
+    text_of: Callable[[Any], str | None]
     search: Search | None  # finds the reason for the general way in a text
     listeners: tuple[Listener, ...]
-    before: bytes
-    after: bytes
     as_it_came: bool  # the upstream's own frame goes out
+    before: bytes = b""  # what stands around the texts in the client's frames
+    between: bytes = b""
+    after: bytes = b""
 
-    def write(self, first: Frame, others: Iterator[Frame], out: list[bytes]) -> Frame | None:
-        """Write the deltas of the lane from `first` on. Return the next frame that is none of them, if there is one."""
-        kind, read, search = self.source.kind, self.source.read, self.search
-        before, after, as_it_came, encode = self.before, self.after, self.as_it_came, encode_text
+    def write(self, frames: list[Frame], at: int, out: list[bytes]) -> int:
+        """Write the deltas of the lane from `at` on, and return the place of the first frame that is none of them."""
+        kind, decode, text_of, search = self.kind, self.decode, self.text_of, self.search
         texts: list[str] = []
-        rest: Frame | None = None
-        for frame in chain((first,), others):
-            text = read(frame.data) if frame.kind == kind and not frame.error else ""
-            if not text or (search is not None and search(text) is not None):
-                rest = frame
-                break
-            texts.append(text)
-            out.append(frame.raw if as_it_came else before + encode(text) + after)
-        if texts and self.listeners:
-            written = "".join(texts)
-            for listener in self.listeners:
-                listener(written)
-        return rest
+        try:
+            for frame in islice(frames, at, None) if at else frames:
+                if frame.kind != kind or frame.error:
+                    break
+                text = text_of(decode(frame.data))
+                if not text or (search is not None and search(text) is not None):
+                    break
+                texts.append(text)
+        except TROUBLE:  # the next frame is none of the lane
+            pass
+        end = at + len(texts)
+        if texts:
+            if self.as_it_came:
+                out.extend(map(_RAW, frames[at:end]))
+            else:
+                out.append(self.before + self.between.join(map(encode_text, texts)) + self.after)
+            if self.listeners:
+                written = "".join(texts)
+                for listener in self.listeners:
+                    listener(written)
+        return end
 
 
 def _any_of(searches: Sequence[Search]) -> Search | None:
@@ -232,28 +244,28 @@ class Answer:
             return b""
         out: list[bytes] = []
         reader, has_content = self._reader, False
-        frames = reader.frames(chunk)
+        frames, at = reader.frames(chunk), 0
+        count = len(frames)
         try:
-            for each in frames:
-                frame: Frame | None = each
-                if self._lane is not None:
-                    before = len(out)
-                    frame = self._lane.write(each, frames, out)
-                    has_content = has_content or len(out) > before
-                step = None if frame is None else reader.step(frame)
+            while at < count:
+                if self._lane is not None and (end := self._lane.write(frames, at, out)) > at:
+                    has_content, at = True, end
+                    continue
+                step = reader.step(frames[at])
                 if step is not None:
                     has_content = self._content.is_in(step.events) or has_content
                     self._add(step, out)
-                elif frame is not None and self._passes:
-                    out.append(frame.raw)
-            if (broken := reader.broken()) is not None:
+                elif self._passes:
+                    out.append(frames[at].raw)
+                at = count if reader.over else at + 1
+            if reader.failure is not None and (broken := reader.broken()) is not None:
                 has_content = True
                 self._add(broken, out)
         except DragomanError as error:
-            return self._failed(error, out)
+            return self._failed(error, frames, out)
         if not has_content:
             self.hushed += 1
-        return self._joined(out) if self._passes else b"".join(out)
+        return self._passed(frames, len(out)) if self._passes else b"".join(out)
 
     def close(self, broken: Fault | None = None) -> bytes:
         """The upstream's bytes are over. The client's stream always ends with its dialect's end or its error."""
@@ -275,10 +287,10 @@ class Answer:
             for step in steps:
                 self._add(step, out)
         except DragomanError as error:
-            return self._failed(error, out)
+            return self._failed(error, (), out)
         return b"".join(out)
 
-    def _failed(self, error: DragomanError, out: list[bytes]) -> bytes:
+    def _failed(self, error: DragomanError, frames: Sequence[Frame], out: list[bytes]) -> bytes:
         """Tell the client of an error that no filter knew, in its own dialect.
 
         Raises an error that is not the upstream's fault: who runs the answer knows what to do, and calls `close`.
@@ -289,9 +301,9 @@ class Answer:
         told = self._encoder.feed(self._masked((Failed(error.fault),)))
         return b"".join([*out, self._framed(told)])
 
-    def _joined(self, out: list[bytes]) -> bytes:
-        """Return what goes out for frames that pass."""
-        return b"".join(out)
+    def _passed(self, frames: Sequence[Frame], count: int) -> bytes:
+        """Return what goes out for the first `count` frames, which pass."""
+        return b"".join([frame.raw for frame in frames[:count]])
 
     def _add(self, step: Step, out: list[bytes]) -> None:
         """Translate one frame the general way."""
@@ -319,7 +331,8 @@ class Answer:
         kind, key = type(delta), delta.key
         source = self._decoder.lane(kind, key)
         if source is not None and self._passes:
-            return _Lane(source, None, () if source.listener is None else (source.listener,), b"", b"", True)
+            taps = () if source.listener is None else (source.listener,)
+            return _Lane(source.kind, source.decode, source.text_of, None, taps, True)
         if source is None or (watches := self._filters.lane(kind, key)) is None:
             return None
         target = self._encoder.lane(kind, key)
@@ -329,7 +342,9 @@ class Answer:
         asked = (source.listener, *[watch.listener for watch in watches], target.listener)
         listeners = tuple([listener for listener in asked if listener is not None])
         searches = [watch.search for watch in watches if watch.search is not None]
-        return _Lane(source, _any_of(searches), listeners, *around, as_it_came)
+        before, after = around
+        parts = source.kind, source.decode, source.text_of, _any_of(searches), listeners, as_it_came
+        return _Lane(*parts, before, after + before, after)
 
     def _around(self, target: LaneTarget) -> tuple[bytes, bytes] | None:
         """Return the bytes before and after the text in its frame; None if the frame depends on the text elsewhere."""

@@ -97,14 +97,14 @@ class _Counting(Answer):
         lane = None if self.carefully else super()._open_lane(delta, as_it_came)
         if lane is None:
             return None
-        read = lane.source.read
+        text_of = lane.text_of
 
-        def counted(data: bytes) -> str:
-            text = read(data)
+        def counted(decoded: object) -> str | None:
+            text = text_of(decoded)
             self.in_lanes += bool(text)
             return text
 
-        return structs.replace(lane, source=structs.replace(lane.source, read=counted))
+        return structs.replace(lane, text_of=counted)
 
 
 def told(made: Plan, pieces: list[bytes], *, carefully: bool) -> tuple[object, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -334,7 +334,7 @@ class Reader:
     `closing_frames`, reads each with `step` or by its lane, and asks `broken` for the step after the last frame.
     """
 
-    __slots__ = ("_decoder", "_failure", "_frames", "_held", "_keeps_unread", "error", "over")
+    __slots__ = ("_decoder", "_frames", "_held", "_keeps_unread", "error", "failure", "over")
 
     def __init__(
         self, frames: FrameDecoder, decoder: Decoder, *, keeps_unread: bool = False, budget: Budget | None = None
@@ -343,7 +343,7 @@ class Reader:
         self._held = KeptSize(budget or Budget())  # of a frame that is not whole
         self._keeps_unread = keeps_unread
         self._decoder = decoder
-        self._failure: DragomanError | None = None  # of the frame decoder
+        self.failure: DragomanError | None = None  # of the frame decoder, after the last frame that it gave
         self.over = False
         self.error: DragomanError | None = None  # what the decoders raised, if that ended the stream
 
@@ -364,38 +364,40 @@ class Reader:
     def _steps(self, frames: Iterable[Frame], *, closing: bool = False) -> list[Step]:
         steps: list[Step] = []
         for frame in frames:
+            if self.over:
+                break
             if (step := self.step(frame, closing=closing)) is not None:
                 steps.append(step)
         if (broken := self.broken()) is not None:
             steps.append(broken)
         return steps
 
-    def frames(self, chunk: bytes) -> Iterator[Frame]:
-        """Give the frames that these bytes complete, until the stream is over."""
-        try:
-            frames = iter(()) if self.over else self._frames.feed(chunk)
-            if self._held.size or self._frames.held:
-                self._held.set(self._frames.held)
-            for frame in frames:
-                yield frame
-                if self.over:
-                    self._held.set(0)
-                    break
-        except DragomanError as error:
-            self._failure = error
-
-    def closing_frames(self) -> Iterator[Frame]:
-        """Give the frames that the end of the bytes completes."""
+    def frames(self, chunk: bytes) -> list[Frame]:
+        """Return the frames that these bytes complete: those before a bad one, which `broken` tells of."""
+        frames: list[Frame] = []
         if self.over:
-            return
+            return frames
         try:
-            yield from self._frames.close()
+            frames.extend(self._frames.feed(chunk))
+            held = self._frames.held
+            if held or self._held.size:
+                self._held.set(held)
         except DragomanError as error:
-            self._failure = error
+            self.failure = error
+        return frames
+
+    def closing_frames(self) -> list[Frame]:
+        """Return the frames that the end of the bytes completes."""
+        frames: list[Frame] = []
+        try:
+            frames.extend(() if self.over else self._frames.close())
+        except DragomanError as error:
+            self.failure = error
+        return frames
 
     def broken(self) -> Step | None:
         """The step of an error that the frame decoder met after the last frame. Raises one of this side."""
-        failure, self._failure = self._failure, None
+        failure, self.failure = self.failure, None
         return None if failure is None or self.over else self.fail(failure)
 
     def step(self, frame: Frame, *, closing: bool = False) -> Step | None:
@@ -412,6 +414,7 @@ class Reader:
             return None
         if events and type(events[-1]) in _LAST:
             self.over = True
+            self._held.set(0)
         return Step(events, frame.raw)
 
     def end(self, broken: Fault | None) -> Step:
@@ -425,6 +428,7 @@ class Reader:
             raise error
         self.error = error.with_traceback(None)  # its frames would keep what was being read
         self.over = True
+        self._held.set(0)
         return Step((Failed(error.fault),))
 
 

@@ -21,7 +21,7 @@ from dragoman.model.events import Delta, Events, Failed, Step
 from dragoman.model.notes import Note
 from dragoman.translate import Plan
 from dragoman.wire import jsonio
-from dragoman.wire.frame import Payload
+from dragoman.wire.frame import Frame, Payload
 
 _MOST_UNCOUNTED = 32  # steps that passed and that the encoder has not counted yet
 
@@ -100,22 +100,22 @@ class PassThrough(Answer):
         if len(events) == 1 and isinstance(last, Delta):
             self._lane = self._open_lane(last, True)
 
-    def _failed(self, error: DragomanError, out: list[bytes]) -> bytes:
+    def _failed(self, error: DragomanError, frames: Sequence[Frame], out: list[bytes]) -> bytes:
         if isinstance(error, ClientFault):
             raise error
         self._add(Step((Failed(error.fault),)), out)
-        return self._joined(out)
+        return self._passed(frames, len(out))
 
-    def _joined(self, out: list[bytes]) -> bytes:
+    def _passed(self, frames: Sequence[Frame], count: int) -> bytes:
         """The bytes that came, up to the end of the last frame that passes, and what the encoder has written."""
         data, end = self._data, 0
         if self.over:
-            for raw in out:
-                end = data.find(raw, end) + len(raw)
+            for frame in frames[:count]:
+                end = data.find(frame.raw, end) + len(frame.raw)
         else:
             end = len(data) - self._reader.held
         self._held = data[end:]
-        self._count += len(out)
+        self._count += count
         data = data[:end]
         for raw in self._unasked:
             before, _, after = data.rpartition(raw)  # they come late

@@ -9,7 +9,7 @@ A decoder, filter or encoder without lanes gives None: then all deltas go the ge
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -18,12 +18,15 @@ Listener: TypeAlias = Callable[[str], object]  # gets the texts of the lane's de
 
 
 class LaneSource(Struct, frozen=True, gc=False):
-    """The decoder's part: how a frame of the lane is read."""
+    """The decoder's part: how a frame that holds one delta of the block, and nothing else, is read.
+
+    `decode` raises for a frame of another shape, as that of `jsonio.strict` does. `text_of` gives None or "" for a
+    delta of another block.
+    """
 
     kind: str  # of the frames
-    read: Callable[
-        [bytes], str
-    ]  # gives the text of a frame that holds one delta of the block and nothing else, else ""
+    decode: Callable[[bytes], Any]
+    text_of: Callable[[Any], str | None]
     listener: Listener | None = None
 
 

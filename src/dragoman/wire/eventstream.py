@@ -9,7 +9,7 @@ matched. Headers repeat from message to message, so what their bytes mean is rem
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from struct import Struct as Layout
 from types import MappingProxyType
@@ -138,7 +138,7 @@ class EventStreamDecoder:
         self._need = _PRELUDE_SIZE  # bytes, before which nothing can be done
         self._failed: BadFrame | None = None
 
-    def feed(self, chunk: bytes) -> Iterator[Frame]:
+    def feed(self, chunk: bytes) -> Iterable[Frame]:
         """Take more bytes and give the frames they complete. Raises a BadFrame of this module, after those before it.
 
         The kind is the `:event-type`, `:exception-type` or `:error-code`; the last two set `error`. A message without
@@ -149,7 +149,7 @@ class EventStreamDecoder:
         if self.held + len(chunk) < self._need:
             self._held.append(chunk)
             self.held += len(chunk)
-            return iter(())
+            return ()
         if self._held:
             chunk = b"".join([*self._held, chunk])
             self._held, self.held = [], 0
@@ -177,7 +177,7 @@ class EventStreamDecoder:
             return then_raise(frames, failure)
         if begin < size:
             self._held, self.held = [chunk[begin:]], size - begin
-        return iter(frames)
+        return frames
 
     def messages(self, chunk: bytes) -> Iterator[Message]:
         """Do as `feed` does, but give messages with all their headers."""

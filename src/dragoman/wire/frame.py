@@ -26,15 +26,15 @@ class Payload(Struct, frozen=True, gc=False):
 
 
 class FrameDecoder(Protocol):
-    """Cuts a byte stream into frames. Iterators, so that the frames before a bad one are already out."""
+    """Cuts a byte stream into frames. One that meets a bad frame gives those before it, and then raises."""
 
     @property
     def held(self) -> int:
         """Bytes that wait for the rest of their frame."""
 
-    def feed(self, chunk: bytes) -> Iterator[Frame]: ...
+    def feed(self, chunk: bytes) -> Iterable[Frame]: ...
 
-    def close(self) -> Iterator[Frame]: ...
+    def close(self) -> Iterable[Frame]: ...
 
 
 def then_raise(frames: Iterable[Frame], error: Exception) -> Iterator[Frame]:

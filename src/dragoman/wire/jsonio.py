@@ -12,8 +12,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -35,9 +34,9 @@ __all__ = [
     "pretty",
     "python_text",
     "quote",
+    "strict",
     "text_of",
     "text_of_parts",
-    "text_reader",
     "typed",
 ]
 
@@ -223,22 +222,9 @@ def pretty(value: object) -> bytes:
     return _guard(_indent, encode(value))
 
 
-@cache
-def _strict_decoder(kind: Any) -> Callable[[bytes], Any]:
+def strict(kind: type[T]) -> Callable[[bytes], T]:
+    """Make a decoder into `kind` that raises one of TROUBLE for all else, JSON or not."""
     return msgspec.json.Decoder(kind).decode
-
-
-def text_reader(kind: type[T], text_of: Callable[[T], str | None]) -> Callable[[bytes], str]:
-    """Make a reader of the text in what is just a `kind`; it gives "" for all else, JSON or not."""
-    strict: Callable[[bytes], T] = _strict_decoder(cast(Any, kind))
-
-    def read(data: bytes) -> str:
-        try:
-            return text_of(strict(data)) or ""
-        except TROUBLE:
-            return ""
-
-    return read
 
 
 def quote(text: str) -> bytes:

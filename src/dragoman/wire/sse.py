@@ -13,7 +13,7 @@ not depend on where the input was cut.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from dragoman.errors import BadFrame, LocalMisuse
@@ -24,7 +24,7 @@ MAX_FRAME = 16 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BLOCK_END = re.compile(rb"\r\r|(?:\r\n|\n)(?:\n|\r\n|\r(?!\n|\Z))")
-_CR = 0x0D  # a number is found several times as fast as bytes
+_CR, _LF = 0x0D, 0x0A  # a number is found several times as fast as bytes
 _LONGEST_UNDECIDED = 2  # LF CR
 _LONGEST_CACHED = 64  # bytes of an event line
 _LONGEST_RETRY = 15  # digits; a longer one is no time in milliseconds
@@ -45,7 +45,7 @@ class SseDecoder:
     `last_event_id` and `retry` are as of the last block decoded. After FrameTooLong the decoder stays failed.
     """
 
-    __slots__ = ("_failed", "_fresh", "_held", "_max_frame", "_tail", "held", "last_event_id", "retry")
+    __slots__ = ("_failed", "_held", "_max_frame", "_steady", "_tail", "held", "last_event_id", "retry")
 
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
         self.last_event_id = ""
@@ -54,7 +54,7 @@ class SseDecoder:
         self._held: list[bytes] = []  # pieces of one unfinished block
         self.held = 0  # see FrameDecoder
         self._tail = b""  # the last bytes of the pieces
-        self._fresh = True  # a byte order mark may still come
+        self._steady = False  # a byte order mark may still come, or the decoder has failed
         self._failed: FrameTooLong | None = None
 
     @property
@@ -62,28 +62,25 @@ class SseDecoder:
         """Whether a block has begun and not ended: at the end of the stream, it broke in mid-frame."""
         return bool(self._held)
 
-    def feed(self, chunk: bytes) -> Iterator[Frame]:
+    def feed(self, chunk: bytes) -> Iterable[Frame]:
         """Take more bytes and give the frames they complete. Raises FrameTooLong, after the frames before it."""
-        if self._failed is not None:
-            raise self._failed
-        if self._fresh:
-            chunk = b"".join(self._held) + chunk
-            if len(chunk) < len(_BOM) and _BOM.startswith(chunk):
-                self._hold(chunk)
-                return iter(())
-            self._fresh = False
-            self._hold(b"")
-            chunk = chunk.removeprefix(_BOM)
-        if self._held:
-            probe = self._tail + chunk
-            self._held.append(chunk)
-            if not (_BLOCK_END.search(probe) if _CR in probe else b"\n\n" in probe):
-                self.held += len(chunk)
-                self._tail = probe[-_LONGEST_UNDECIDED:]
-                return iter(()) if self.held <= self._max_frame else then_raise((), self._failure())
-            chunk = b"".join(self._held)
-        frames, is_whole = self._mixed(chunk) if _CR in chunk else self._usual(chunk)
-        return iter(frames) if is_whole else then_raise(frames, self._failure())
+        if not self._steady or self._held:
+            whole = self._joined(chunk)
+            if whole is None:
+                return () if self.held <= self._max_frame else then_raise((), self._failure())
+            chunk = whole
+        if _CR in chunk:
+            frames, is_whole = self._mixed(chunk)
+            return frames if is_whole else then_raise(frames, self._failure())
+        end = chunk.rfind(b"\n\n") + 2
+        lines = chunk[6 : end - 2].split(b"\n\ndata: ") if chunk.startswith(b"data: ") else ()
+        if chunk.count(b"\n", 0, end) == 2 * len(lines) > 0 and len(chunk) <= self._max_frame:
+            # Every block is one line of data.
+            if end < len(chunk) or self._held:
+                self._hold(chunk[end:])
+            return [Frame("", line, b"data: " + line + b"\n\n") for line in lines]
+        frames, is_whole = self._usual(chunk)
+        return frames if is_whole else then_raise(frames, self._failure())
 
     def close(self) -> Iterator[Frame]:
         """Give the last block as if its blank line had come, which some upstreams omit; `raw` gets the blank line.
@@ -107,8 +104,31 @@ class SseDecoder:
 
     def _failure(self) -> FrameTooLong:
         self._hold(b"")
+        self._steady = False
         self._failed = FrameTooLong(f"a frame is longer than {self._max_frame} bytes")
         return self._failed
+
+    def _joined(self, chunk: bytes) -> bytes | None:
+        """Return the bytes of the blocks that may be complete now; None if there is none yet."""
+        if self._failed is not None:
+            raise self._failed
+        if not self._steady:
+            chunk = b"".join(self._held) + chunk
+            if len(chunk) < len(_BOM) and _BOM.startswith(chunk):
+                self._hold(chunk)
+                return None
+            self._steady = True
+            self._hold(b"")
+            chunk = chunk.removeprefix(_BOM)
+        if not self._held:
+            return chunk
+        probe = self._tail + chunk
+        self._held.append(chunk)
+        if _BLOCK_END.search(probe) if _CR in probe else b"\n\n" in probe:
+            return b"".join(self._held)
+        self.held += len(chunk)
+        self._tail = probe[-_LONGEST_UNDECIDED:]
+        return None
 
     def _usual(self, data: bytes) -> tuple[list[Frame], bool]:
         """Decode the whole blocks of bytes without a CR, and hold the rest. False: the next one is too long."""
@@ -116,13 +136,10 @@ class SseDecoder:
         *blocks, rest = data.split(b"\n\n")
         is_short = len(data) <= self._max_frame  # no block of it is too long
         for block in blocks:
-            if is_short and block.startswith(b"data: ") and b"\n" not in block:
-                frames.append(Frame("", block[6:], block + b"\n\n"))
-                continue
             if is_short and block.startswith(b"event: "):
-                name, _, line = block.partition(b"\n")
-                if line.startswith(b"data: ") and b"\n" not in line and len(name) <= _LONGEST_CACHED:
-                    frames.append(Frame(_name(name[7:]), line[6:], block + b"\n\n"))
+                name, found, line = block.partition(b"\ndata: ")
+                if found and _LF not in line and _LF not in name and len(name) <= _LONGEST_CACHED:
+                    frames.append(Frame(_name(name[7:]), line, block + b"\n\n"))
                     continue
             raw = block.lstrip(b"\n") + b"\n\n"
             if len(raw) > self._max_frame:

@@ -14,6 +14,7 @@ frame that is no signature, because a later one replaces it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import TypeAlias
 
 from msgspec import Struct, structs
@@ -78,36 +79,24 @@ class _DeltaFrame(Struct, gc=False):
     type: str = "content_block_delta"
 
 
-_read_delta = jsonio.fitting(_DeltaFrame)
-
-
-def _text(frame: _DeltaFrame) -> str | None:
-    return frame.delta.text if frame.delta.type == "text_delta" else None
-
-
-def _thinking(frame: _DeltaFrame) -> str | None:
-    return frame.delta.thinking if frame.delta.type == "thinking_delta" else None
-
-
-def _input(frame: _DeltaFrame) -> str | None:
-    return frame.delta.partial_json if frame.delta.type == "input_json_delta" else None
-
-
-_IN_LANE: dict[type[Delta], Callable[[_DeltaFrame], str | None]] = {
-    TextDelta: _text,
-    ReasoningDelta: _thinking,
-    ArgumentsDelta: _input,
+_decode_delta = jsonio.strict(_DeltaFrame)
+_IN_LANE: dict[type[Delta], tuple[str, Callable[[_Delta], str | None]]] = {
+    TextDelta: ("text_delta", attrgetter("text")),
+    ReasoningDelta: ("thinking_delta", attrgetter("thinking")),
+    ArgumentsDelta: ("input_json_delta", attrgetter("partial_json")),
 }
 
 
-def _lane_reader(kind: type[Delta], index: int) -> Callable[[bytes], str]:
-    """Make a reader of the text of such deltas of the block at this index."""
-    text_of = _IN_LANE[kind]
+def _lane(kind: type[Delta], index: int) -> LaneSource:
+    """Return the lane of such deltas of the block at this index."""
+    name, text_of = _IN_LANE[kind]
 
     def of_block(frame: _DeltaFrame) -> str | None:
-        return text_of(frame) if frame.index == index and frame.type == "content_block_delta" else None
+        delta = frame.delta
+        is_one = delta.type == name and frame.index == index and frame.type == "content_block_delta"
+        return text_of(delta) if is_one else None
 
-    return jsonio.text_reader(_DeltaFrame, of_block)
+    return LaneSource("content_block_delta", _decode_delta, of_block)
 
 
 class _Open:
@@ -148,10 +137,6 @@ class AnthropicDecoder(Decoder):
         return bool(self._open)
 
     def feed(self, frame: Frame) -> Events | None:
-        if frame.kind == "content_block_delta" and self._signed is None:
-            events = self._hot(frame.data)
-            if events is not None:
-                return events
         if frame.data.strip() in _SILENT:
             return None
         fields = Fields.parse(frame.data, frame.kind, BadFrame)
@@ -190,25 +175,7 @@ class AnthropicDecoder(Decoder):
         index = next((index for index, grown in self._open.items() if grown.key == key), None)
         if index is None or self._signed is not None:
             return None
-        return LaneSource("content_block_delta", _lane_reader(kind, index))
-
-    def _hot(self, data: bytes) -> Events | None:
-        """The usual deltas. None for all else: the slow way knows it, or knows what is wrong with it."""
-        frame = _read_delta(data)
-        if frame is None:
-            return None
-        delta, grown = frame.delta, self._open.get(frame.index)
-        if grown is None or frame.type != "content_block_delta":
-            return None
-        key = grown.key
-        if delta.type == "text_delta" and delta.text is not None and type(grown.block) is Text:
-            return (TextDelta(key, delta.text),)
-        if delta.type == "input_json_delta" and delta.partial_json is not None and type(grown.block) is ToolCall:
-            grown.grown = True
-            return (ArgumentsDelta(key, delta.partial_json),)
-        if delta.type == "thinking_delta" and delta.thinking is not None and type(grown.block) is Reasoning:
-            return (ReasoningDelta(key, delta.thinking),)
-        return None
+        return _lane(kind, index)
 
     # --- the message
 

@@ -121,7 +121,7 @@ class _DeltaFrame(Struct, gc=False):
     delta: _Delta
 
 
-_read_delta = jsonio.fitting(_DeltaFrame)
+_decode_delta = jsonio.strict(_DeltaFrame)
 _IN_LANE: dict[type[ev.Delta], Callable[[_Delta], str | None]] = {
     ev.TextDelta: attrgetter("text"),
     ev.ReasoningDelta: lambda delta: None if delta.reasoningContent is None else delta.reasoningContent.text,
@@ -129,14 +129,14 @@ _IN_LANE: dict[type[ev.Delta], Callable[[_Delta], str | None]] = {
 }
 
 
-def _lane_reader(kind: type[ev.Delta], index: int) -> Callable[[bytes], str]:
-    """Make a reader of the text of such deltas of the block at this index."""
+def _lane(kind: type[ev.Delta], index: int) -> LaneSource:
+    """Return the lane of such deltas of the block at this index."""
     text_of = _IN_LANE[kind]
 
     def of_block(frame: _DeltaFrame) -> str | None:
         return text_of(frame.delta) if frame.contentBlockIndex == index else None
 
-    return jsonio.text_reader(_DeltaFrame, of_block)
+    return LaneSource("contentBlockDelta", _decode_delta, of_block)
 
 
 class _Open:
@@ -174,10 +174,6 @@ class BedrockDecoder(Decoder):
         return bool(self._open)
 
     def feed(self, frame: Frame) -> ev.Events | None:
-        if frame.kind == "contentBlockDelta" and not frame.error:
-            events = self._hot(frame.data)
-            if events is not None:
-                return events
         if self._over:
             raise OutOfOrder("the stream is over", at=frame.kind)
         if frame.error:
@@ -201,25 +197,7 @@ class BedrockDecoder(Decoder):
 
     def lane(self, kind: type[ev.Delta], key: int) -> LaneSource | None:
         index = next((at for at, grown in self._open.items() if grown.key == key and grown.held is None), None)
-        return None if index is None else LaneSource("contentBlockDelta", _lane_reader(kind, index))
-
-    def _hot(self, data: bytes) -> ev.Events | None:
-        """The usual deltas of open blocks. None for all else: the slow way knows it, or knows what is wrong with it."""
-        frame = _read_delta(data)
-        if frame is None:
-            return None
-        delta, grown = frame.delta, self._open.get(frame.contentBlockIndex)
-        if grown is None or grown.held is not None:
-            return None
-        key = grown.key
-        if delta.text is not None and type(grown.block) is Text:
-            return (ev.TextDelta(key, delta.text),)
-        if delta.toolUse is not None and type(grown.block) is ToolCall:
-            return (ev.ArgumentsDelta(key, delta.toolUse.input),)
-        thought = delta.reasoningContent
-        if thought is not None and thought.text is not None and type(grown.block) is Reasoning:
-            return (ev.ReasoningDelta(key, thought.text),)
-        return None
+        return None if index is None else _lane(kind, index)
 
     # --- the message
 

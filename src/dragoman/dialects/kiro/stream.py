@@ -97,8 +97,9 @@ class _Input(Struct, forbid_unknown_fields=True, gc=False):
     stop: Literal[False] = False
 
 
-_lane_content = jsonio.text_reader(_Content, attrgetter("content"))
-_lane_thought = jsonio.text_reader(_Thought, attrgetter("text"))
+_decode_content = jsonio.strict(_Content)
+_decode_thought = jsonio.strict(_Thought)
+_decode_input = jsonio.strict(_Input)
 
 
 class _Use(Struct):
@@ -147,10 +148,6 @@ class KiroDecoder(Decoder):
         return self._text is not None or self._thought is not None or bool(self._uses)
 
     def feed(self, frame: Frame) -> Events | None:
-        if frame.kind == "assistantResponseEvent" and self._text is not None and not frame.error:
-            events = self._hot(frame.data)
-            if events is not None:
-                return events
         if self._over:
             raise OutOfOrder("the stream is over", at=frame.kind)
         if frame.error:
@@ -168,15 +165,19 @@ class KiroDecoder(Decoder):
 
     def lane(self, kind: type[Delta], key: int) -> LaneSource | None:
         if key == self._text:
-            return LaneSource("assistantResponseEvent", _lane_content, self._output.add)
+            return LaneSource("assistantResponseEvent", _decode_content, attrgetter("content"), self._output.add)
         if key == self._thought:
-            return None if self._signature else LaneSource("reasoningContentEvent", _lane_thought, self._count_thought)
+            of_thought = LaneSource("reasoningContentEvent", _decode_thought, attrgetter("text"), self._count_thought)
+            return None if self._signature else of_thought
         last = self._last_use
         use = self._uses.get(last)
+
+        def input_of(piece: _Input) -> str | None:
+            return piece.input if piece.toolUseId == last else None
+
         if use is None or use.key != key or not use.grown:
             return None
-        read = jsonio.text_reader(_Input, lambda piece: piece.input if piece.toolUseId == last else None)
-        return LaneSource("toolUseEvent", read, self._output.add)
+        return LaneSource("toolUseEvent", _decode_input, input_of, self._output.add)
 
     def _count_thought(self, text: str) -> None:
         self._output.add(text)
@@ -191,14 +192,6 @@ class KiroDecoder(Decoder):
         if not self._begun:
             return (Failed(Truncated("the upstream's answer ended before it began").fault),)
         return self._end()
-
-    def _hot(self, data: bytes) -> Events | None:
-        """More text. None for all else: the slow way knows it, or knows what is wrong with it."""
-        text = _lane_content(data)
-        if not text or self._text is None:
-            return None
-        self._output.add(text)
-        return (TextDelta(self._text, text),)
 
     # --- the answer
 

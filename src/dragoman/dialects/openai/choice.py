@@ -7,7 +7,7 @@ from typing import Any
 
 from dragoman.dialects.kit.openai_requests import arguments_text
 from dragoman.dialects.openai.blocks import FAMILY, JsonObject, extra_of, flat_text, parse_annotations
-from dragoman.dialects.openai.chunk import CallPart, Delta, FunctionPart, more_arguments, more_text, more_thought
+from dragoman.dialects.openai.chunk import TEXT_LANE, CallPart, Delta, FunctionPart, call_lane, thought_lane
 from dragoman.dialects.openai.messages import AS_PART, ENCRYPTED, SUMMARY, TEXT, thinking_text
 from dragoman.dialects.openai.reply import parse_images, parse_stop
 from dragoman.errors import MissingField, OutOfOrder
@@ -96,7 +96,7 @@ class CallReader:
         index = next((index for index, each in self._by_index.items() if each is call), None)
         if call is None or call is self._older or (index is None and call is not self._all[-1]):
             return None
-        return LaneSource("", more_arguments(index), call.given.add)
+        return call_lane(index, call.given.add)
 
     def _call_of(self, entry: CallPart, name: str, words: str, position: int) -> _OpenCall | None:
         index, call_id = entry.index, _visible(entry.id)
@@ -288,9 +288,9 @@ class ChoiceReader:
         if self.stopped:
             return None
         if key == self._text:
-            return None if self._refusing else LaneSource("", more_text)
+            return None if self._refusing else TEXT_LANE
         if thought is not None and thought.key == key:
-            return None if thought.detail is not None else LaneSource("", more_thought, thought.pieces.add)
+            return None if thought.detail is not None else thought_lane(thought.pieces.add)
         return None if self._calls is None else self._calls.lane(key)
 
     def _called(self) -> CallReader:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal
 
 import msgspec
@@ -10,6 +9,7 @@ from msgspec import Struct
 
 from dragoman.dialects.openai.blocks import JsonObject
 from dragoman.errors import BadFrame, MissingField
+from dragoman.model.lane import LaneSource, Listener
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
@@ -198,19 +198,25 @@ def _thought_in(chunk: _ThoughtChunk) -> str:
     return delta.reasoning_content or delta.reasoning
 
 
-# The text, or the reasoning in a plain field, of a chunk that holds nothing else; empty for every other.
-more_text = jsonio.text_reader(_TextChunk, lambda chunk: chunk.choices[0].delta.content)
-more_thought = jsonio.text_reader(_ThoughtChunk, _thought_in)
+# The lanes of text, of reasoning in a plain field, and of the arguments of a call: chunks that hold nothing else.
+_decode_text = jsonio.strict(_TextChunk)
+_decode_thought = jsonio.strict(_ThoughtChunk)
+_decode_call = jsonio.strict(_CallChunk)
+TEXT_LANE = LaneSource("", _decode_text, lambda chunk: chunk.choices[0].delta.content)
 
 
-def more_arguments(index: int | None) -> Callable[[bytes], str]:
-    """Make a reader of the arguments in chunks that hold a piece of the call with this index and nothing else."""
+def thought_lane(listener: Listener) -> LaneSource:
+    return LaneSource("", _decode_thought, _thought_in, listener)
+
+
+def call_lane(index: int | None, listener: Listener) -> LaneSource:
+    """Return the lane of the call with this index."""
 
     def arguments(chunk: _CallChunk) -> str | None:
         call = chunk.choices[0].delta.tool_calls[0]
         return call.function.arguments if call.index == index else None
 
-    return jsonio.text_reader(_CallChunk, arguments)
+    return LaneSource("", _decode_call, arguments, listener)
 
 
 def read_chunk(data: bytes) -> Chunk:
