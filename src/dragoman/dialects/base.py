@@ -329,11 +329,11 @@ class Reader:
 
     The bytes of a frame that has begun are counted in `budget`.
 
-    `feed` and `close` give all steps of some bytes. An answer takes frame after frame instead, with `frames` and
-    `closing_frames`, reads each with `step` or by its lane, and asks `broken` for the step after the last frame.
+    `feed` and `close` give all steps of some bytes. An answer takes frame after frame instead, with `frames`, reads
+    each with `step` or by its lane, and asks `broken` for the step after the last frame if there was a `failure`.
     """
 
-    __slots__ = ("_decoder", "_failure", "_frames", "_held", "_keeps_unread", "error", "over")
+    __slots__ = ("_decoder", "_frames", "_held", "_keeps_unread", "error", "failure", "over")
 
     def __init__(
         self, frames: FrameDecoder, decoder: Decoder, *, keeps_unread: bool = False, budget: Budget | None = None
@@ -342,26 +342,31 @@ class Reader:
         self._held = KeptSize(budget or Budget())  # of a frame that is not whole
         self._keeps_unread = keeps_unread
         self._decoder = decoder
-        self._failure: DragomanError | None = None  # of the frame decoder
+        self.failure: DragomanError | None = None  # of the frame decoder
         self.over = False
         self.error: DragomanError | None = None  # what the decoders raised, if that ended the stream
 
     def feed(self, chunk: bytes) -> list[Step]:
         """Take more bytes and give the steps they complete."""
-        return self._steps(self.frames(chunk))
+        steps = [step for frame in self.frames(chunk) if (step := self.step(frame)) is not None]
+        return steps if (broken := self.broken()) is None else [*steps, broken]
 
     def close(self, broken: Fault | None = None) -> list[Step]:
         """The end of the bytes; `broken` says why if it was not their own end."""
-        steps = self._steps(self.closing_frames(), closing=True) if broken is None else []
-        return steps if self.over else [*steps, self.end(broken)]
-
-    def _steps(self, frames: Iterable[Frame], *, closing: bool = False) -> list[Step]:
         steps: list[Step] = []
-        for frame in frames:
-            if (step := self.step(frame, closing=closing)) is not None:
-                steps.append(step)
-        if (broken := self.broken()) is not None:
-            steps.append(broken)
+        has_more = broken is None and not self.over
+        if has_more:
+            try:
+                for frame in self._frames.close():
+                    if (step := self.step(frame, closing=True)) is not None:
+                        steps.append(step)
+                    if self.over:
+                        break
+            except DragomanError as error:
+                steps.append(self.fail(error))
+        if not self.over:
+            self.over = True
+            steps.append(Step(self._decoder.close(broken)))
         return steps
 
     def frames(self, chunk: bytes) -> Iterator[Frame]:
@@ -376,20 +381,11 @@ class Reader:
                     self._held.set(0)
                     break
         except DragomanError as error:
-            self._failure = error
-
-    def closing_frames(self) -> Iterator[Frame]:
-        """Give the frames that the end of the bytes completes."""
-        if self.over:
-            return
-        try:
-            yield from self._frames.close()
-        except DragomanError as error:
-            self._failure = error
+            self.failure = error
 
     def broken(self) -> Step | None:
         """The step of an error that the frame decoder met after the last frame. Raises one of this side."""
-        failure, self._failure = self._failure, None
+        failure, self.failure = self.failure, None
         return None if failure is None or self.over else self.fail(failure)
 
     def step(self, frame: Frame, *, closing: bool = False) -> Step | None:
@@ -407,11 +403,6 @@ class Reader:
         if events and type(events[-1]) in _LAST:
             self.over = True
         return Step(events, frame.raw)
-
-    def end(self, broken: Fault | None) -> Step:
-        """The step of the end of the bytes: their own, or because something broke."""
-        self.over = True
-        return Step(self._decoder.close(broken))
 
     def fail(self, error: DragomanError) -> Step:
         """The end that an error makes. Raises one that is not the upstream's fault."""
