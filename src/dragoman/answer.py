@@ -33,7 +33,7 @@ from dragoman.model.events import (
     UsageReported,
 )
 from dragoman.model.filter import BLOCKS, Kind, Reads
-from dragoman.model.lane import UNSEEN, LaneTarget, LaneWatch, Listener, Search
+from dragoman.model.lane import UNSEEN, LaneWatch, Listener, Search
 from dragoman.model.notes import MOST_OF_ANSWER, Note, Notes
 from dragoman.translate import Plan
 from dragoman.wire.frame import Frame, Payload
@@ -59,11 +59,14 @@ class ResponseFilters:
         """Return what becomes of the events: the same tuple if no filter changes anything."""
         first, backs, reads = 0, self._backs, self._reads
         while events:
-            event, kinds = events[0], type(events[0])
+            first_event = events[0]
+            kinds: Kind | frozenset[Kind] = type(first_event)
             if len(events) > 1:
-                kinds = frozenset([type(each.block) if type(each) is BlockStarted else type(each) for each in events])
-            elif type(event) is BlockStarted:
-                kinds = type(event.block)
+                kinds = frozenset(
+                    [type(each.block) if isinstance(each, BlockStarted) else type(each) for each in events]
+                )
+            elif isinstance(first_event, BlockStarted):
+                kinds = type(first_event.block)
             for position in self._concerned[kinds]:
                 if position >= first:
                     back = backs[position]
@@ -110,16 +113,13 @@ class _Concerned(dict[Kind | frozenset[Kind], tuple[int, ...]]):
 _concerned = lru_cache(maxsize=1024)(_Concerned)  # the same for all answers whose filters look at the same
 
 
-class Progress:
+class Progress(Struct):
     """How far an answer has come: whether it has begun to say something, and its counts and stop so far."""
 
-    __slots__ = ("begun", "id", "stop", "usage")
-
-    def __init__(self) -> None:
-        self.begun = False  # something came that a second try would say again
-        self.id = ""  # the answer's own
-        self.usage: Usage | None = None
-        self.stop: Stop | None = None
+    begun: bool = False  # something came that a second try would say again
+    id: str = ""  # the answer's own
+    usage: Usage | None = None
+    stop: Stop | None = None
 
     def see(self, events: Events) -> None:
         for event in events:
@@ -181,9 +181,7 @@ class _Lane(Struct, frozen=True, gc=False):
         return end
 
 
-def _any_of(searches: Sequence[Search]) -> Search | None:
-    if len(searches) < 2:
-        return searches[0] if searches else None
+def _any_of(searches: Sequence[Search]) -> Search:
     return lambda text: next((found for search in searches if (found := search(text)) is not None), None)
 
 
@@ -198,11 +196,11 @@ class Answer:
     """
 
     __slots__ = (
-        "_binding",
         "_content",
         "_decoder",
         "_encoder",
         "_filters",
+        "_frame",
         "_keeps_frames",
         "_lane",
         "_mask",
@@ -225,7 +223,7 @@ class Answer:
         self._reader = Reader(upstream.binding.frames(), self._decoder, keeps_unread=keeps_unread, budget=keys.budget)
         self._filters = ResponseFilters(plan, keys)
         self._encoder = client.codec.encoder(plan.asked, world, keys.budget)
-        self._binding = client.binding
+        self._frame = client.binding.frame
         self._lane: _Lane | None = None  # of the block whose delta came last
         self._passes = False  # every frame goes out as it came (PassThrough)
         self._content = Content()
@@ -279,7 +277,7 @@ class Answer:
     def ping(self) -> bytes:
         """A frame that says nothing, for a client that waits; empty where its dialect has none."""
         payload = None if self.over else self._encoder.ping()
-        return b"" if payload is None else self._framed((payload,))
+        return b"" if payload is None else self._frame(payload)
 
     def _write(self, steps: Iterable[Step]) -> bytes:
         out: list[bytes] = []
@@ -299,7 +297,7 @@ class Answer:
             raise error
         self.over, self.fault, self._lane = True, error.fault, None
         told = self._encoder.feed(self._masked((Failed(error.fault),)))
-        return b"".join([*out, self._framed(told)])
+        return b"".join([*out, *map(self._frame, told)])
 
     def _passed(self, frames: Sequence[Frame], count: int) -> bytes:
         """Return what goes out for the first `count` frames, which pass."""
@@ -321,7 +319,11 @@ class Answer:
         else:
             events = self._watched(events)
         as_it_came = bool(self._keeps_frames and step.raw and events == step.events and self._encoder.passes(events))
-        out.append(step.raw if as_it_came else self._framed(self._encoder.feed(events)))
+        if as_it_came:
+            out.append(step.raw)
+        else:
+            frame = self._frame
+            out += [frame(payload) for payload in self._encoder.feed(events)]
         if is_delta and events is step.events:
             self._lane = self._open_lane(events[0], as_it_came)
 
@@ -336,28 +338,21 @@ class Answer:
         if source is None or (watches := self._filters.lane(kind, key)) is None:
             return None
         target = self._encoder.lane(kind, key)
-        around = None if target is None else self._around(target)
-        if target is None or around is None:
+        if target is None:
             return None
+        frame = self._frame
+        before, found, after = frame(Payload(target.kind, target.before + _GAP + target.after)).partition(_GAP)
+        if not found or frame(Payload(target.kind, target.before + target.after)) != before + after:
+            return None  # the frame depends on the text elsewhere
         asked = (source.listener, *[watch.listener for watch in watches], target.listener)
         listeners = tuple([listener for listener in asked if listener is not None])
         searches = [watch.search for watch in watches if watch.search is not None]
-        before, after = around
-        parts = source.kind, source.decode, source.text_of, _any_of(searches), listeners, as_it_came
+        search = _any_of(searches) if len(searches) > 1 else next(iter(searches), None)
+        parts = source.kind, source.decode, source.text_of, search, listeners, as_it_came
         return _Lane(*parts, before, after + before, after)
 
-    def _around(self, target: LaneTarget) -> tuple[bytes, bytes] | None:
-        """Return the bytes before and after the text in its frame; None if the frame depends on the text elsewhere."""
-        frame = self._binding.frame
-        before, found, after = frame(Payload(target.kind, target.before + _GAP + target.after)).partition(_GAP)
-        same = found and frame(Payload(target.kind, target.before + target.after)) == before + after
-        return (before, after) if same else None
-
-    def _framed(self, payloads: Iterable[Payload]) -> bytes:
-        frame = self._binding.frame
-        return b"".join([frame(payload) for payload in payloads])
-
     def _watched(self, events: Events) -> Events:
+        """Note how far the answer has come. Return the events without what the client must not read of a failure."""
         self.progress.see(events)
         if events and type(events[-1]) in _LAST:
             self.over = True
@@ -366,6 +361,7 @@ class Answer:
         return events
 
     def _masked(self, events: Events) -> Events:
+        """The events without what the client must not read of a failure, the last of them."""
         last = events[-1]
         if self._mask is None or not isinstance(last, Failed):
             return events

@@ -138,7 +138,9 @@ class Plan(Struct, frozen=True):
 
     @property
     def same_wire(self) -> bool:
-        return _same_wire(self.client, self.upstream)
+        """One language in one framing; settings say how a side is asked, not what its frames mean."""
+        same = type(self.client.codec) is type(self.upstream.codec)
+        return same and type(self.client.binding) is type(self.upstream.binding)
 
     @property
     def keeps_frames(self) -> bool:
@@ -146,10 +148,10 @@ class Plan(Struct, frozen=True):
 
         Not if a filter may hold back a block that an earlier frame has announced: the announcement would be wrong.
         """
-        announces = (
-            self.settings.reads_answers and "announces" in self.upstream.codec.capabilities(self.sent.model).traits
-        )
-        return self.same_wire and not self.settings.repair and not announces
+        if not self.same_wire or self.settings.repair:
+            return False
+        reads = self.settings.reads_answers
+        return not (reads and "announces" in self.upstream.codec.capabilities(self.sent.model).traits)
 
     def call(self) -> Call:
         return self.upstream.codec.render_request(self.sent)
@@ -207,13 +209,9 @@ def plan(
             finds_calls = finds_calls or isinstance(each, filters.RawTools)
     if said and not (sent.messages or sent.system):
         raise Unrepresentable(_NO_QUESTION, at="messages")
-    passes = not altered and not settings.reads_answers and _same_wire(client, upstream)
-    return Plan(client, upstream, asked, sent, tuple(notes), tuple(makers), settings, passes, finds_calls)
-
-
-def _same_wire(client: Dialect, upstream: Dialect) -> bool:
-    """One language in one framing; settings say how a side is asked, not what its frames mean."""
-    return type(client.codec) is type(upstream.codec) and type(client.binding) is type(upstream.binding)
+    made = Plan(client, upstream, asked, sent, tuple(notes), tuple(makers), settings, False, finds_calls)
+    passes = not altered and not settings.reads_answers and made.same_wire
+    return structs.replace(made, passes=True) if passes else made
 
 
 def _filters(client: Dialect, upstream: Dialect, model: str, settings: Settings) -> Sequence[Filter]:

@@ -13,7 +13,7 @@ import dragoman.dialects as registry
 from dragoman import translate
 from dragoman.answer import ResponseFilters
 from dragoman.errors import DragomanError
-from dragoman.model.blocks import Media, Opaque
+from dragoman.model.blocks import Block, Media, Opaque
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.events import BlockKeys, Events
 from dragoman.model.facts import Facts
@@ -71,7 +71,7 @@ def test_a_filter_that_is_not_called_would_have_changed_nothing(
 
 
 def test_every_kind_of_block_has_its_feature() -> None:
-    kinds = [Opaque("x", {}), Media("image", "image/png", "base64", "")]
+    kinds: list[Block] = [Opaque("x", {}), Media("image", "image/png", "base64", "")]
     for block in kinds:
         found = Facts().features(Conversation("m", (Message("user", (block,)),)))
         assert {"opaque", "media"} & found

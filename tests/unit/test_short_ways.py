@@ -135,7 +135,7 @@ def paired_needs_no_pairing(asked: Conversation) -> None:
 # What says that there is nothing to do, and the answer with which a filter looks through everything.
 SHORT_CUTS: list[tuple[Any, str, Any]] = [
     (pairing, "_paired", False),
-    (rename_tools._Aliases, "allow", False),
+    (rename_tools, "_allows", False),
     (kiro_results, "_are_read", False),
     (kiro_surrogates, "_are_whole", False),
     (openai_messages, "_words", None),

@@ -330,8 +330,8 @@ class Reader:
 
     The bytes of a frame that has begun are counted in `budget`.
 
-    `feed` and `close` give all steps of some bytes. An answer takes frame after frame instead, with `frames` and
-    `closing_frames`, reads each with `step` or by its lane, and asks `broken` for the step after the last frame.
+    `feed` and `close` give all steps of some bytes. An answer takes frame after frame instead, with `frames`, reads
+    each with `step` or by its lane, and asks `broken` for the step after the last frame if there was a `failure`.
     """
 
     __slots__ = ("_decoder", "_frames", "_held", "_keeps_unread", "error", "failure", "over")
@@ -354,22 +354,28 @@ class Reader:
 
     def feed(self, chunk: bytes) -> list[Step]:
         """Take more bytes and give the steps they complete."""
-        return self._steps(self.frames(chunk))
+        steps: list[Step] = []
+        for frame in self.frames(chunk):
+            if not self.over and (step := self.step(frame)) is not None:
+                steps.append(step)
+        return steps if (broken := self.broken()) is None else [*steps, broken]
 
     def close(self, broken: Fault | None = None) -> list[Step]:
         """The end of the bytes; `broken` says why if it was not their own end."""
-        steps = self._steps(self.closing_frames(), closing=True) if broken is None else []
-        return steps if self.over else [*steps, self.end(broken)]
-
-    def _steps(self, frames: Iterable[Frame], *, closing: bool = False) -> list[Step]:
         steps: list[Step] = []
-        for frame in frames:
-            if self.over:
-                break
-            if (step := self.step(frame, closing=closing)) is not None:
-                steps.append(step)
-        if (broken := self.broken()) is not None:
-            steps.append(broken)
+        has_more = broken is None and not self.over
+        if has_more:
+            try:
+                for frame in self._frames.close():
+                    if (step := self.step(frame, closing=True)) is not None:
+                        steps.append(step)
+                    if self.over:
+                        break
+            except DragomanError as error:
+                steps.append(self.fail(error))
+        if not self.over:
+            self.over = True
+            steps.append(Step(self._decoder.close(broken)))
         return steps
 
     def frames(self, chunk: bytes) -> list[Frame]:
@@ -382,15 +388,6 @@ class Reader:
             held = self._frames.held
             if held or self._held.size:
                 self._held.set(held)
-        except DragomanError as error:
-            self.failure = error
-        return frames
-
-    def closing_frames(self) -> list[Frame]:
-        """Return the frames that the end of the bytes completes."""
-        frames: list[Frame] = []
-        try:
-            frames.extend(() if self.over else self._frames.close())
         except DragomanError as error:
             self.failure = error
         return frames
@@ -416,11 +413,6 @@ class Reader:
             self.over = True
             self._held.set(0)
         return Step(events, frame.raw)
-
-    def end(self, broken: Fault | None) -> Step:
-        """The step of the end of the bytes: their own, or because something broke."""
-        self.over = True
-        return Step(self._decoder.close(broken))
 
     def fail(self, error: DragomanError) -> Step:
         """The end that an error makes. Raises one that is not the upstream's fault."""

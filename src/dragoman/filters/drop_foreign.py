@@ -408,7 +408,7 @@ class _Answer(Back):
         extra: Extra | None = getattr(node, "extra", None)
         if extra is None or extra.family == self._family:
             return node
-        names = self._carried.of(extra, names)
+        names = names if extra.family == self._carried.family else NOTHING
         kept = {names[name]: value for name, value in extra.fields.items() if name in names}
         for name in extra.fields:
             if name not in names and name not in extra.spelling:

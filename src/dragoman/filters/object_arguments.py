@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from dragoman.errors import Fault
 from dragoman.model.blocks import Block, ToolCall
@@ -123,13 +123,12 @@ def settle_reply(reply: Reply, notes: Notes) -> Reply:
     return reply if choices == reply.choices else structs.replace(reply, choices=choices)
 
 
-class _Arguments:
+class _Arguments(Struct):
     """The arguments of one open call."""
 
-    def __init__(self, budget: Budget) -> None:
-        self.scanner: ObjectScanner | None = None  # set once they are known to begin as an object
-        self.tail = False  # something stands after the object
-        self.held = KeptText(budget)
+    scanner: ObjectScanner | None = None  # set once they are known to begin as an object
+    tail: bool = False  # something stands after the object
+    held: KeptText | None = None  # arguments that do not begin so
 
     def scan(self, text: str) -> None:
         """Follow more of an object."""
@@ -162,23 +161,25 @@ class _Objects(Back):
                     return self._grow(key, text, call)
                 call.scan(text)
             case BlockStarted(key, ToolCall() as block):
-                self._calls[key], self.reads = _Arguments(self._budget), _IN_CALL
+                self._calls[key], self.reads = _Arguments(), _IN_CALL
                 return (event if block.form == "json" else structs.replace(event, block=_as_json(block)),)
             case BlockEnded(key) if (call := self._calls.pop(key, None)) is not None:
                 self.reads = _IN_CALL if self._calls else _IDLE
-                return (*self._end(key, call), event)
+                if call.held is not None or (call.scanner and (call.tail or not call.scanner.complete)):
+                    return (*self._end(key, call), event)
             case _:
                 pass
         return (event,)
 
     def _grow(self, key: int, text: str, call: _Arguments) -> Events:
         """Take more of arguments that have not begun, or that are held."""
-        begun = text.lstrip() if not call.held else text
-        if not call.held and begun.startswith("{"):
+        begun = text.lstrip() if call.held is None else text
+        if call.held is None and begun.startswith("{"):
             call.scanner = ObjectScanner()
             call.scan(begun)
             return (ArgumentsDelta(key, text),)
-        if begun or call.held:
+        if begun:
+            call.held = call.held or KeptText(self._budget)
             call.held.add(text)
             if len(call.held) > HELD_LIMIT:
                 self._failed, self.reads = True, None
@@ -187,17 +188,15 @@ class _Objects(Back):
         return ()
 
     def _end(self, key: int, call: _Arguments) -> Events:
-        if call.held:
-            arguments = as_object(call.held.take())
-            self._notes.changed(
-                "arguments.wrapped", "", "the arguments of a call were no JSON object; now they are in one"
-            )
-            return (ArgumentsDelta(key, arguments),) if arguments else ()
-        if call.scanner is not None and (call.tail or not call.scanner.complete):
+        """Note what was no whole object; give what was held."""
+        if call.held is None:
             self._notes.changed(
                 "arguments.not_json", "", "the arguments of a call began as an object but are not a whole one"
             )
-        return ()
+            return ()
+        arguments = as_object(call.held.take())
+        self._notes.changed("arguments.wrapped", "", "the arguments of a call were no JSON object; now they are in one")
+        return (ArgumentsDelta(key, arguments),) if arguments else ()
 
 
 class _Gathered:

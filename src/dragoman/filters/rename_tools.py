@@ -12,13 +12,14 @@ from msgspec import structs
 from dragoman.model.blocks import Block, Extra, Opaque, ToolCall, ToolResult, Where
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
-from dragoman.model.events import BlockKeys, BlockStarted, Event, Started
-from dragoman.model.facts import Facts, Inventory
+from dragoman.model.events import BlockKeys, BlockStarted, Event, Events, Started
+from dragoman.model.facts import Facts
 from dragoman.model.filter import Back, Filter, MakeBack, Reads
 from dragoman.model.naming import NAME_AT_HOME
 from dragoman.model.notes import Notes
 
 _HASH = 8
+_NO_NAMES: Mapping[str, str] = {}
 
 
 def rename(text: str, alphabet: Alphabet) -> str:
@@ -53,19 +54,32 @@ class RenameTools(Filter):
         self._ids = upstream.ids
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        tools, turns, held = conversation.tools, len(conversation.messages), facts.inventory(conversation)
+        used = {call.id for call in held.calls}.union([result.call_id for result in held.results])
+        called = {call.name for call in held.calls}.union([tool.name for tool in tools if isinstance(tool, ToolSpec)])
+        if _allows(self._names, called) and _allows(self._ids, used):  # as most do
+            return conversation, partial(_Back, _NO_NAMES, used, turns)
         names = _Aliases(self._names, "tools.renamed", notes, self._family)
         ids = _Aliases(self._ids, "ids.renamed", notes)
-        tools = tuple([_tool(tool, names) for tool in conversation.tools])
-        held = facts.inventory(conversation)
-        called = {call.id for call in held.calls}.union([result.call_id for result in held.results])
-        if not ids.allow(called) or not names.allow({call.name for call in held.calls}):
-            _look(held, names, ids)
+        tools = tuple([_tool(tool, names) for tool in tools])
+        for call in held.calls:
+            ids.of(call.id, call.at)
+            names.of(call.name, call.at, call.extra)
+        for result in held.results:
+            ids.of(result.call_id, result.at)
         choice = _choice(conversation.tool_choice, conversation.tools, names)
-        make_back = partial(_Back, names.originals, ids.seen, len(conversation.messages))
         if names.originals or ids.originals:
             messages = tuple([_message(message, names, ids) for message in conversation.messages])
             conversation = structs.replace(conversation, tools=tools, messages=messages, tool_choice=choice)
-        return conversation, make_back
+        return conversation, partial(_Back, names.originals, ids.aliases, turns)
+
+
+def _allows(alphabet: Alphabet, texts: set[str]) -> bool:
+    """Whether none of these needs an alias."""
+    if not texts:
+        return True
+    fits = "" not in texts and max(map(len, texts)) <= alphabet.limit
+    return fits and _rules(alphabet)[1].search("".join(texts)) is None
 
 
 class _Aliases:
@@ -74,28 +88,17 @@ class _Aliases:
     def __init__(self, alphabet: Alphabet, rule: str, notes: Notes, family: str = "") -> None:
         self._alphabet = alphabet
         self._family = family
-        self._legal, self._illegal = _rules(alphabet)[0].fullmatch, _rules(alphabet)[1].search
+        self._legal = _rules(alphabet)[0].fullmatch
         self._rule = rule
         self._notes = notes
-        self._aliases: dict[str, str] = {}
+        self.aliases: dict[str, str] = {}
         self.originals: dict[str, str] = {}  # by alias, of those that needed one
 
-    @property
-    def seen(self) -> Collection[str]:
-        return self._aliases
-
-    def allow(self, texts: set[str]) -> bool:
-        """Whether none of these needs an alias: most requests have none that does."""
-        if "" in texts or max(map(len, texts), default=0) > self._alphabet.limit or self._illegal("".join(texts)):
-            return False
-        self._aliases.update(zip(texts, texts, strict=True))
-        return True
-
     def of(self, text: str, at: Where, extra: Extra | None = None) -> str:
-        alias = self._aliases.get(text)
+        alias = self.aliases.get(text)
         if alias is None:
             fits = self._legal(text) or self._has_another(extra)
-            alias = self._aliases[text] = text if fits else rename(text, self._alphabet)
+            alias = self.aliases[text] = text if fits else rename(text, self._alphabet)
             if alias != text:
                 self.originals[alias] = text
                 self._notes.renamed(self._rule, at.path, f"{text!r} is sent as {alias!r}")
@@ -119,15 +122,6 @@ def _choice(choice: ToolChoice, tools: Iterable[ToolSpec | Opaque], names: _Alia
     ours = {tool.name for tool in tools if isinstance(tool, ToolSpec)} if choice.names else ()
     allowed = tuple([names.of(name, choice.at) if name in ours else name for name in choice.names])
     return choice if allowed == choice.names else structs.replace(choice, names=allowed)
-
-
-def _look(held: Inventory, names: _Aliases, ids: _Aliases) -> None:
-    """Find out which names and ids need an alias."""
-    for call in held.calls:
-        ids.of(call.id, call.at)
-        names.of(call.name, call.at, call.extra)
-    for result in held.results:
-        ids.of(result.call_id, result.at)
 
 
 def _message(message: Message, names: _Aliases, ids: _Aliases) -> Message:
@@ -166,17 +160,13 @@ class _Back(Back):
         self._given: dict[tuple[int, str], bool] = {}  # a set, small while it is empty
         self._calls = 0
 
-    def take(self, event: Event) -> Iterable[Event]:
+    def take(self, event: Event) -> Events:
         if isinstance(event, Started):
             self._seed = f"{self._seed}\0{event.id}"
-        elif isinstance(event, BlockStarted) and isinstance(event.block, ToolCall):
-            call = self._call(event.block, event.choice)
-            return (event if call is event.block else structs.replace(event, block=call),)
-        return (event,)
-
-    def _call(self, call: ToolCall, choice: int) -> ToolCall:
-        name = self._names.get(call.name, call.name)
-        id_ = call.id
+        if not isinstance(event, BlockStarted) or not isinstance(event.block, ToolCall):
+            return (event,)
+        call, choice = event.block, event.choice
+        name, id_ = self._names.get(call.name, call.name), call.id
         if not id_ or id_ in self._taken or (choice, id_) in self._given:
             id_ = "call_" + _digest(f"{self._seed}\0{self._calls}\0{name}")[:24]
             if call.id:
@@ -185,4 +175,6 @@ class _Back(Back):
                 self._notes.added("ids.minted", "", f"the call of {name} came without an id; it is {id_!r}")
         self._calls += 1
         self._given[choice, id_] = True
-        return call if (id_, name) == (call.id, call.name) else structs.replace(call, id=id_, name=name)
+        if (id_, name) == (call.id, call.name):
+            return (event,)
+        return (structs.replace(event, block=structs.replace(call, id=id_, name=name)),)

@@ -138,13 +138,13 @@ class PassThrough(Answer):
         if others or not payload.error:
             return None  # an element of an array
         data = jsonio.encode(jsonio.decode(step.raw))
-        return self._binding.frame(Payload(payload.kind, data, error=True))
+        return self._frame(Payload(payload.kind, data, error=True))
 
     def _written(self, events: Events, passed: int = 0) -> bytes:
         """Write events after so many frames that passed in this turn: an end or error must have the right number."""
         self._catch_up()
         self._encoder.renumber(self._count + passed)
-        return self._framed(self._encoder.feed(events))
+        return b"".join(map(self._frame, self._encoder.feed(events)))
 
     def _catch_up(self) -> None:
         """Let the encoder count what passed."""

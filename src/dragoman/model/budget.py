@@ -56,9 +56,14 @@ class Budget:
 
     def keep(self, size: int) -> None:
         """Count bytes before they are kept. Raises AnswerTooLarge, or what the account raises; then none are."""
-        kept = self._kept + size
+        kept, most = self._kept + size, self.limits.answer
         if kept > self._room:
-            self._grow(kept)
+            if kept > most:
+                raise AnswerTooLarge(f"more than {most} bytes of the answer have to be kept, the limit (answer)")
+            if self._account is not None:
+                more = -(-(kept - self._room) // _STEP) * _STEP
+                self._account.keep(more)
+                self._room += more
         self._kept = kept
 
     def free(self, size: int) -> None:
@@ -98,15 +103,6 @@ class Budget:
             self._room = 0
         self._kept = 0
 
-    def _grow(self, kept: int) -> None:
-        most = self.limits.answer
-        if kept > most:
-            raise AnswerTooLarge(f"more than {most} bytes of the answer have to be kept, the limit (answer)")
-        if self._account is not None:
-            more = -(-(kept - self._room) // _STEP) * _STEP
-            self._account.keep(more)
-            self._room += more
-
 
 class KeptText:
     """Text that is kept piece by piece until it is needed as a whole, and counted."""
@@ -139,7 +135,9 @@ class KeptText:
 
     def take(self) -> str:
         """Return the text, which is kept no more."""
-        text = self.text()
+        if self._text is None:
+            return ""
+        text = self._text.getvalue()
         self._budget.free(self._width * self._length)
         self._text, self._length, self._width = None, 0, 1
         return text

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import chain, compress, count, pairwise, repeat
 from operator import is_, is_not
-from typing import TypeVar
 
 from msgspec import structs
 
@@ -13,8 +12,6 @@ from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.naming import OUTER
-
-N = TypeVar("N", Text, Message)
 
 
 def canonical(conversation: Conversation, tidy: Sequence[Message] = ()) -> Conversation:
@@ -28,20 +25,18 @@ def canonical(conversation: Conversation, tidy: Sequence[Message] = ()) -> Conve
     messages = list(conversation.messages)
     for place in compress(count(), map(is_not, messages, chain(tidy, repeat(None)))):
         messages[place] = _tidy(messages[place])
-    if _has_split_turns(messages):
+    followed = [one for one, other in pairwise(messages) if one.role == other.role == "user"]
+    if any(map(_has_results, followed)):
         messages = _join_result_turns(messages)
     system = list(filter(_says_something, conversation.system))
     while messages and messages[0].role == "system" and _plain(messages[0]):
         system += _lifted(messages.pop(0))
     if not (messages or system) and (conversation.messages or conversation.system):
         messages = [Message("system", ())]  # to say something empty is not to say nothing
-    if not _same(messages, conversation.messages) or not _same(system, conversation.system):
+    lengths = len(messages) == len(conversation.messages) and len(system) == len(conversation.system)
+    if not lengths or not all(map(is_, (*messages, *system), (*conversation.messages, *conversation.system))):
         conversation = structs.replace(conversation, messages=tuple(messages), system=tuple(system))
     return conversation
-
-
-def _same(nodes: list[N], others: tuple[N, ...]) -> bool:
-    return len(nodes) == len(others) and all(map(is_, nodes, others))
 
 
 def spaced(before: Iterable[Block], blocks: tuple[Block, ...], seam: str) -> tuple[Block, ...]:
@@ -79,12 +74,6 @@ def _tidy(message: Message) -> Message:
     if message.role == "user" and any(isinstance(block, ToolResult) for block in blocks[1:]):
         blocks = tuple(sorted(blocks, key=lambda block: not isinstance(block, ToolResult)))
     return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
-
-
-def _has_split_turns(messages: Sequence[Message]) -> bool:
-    """Whether a user message follows results."""
-    followed = [one for one, other in pairwise(messages) if one.role == other.role == "user"]
-    return any(map(_has_results, followed))
 
 
 def _join_result_turns(messages: Iterable[Message]) -> list[Message]:

@@ -107,14 +107,11 @@ def inventory(messages: tuple[Message, ...]) -> Inventory:
 class Facts:
     """Answers about the conversation of a plan. An answer holds until a filter changes what it is about."""
 
-    __slots__ = ("_inventory", "_messages", "_of_messages", "_of_tools", "_tools")
-
-    def __init__(self) -> None:
-        self._messages: tuple[Message, ...] | None = None
-        self._inventory: Inventory | None = None
-        self._of_messages: Features = frozenset()
-        self._tools: tuple[ToolSpec | Opaque, ...] = ()
-        self._of_tools: Features = frozenset()
+    _messages: tuple[Message, ...] | None = None
+    _inventory: Inventory | None = None
+    _of_messages: Features = frozenset()
+    _tools: tuple[ToolSpec | Opaque, ...] = ()
+    _of_tools: Features = frozenset()
 
     def inventory(self, conversation: Conversation) -> Inventory:
         """What its messages hold."""
@@ -157,7 +154,8 @@ def _of_messages(messages: tuple[Message, ...], held: Inventory) -> Features:
         others = (*held.others, *[part for part in held.parts if type(part) is not Text])
     else:
         others = tuple(held.others)
-    _add_odd(found, [text for text in texts if text.cache or text.seal or text.citations or text.extra])
+    if odd := [text for text in texts if text.cache or text.seal or text.citations or text.extra]:
+        _add_odd(found, odd)
     if held.calls or held.results or held.thoughts or others:
         _add_odd(found, [call for call in held.calls if call.form != "json" or call.cache or call.seal or call.extra])
         _add_odd(found, [result for result in held.results if result.is_error or result.cache or result.extra])

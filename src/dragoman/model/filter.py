@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol, TypeAlias
 
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall
 from dragoman.model.conversation import Conversation
-from dragoman.model.events import BlockKeys, Delta, Event, Events
+from dragoman.model.events import BlockKeys, BlockStarted, Delta, Event, Events
 from dragoman.model.facts import Facts, Features
 from dragoman.model.lane import LaneWatch
 from dragoman.model.notes import Notes
@@ -36,8 +36,19 @@ class Back(Protocol):
 
     def feed(self, events: Events) -> Events:
         """Return what becomes of the events: the same tuple if nothing changes."""
-        out = tuple([each for event in events for each in self.take(event)])
-        return events if out == events else out
+        out: list[Event] = []
+        for event in events:
+            reads = self.reads
+            if (
+                reads is None
+                or type(event) in reads
+                or (isinstance(event, BlockStarted) and type(event.block) in reads)
+            ):
+                out += self.take(event)
+            else:
+                out.append(event)
+        changed = tuple(out)
+        return events if changed == events else changed
 
     def take(self, event: Event) -> Iterable[Event]:
         """Return what becomes of one event."""

@@ -28,6 +28,8 @@ class BuildHistory(Filter):
     keeps_form = True  # results, then a text that is never empty, then the rest
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        if all(map(_is_built, conversation.messages)):
+            return conversation, None
         building = _Building(notes)
         messages = tuple([building.message(message) for message in conversation.messages])
         building.tell()
@@ -44,9 +46,9 @@ class _Building:
 
     def message(self, message: Message) -> Message:
         blocks = message.blocks
+        if _is_built(message):
+            return message
         if message.role != "user":
-            if _is_built(blocks):
-                return message
             blocks = self._assistant(message)
         elif len(blocks) == 1 and _is_one_text(blocks[0]):  # so it is with most
             self._fill(message, RESULTS_ONLY)
@@ -148,12 +150,15 @@ class _Building:
         self._filled.setdefault(words, []).append(node.at)
 
 
-def _is_built(blocks: tuple[Block, ...]) -> bool:
-    """Whether it is a text that is not too long, and calls after it: most of what the model has said is that."""
+def _is_built(message: Message) -> bool:
+    """Whether a turn surely has its form: a text that is not too long; the model's with calls after it."""
+    blocks = message.blocks
     text = blocks[0] if blocks else None
-    if not isinstance(text, Text) or len(text.text) > LONGEST_ASSISTANT:
+    if not isinstance(text, Text):
         return False
-    return not [call for call in blocks[1:] if type(call) is not ToolCall]
+    if message.role == "user":
+        return len(blocks) == 1 and len(text.text) <= LONGEST_USER
+    return len(text.text) <= LONGEST_ASSISTANT and not [call for call in blocks[1:] if type(call) is not ToolCall]
 
 
 def _is_one_text(block: Block) -> bool:

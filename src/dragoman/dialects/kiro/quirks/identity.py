@@ -12,7 +12,7 @@ from dragoman.dialects.kiro.request import conversation_id, first_words
 from dragoman.dialects.kiro.turns import FAMILY, IDENTITY, own_fields
 from dragoman.errors import UnknownModel
 from dragoman.model.blocks import Extra, ToolCall
-from dragoman.model.conversation import Conversation, Message, Stop, Why
+from dragoman.model.conversation import Conversation, Stop, Why
 from dragoman.model.events import (
     BlockEnded,
     BlockKeys,
@@ -60,17 +60,13 @@ class NameRequest(Filter):
         elif user:
             notes.changed("kiro.conversation_id", "user", "there is no user id here; it names the conversation instead")
         if "conversationId" not in fields:
-            fields = {**fields, "conversationId": self._fixed or conversation_id(_seed(user, conversation.messages))}
+            session = _SESSION.search(user)  # some clients write it into the user id
+            seed = session[1] if session else f"{user}\0{first_words(conversation.messages)}"
+            fields = {**fields, "conversationId": self._fixed or conversation_id(seed)}
             spelling = extra.spelling if extra is not None else frozenset[str]()
             extra = Extra(FAMILY, fields, spelling.union(IDENTITY.intersection(fields)))
         conversation = structs.replace(conversation, model=named, extra=extra, stream=True, user="")
         return conversation, partial(_Renamed, named, asked) if named != asked else None
-
-
-def _seed(user: str, messages: tuple[Message, ...]) -> str:
-    """The session if the user id holds one, as some clients write it; else the user and their first words."""
-    session = _SESSION.search(user)
-    return session[1] if session else f"{user}\0{first_words(messages)}"
 
 
 class _Renamed(Back):

@@ -30,7 +30,7 @@ from dragoman.model.events import (
     TextDelta,
 )
 from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import BLOCKS, NOTHING, Back, Filter, MakeBack, Reads
+from dragoman.model.filter import BLOCKS, Back, Filter, MakeBack, Reads
 from dragoman.model.lane import UNSEEN, LaneWatch
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
@@ -95,11 +95,20 @@ class _Recover(Back):
         return None if self._held or self._opening else LaneWatch(_interesting)
 
     def take(self, event: Event) -> Events:
-        if type(event) is TextDelta and event.key == self._key and not self._held and _interesting(event.text) is None:
-            opening, self._opening = self._opening, ()
-            return (*opening, event)  # nearly all of a stream
-        out = (event,) if self._native else tuple(self._looked_at(event))
-        self.reads = NOTHING if self._native else BLOCKS if self._key is None and not self._waiting else None
+        if self._native:
+            return (event,)
+        opening, calm = self._opening, not self._held and not self._waiting
+        match event:
+            case TextDelta(key, text) if calm and key == self._key and _interesting(text) is None:
+                self._opening = ()
+                return (*opening, event)  # nearly all of a stream
+            case BlockEnded(key) if calm and key == self._key:
+                self._key, self._opening, out = None, (), (*opening, event)
+            case BlockStarted() if calm and not opening:
+                out = self._begin(event)
+            case _:
+                out = tuple(self._looked_at(event))
+        self.reads = None if self._key is not None or self._waiting else BLOCKS
         return out
 
     def _looked_at(self, event: Event) -> Iterable[Event]:
@@ -122,14 +131,15 @@ class _Recover(Back):
             case _:
                 yield event
 
-    def _begin(self, event: BlockStarted) -> Iterable[Event]:
-        self._native = self._native or isinstance(event.block, ToolCall)
-        if not isinstance(event.block, Text) or self._native:
-            yield event
-            return
-        self._key, self._fenced, self._opening = event.key, False, (event,)
+    def _begin(self, event: BlockStarted) -> Events:
+        self._native = isinstance(event.block, ToolCall)
+        if not isinstance(event.block, Text):
+            return (event,)
+        self._key, self._fenced = event.key, False
         if event.block != _NOTHING:
-            yield from self._open()
+            return (event,)
+        self._opening = (event,)
+        return ()
 
     def _open(self) -> Events:
         opening, self._opening = self._opening, ()

@@ -29,23 +29,9 @@ class LeaveOut(Filter):
     before = "drop_foreign"
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        before = len(notes)
-        tools, gone = self._tools(conversation, notes)
-        messages = conversation.messages
-        if not gone.isdisjoint(names := called(facts.inventory(conversation))) or _any_refused(names):
-            history = _History(gone, notes)
-            messages = tuple([history.message(message) for message in messages])
-        if len(notes) == before:
-            return conversation, None
-        choice = _choice(conversation, gone, notes)
-        changed = structs.replace(conversation, tools=tools, messages=messages, tool_choice=choice)
-        return canonical(changed, conversation.messages), None
-
-    def _tools(self, conversation: Conversation, notes: Notes) -> tuple[tuple[ToolSpec | Opaque, ...], set[str]]:
-        """The tools that stay, and the names of those that do not. Typed tools are drop_foreign's to leave out."""
-        kept: list[ToolSpec | Opaque] = []
-        gone: set[str] = set()
-        for tool in conversation.tools:
+        names, before = called(facts.inventory(conversation)), len(notes)
+        kept, gone = list[ToolSpec | Opaque](), set[str]()
+        for tool in conversation.tools:  # those of other families are drop_foreign's to leave out
             name = tool.name if isinstance(tool, ToolSpec) else _name(tool)
             if name.lower() in REFUSED:
                 notes.dropped("kiro.tools.web_search", tool.at.path, f"the service does not take {name}")
@@ -53,11 +39,16 @@ class LeaveOut(Filter):
                 kept.append(tool)
             if name and (name.lower() in REFUSED or (isinstance(tool, Opaque) and tool.family != FAMILY)):
                 gone.add(name)
-        return tuple(kept), gone - {tool.name for tool in kept if isinstance(tool, ToolSpec)}
-
-
-def _any_refused(names: Iterable[str]) -> bool:
-    return any(name.lower() in REFUSED for name in names)
+        gone -= {tool.name for tool in kept if isinstance(tool, ToolSpec)}
+        messages = conversation.messages
+        if not gone.isdisjoint(names) or [name for name in names if name.lower() in REFUSED]:
+            history = _History(gone, notes)
+            messages = tuple([history.message(message) for message in messages])
+        if len(notes) == before:
+            return conversation, None
+        choice = _choice(conversation, gone, notes)
+        changed = structs.replace(conversation, tools=tuple(kept), messages=messages, tool_choice=choice)
+        return canonical(changed, conversation.messages), None
 
 
 def _name(tool: Opaque) -> str:

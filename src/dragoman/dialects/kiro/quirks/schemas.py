@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from dragoman.dialects.kit.values import members
 from dragoman.model.budget import json_size
 from dragoman.wire import jsonio
@@ -52,13 +54,12 @@ class _TooMuchAdded(Exception):
     """References within references add more than they may."""
 
 
-class Room:
+class Room(Struct):
     """How many bytes references may still add. Each reference puts a copy of its target in its place, and targets may
     hold references, so a short request can become a very long one.
     """
 
-    def __init__(self, left: int = MOST_ADDED) -> None:
-        self.left = left
+    left: int = MOST_ADDED
 
     def take(self, size: int) -> None:
         """Raises _TooMuchAdded before there is more than may be."""
@@ -79,7 +80,7 @@ def clean(schema: Mapping[str, Json], room: Room | None = None) -> tuple[Schema,
         if len(text) <= _LONGEST_KEPT:
             cleaned, removed, added = _kept(text)
             if added <= room.left:
-                room.take(added)
+                room.left -= added
                 return cleaned, removed
     except (jsonio.JsonError, _TooLong):
         pass

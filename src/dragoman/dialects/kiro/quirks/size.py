@@ -50,9 +50,12 @@ class FitSize(Filter):
         if size > limit:
             fault = context_full(size, limit)
             raise Unrepresentable(fault.message, fault=fault)
-        _tell(counted, f"history_limit is {self._most_entries}", notes)
         trimmed = len(asked) - counted - len(conversation.messages)
-        _tell(trimmed, f"the service takes no more than {limit} tokens", notes)
+        limits = {f"history_limit is {self._most_entries}": counted}
+        limits[f"the service takes no more than {limit} tokens"] = trimmed
+        for why, gone in limits.items():
+            if gone:
+                notes.dropped("kiro.history.trimmed", "messages", f"the oldest {gone} messages are left out: {why}")
         return structs.replace(conversation, tokens=size), None
 
     def _entries(self, messages: Sequence[Message]) -> list[int]:
@@ -95,8 +98,3 @@ def _trimmed(messages: tuple[Message, ...], left: Sequence[int], most: int) -> t
 def _opens(message: Message) -> bool:
     """Whether an exchange begins here: with the user, and not with the answer to a call."""
     return message.role == "user" and not any(isinstance(block, ToolResult) for block in message.blocks)
-
-
-def _tell(gone: int, why: str, notes: Notes) -> None:
-    if gone:
-        notes.dropped("kiro.history.trimmed", "messages", f"the oldest {gone} messages are left out: {why}")

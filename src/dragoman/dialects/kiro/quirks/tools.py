@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from msgspec import structs
 
 from dragoman.dialects.kiro.quirks.schemas import ANNOTATIONS, Room, clean
@@ -53,6 +51,8 @@ class DescribeTools(Filter):
         self._tells = long_descriptions == "system"
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        if not [tool for tool in conversation.tools if isinstance(tool, Opaque) or not _is_described(tool)]:
+            return conversation, None
         before = len(notes)
         tools: list[ToolSpec] = []
         told: list[Text] = []
@@ -84,6 +84,11 @@ class DescribeTools(Filter):
         return structs.replace(tool, description=short)
 
 
+def _is_described(tool: ToolSpec) -> bool:
+    """Whether its description is surely neither missing nor too long."""
+    return 0 < 4 * len(tool.description) <= LONGEST_BYTES and not tool.description.isspace()
+
+
 def _cut(words: str) -> str:
     """At most so many characters and so many bytes, and never half a character."""
     short = words[:LONGEST_CHARACTERS]
@@ -107,7 +112,10 @@ class FewTools(Filter):
         self._most = most
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        tools, known = conversation.tools, called(facts.inventory(conversation))
+        tools, held = conversation.tools, facts.inventory(conversation)
+        if conversation.tool_choice.mode != "none" and len(tools) + len(held.calls) <= self._most:
+            return conversation, None
+        known = called(held)
         if conversation.tool_choice.mode == "none" and tools:
             return self._none(conversation, known, notes), None
         declared = list(dict.fromkeys([tool.name for tool in tools if isinstance(tool, ToolSpec)]))
@@ -164,27 +172,20 @@ class CleanSchemas(Filter):
     concerns: Features = frozenset({"tools"})
 
     def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        before = len(notes)
-        try:
-            tools = tuple(self._cleaned(conversation, notes))
-        except RecursionError:
-            raise Unrepresentable("a schema is nested too deeply", at="tools") from None
-        return (conversation if len(notes) == before else structs.replace(conversation, tools=tools)), None
-
-    def _cleaned(self, conversation: Conversation, notes: Notes) -> Iterator[ToolSpec | Opaque]:
-        room = Room()
-        for tool in conversation.tools:
+        room, tools, changed = Room(), list(conversation.tools), False
+        for place, tool in enumerate(tools):
             if isinstance(tool, Opaque) or tool.schema is None:
-                yield tool
                 continue
-            schema, removed = clean(tool.schema, room)
-            if schema == tool.schema:
-                yield tool
-                continue
-            what = f" ({', '.join(removed)})" if removed else ""
-            action: Action = "changed" if ANNOTATIONS.issuperset(removed) else "dropped"
-            notes.add("kiro.schema.cleaned", action, tool.at.path, f"the schema of {tool.name} is made plain{what}")
-            yield structs.replace(tool, schema=schema)
+            try:
+                schema, removed = clean(tool.schema, room)
+            except RecursionError:
+                raise Unrepresentable("a schema is nested too deeply", at="tools") from None
+            if schema != tool.schema:
+                what = f" ({', '.join(removed)})" if removed else ""
+                action: Action = "changed" if ANNOTATIONS.issuperset(removed) else "dropped"
+                notes.add("kiro.schema.cleaned", action, tool.at.path, f"the schema of {tool.name} is made plain{what}")
+                tools[place], changed = structs.replace(tool, schema=schema), True
+        return (structs.replace(conversation, tools=tuple(tools)) if changed else conversation), None
 
 
 class StubTools(Filter):
