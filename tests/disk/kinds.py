@@ -22,7 +22,7 @@ from dragoman.errors import Fault, UpstreamFault
 from dragoman.gateway import cooldowns
 from dragoman.gateway.breaker import Breaker, Scope
 from dragoman.gateway.config import assemble
-from dragoman.gateway.explain import Refusal, Ring, Sent
+from dragoman.gateway.explain import Refusal, RefusalLog, Sent
 from dragoman.gateway.private import minted_key
 from dragoman.gateway.problems import ConfigError
 from dragoman.http.client.client import Client
@@ -121,18 +121,18 @@ def _refusal(turn: int) -> Refusal:
 
 
 def _keep(folder: Path, url: str, say: Say) -> None:
-    ring = Ring(folder / "state" / "refusals")
+    ring = RefusalLog(folder / "state" / "refusals")
     for turn in itertools.count(time.monotonic_ns()):
         assert ring.keep(_refusal(turn))
         say(f"kept req_{turn}")
 
 
 def _keep_once(folder: Path, url: str, say: Say) -> None:
-    say(f"kept: {Ring(folder / 'state' / 'refusals').keep(_refusal(0))}")
+    say(f"kept: {RefusalLog(folder / 'state' / 'refusals').keep(_refusal(0))}")
 
 
 def _read_ring(folder: Path, url: str) -> str:
-    ring = Ring(folder / "state" / "refusals")
+    ring = RefusalLog(folder / "state" / "refusals")
     found = {identity: ring.load(identity) for identity in ring.ids()}
     whole = [
         identity

@@ -19,8 +19,9 @@ import dragoman.dialects as registry
 from dragoman.errors import TooLarge
 from dragoman.gateway.limits import Overloaded, RequestLimits
 from dragoman.gateway.offload import process
-from dragoman.gateway.offload.jobs import Bounds, ReadJob, ReadResult
+from dragoman.gateway.offload.jobs import ReadJob, ReadResult
 from dragoman.gateway.offload.process import WorkerFailed, WorkerProcess
+from dragoman.gateway.preparing import Bounds
 from dragoman.gateway.router import Router
 from dragoman.simulator import parse
 from dragoman.simulator.server import Simulator, running_simulator
@@ -152,7 +153,7 @@ def test_s7_the_gateway_itself_reads_nothing_of_a_large_request(
 
     for name in (
         "app.check_text",
-        "relay.parse",
+        "attempts.parse",
         "attempts.rendered",
         "attempts.refuse_doubled",
         "memory.continued_plan",

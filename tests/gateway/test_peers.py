@@ -12,9 +12,9 @@ from time import monotonic
 import pytest
 
 from dragoman.gateway import running
-from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.limits import Load, Overloaded, RequestLimits, peer_share
+from dragoman.gateway.limits import Account, MemoryBudget, Overloaded, RequestLimits, peer_share
 from dragoman.http.addresses import limit_key
+from dragoman.http.exchange import Exchange
 from dragoman.http.server import roster as roster_module
 from dragoman.http.server.connection import Connection
 from dragoman.http.server.limits import HEAD_SECONDS
@@ -172,7 +172,7 @@ def test_the_share_of_a_peer_is_half_and_enough_for_one_client_alone() -> None:
     assert peer_share(0, 2048) == 1024
     assert [peer_share(0, total) for total in (1, 256, 300)] == [1, 256, 256]
     assert peer_share(7, 2048) == 7
-    load = Load(RequestLimits(streams=2048))
+    load = MemoryBudget(RequestLimits(streams=2048))
     accounts = [load.enter("a") for _ in range(1024)]
     load.check("a")
     accounts.append(load.enter("a"))
@@ -195,7 +195,7 @@ def test_an_ipv6_peer_is_its_network() -> None:
 def test_s3_bytes_that_came_during_a_slow_turn_are_read_before_deadlines_are_judged() -> None:
     """S3: deadlines were judged at once after a turn of the loop that took longer than they lasted."""
 
-    async def answer(_: Exchange) -> None: ...
+    async def answer(_: Exchange[Account]) -> None: ...
 
     async def judged(comes: bool) -> bytes:
         carrier, wire = HttpServer(answer), Memory()

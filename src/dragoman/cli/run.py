@@ -159,13 +159,13 @@ def _story(config: Config, finds: Sequence[Find] | None) -> str:
 @contextmanager
 def _private(config: Config, log: Path | None) -> Iterator[tuple[str, str]]:
     """A gateway in a thread of ours; its key was never written anywhere, and its log is not on the client's screen."""
-    from dragoman.gateway.observe import Journal
+    from dragoman.gateway.observe import AccessLog
     from dragoman.gateway.redaction import Redactor
     from dragoman.gateway.serve import route_logs, running_gateway
 
     key = f"{KEY_PREFIX}{secrets.token_urlsafe(32)}"
     with _opened(log) as stream:
-        journal = Journal(Redactor(), stream=stream, form=config.log.format, level=config.log.level)
+        journal = AccessLog(Redactor(), stream=stream, form=config.log.format, level=config.log.level)
         with running_gateway(config, key=key, journal=journal) as running:
             route_logs(running.gateway)
             try:

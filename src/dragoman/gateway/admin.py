@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dragoman.errors import LocalMisuse, NotAuthorised
-from dragoman.gateway.auth import Gatekeeper
+from dragoman.gateway.auth import KeyCheck
 from dragoman.gateway.private import make_private_folder
 from dragoman.http.server.answering import HttpExchange
 from dragoman.http.server.serving import HttpServer, Listener
@@ -81,7 +81,7 @@ class Admin:
 
     def _has_key(self, request: HttpRequest) -> bool:
         try:
-            Gatekeeper(self._gateway.key).check_key(request)
+            KeyCheck(self._gateway.key).check_key(request)
         except NotAuthorised:
             return False
         return True

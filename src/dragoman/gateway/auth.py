@@ -60,20 +60,16 @@ class Claim(Struct, frozen=True):
         return bool(self.payload)
 
 
-class Gatekeeper:
-    """Knows the key. Every refusal has the same words, so that it reveals nothing."""
+class KeyCheck:
+    """Checks requests for the key. Every refusal has the same words, so that it reveals nothing."""
 
     def __init__(self, key: str, *, now: Callable[[], float] = time.time) -> None:
         if not key:
             raise ValueError("a gateway without a key serves nobody")
         self._key = key.encode()  # AWS signatures are made with it
         self._digest = hashlib.sha256(self._key).digest()
-        self._owner = Owner(self._digest.hex())
+        self.owner = Owner(self._digest.hex())  # who has proven the key. There is one key, so there is one owner
         self._now = now
-
-    def owner_of(self, _request: HttpRequest) -> Owner:
-        """Whose key a request that was let in has proven, however it was sent. Today there is one key."""
-        return self._owner
 
     def check(self, request: HttpRequest) -> None:
         """Check a whole request. Raises NotAuthorised."""

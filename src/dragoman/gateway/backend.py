@@ -15,12 +15,12 @@ from contextlib import AsyncExitStack
 from msgspec import structs
 
 from dragoman._version import __version__
-from dragoman.errors import ConnectFailed, DragomanError, Fault, TooLarge, UpstreamFault
+from dragoman.errors import ConnectFailed, DragomanError, Fault, TooLarge
 from dragoman.gateway.addresses import Known
 from dragoman.gateway.breaker import Breaker, Ticket
 from dragoman.gateway.config import Config
 from dragoman.gateway.plan_cache import PlanCache
-from dragoman.gateway.policy import Budget, Redirected, with_reset
+from dragoman.gateway.policy import Budget, Redirected, Refused, with_reset
 from dragoman.gateway.redaction import cut
 from dragoman.gateway.routes import fits
 from dragoman.gateway.signing import credentials_of
@@ -240,14 +240,6 @@ class Backend:
             return HttpResponse(reply.status, reply.headers, await reply.read(_REFUSAL_BYTES))
         finally:
             reply.close()
-
-
-class Refused(UpstreamFault):
-    """A refusal together with the answer that said it."""
-
-    def __init__(self, response: HttpResponse, fault: Fault) -> None:
-        super().__init__(fault.message, fault=fault)
-        self.response = response
 
 
 def _timeouts(told: Seconds) -> tuple[Timeouts, Timeouts]:

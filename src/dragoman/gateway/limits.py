@@ -216,7 +216,7 @@ def _too_many_values(limits: RequestLimits) -> TooLarge:
 # --- all requests together
 
 
-class Load:
+class MemoryBudget:
     """What all requests of this process hold, in two totals that cannot take room from each other.
 
     `asked` are the bytes of requests: bodies, decoded trees, rendered bodies. `kept` are the bytes of answers: whole
@@ -266,7 +266,7 @@ class Account:
 
     __slots__ = ("_decoded", "_load", "_peer", "_rendered", "_small", "asked", "kept")
 
-    def __init__(self, load: Load, peer: str = "") -> None:
+    def __init__(self, load: MemoryBudget, peer: str = "") -> None:
         self.asked = self.kept = self._small = 0
         self._decoded = self._rendered = 0
         self._load, self._peer = load, peer

@@ -178,7 +178,7 @@ def _input(usage: Usage) -> int:
     return usage.input + usage.cache_read + usage.cache_write
 
 
-class Journal:
+class AccessLog:
     """Writes the lines: for people on a terminal, as JSON elsewhere. It never fails: a log is not worth a request."""
 
     def __init__(

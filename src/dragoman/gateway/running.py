@@ -15,10 +15,10 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 
+from dragoman.gateway.admission import TrustedProxies
 from dragoman.gateway.app import Gateway
 from dragoman.gateway.config import Server as Settings
 from dragoman.gateway.limits import peer_share
-from dragoman.gateway.peers import TrustedProxies
 from dragoman.gateway.trimming import Trimmer
 from dragoman.http.server.acceptor import Acceptor
 from dragoman.http.server.connection import Connection
@@ -129,7 +129,7 @@ class Server:
         share = peer_share(settings.limits.peer_connections, room)
 
         def most_of_peer(address: str) -> int:  # a proxy has the connections of many clients
-            return room if proxies and proxies.trusts(address) else share
+            return room if proxies.networks and proxies.trusts(address) else share
 
         def first(own: Connection, client: str) -> asyncio.BaseProtocol:
             if proxies.trusts(client):

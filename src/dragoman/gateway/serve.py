@@ -18,7 +18,7 @@ from dragoman.errors import DragomanError
 from dragoman.gateway import admin
 from dragoman.gateway.app import Gateway
 from dragoman.gateway.config import Config
-from dragoman.gateway.observe import Journal, Level
+from dragoman.gateway.observe import AccessLog, Level
 from dragoman.gateway.policy import Patience
 from dragoman.gateway.running import Server
 from dragoman.http.server.sockets import defer_accept
@@ -197,7 +197,7 @@ def running_gateway(
     config: Config,
     *,
     state: Path | None = None,
-    journal: Journal | None = None,
+    journal: AccessLog | None = None,
     patience: Patience | None = None,
     key: str | None = None,
     admin_socket: bool = False,

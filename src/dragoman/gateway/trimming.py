@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from dragoman.gateway.limits import Load
+from dragoman.gateway.limits import MemoryBudget
 
 _WORTH = 4 * 1024 * 1024  # bytes of requests at once: what fewer leave behind is reused soon
 _EACH = 16 * 1024  # bytes that a request takes beside what it says
@@ -20,7 +20,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt
 
 
 class Trimmer:
-    def __init__(self, load: Load, trim: Callable[[], None] | None = None) -> None:
+    def __init__(self, load: MemoryBudget, trim: Callable[[], None] | None = None) -> None:
         self._load = load
         self._trim = trim or _trim
         self._not_before = 0.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
 
 from msgspec import Struct
 
@@ -14,8 +13,6 @@ from dragoman.model.conversation import Conversation
 
 class ResponsesContinuation(Struct, frozen=True):
     """See Continuation."""
-
-    answer_ids: ClassVar[str] = "resp_"
 
     def keeps(self, asked: Conversation) -> bool:
         """Whether the client lets its answer be kept, so that it can go on from it by its id."""

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 
 from dragoman.dialects.base import Dialect
 from dragoman.errors import DragomanError, TooLarge
-from dragoman.gateway.explain import written
+from dragoman.gateway.explain import ExplainJob, explained, written
 from dragoman.gateway.offload.frames import HEAD, UNKNOWN, Failed, Job, Reply
-from dragoman.gateway.offload.jobs import AnswerJob, ExplainJob, PlanJob, Read, ReadJob, answered, explained, plan, read
+from dragoman.gateway.offload.jobs import AnswerJob, PlanJob, Read, ReadJob, answered, plan, read
 from dragoman.gateway.router import Router
 
 _MOST_READ = 2  # requests that are remembered
