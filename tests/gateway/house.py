@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.config import Config, assemble
 from dragoman.gateway.explain import Refusal, RefusalLog
-from dragoman.gateway.observe import AccessLog
 from dragoman.gateway.policy import Patience
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import Running, running_gateway

@@ -15,8 +15,8 @@ import pytest
 import uvicorn
 
 import dragoman
+from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.app import Gateway
-from dragoman.gateway.observe import AccessLog
 from dragoman.gateway.redaction import Redactor
 from dragoman.simulator import Simulator, parse, running_simulator
 from tests.gateway.front import Client, head, question

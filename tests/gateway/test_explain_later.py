@@ -13,9 +13,9 @@ import dragoman.dialects as registry
 from dragoman.errors import Fault
 from dragoman.gateway import explain
 from dragoman.gateway.explain import Case, Explaining, ExplainJob, RefusalLog, _text, explained
+from dragoman.gateway.jobs import PlanJob
 from dragoman.gateway.limits import RequestLimits
 from dragoman.gateway.memory import Memory
-from dragoman.gateway.offload.jobs import PlanJob
 from dragoman.gateway.preparing import Bounds
 from dragoman.gateway.redaction import Redactor
 from dragoman.http.exchange import Owner

@@ -11,7 +11,7 @@ from time import monotonic
 
 import pytest
 
-from dragoman.gateway import running
+from dragoman.gateway import serve
 from dragoman.gateway.limits import Account, MemoryBudget, Overloaded, RequestLimits, peer_share
 from dragoman.http.addresses import limit_key
 from dragoman.http.exchange import Exchange
@@ -44,7 +44,7 @@ def test_s11_room_is_made_for_new_connections_by_those_that_proved_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """S11: as many idle sockets as fit kept everybody else out for as long as they liked."""
-    monkeypatch.setattr(running, "_room", lambda: 4)
+    monkeypatch.setattr(serve, "_room", lambda: 4)
     with scripted('then = "last"\n[[turn]]\ntext = "Yes."', tmp_path) as (home, _), ExitStack() as stack:
         kept = stack.enter_context(Client(home, first=question()))
         assert kept.answer()[0] == 200
@@ -59,7 +59,7 @@ def test_s11_room_is_made_for_new_connections_by_those_that_proved_nothing(
 
 
 def test_s11_running_requests_are_never_shed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(running, "_room", lambda: 3)
+    monkeypatch.setattr(serve, "_room", lambda: 3)
     with scripted(LONG, tmp_path) as (home, simulator), ExitStack() as stack:
         streams = [stack.enter_context(Client(home, first=question(stream=True))) for _ in range(3)]
         for stream in streams:
@@ -75,7 +75,7 @@ def test_s11_running_requests_are_never_shed(monkeypatch: pytest.MonkeyPatch, tm
 def test_s11_the_oldest_idle_connection_is_shed_when_all_have_proven_themselves(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(running, "_room", lambda: 3)
+    monkeypatch.setattr(serve, "_room", lambda: 3)
     with scripted('then = "last"\n[[turn]]\ntext = "Yes."', tmp_path) as (home, _), ExitStack() as stack:
         for _ in range(8):
             client = stack.enter_context(Client(home, first=question()))

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import dragoman
+from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.config import load
-from dragoman.gateway.observe import AccessLog
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import running_gateway
 from dragoman.simulator import parse, running_simulator

@@ -24,13 +24,13 @@ from dragoman.dialects.openai import calls
 from dragoman.filters import object_arguments, serialize_blocks
 from dragoman.filters.raw_tools import call as raw_call
 from dragoman.filters.raw_tools import markup
-from dragoman.gateway import admin, backend, running
+from dragoman.gateway import admin, backend, serve
+from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.admission import Guard
 from dragoman.gateway.config import Server, Timeouts
-from dragoman.gateway.observe import AccessLog
 from dragoman.gateway.policy import Patience
 from dragoman.gateway.redaction import Redactor
-from dragoman.gateway.refusing import refusal_of
+from dragoman.gateway.routing import refusal_of
 from dragoman.gateway.serve import running_gateway
 from dragoman.http import exchange
 from dragoman.http.client.reply import Timeouts as UpstreamTimeouts
@@ -617,7 +617,7 @@ def test_rule_11_a_slow_upstream_is_asked_once(tmp_path: Path) -> None:
 
 def test_rule_12_the_numbers() -> None:
     defaults = {field.name: field.default for field in structs.fields(Server)}
-    assert (defaults["drain"], running._LINGER) == (120.0, 3.0)
+    assert (defaults["drain"], serve._LINGER) == (120.0, 3.0)
 
 
 # --- 13: limits, refused in the client's own words

@@ -20,8 +20,8 @@ import anthropic
 import pytest
 
 from dragoman.errors import LocalMisuse
-from dragoman.gateway import admin, sink
-from dragoman.gateway.observe import AccessLog, Record
+from dragoman.gateway import access_log, admin
+from dragoman.gateway.access_log import AccessLog, Record
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import running_gateway
 from dragoman.model.conversation import Stop, Usage, Why
@@ -274,7 +274,7 @@ def test_secrets_are_masked_by_value_by_shape_and_by_name() -> None:
 
 def test_a_stop_leaves_no_line_unwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines that come at once are gathered for a moment; a real file has all of them when the gateway has ended."""
-    monkeypatch.setattr(sink, "_GATHER", 60.0)
+    monkeypatch.setattr(access_log, "_GATHER", 60.0)
     count, script = 10, parse('then = "last"\n[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]')
     with running_simulator("openai", script=script) as simulator, (tmp_path / "log").open("w") as stream:
         config = configured(upstream("one", "openai", simulator.url), server__drain=0)

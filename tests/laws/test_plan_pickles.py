@@ -15,19 +15,11 @@ from dragoman.answer import Answer, reply_whole
 from dragoman.dialects.base import World
 from dragoman.errors import DragomanError
 from dragoman.gateway.answers import read_whole
+from dragoman.gateway.jobs import AnswerJob, PlanJob, PlanResult, Read, ReadJob, plan, planned
 from dragoman.gateway.limits import RequestLimits
-from dragoman.gateway.offload.frames import Job, Reply
-from dragoman.gateway.offload.jobs import (
-    AnswerJob,
-    PlanJob,
-    PlanResult,
-    Read,
-    ReadJob,
-    plan,
-    planned,
-)
-from dragoman.gateway.offload.worker import Worker
 from dragoman.gateway.preparing import Bounds, parse, rendered
+from dragoman.gateway.worker import Worker
+from dragoman.gateway.worker_process import Job, Reply
 from dragoman.model.budget import AnswerLimits
 from dragoman.model.conversation import without_messages
 from dragoman.translate import Plan, Settings

@@ -52,8 +52,8 @@ def main(url: str, state: str) -> None:
     global armed  # noqa: PLW0603
     sys.modules["uvloop"] = None  # type: ignore[assignment]  # its connections are not told to anybody
     sys.addaudithook(watch)
+    from dragoman.gateway.access_log import AccessLog
     from dragoman.gateway.config import assemble
-    from dragoman.gateway.observe import AccessLog
     from dragoman.gateway.redaction import Redactor
     from dragoman.gateway.serve import running_gateway
     from tests.gateway.house import KEY

@@ -20,8 +20,15 @@ from dragoman.cli.run import child_environment
 from dragoman.errors import NotAuthorised
 from dragoman.gateway.auth import KeyCheck
 from dragoman.gateway.config import ConfigError
-from dragoman.gateway.private import gateway_key, minted_key
-from dragoman.gateway.secrets import BadReference, SecretUnavailable, Surroundings, literal, reference
+from dragoman.gateway.secrets import (
+    BadReference,
+    SecretUnavailable,
+    Surroundings,
+    gateway_key,
+    literal,
+    minted_key,
+    reference,
+)
 from dragoman.wire.http import HttpRequest
 from tests.gateway.house import KEY, House, configured, messages
 from tests.security.parrot import Parrot

@@ -17,10 +17,10 @@ import pytest
 
 from dragoman.cli import main
 from dragoman.gateway import admin
+from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.config import Config, assemble
-from dragoman.gateway.observe import AccessLog
-from dragoman.gateway.private import write_private
 from dragoman.gateway.redaction import Redactor
+from dragoman.gateway.secrets import write_private
 from dragoman.gateway.serve import running_gateway
 from dragoman.simulator import running_simulator
 from dragoman.upstream.credentials import Secret, StaticKey

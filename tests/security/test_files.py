@@ -17,8 +17,15 @@ from dragoman.cli.recipes import CLIENTS, prepare
 from dragoman.cli.run import child_environment
 from dragoman.gateway.config import ConfigError
 from dragoman.gateway.explain import RefusalLog
-from dragoman.gateway.private import make_private_folder, minted_key, read_private, write_private
-from dragoman.gateway.secrets import SecretUnavailable, Surroundings, reference
+from dragoman.gateway.secrets import (
+    SecretUnavailable,
+    Surroundings,
+    make_private_folder,
+    minted_key,
+    read_private,
+    reference,
+    write_private,
+)
 from dragoman.upstream.credentials import CredentialFault, Secret
 from dragoman.upstream.kiro import OwnStore, Token
 from dragoman.upstream.kiro.token import render_token

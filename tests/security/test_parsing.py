@@ -24,7 +24,7 @@ import dragoman
 import dragoman.dialects as registry
 from dragoman.conformance.laws import encoded
 from dragoman.errors import Fault
-from dragoman.gateway.routes import fits
+from dragoman.gateway.routing import fits
 from dragoman.model.blocks import Reasoning, Text, ToolCall
 from dragoman.model.conversation import Stop, Usage, Why
 from dragoman.model.events import (

@@ -17,10 +17,10 @@ from dragoman.cli.doctor import _print
 from dragoman.cli.scene import Check
 from dragoman.cli.sim import _told
 from dragoman.cli.terminal import Paint, one_line, plain
+from dragoman.gateway.access_log import AccessLog, Record
 from dragoman.gateway.explain import RefusalLog
-from dragoman.gateway.observe import AccessLog, Record
-from dragoman.gateway.places import places
 from dragoman.gateway.redaction import Redactor
+from dragoman.gateway.secrets import places
 from dragoman.gateway.show import toml
 from dragoman.simulator import Received, parse, running_simulator
 from dragoman.wire.http import HttpRequest

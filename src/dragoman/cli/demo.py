@@ -18,8 +18,8 @@ from dragoman.cli.files import complain
 from dragoman.cli.sketch import beside, folded, sketch
 from dragoman.cli.terminal import Paint, forgive, one_line, width
 from dragoman.errors import LocalMisuse
+from dragoman.gateway.access_log import AccessLog, Record
 from dragoman.gateway.config import ConfigError, assemble, load
-from dragoman.gateway.observe import AccessLog, Record
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import Running, running_gateway
 from dragoman.http.client.blocking import send

@@ -13,7 +13,7 @@ from dragoman.cli.files import complain
 from dragoman.cli.terminal import forgive, one_line, width
 from dragoman.gateway import explain
 from dragoman.gateway.explain import Refusal, RefusalLog
-from dragoman.gateway.places import places
+from dragoman.gateway.secrets import places
 from dragoman.wire import jsonio
 
 _LAST = "last"

@@ -24,27 +24,23 @@ import dragoman.dialects as registry
 from dragoman._version import __version__
 from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import ClientFault, DragomanError, Fault
-from dragoman.gateway.addresses import Known
+from dragoman.gateway.access_log import AccessLog, Level, Record
 from dragoman.gateway.admission import Admission, upgrade_refusal
 from dragoman.gateway.asgi import AsgiExchange, Receive, Scope, Send, refuse_websocket
 from dragoman.gateway.backend import Fleet
-from dragoman.gateway.breaker import Breaker
+from dragoman.gateway.breaker import Breaker, CooldownFile
 from dragoman.gateway.config import Config, ConfigError, load
 from dragoman.gateway.context import RequestContext, Services
-from dragoman.gateway.cooldowns import CooldownFile
 from dragoman.gateway.explain import RefusalLog
+from dragoman.gateway.large import LargeRequest, matched_by_worker
 from dragoman.gateway.limits import Account, check_model, check_text, is_large
 from dragoman.gateway.meters import Meters, Moment
-from dragoman.gateway.observe import AccessLog, Level, Record
-from dragoman.gateway.offload.large import LargeRequest, matched_by_worker
-from dragoman.gateway.offload.process import WorkerProcess
 from dragoman.gateway.operations import serve
-from dragoman.gateway.places import places
 from dragoman.gateway.policy import Patience
-from dragoman.gateway.private import gateway_key
-from dragoman.gateway.redaction import Redactor
-from dragoman.gateway.refusing import BUG, ENDING, refusal_of
-from dragoman.gateway.router import Matched, Router, Unreadable
+from dragoman.gateway.redaction import Known, Redactor
+from dragoman.gateway.routing import BUG, ENDING, Matched, Router, Unreadable, refusal_of
+from dragoman.gateway.secrets import gateway_key, places
+from dragoman.gateway.worker_process import WorkerProcess
 from dragoman.http.client.client import Client, PoolLimits
 from dragoman.http.exchange import Exchange, Gone
 from dragoman.wire.http import Headers, HttpRequest

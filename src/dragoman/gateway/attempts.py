@@ -23,15 +23,14 @@ from dragoman.gateway.backend import Backend, Busy
 from dragoman.gateway.breaker import Ticket
 from dragoman.gateway.context import Prepared, RequestContext
 from dragoman.gateway.explain import Case, ExplainJob
-from dragoman.gateway.holders import Holder
+from dragoman.gateway.jobs import PlanJob
+from dragoman.gateway.large import LargeMatched, LargeRequest
 from dragoman.gateway.limits import beside_messages
-from dragoman.gateway.memory import AnswerStore, Pickled, references
-from dragoman.gateway.offload.jobs import PlanJob
-from dragoman.gateway.offload.large import LargeMatched, LargeRequest
-from dragoman.gateway.offload.process import Unavailable, WorkerFailed
+from dragoman.gateway.memory import AnswerStore, Holder, Pickled, references
 from dragoman.gateway.policy import Refused, Retries, is_not_held, next_step, pick_error
 from dragoman.gateway.preparing import Bounds, counting, parse, refuse_doubled, rendered
-from dragoman.gateway.router import Matched
+from dragoman.gateway.routing import Matched
+from dragoman.gateway.worker_process import Unavailable, WorkerFailed
 from dragoman.http.client.client import Reply
 from dragoman.model.conversation import Conversation, without_messages
 from dragoman.model.notes import Note

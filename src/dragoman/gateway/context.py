@@ -12,17 +12,16 @@ from msgspec import Struct, field
 
 from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import DragomanError
+from dragoman.gateway.access_log import AccessLog, Record
 from dragoman.gateway.backend import Fleet
 from dragoman.gateway.explain import Explaining, RefusalLog
-from dragoman.gateway.holders import Holders
 from dragoman.gateway.limits import Account
-from dragoman.gateway.memory import AnswerStore, Memory
+from dragoman.gateway.memory import AnswerStore, Holders, Memory
 from dragoman.gateway.meters import Meters
-from dragoman.gateway.observe import AccessLog, Record
-from dragoman.gateway.offload.process import WorkerProcess
-from dragoman.gateway.plan_cache import CachedPlan
 from dragoman.gateway.policy import Patience
+from dragoman.gateway.preparing import CachedPlan
 from dragoman.gateway.response_buffer import KeepAlive
+from dragoman.gateway.worker_process import WorkerProcess
 from dragoman.http.exchange import Exchange
 from dragoman.model.notes import Note
 from dragoman.translate import Plan

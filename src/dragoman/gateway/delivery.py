@@ -22,12 +22,12 @@ from dragoman.errors import BadFrame, DragomanError, Fault, TooLarge, TransportE
 from dragoman.gateway.answers import PassThrough, WholeAsStream, Written, passes_frames, read_whole
 from dragoman.gateway.attempts import InFlight, Question
 from dragoman.gateway.context import RequestContext
+from dragoman.gateway.jobs import AnswerJob
 from dragoman.gateway.limits import Overloaded, is_large, json_memory
 from dragoman.gateway.memory import AnswerStore
-from dragoman.gateway.offload.jobs import AnswerJob
-from dragoman.gateway.offload.process import Unavailable
-from dragoman.gateway.refusing import BUG, ENDING
 from dragoman.gateway.response_buffer import ResponseBuffer
+from dragoman.gateway.routing import BUG, ENDING
+from dragoman.gateway.worker_process import Unavailable
 from dragoman.http.client.client import Reply
 from dragoman.model.budget import Budget
 from dragoman.model.conversation import without_messages

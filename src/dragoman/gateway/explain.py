@@ -22,13 +22,13 @@ from msgspec import Struct, structs
 from dragoman.dialects.base import Dialect
 from dragoman.dialects.rulebook import Breach
 from dragoman.errors import DragomanError, Fault
+from dragoman.gateway.jobs import PlanJob, Read, planned
+from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.memory import Memory, references
-from dragoman.gateway.offload.jobs import PlanJob, Read, planned
-from dragoman.gateway.offload.process import Unavailable, WorkerProcess
 from dragoman.gateway.preparing import rendered
-from dragoman.gateway.private import make_private_folder, read_private, remove_parts, write_private
-from dragoman.gateway.problems import ConfigError
 from dragoman.gateway.redaction import Redactor
+from dragoman.gateway.secrets import make_private_folder, read_private, remove_parts, write_private
+from dragoman.gateway.worker_process import Unavailable, WorkerProcess
 from dragoman.http.exchange import Owner
 from dragoman.model.notes import Note
 from dragoman.translate import Plan

@@ -10,7 +10,7 @@ from dragoman.gateway.attempts import Question, ask
 from dragoman.gateway.context import RequestContext
 from dragoman.gateway.delivery import StreamDelivery, WholeDelivery
 from dragoman.gateway.policy import Refused
-from dragoman.gateway.router import Matched
+from dragoman.gateway.routing import Matched
 from dragoman.gateway.stored import StoredAnswer
 from dragoman.wire.http import Headers
 

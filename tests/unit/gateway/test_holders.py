@@ -13,11 +13,10 @@ import pytest
 import dragoman.dialects as registry
 from dragoman.dialects.base import Call
 from dragoman.errors import ClientFault
+from dragoman.gateway.access_log import Record
 from dragoman.gateway.app import Gateway
 from dragoman.gateway.context import RequestContext
-from dragoman.gateway.holders import Holder, Holders
-from dragoman.gateway.memory import Memory
-from dragoman.gateway.observe import Record
+from dragoman.gateway.memory import Holder, Holders, Memory
 from dragoman.gateway.stored import StoredAnswer
 from dragoman.http.exchange import Owner
 from dragoman.wire.http import HttpRequest

@@ -15,9 +15,8 @@ from typing import Any, TextIO
 
 import pytest
 
-from dragoman.gateway.observe import AccessLog, Record
+from dragoman.gateway.access_log import AccessLog, Cap, Record
 from dragoman.gateway.redaction import Redactor
-from dragoman.gateway.sink import Cap
 
 
 @contextmanager

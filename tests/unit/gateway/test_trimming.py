@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.gateway.limits import MemoryBudget, RequestLimits
-from dragoman.gateway.trimming import Trimmer
+from dragoman.gateway.limits import MemoryBudget, RequestLimits, Trimmer
 
 MIB = 1024 * 1024
 

@@ -12,12 +12,12 @@ from dragoman.errors import DragomanError
 from dragoman.gateway.backend import Backend
 from dragoman.gateway.config import Server
 from dragoman.gateway.context import Prepared
+from dragoman.gateway.jobs import PlanJob, PlanResult, ReadJob, ReadResult
 from dragoman.gateway.limits import Account, check_text
 from dragoman.gateway.memory import Memory
-from dragoman.gateway.offload.jobs import PlanJob, PlanResult, ReadJob, ReadResult
-from dragoman.gateway.offload.process import Unavailable, WorkerProcess
 from dragoman.gateway.preparing import Bounds
-from dragoman.gateway.router import Matched, Router, Unreadable
+from dragoman.gateway.routing import Matched, Router, Unreadable
+from dragoman.gateway.worker_process import Unavailable, WorkerProcess
 from dragoman.http.exchange import Exchange
 from dragoman.model.conversation import Conversation
 from dragoman.model.notes import Note

@@ -18,7 +18,7 @@ from dragoman.gateway.answers import Written, read_whole
 from dragoman.gateway.limits import beside_messages, check_text
 from dragoman.gateway.memory import Said, continued_plan, references
 from dragoman.gateway.preparing import Bounds, counting, parse, refuse_doubled, rendered
-from dragoman.gateway.router import Router, Unreadable
+from dragoman.gateway.routing import Router, Unreadable
 from dragoman.model.blocks import Block, Extra
 from dragoman.model.budget import AnswerLimits, Budget
 from dragoman.model.conversation import Conversation, Output, ToolSpec, bare, without_messages
