@@ -230,7 +230,7 @@ def test_point_29_there_are_expressions_to_try() -> None:
 # Routes are tried below; what raw tools and markers make are fixed words side by side, tried for linear time in their own
 # tests; the simulator's model is no service; a table file, be it learnt or not, is trusted configuration.
 MADE_LATER = {
-    "routes.py",
+    "routing.py",
     "jsonio.py",
     "markers.py",
     "literals.py",
