@@ -72,7 +72,7 @@ def held(home: House) -> dict[str, Any]:
         "requests": load.requests,
         "peers": load.by_peer,
         "live": len(gateway._live),
-        "buffers": len(services.keep_alive._buffers),
+        "buffers": len(services.keep_alive.buffers),
         "explaining": (services.explaining.waiting, services.explaining._bytes),
         "worker": gateway.worker._waiting,
         "gates": [(each.gate.active, each.gate.waiting) for each in fleet.backends if each.gate.active],

@@ -315,7 +315,7 @@ def test_retries_are_a_fifth_of_the_traffic_and_never_less_than_three() -> None:
     budget = Budget()
     assert [budget.allows(0.0) for _ in range(5)] == [True, True, True, False, False]
     for _ in range(50):
-        budget.request(5.0)
+        budget.requests.add(5.0)
     assert sum(budget.allows(5.0) for _ in range(50)) == 7
     assert budget.allows(16.0)
 

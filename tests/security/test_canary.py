@@ -275,8 +275,8 @@ def test_point_15_no_value_shows_its_secret(planted: tuple[Parrot, Path]) -> Non
             *config.secrets(),
         ]
         for backend in fleet.backends:
-            values += [backend, backend.upstream, *backend._credentials]
-            values += [vars(each) for each in backend._credentials if hasattr(each, "__dict__")]
+            values += [backend, backend.upstream, *backend.all_credentials]
+            values += [vars(each) for each in backend.all_credentials if hasattr(each, "__dict__")]
         shown = [f"{value!r}{value}" for value in values]
     held = StaticKey("a", Secret(SLOTS["bearer"]))
     shown += [repr(held), str(held.key), f"{held.key}", format(held.key)]

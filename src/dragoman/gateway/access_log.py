@@ -46,7 +46,7 @@ class Sink:
         self._waiting: deque[bytes] = deque()  # many of them
         self._size = 0  # of both
         self._timer: asyncio.TimerHandle | None = None
-        self._untold = 0  # of those dropped
+        self.unreported = 0  # of those dropped
 
     def write(self, line: bytes) -> None:
         """Write the line, with its end. It is written as it is, secrets and all."""
@@ -81,13 +81,12 @@ class Sink:
         self._later(_GATHER)
         return True
 
-    @property
-    def untold(self) -> int:
-        """Lines dropped since this was last asked, once there is room to tell."""
-        if not self._untold or self._size > _MOST_WAITING // 2:
+    def report(self) -> int:
+        """How many lines were dropped since this was last asked; 0 if there is no room to write that."""
+        if self._size > _MOST_WAITING // 2:
             return 0
-        told, self._untold = self._untold, 0
-        return told
+        lines, self.unreported = self.unreported, 0
+        return lines
 
     def _some(self, data: bytes) -> int:
         try:
@@ -109,7 +108,7 @@ class Sink:
 
     def _drop(self) -> None:
         self.dropped += 1
-        self._untold += 1
+        self.unreported += 1
 
     def _later(self, seconds: float) -> None:
         if self._timer is None:
@@ -254,16 +253,13 @@ class Record(Struct):
     began: float = field(default_factory=time.monotonic)
     afterwards: Callable[[], None] | None = None  # to be called when the client has its answer
 
-    @property
-    def elapsed(self) -> float:
-        return time.monotonic() - self.began
-
     def first(self) -> None:
         if self.first_byte is None:
-            self.first_byte = self.elapsed
+            self.first_byte = time.monotonic() - self.began
 
-    def end(self) -> None:
-        self.total = self.elapsed
+    def target(self, upstream: str, dialect: str, model: str) -> None:
+        """The target that is asked now."""
+        self.upstream, self.upstream_dialect, self.used_model = upstream, dialect, model
 
     def told(self, now: str, level: Level) -> Line:
         """What a line of JSON says."""
@@ -360,8 +356,9 @@ class AccessLog:
         return self._cap.suppressed
 
     def request(self, record: Record) -> None:
+        """Write the line of a request that is over."""
         level = _LEVEL_OF[record.outcome]
-        if not self._wants(level):
+        if _RANKS[level] < self._least:
             return
         if record.outcome == "refused" and not self._cap.allows(record.status, time.monotonic(), self._tell_capped):
             self._tell_soon()
@@ -378,7 +375,7 @@ class AccessLog:
 
     def event(self, level: Level, event: str, **fields: Json) -> None:
         """Tell something that is no request."""
-        if self._wants(level):
+        if _RANKS[level] >= self._least:
             now, mask = self._now(), self.redactor.text
             if self._json:
                 self._encoded({"ts": now, "level": level, "event": event, **fields}, mask)
@@ -410,9 +407,6 @@ class AccessLog:
         self._turn = None
         self._cap.turn(time.monotonic(), self._tell_capped)
 
-    def _wants(self, level: Level) -> bool:
-        return _RANKS[level] >= self._least
-
     def _encoded(self, line: Line | dict[str, Json], mask: Callable[[str], str] | None = None) -> None:
         try:
             text = jsonio.encode(line)
@@ -428,7 +422,7 @@ class AccessLog:
 
     def _write(self, line: bytes) -> None:
         """Write what has no secrets in it."""
-        if lost := self._sink.untold:
+        if self._sink.unreported and (lost := self._sink.report()):
             self.event("warning", "dropped", what="log lines that nobody read in time", lines=lost)
         self._sink.write(line)
 

@@ -34,6 +34,8 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?", re.ASCI
 _ODD = re.compile(r"[^\x21-\x7e]")  # in a target
 _ONCE = ("host", "content-length", "transfer-encoding", "origin", "content-encoding", "expect", "upgrade")
 _READ = frozenset({*_ONCE, "sec-fetch-site"})
+_FRAMING = frozenset({"transfer-encoding", "content-encoding", "expect"})
+_FROM_PAGES = frozenset({"origin", "sec-fetch-site"})
 _OWN_SITE = ("", "none", "same-origin")  # of Sec-Fetch-Site: an address typed in, or a page of this server
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _MOST_NAMES = 64  # spellings of our own names that are remembered
@@ -117,7 +119,6 @@ class Admission:
         exchange.account = self.load.enter(peer)
         if waiting is not None:
             waiting.leave()
-        self.load.check(peer)
         if size:
             exchange.account.reserve(size)
 
@@ -147,15 +148,13 @@ class Guard:
             return TOO_MANY_HEADERS
         return (
             _bad_line(request, target or request.path)
-            or _bad_framing(said, version)
+            or (_bad_framing(said, version) if version != "1.1" or said.keys() & _FRAMING else None)
             or (upgrade_refusal(request, said["upgrade"]) if "upgrade" in said else None)
-            or self._bad_host(said.get("host"))
-            or self._bad_origin(said)
+            or (self._bad_host(said.get("host")) if said.get("host") not in self._seen else None)
+            or (self._bad_origin(said) if said.keys() & _FROM_PAGES else None)
         )
 
     def _bad_host(self, given: str | None) -> Fault | None:
-        if given in self._seen:
-            return None
         found = _HOST.fullmatch(given) if given else None
         if given is None or found is None:
             return Fault("invalid", "expected one Host header with a name and a port", 400)

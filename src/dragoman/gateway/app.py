@@ -319,7 +319,7 @@ class Gateway:
             self._live.discard(exchange)
             if exchange.account is not None:
                 exchange.account.leave()
-            record.end()
+            record.total = time.monotonic() - record.began
             if record.afterwards is not None:
                 record.afterwards()
             self._services.meters.request(record)

@@ -14,7 +14,7 @@ import time
 from functools import partial
 from typing import Protocol
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from dragoman.dialects.base import Call, ExactRequest, PlainRequest
 from dragoman.errors import ClientFault, DragomanError, Fault, MalformedRequest, UpstreamFault
@@ -28,7 +28,7 @@ from dragoman.gateway.large import LargeMatched, LargeRequest
 from dragoman.gateway.limits import beside_messages
 from dragoman.gateway.memory import AnswerStore, Holder, Pickled, references
 from dragoman.gateway.policy import Refused, Retries, is_not_held, next_step, pick_error
-from dragoman.gateway.preparing import Bounds, counting, parse, refuse_doubled, rendered
+from dragoman.gateway.preparing import counting, parse, refuse_doubled, rendered
 from dragoman.gateway.routing import Matched
 from dragoman.gateway.worker_process import Unavailable, WorkerFailed
 from dragoman.http.client.client import Reply
@@ -50,11 +50,11 @@ class Question:
     process; any other is read at once.
     """
 
-    __slots__ = ("_call", "_context", "_conversation", "_exact", "_plain", "asked", "large", "prepared")
+    __slots__ = ("_call", "_conversation", "_exact", "_plain", "asked", "context", "large", "prepared")
 
     def __init__(self, context: RequestContext, matched: Matched) -> None:
         """Raises MalformedRequest, TooLarge."""
-        self._context = context
+        self.context = context
         self._call: Call | None = matched.call  # with the body, until that is read
         self._exact: ExactRequest | None = matched.exact
         self._conversation: Conversation | None = None  # with its messages, until it is sent
@@ -75,12 +75,12 @@ class Question:
     def read(self) -> Conversation:
         """Everything that is asked. Raises MalformedRequest, TooLarge, Overloaded."""
         if self._conversation is None:
-            context, call = self._context, self._call
+            context, call = self.context, self._call
             if call is None or call.body is None:
                 call = context.client.binding.match(context.exchange.request)
                 assert call is not None  # it was matched before
-            size, bounds = len(context.exchange.request.body), Bounds.of(context.fleet.config.server)
-            self._conversation, shape = parse(context.client, call, size, bounds, self._exact)
+            size = len(context.exchange.request.body)
+            self._conversation, shape = parse(context.client, call, size, context.fleet.bounds, self._exact)
             self._call = self._exact = None
             if (account := context.exchange.account) is not None:
                 account.decoded(shape.memory)
@@ -88,7 +88,7 @@ class Question:
 
     def _continue_large(self) -> None:
         """Let the worker process plan a request that continues a large conversation."""
-        context, server = self._context, self._context.fleet.config.server
+        context, server = self.context, self.context.fleet.config.server
         services = context.services
         if services.worker is None or not server.offload:
             return
@@ -99,14 +99,13 @@ class Question:
 
     def session(self) -> str:
         """What ties the requests of one conversation together, so that they share a credential and its caches."""
-        headers = self._context.exchange.request.headers
+        headers = self.context.exchange.request.headers
         told = {name: value for name, value in headers if name in _SESSION_HEADERS and value}
         return next(told[name] for name in _SESSION_HEADERS if name in told) if told else self.asked.user
 
     async def prepare(self, backend: Backend, model: str, *, counts: bool = False) -> Plan:
         """Plan the request for a target. Raises MalformedRequest, Unrepresentable, WorkerFailed, Overloaded."""
-        context, record = self._context, self._context.record
-        record.upstream, record.upstream_dialect, record.used_model = backend.name, backend.dialect.name, model
+        context = self.context
         if self.large is None:
             return self.plan(backend, model)
         try:
@@ -119,7 +118,7 @@ class Question:
 
     def plan(self, backend: Backend, model: str) -> Plan:
         """Plan the request in this process, as the one that it is prepared for. Raises as `prepare` does."""
-        context, plain = self._context, self._plain
+        context, plain = self.context, self._plain
         client, settings = context.client, backend.upstream.settings
         if plain is not None and (cached := backend.plans.find(client, plain, model)) is not None:
             context.services.meters.plan_cache_hits[backend.name] += 1
@@ -140,20 +139,20 @@ class Question:
         return self._take(Prepared(made, store), backend)
 
     def _take(self, prepared: Prepared, backend: Backend) -> Plan:
-        self.prepared, record = prepared, self._context.record
+        self.prepared, record = prepared, self.context.record
         record.notes, record.verbatim = list(prepared.plan.notes), prepared.plan.verbatim
         self._announce(backend)
         return prepared.plan
 
     def _announce(self, backend: Backend, note: Note | None = None) -> None:
-        notes = self._context.record.notes
+        notes = self.context.record.notes
         if note is not None and note not in notes:
             notes.append(note)
-        self._context.exchange.headers = (("dragoman-notes", str(len(notes))), ("dragoman-upstream", backend.name))
+        self.context.exchange.headers = (("dragoman-notes", str(len(notes))), ("dragoman-upstream", backend.name))
 
     def request(self, backend: Backend) -> HttpRequest:
         """What is sent. Raises Unrepresentable, TooLarge."""
-        context, prepared = self._context, self.prepared
+        context, prepared = self.context, self.prepared
         assert prepared is not None
         given = context.exchange.request
         if prepared.cached is not None:
@@ -187,7 +186,7 @@ class Question:
         if self._plain is None and self.large is None:
             made = structs.replace(made, asked=without_messages(made.asked), sent=without_messages(made.sent))
             self.prepared = self._conversation = None
-            account = self._context.exchange.account
+            account = self.context.exchange.account
             if account is not None and prepared.store is None:
                 account.decoded(beside_messages(made.asked, made.sent))
         return InFlight(self, ticket, holder, made, prepared.store)
@@ -198,35 +197,29 @@ class Question:
         self.asked = _FORGOTTEN
         if self.large is not None:
             self.large.forget()
-        if not self._context.services.refusals.enabled:
-            self._context.exchange.forget_body()
-
-    def answered(self, holder: Holder, answer_id: str) -> None:
-        self._context.services.holders.remember(answer_id, holder)
+        if not self.context.services.refusals.enabled:
+            self.context.exchange.forget_body()
 
 
-class InFlight:
+class InFlight(Struct):
     """A request that was sent, while its answer is awaited."""
 
-    __slots__ = ("_holder", "_question", "_ticket", "plan", "store")
-
-    def __init__(
-        self, question: Question, ticket: Ticket, holder: Holder | None, made: Plan, store: AnswerStore | None
-    ) -> None:
-        self._question, self._ticket, self._holder = question, ticket, holder
-        self.plan: Plan | None = made  # that the answer is read with, until it has begun
-        self.store = store  # that keeps the answer
+    question: Question
+    ticket: Ticket
+    holder: Holder | None  # the upstream, if requests about the answer go there
+    plan: Plan | None  # that the answer is read with, until it has begun
+    store: AnswerStore | None  # that keeps the answer
 
     def begun(self) -> None:
         """The answer says something. A stream may last, so what was asked is forgotten."""
-        self._ticket.accepted()
+        self.ticket.accepted()
         self.plan = self.store = None
-        self._question.begun()
+        self.question.begun()
 
     def named(self, answer_id: str) -> None:
         """The answer has this id: requests about it go to the upstream that holds it."""
-        if self._holder is not None:
-            self._question.answered(self._holder, answer_id)
+        if self.holder is not None:
+            self.question.context.services.holders.remember(answer_id, self.holder)
 
 
 class Delivery(Protocol):
@@ -255,11 +248,17 @@ async def ask(context: RequestContext, question: Question, delivery: Delivery) -
     for target in targets:
         backend, is_bound = context.fleet.backend(target.upstream.name), False
         try:
-            sent = (await question.prepare(backend, target.model)).sent
+            context.record.target(backend.name, backend.dialect.name, target.model)
+            made = (
+                question.plan(backend, target.model)
+                if question.large is None
+                else await question.prepare(backend, target.model)
+            )
+            sent = made.sent
             is_bound = sent.is_bound
             if sent.held:
                 _check_holder(context, backend, sent)
-            del sent  # it is not held while it is answered
+            del made, sent  # they are not held while the request is answered
             await _ask_target(context, question, delivery, backend, target.model, retries, last=target is targets[-1])
             return
         except DragomanError as error:
@@ -284,7 +283,7 @@ async def _ask_target(
 ) -> None:
     """Ask one target, with each of its credentials if need be, and again if that may help."""
     credentials = _credentials(context, question, backend, model)
-    backend.budget.request(time.monotonic())
+    backend.budget.requests.add(time.monotonic())
     failure: DragomanError | None = None
     while True:
         try:
@@ -368,7 +367,9 @@ def _check_holder(context: RequestContext, backend: Backend, sent: Conversation)
 
 def _credentials(context: RequestContext, question: Question, backend: Backend, model: str) -> list[Credential]:
     """Those of the upstream, in the order to try: first the one that made the response which is continued."""
-    credentials = backend.credentials(question.session(), model)
+    credentials = list(backend.all_credentials)
+    if len(credentials) > 1:
+        credentials = backend.credentials(question.session(), model)
     if not question.asked.held:
         return credentials
     holders = [context.services.holders.find(held.answer) for held in question.asked.held]
@@ -402,8 +403,8 @@ def _explain(
     if large is not None:
         job = large.job(backend, model, services.memory)
     else:
-        head, bounds = structs.replace(exchange.request, body=b""), Bounds.of(context.fleet.config.server)
-        job = PlanJob(head, bounds, backend.dialect, model, backend.upstream.settings)
+        head = structs.replace(exchange.request, body=b"")
+        job = PlanJob(head, context.fleet.bounds, backend.dialect, model, backend.upstream.settings)
     way, secrets = (exchange.id, context.client.name, backend.name), services.log.redactor.known()
     explained = ExplainJob(job, way, backend.own_headers(), response, error.fault, secrets)
     worker = None if large is None else large.worker

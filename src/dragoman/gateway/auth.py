@@ -106,20 +106,24 @@ class KeyCheck:
             raise NotAuthorised(_WRONG)
 
     def _has_key(self, head: HttpRequest) -> bool:
-        right = False
-        for name, value in head.headers:  # a stray key of another service may stand beside ours
-            if name == "authorization":
-                scheme, _, value = value.partition(" ")  # noqa: PLW2901
-                if scheme.lower() == "bearer":
-                    right |= self._is_ours(value.strip())
-            elif name in _KEY_HEADERS:
-                right |= self._is_ours(value)
-        return right
+        """Whether a header holds the key. A key of another service may stand beside it.
 
-    def _is_ours(self, given: str) -> bool:
-        """Compare by hash: the time says neither how long our key is nor how much of it was right."""
-        digest = hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
-        return hmac.compare_digest(digest, self._digest)
+        Hashes are compared: the time says neither how long our key is nor how much of a wrong one is right.
+        """
+        right = False
+        for name, value in head.headers:
+            if name == "authorization":
+                scheme, _, given = value.partition(" ")
+                if scheme.lower() != "bearer":
+                    continue
+                given = given.strip()
+            elif name in _KEY_HEADERS:
+                given = value
+            else:
+                continue
+            digest = hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
+            right |= hmac.compare_digest(digest, self._digest)
+        return right
 
     def _check_signature(self, claim: Claim, request: HttpRequest) -> None:
         expected = sign(request, self._key, claim.moment, claim.region, claim.service, claim.headers)

@@ -20,7 +20,7 @@ from dragoman.gateway.breaker import Breaker, Ticket
 from dragoman.gateway.config import Config
 from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.policy import Budget, Redirected, Refused, with_reset
-from dragoman.gateway.preparing import PlanCache
+from dragoman.gateway.preparing import Bounds, PlanCache
 from dragoman.gateway.redaction import Known, cut
 from dragoman.gateway.routing import fits
 from dragoman.gateway.secrets import Secret
@@ -218,28 +218,26 @@ class Backend:
         self._breaker = breaker
         self._timeouts, self._long_timeouts = _timeouts(upstream.timeouts)
         self._tls = Tls(ca_file=str(upstream.ca_file)) if upstream.ca_file else None
-        self._credentials = credentials_of(upstream, base_url, self._fetch)
+        self.all_credentials = credentials_of(upstream, base_url, self._fetch)
         self._turn = itertools.count()
         self._fetched_from: set[str] = set()  # base URLs of sign-in services
 
     def credentials(self, session: str, model: str) -> list[Credential]:
         """All of them, in the order to try: a session keeps its own, and those that rest come last."""
-        if len(self._credentials) == 1:
-            return list(self._credentials)
         if session:
             ranked = sorted(
-                self._credentials, key=lambda each: hashlib.sha256(f"{session}\0{each.name}".encode()).digest()
+                self.all_credentials, key=lambda each: hashlib.sha256(f"{session}\0{each.name}".encode()).digest()
             )
         else:
-            turn = next(self._turn) % len(self._credentials)
-            ranked = [*self._credentials[turn:], *self._credentials[:turn]]
+            turn = next(self._turn) % len(self.all_credentials)
+            ranked = [*self.all_credentials[turn:], *self.all_credentials[:turn]]
         return sorted(ranked, key=lambda each: self._breaker.ready(self.name, each.name, model))
 
     def credential(self, name: str) -> Credential | None:
-        return next((each for each in self._credentials if each.name == name), None)
+        return next((each for each in self.all_credentials if each.name == name), None)
 
     async def settle(self) -> None:
-        for credential in self._credentials:
+        for credential in self.all_credentials:
             if isinstance(credential, Settling):
                 await credential.aclose()
 
@@ -257,7 +255,9 @@ class Backend:
         A credential that can renew itself is given one more chance. Raises Refused, Redirected, CredentialFault,
         and what the network does.
         """
-        timeouts = self._timeouts_for(sent.model) if sent is not None else self._timeouts
+        timeouts, patterns = self._timeouts, self.upstream.long_thinking
+        if patterns and sent is not None and any(fits(each, sent.model) for each in patterns):
+            timeouts = self._long_timeouts
         once = sent is not None and sent.is_job
         reply = await self._send(await credential.sign(request), timeouts, credential, fresh=once)
         if 200 <= reply.status < 300:
@@ -296,12 +296,12 @@ class Backend:
     def health(self) -> str:
         if self.failures >= 3:
             return "failing"
-        if all(self._breaker.rests(self.name, each.name) for each in self._credentials):
+        if all(self._breaker.rests(self.name, each.name) for each in self.all_credentials):
             return "cooling"
         return "ok" if self.last_ok_at else "unused"
 
     def expiries(self) -> Iterator[tuple[str, float]]:
-        for each in self._credentials:
+        for each in self.all_credentials:
             if each.expires_at is not None:
                 yield each.name, each.expires_at - time.time()
 
@@ -319,7 +319,7 @@ class Backend:
             "last_error": self.last_error,
             "last_error_at": self.last_error_at,
             "cooldowns": self._breaker.describe(self.name),
-            "credentials": [each.describe() for each in self._credentials],
+            "credentials": [each.describe() for each in self.all_credentials],
         }
 
     def addresses(self) -> Iterator[Known]:
@@ -331,7 +331,7 @@ class Backend:
 
     def secrets(self) -> Iterator[str]:
         """What its credentials hold now, for those who must keep it out of logs."""
-        return (secret.reveal() for each in self._credentials for secret in each.secrets())
+        return (secret.reveal() for each in self.all_credentials for secret in each.secrets())
 
     def _blamed(self, fault: Fault) -> Fault:
         """The refusal as a client shall hear it. Whose key was wrong must be said: the client's own is fine."""
@@ -346,10 +346,6 @@ class Backend:
 
     def own_headers(self) -> Headers:
         return (("user-agent", _AGENT), *((name, value.reveal()) for name, value in self.upstream.headers))
-
-    def _timeouts_for(self, model: str) -> Timeouts:
-        patterns = self.upstream.long_thinking
-        return self._long_timeouts if patterns and any(fits(each, model) for each in patterns) else self._timeouts
 
     def _send(
         self, request: HttpRequest, timeouts: Timeouts, credential: Credential, *, fresh: bool
@@ -393,7 +389,7 @@ class Fleet:
     """All upstreams of one configuration."""
 
     def __init__(self, config: Config, client: Client, breaker: Breaker | None = None) -> None:
-        self.config = config
+        self.config, self.bounds = config, Bounds.of(config.server)
         self._client = client
         self._breaker = breaker or Breaker()
         self._backends: dict[str, Backend] = {}

@@ -253,8 +253,6 @@ class Breaker:
 
     def wake(self, scope: Scope, since: float) -> None:
         """Somebody was answered who asked after the rest had begun: it ends."""
-        if not self._rests:
-            return
         for each in (scope, scope._replace(family="")):
             rest = self._rests.get(each)
             if rest is not None and rest.since < since:
@@ -263,7 +261,8 @@ class Breaker:
                     self.changed()
 
     def note_success(self, scope: Scope, since: float) -> None:
-        self.wake(scope, since)
+        if self._rests:
+            self.wake(scope, since)
         self._counted(scope).note(self._clock(), True, self.tolerance.window)
 
     def note_failure(self, scope: Scope, since: float, error: DragomanError) -> None:

@@ -143,7 +143,8 @@ class StreamDelivery:
             if not buffer.flowing:
                 raise failure
             self._note_broken(failure)
-        await self._end(last)
+        if not ended or self._bare:
+            await self._end(last)
         return answer.fault
 
     def _answer_to(self, flight: InFlight, *, is_whole: bool = False) -> Answer:
@@ -152,7 +153,7 @@ class StreamDelivery:
         encoder = None if store is None else store.encoder(made, budget=budget)
         if is_whole:
             return WholeAsStream(made, mask=mask, budget=budget, encoder=encoder)
-        if store is None and passes_frames(made):
+        if store is None and made.passes and passes_frames(made):
             return PassThrough(made, mask=mask, budget=budget)
         return Answer(made, mask=mask, budget=budget, encoder=encoder)
 
@@ -186,7 +187,7 @@ class StreamDelivery:
         if self._reply is None:
             return  # it has ended
         answer_id = answer.progress.id
-        if flight is not None and answer_id and not self._is_named:
+        if flight is not None and answer_id and not self._is_named and flight.holder is not None:
             self._is_named = True
             flight.named(answer_id)
         if answer.fault is not None and not buffer.flowing:

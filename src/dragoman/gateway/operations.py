@@ -64,6 +64,7 @@ async def _counted(context: RequestContext, question: Question) -> int | None:
     backend = context.fleet.backend(target.upstream.name)
     counts = backend.dialect.counts
     try:
+        context.record.target(backend.name, backend.dialect.name, target.model)
         sent = (await question.prepare(backend, target.model, counts=counts is not None)).sent
         if counts is None:
             return None

@@ -156,14 +156,11 @@ class Budget:
 
     def __init__(self, share: float = 0.2, always: int = 3, window: float = 10.0) -> None:
         self._share, self._always, self._window = share, always, window
-        self._requests, self._retries = _Recent(window), _Recent(window)
-
-    def request(self, now: float) -> None:
-        self._requests.add(now)
+        self.requests, self._retries = _Recent(window), _Recent(window)
 
     def allows(self, now: float) -> bool:
         """Whether one more retry fits; it is counted if so."""
-        if self._retries.count(now) >= max(self._always, self._share * self._requests.count(now)):
+        if self._retries.count(now) >= max(self._always, self._share * self.requests.count(now)):
             return False
         self._retries.add(now)
         return True

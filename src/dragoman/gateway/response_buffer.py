@@ -99,7 +99,7 @@ class ResponseBuffer:
         if self._ended:
             return
         self._ended = True
-        self._keep_alive.discard(self)
+        self._keep_alive.buffers.discard(self)
         if not self.flowing:
             self._begin()
             data = b"".join([*self._held, data])
@@ -108,7 +108,7 @@ class ResponseBuffer:
 
     def close(self) -> None:
         """Stop pings. The stream is over, whether it was ended or not."""
-        self._keep_alive.discard(self)
+        self._keep_alive.buffers.discard(self)
         self._exchange.sign = None
         self._ping = None  # it refers to its owner, which refers to this buffer: a cycle would wait for the collector
 
@@ -162,19 +162,16 @@ class KeepAlive:
     """Checks all buffers a few times within their silence, so that none needs a timer of its own."""
 
     def __init__(self) -> None:
-        self._buffers: set[ResponseBuffer] = set()
+        self.buffers: set[ResponseBuffer] = set()
         self._gap = _BEAT
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, buffer: ResponseBuffer) -> None:
-        self._buffers.add(buffer)
+        self.buffers.add(buffer)
         gap = min(self._gap, buffer.silence / _BEATS, (buffer.hold or buffer.silence) / _BEATS)
         self._gap = max(gap, _LEAST_BEAT)
         if self._timer is None:
             self._wait()
-
-    def discard(self, buffer: ResponseBuffer) -> None:
-        self._buffers.discard(buffer)
 
     def _wait(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._gap, self._beat)
@@ -182,7 +179,7 @@ class KeepAlive:
     def _beat(self) -> None:
         self._timer = None
         now = monotonic()
-        for buffer in list(self._buffers):
+        for buffer in list(self.buffers):
             buffer.check(now)
-        if self._buffers:
+        if self.buffers:
             self._wait()

@@ -61,12 +61,8 @@ class StoredAnswer:
             self._serve(response)
             return
         backend, credentials = self._holder(owner)
-        record = self._record
-        record.upstream, record.upstream_dialect, record.streamed = (
-            backend.name,
-            backend.dialect.name,
-            self._call.stream,
-        )
+        self._record.target(backend.name, backend.dialect.name, "")
+        self._record.streamed = self._call.stream
         self._exchange.headers = (("dragoman-notes", "0"), ("dragoman-upstream", backend.name))
         if not backend.gate.take():
             await backend.gate.wait()

@@ -63,7 +63,7 @@ def test_retries_are_a_fifth_of_the_traffic_and_three_in_any_case() -> None:
     budget = Budget()
     assert [budget.allows(0.0) for _ in range(4)] == [True, True, True, False]
     for _ in range(100):
-        budget.request(1.0)
+        budget.requests.add(1.0)
     assert sum(budget.allows(1.0) for _ in range(100)) == 17  # with the three: twenty
     assert not budget.allows(9.9)
     assert budget.allows(11.1)
