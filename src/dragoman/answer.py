@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.dialects.base import REAL_WORLD, Content, Reader, World
+from dragoman.dialects.base import REAL_WORLD, Content, Encoder, Reader, World
 from dragoman.errors import ClientFault, DragomanError, Fault
 from dragoman.filters.object_arguments import settle_reply
 from dragoman.model.assemble import fold, unfold
@@ -192,7 +192,7 @@ class Answer:
     way that gives the same output.
 
     `mask` takes out of an upstream's complaint what the client must not read. `budget` counts what is kept of the
-    answer; over a limit the client's stream ends with an error.
+    answer; over a limit the client's stream ends with an error. `encoder` writes for the client instead of its codec's.
     """
 
     __slots__ = (
@@ -213,7 +213,12 @@ class Answer:
     )
 
     def __init__(
-        self, plan: Plan, world: World = REAL_WORLD, mask: Mask | None = None, budget: Budget | None = None
+        self,
+        plan: Plan,
+        world: World = REAL_WORLD,
+        mask: Mask | None = None,
+        budget: Budget | None = None,
+        encoder: Encoder | None = None,
     ) -> None:
         upstream, client = plan.upstream, plan.client
         self._mask = mask
@@ -222,7 +227,7 @@ class Answer:
         keeps_unread = plan.same_wire and not plan.settings.repair
         self._reader = Reader(upstream.binding.frames(), self._decoder, keeps_unread=keeps_unread, budget=keys.budget)
         self._filters = ResponseFilters(plan, keys)
-        self._encoder = client.codec.encoder(plan.asked, world, keys.budget)
+        self._encoder = encoder or client.codec.encoder(plan.asked, world, keys.budget)
         self._frame = client.binding.frame
         self._lane: _Lane | None = None  # of the block whose delta came last
         self._passes = False  # every frame goes out as it came (PassThrough)

@@ -178,7 +178,9 @@ async def _upload(target: Target, source: str, head: bytes, body: bytes) -> None
             with suppress(asyncio.CancelledError, OSError):
                 await sending
     finally:
-        writer.close()
+        # A close would wait for what is not sent yet. After the loop has ended, the socket would stay open until the
+        # garbage collector finds it, and the gateway would wait for the rest of the body as long as it may.
+        writer.transport.abort()
 
 
 async def _send(writer: asyncio.StreamWriter, body: bytes) -> None:

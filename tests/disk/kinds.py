@@ -19,12 +19,12 @@ from typing import Any, TypeAlias
 
 from dragoman.cli import init
 from dragoman.errors import Fault, UpstreamFault
-from dragoman.gateway import cooldowns
+from dragoman.gateway import breaker as breakers
 from dragoman.gateway.breaker import Breaker, Scope
 from dragoman.gateway.config import assemble
-from dragoman.gateway.explain import Refusal, Ring, Sent
-from dragoman.gateway.private import minted_key
-from dragoman.gateway.problems import ConfigError
+from dragoman.gateway.explain import Refusal, RefusalLog, Sent
+from dragoman.gateway.layers import ConfigError
+from dragoman.gateway.secrets import minted_key
 from dragoman.http.client.client import Client
 from dragoman.upstream.credentials import CredentialFault, fetch_through
 from dragoman.upstream.kiro import Endpoints, KiroCredential, OwnStore
@@ -79,15 +79,15 @@ def _failure(turn: int, index: int) -> tuple[Scope, float, UpstreamFault]:
 
 
 def _cool(folder: Path, url: str, say: Say) -> None:
-    cooldowns._SOON = 0.0  # as often as the disk lets it
+    breakers._SOON = 0.0  # as often as the disk lets it
 
     async def work() -> None:
         breaker = Breaker()
-        cooldowns.CooldownFile(folder / "state", breaker).load()
+        breakers.CooldownFile(folder / "state", breaker).load()
         for turn in itertools.count():
             for index in range(SCOPES):
                 breaker.note_failure(*_failure(turn, index))
-            if (folder / "state" / cooldowns.FILE).exists():
+            if (folder / "state" / breakers.FILE).exists():
                 say(f"turn {turn}")
             await asyncio.sleep(0.001)
 
@@ -97,7 +97,7 @@ def _cool(folder: Path, url: str, say: Say) -> None:
 def _cool_once(folder: Path, url: str, say: Say) -> None:
     async def work() -> None:
         breaker = Breaker()
-        kept = cooldowns.CooldownFile(folder / "state", breaker)
+        kept = breakers.CooldownFile(folder / "state", breaker)
         kept.load()
         breaker.note_failure(*_failure(0, 0))
         await kept.aclose()
@@ -108,7 +108,7 @@ def _cool_once(folder: Path, url: str, say: Say) -> None:
 
 def _read_cooldowns(folder: Path, url: str) -> str:
     breaker = Breaker()
-    cooldowns.CooldownFile(folder / "state", breaker).load()
+    breakers.CooldownFile(folder / "state", breaker).load()
     return json.dumps([kept.why for kept in breaker.kept()])
 
 
@@ -121,18 +121,18 @@ def _refusal(turn: int) -> Refusal:
 
 
 def _keep(folder: Path, url: str, say: Say) -> None:
-    ring = Ring(folder / "state" / "refusals")
+    ring = RefusalLog(folder / "state" / "refusals")
     for turn in itertools.count(time.monotonic_ns()):
         assert ring.keep(_refusal(turn))
         say(f"kept req_{turn}")
 
 
 def _keep_once(folder: Path, url: str, say: Say) -> None:
-    say(f"kept: {Ring(folder / 'state' / 'refusals').keep(_refusal(0))}")
+    say(f"kept: {RefusalLog(folder / 'state' / 'refusals').keep(_refusal(0))}")
 
 
 def _read_ring(folder: Path, url: str) -> str:
-    ring = Ring(folder / "state" / "refusals")
+    ring = RefusalLog(folder / "state" / "refusals")
     found = {identity: ring.load(identity) for identity in ring.ids()}
     whole = [
         identity

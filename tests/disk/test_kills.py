@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.gateway.private import remove_parts
+from dragoman.gateway.secrets import remove_parts
 from dragoman.simulator import Simulator, parse, running_simulator
 from dragoman.simulator.kiro.tokens import TokenService
 from tests.disk.kinds import SCOPES, VARIABLES, store_of, write_login

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.gateway.private import write_private
+from dragoman.gateway.secrets import write_private
 from dragoman.upstream.kiro.durable import replace_file
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc what a descriptor is of")

@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.config import Config, assemble
-from dragoman.gateway.explain import Refusal, Ring
-from dragoman.gateway.observe import Journal
+from dragoman.gateway.explain import Refusal, RefusalLog
 from dragoman.gateway.policy import Patience
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import Running, running_gateway
@@ -86,7 +86,7 @@ class House:
 @contextmanager
 def house(text: str, tmp_path: Path, *, patience: Patience = QUICK, **flags: Any) -> Iterator[House]:
     log = io.StringIO()
-    journal = Journal(Redactor(), stream=log, form="json", level="debug")
+    journal = AccessLog(Redactor(), stream=log, form="json", level="debug")
     config = configured(text, **flags)
     with running_gateway(config, state=tmp_path, journal=journal, patience=patience, key=KEY) as running:
         yield House(running, log, tmp_path)
@@ -188,7 +188,7 @@ def wait_until(true: Any, seconds: float = PATIENCE) -> None:
 
 def kept_refusal(state: Path, request_id: str, seconds: float = 5.0) -> Refusal | None:
     """What `explain` knows of a request; it is written down after the answer, so it is waited for."""
-    ring, until = Ring(state / "refusals"), time.monotonic() + seconds
+    ring, until = RefusalLog(state / "refusals"), time.monotonic() + seconds
     while (found := ring.load(request_id)) is None and time.monotonic() < until:
         time.sleep(0.005)
     return found

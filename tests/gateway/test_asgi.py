@@ -15,8 +15,8 @@ import pytest
 import uvicorn
 
 import dragoman
+from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.app import Gateway
-from dragoman.gateway.observe import Journal
 from dragoman.gateway.redaction import Redactor
 from dragoman.simulator import Simulator, parse, running_simulator
 from tests.gateway.front import Client, head, question
@@ -50,7 +50,7 @@ class Mounted(House):
 @contextmanager
 def mounted(simulator: Simulator, tmp_path: Path, **flags: Any) -> Iterator[Mounted]:
     log = io.StringIO()
-    journal = Journal(Redactor(), stream=log, form="json", level="debug")
+    journal = AccessLog(Redactor(), stream=log, form="json", level="debug")
     config = configured(upstream("one", "anthropic", simulator.url), **flags)
     home = Mounted(Gateway(config, key=KEY, state=tmp_path, journal=journal), log, tmp_path)
     home.start()
@@ -123,7 +123,7 @@ def test_it_can_be_mounted_without_a_lifespan(tmp_path: Path) -> None:
     """As `dragoman.asgi` mounted in another application: it starts with its first request, behind any prefix."""
 
     async def main() -> list[dict[str, Any]]:
-        gateway = Gateway(configured(""), key=KEY, state=tmp_path, journal=Journal(Redactor(), stream=io.StringIO()))
+        gateway = Gateway(configured(""), key=KEY, state=tmp_path, journal=AccessLog(Redactor(), stream=io.StringIO()))
         sent: list[dict[str, Any]] = []
         body = json.dumps(chat("sim-openai")).encode()
         waiting: list[dict[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]

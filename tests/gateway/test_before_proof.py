@@ -11,10 +11,10 @@ import pytest
 from msgspec import structs
 
 from dragoman.errors import Fault, NotAuthorised
-from dragoman.gateway import admission, unproven
-from dragoman.gateway.auth import Gatekeeper
+from dragoman.gateway import admission
+from dragoman.gateway.admission import Pool, UnprovenRequests
+from dragoman.gateway.auth import KeyCheck
 from dragoman.gateway.limits import Overloaded, RequestLimits
-from dragoman.gateway.unproven import Pool, UnprovenRequests
 from dragoman.http import exchange
 from dragoman.simulator import Simulator, running_simulator
 from tests.gateway.front import Client, converse, hash_of, head, question, raw, signed
@@ -69,16 +69,16 @@ def test_s1_a_bad_signature_is_refused_from_the_head(home: House, simulator: Sim
     assert status == 403 and b"key of this gateway is missing or wrong" in body
     assert simulator.total == before
     with pytest.raises(NotAuthorised):
-        Gatekeeper(KEY).claim(structs.replace(request, body=b""))
+        KeyCheck(KEY).claim(structs.replace(request, body=b""))
 
 
 @pytest.mark.parametrize("header", ["authorization", "x-amz-date", "x-amz-content-sha256"])
 def test_s1_a_header_of_the_proof_that_stands_twice_is_refused(header: str) -> None:
     request = signed(b"{}", covered=HASHED, x_amz_content_sha256=hash_of(b"{}"))
-    Gatekeeper(KEY).check(request)
+    KeyCheck(KEY).check(request)
     twice = (*request.headers, (header, request.header(header)))
     with pytest.raises(NotAuthorised):
-        Gatekeeper(KEY).claim(structs.replace(request, headers=twice))
+        KeyCheck(KEY).claim(structs.replace(request, headers=twice))
 
 
 def test_s1_a_hash_in_the_head_is_proof_and_is_compared_with_the_body(home: House, simulator: Simulator) -> None:
@@ -126,7 +126,7 @@ def test_s1_a_keyless_flood_of_sockets_shuts_nobody_out(home: House) -> None:
     forged, _ = raw(signed(b"x" * 1000, secret="x" * 40))
     shapes = [head(1000, "authorization: AWS4-HMAC-SHA256 x", key=""), forged]
     with ExitStack() as stack:
-        for number in range(unproven.MOST_REQUESTS + 40):
+        for number in range(admission.MOST_REQUESTS + 40):
             stack.enter_context(Client(home, first=shapes[number % 2]))
         for _ in range(3):
             top, body = raw(signed(converse("boto3, from the same address")))
@@ -140,7 +140,7 @@ def test_s1_a_keyless_flood_of_sockets_shuts_nobody_out(home: House) -> None:
 def test_s1_who_must_give_way_hears_it_in_its_dialect(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, simulator: Simulator
 ) -> None:
-    monkeypatch.setattr(unproven, "MOST_REQUESTS", 2)
+    monkeypatch.setattr(admission, "MOST_REQUESTS", 2)
     with house(upstream("one", "anthropic", simulator.url), tmp_path) as small, ExitStack() as stack:
         top, _ = raw(signed(b"x" * 1000, path="/v1/messages"))
         clients = [stack.enter_context(Client(small, first=top)) for _ in range(3)]
@@ -164,7 +164,7 @@ def test_a_pool_lets_the_largest_peer_give_way_and_its_oldest_first() -> None:
     refused: list[str] = []
     pool = Pool(4, 1000)
 
-    def enter(peer: str, name: str, size: int) -> unproven.Waiting:
+    def enter(peer: str, name: str, size: int) -> admission.Waiting:
         waiting = pool.enter(peer, lambda fault: refused.append(name))
         waiting.reserve(size)
         return waiting
@@ -197,11 +197,11 @@ def test_everything_in_a_pool_is_given_back_once() -> None:
 def test_signers_that_were_let_in_before_are_not_shut_out_by_strangers() -> None:
     waiting = UnprovenRequests(RequestLimits())
     waiting.remember("10.0.0.1", "boto3")
-    for number in range(unproven.MOST_REQUESTS):
+    for number in range(admission.MOST_REQUESTS):
         waiting.enter(f"10.1.0.{number}", "x", lambda fault: None)
     faults: list[Fault] = []
     mine = [waiting.enter("10.0.0.1", "boto3", faults.append) for _ in range(20)]
-    for number in range(unproven.MOST_REQUESTS):
+    for number in range(admission.MOST_REQUESTS):
         waiting.enter(f"10.2.0.{number}", "x", lambda fault: None)
     assert faults == [] and len(mine) == 20
     for number in range(5000):

@@ -16,8 +16,8 @@ from botocore.credentials import Credentials
 from msgspec import structs
 
 from dragoman.errors import NotAuthorised
-from dragoman.gateway.auth import Gatekeeper, sign
-from dragoman.gateway.guard import Guard
+from dragoman.gateway.admission import Guard
+from dragoman.gateway.auth import KeyCheck, sign
 from dragoman.simulator import Simulator, running_simulator
 from dragoman.wire.http import HttpRequest
 from tests.gateway.house import KEY, House, chat, house, messages, upstream
@@ -82,7 +82,7 @@ def signed(body: bytes = b"{}", secret: str = KEY, path: str = "/model/a%3A0/con
     "path", ["/model/a%3A0/converse?b=2&a=1", "/model/a:0/invoke", "/", "/model/x%2Fy/converse?a="]
 )
 def test_a_signature_with_our_key_is_good(path: str) -> None:
-    Gatekeeper(KEY).check(signed(path=path))
+    KeyCheck(KEY).check(signed(path=path))
 
 
 @pytest.mark.parametrize(
@@ -96,19 +96,19 @@ def test_a_signature_with_our_key_is_good(path: str) -> None:
 )
 def test_a_signature_covers_the_whole_request(change: dict[str, Any]) -> None:
     with pytest.raises(NotAuthorised):
-        Gatekeeper(KEY).check(structs.replace(signed(), **change))
+        KeyCheck(KEY).check(structs.replace(signed(), **change))
 
 
 def test_a_signature_with_another_key_or_of_another_hour_is_not_good() -> None:
     with pytest.raises(NotAuthorised):
-        Gatekeeper(KEY).check(signed(secret="another"))
+        KeyCheck(KEY).check(signed(secret="another"))
     with pytest.raises(NotAuthorised, match="clock"):
-        Gatekeeper(KEY, now=lambda: time.time() + 3600).check(signed())
+        KeyCheck(KEY, now=lambda: time.time() + 3600).check(signed())
 
 
 def test_a_signature_of_an_hour_to_come_is_not_good_either() -> None:
     with pytest.raises(NotAuthorised, match="clock"):
-        Gatekeeper(KEY, now=lambda: time.time() - 3600).check(signed())
+        KeyCheck(KEY, now=lambda: time.time() - 3600).check(signed())
 
 
 def claimed(covered: tuple[str, ...], body: bytes = b"{}", **more: str) -> HttpRequest:
@@ -129,18 +129,18 @@ def claimed(covered: tuple[str, ...], body: bytes = b"{}", **more: str) -> HttpR
 def test_a_signature_must_cover_the_name_and_the_time(covered: tuple[str, ...], good: bool) -> None:
     request = claimed(covered)
     if good:
-        Gatekeeper(KEY).check(request)
+        KeyCheck(KEY).check(request)
     else:
         with pytest.raises(NotAuthorised):
-            Gatekeeper(KEY).check(request)
+            KeyCheck(KEY).check(request)
 
 
 def test_the_hash_that_a_signer_claims_must_be_that_of_the_body() -> None:
     covered = ("host", "x-amz-content-sha256", "x-amz-date")
     request = claimed(covered, x_amz_content_sha256=hashlib.sha256(b"{}").hexdigest())
-    Gatekeeper(KEY).check(request)
+    KeyCheck(KEY).check(request)
     with pytest.raises(NotAuthorised):
-        Gatekeeper(KEY).check(structs.replace(request, body=b'{"another": true}'))
+        KeyCheck(KEY).check(structs.replace(request, body=b'{"another": true}'))
 
 
 @pytest.mark.parametrize("key", ["", "x-api-key: wrong\r\n", "authorization: Bearer wrong\r\n"])
@@ -154,7 +154,7 @@ def test_who_does_not_know_the_key_is_told_before_it_has_sent_its_body(home: Hou
 
 def test_a_gateway_without_a_key_cannot_be() -> None:
     with pytest.raises(ValueError, match="key"):
-        Gatekeeper("")
+        KeyCheck("")
 
 
 # --- names

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.dialects.rulebook import Breach
-from dragoman.gateway.explain import MOST, MOST_BYTES, Refusal, Ring, Sent, explain
+from dragoman.gateway.explain import MOST, MOST_BYTES, Refusal, RefusalLog, Sent, explain
 from dragoman.model.notes import Note
 from dragoman.simulator import parse, running_simulator
 from tests.gateway.house import KEY, house, kept_refusal, messages, upstream
@@ -37,7 +37,7 @@ def refusal(identity: str = "req_1", body: str = "{}", breaches: tuple[Breach, .
 
 
 def test_the_newest_twenty_are_kept(tmp_path: Path) -> None:
-    ring = Ring(tmp_path / "ring")
+    ring = RefusalLog(tmp_path / "ring")
     for number in range(MOST + 5):
         assert ring.keep(refusal(f"req_{number}"))
     assert len(ring.ids()) == MOST
@@ -48,7 +48,7 @@ def test_the_newest_twenty_are_kept(tmp_path: Path) -> None:
 def test_no_more_than_sixteen_megabytes_and_a_day(tmp_path: Path) -> None:
     now = 0.0
 
-    ring = Ring(tmp_path, now=lambda: time.time() + now)
+    ring = RefusalLog(tmp_path, now=lambda: time.time() + now)
     for number in range(6):
         ring.keep(refusal(f"req_{number}", "x" * (MOST_BYTES // 9)))  # three bodies each
     assert 0 < sum(path.stat().st_size for path in tmp_path.glob("*.json")) <= MOST_BYTES
@@ -58,7 +58,7 @@ def test_no_more_than_sixteen_megabytes_and_a_day(tmp_path: Path) -> None:
 
 
 def test_files_are_private_and_ids_are_no_paths(tmp_path: Path) -> None:
-    ring = Ring(tmp_path / "ring")
+    ring = RefusalLog(tmp_path / "ring")
     ring.keep(refusal())
     assert stat.S_IMODE((tmp_path / "ring").stat().st_mode) == 0o700
     assert stat.S_IMODE((tmp_path / "ring" / "req_1.json").stat().st_mode) == 0o600
@@ -67,7 +67,7 @@ def test_files_are_private_and_ids_are_no_paths(tmp_path: Path) -> None:
 
 
 def test_it_can_be_purged_and_switched_off(tmp_path: Path) -> None:
-    ring = Ring(tmp_path)
+    ring = RefusalLog(tmp_path)
     ring.keep(refusal())
     assert (ring.purge(), ring.ids()) == (1, [])
     assert not ring.switched(False).keep(refusal())

@@ -11,12 +11,12 @@ import pytest
 
 import dragoman.dialects as registry
 from dragoman.errors import Fault
-from dragoman.gateway import explain, explaining
-from dragoman.gateway.explain import Ring, _text
-from dragoman.gateway.explaining import Case, Explaining
+from dragoman.gateway import explain
+from dragoman.gateway.explain import Case, Explaining, ExplainJob, RefusalLog, _text, explained
+from dragoman.gateway.jobs import PlanJob
 from dragoman.gateway.limits import RequestLimits
 from dragoman.gateway.memory import Memory
-from dragoman.gateway.offload.jobs import Bounds, ExplainJob, PlanJob, explained
+from dragoman.gateway.preparing import Bounds
 from dragoman.gateway.redaction import Redactor
 from dragoman.http.exchange import Owner
 from dragoman.simulator import parse, running_simulator
@@ -46,7 +46,7 @@ def test_s7_the_client_has_its_answer_before_the_refusal_is_described(
         assert may_go_on.wait(30)
         return explained(*given)
 
-    monkeypatch.setattr(explaining, "explained", slow)
+    monkeypatch.setattr(explain, "explained", slow)
     with (
         running_simulator("kiro", script=parse(REFUSED)) as simulator,
         house(upstream("one", "kiro", simulator.url), tmp_path) as home,
@@ -69,7 +69,7 @@ def test_what_waits_is_described_before_the_gateway_ends(tmp_path: Path) -> None
         house(upstream("one", "kiro", simulator.url), tmp_path) as home,
     ):
         ids = [home.ask("/v1/messages", messages("claude-sonnet-4.5"))[1]["x-request-id"] for _ in range(3)]
-    assert set(Ring(tmp_path / "refusals").ids()) == set(ids)
+    assert set(RefusalLog(tmp_path / "refusals").ids()) == set(ids)
 
 
 @pytest.mark.parametrize(("most", "most_bytes"), [(2, 1 << 20), (9, 2 * len(BODY) + 4)])
@@ -77,27 +77,27 @@ def test_only_so_many_refusals_and_bytes_wait(tmp_path: Path, most: int, most_by
     async def main() -> tuple[int, int]:
         later = Explaining(most=most, most_bytes=most_bytes)
         for number in range(5):
-            later.later(case(f"req_{number}"), Ring(tmp_path))
+            later.later(case(f"req_{number}"), RefusalLog(tmp_path))
         dropped = later.dropped
         await later.close()
         assert later.waiting == 0
-        later.later(case("req_9"), Ring(tmp_path))  # there is room again
+        later.later(case("req_9"), RefusalLog(tmp_path))  # there is room again
         await later.close()
         return dropped, later.dropped
 
     assert asyncio.run(main()) == (3, 3)
-    assert set(Ring(tmp_path).ids()) == {"req_0", "req_1", "req_9"}
+    assert set(RefusalLog(tmp_path).ids()) == {"req_0", "req_1", "req_9"}
 
 
 def test_one_that_cannot_be_described_does_not_stop_the_others(tmp_path: Path) -> None:
     async def main() -> None:
         later = Explaining()
-        later.later(case("req_1", b'{"model": "m", "messages": 3}'), Ring(tmp_path))
-        later.later(case("req_2"), Ring(tmp_path))
+        later.later(case("req_1", b'{"model": "m", "messages": 3}'), RefusalLog(tmp_path))
+        later.later(case("req_2"), RefusalLog(tmp_path))
         await later.close()
 
     asyncio.run(main())
-    assert Ring(tmp_path).ids() == ["req_2"]
+    assert RefusalLog(tmp_path).ids() == ["req_2"]
 
 
 @pytest.mark.parametrize("before", range(0, 60, 7))
@@ -130,7 +130,7 @@ def test_a_refusal_that_cannot_be_described_does_not_keep_others_from_it(
         await explaining.close()
         assert (explaining.waiting, explaining._bytes) == (0, 0)
 
-    ring = Ring(tmp_path)
-    monkeypatch.setattr(explaining, "explained", fails)
+    ring = RefusalLog(tmp_path)
+    monkeypatch.setattr(explain, "explained", fails)
     asyncio.run(main())
     assert (ring.ids(), told) == (["good"], ["the refusal bad cannot be described"])

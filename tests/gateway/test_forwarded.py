@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.gateway.access_log import Record
+from dragoman.gateway.admission import TrustedProxies
 from dragoman.gateway.config import ConfigError
-from dragoman.gateway.observe import Record
-from dragoman.gateway.peers import TrustedProxies
 from dragoman.http.addresses import plain_address
 from dragoman.http.server.proxy_protocol import NotProxied, Preface, parse
 from dragoman.simulator import Simulator, running_simulator

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import dragoman.dialects as registry
-from dragoman.gateway import relay
+from dragoman.gateway import delivery
 from dragoman.simulator.faults import FaultProxy, parse_fault
 from dragoman.simulator.server import Simulator, running_simulator
 from tests.gateway.house import House, RawClient, chat, gated, house, messages, upstream, wait_until
@@ -64,7 +64,7 @@ def faulty() -> Iterator[dict[str, str]]:
 def held(home: House) -> dict[str, Any]:
     """All that is counted or waits somewhere."""
     gateway = home.running.gateway
-    load, desk, fleet = gateway.load, gateway._desk, gateway._fleet
+    load, services, fleet = gateway.load, gateway._services, gateway._fleet
     assert fleet is not None
     return {
         "asked": load.asked,
@@ -72,8 +72,8 @@ def held(home: House) -> dict[str, Any]:
         "requests": load.requests,
         "peers": load.by_peer,
         "live": len(gateway._live),
-        "outlets": len(desk.pulse._outlets),
-        "explaining": (desk.explaining.waiting, desk.explaining._bytes),
+        "buffers": len(services.keep_alive.buffers),
+        "explaining": (services.explaining.waiting, services.explaining._bytes),
         "worker": gateway.worker._waiting,
         "gates": [(each.gate.active, each.gate.waiting) for each in fleet.backends if each.gate.active],
         "users": fleet._users,
@@ -87,7 +87,7 @@ NOTHING = {
     "requests": 0,
     "peers": {},
     "live": 0,
-    "outlets": 0,
+    "buffers": 0,
     "explaining": (0, 0),
     "worker": 0,
     "gates": [],
@@ -264,7 +264,7 @@ def test_s3_a_large_answer_that_the_gateway_keeps_is_read_by_the_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before, those for clients of the Responses API were read on the event loop."""
-    monkeypatch.setattr(relay, "read_whole", None)
+    monkeypatch.setattr(delivery, "read_whole", None)
     with (
         running_simulator("openai") as simulator,
         house(upstream("one", "openai", simulator.url), tmp_path, server__offload=10) as home,

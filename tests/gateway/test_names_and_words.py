@@ -11,8 +11,7 @@ from dragoman.dialects.kiro.models import name_of
 from dragoman.dialects.kiro.quirks.identity import _SESSION
 from dragoman.errors import Fault
 from dragoman.gateway import redaction
-from dragoman.gateway.redaction import Redactor
-from dragoman.gateway.secret_shapes import without_shapes
+from dragoman.gateway.redaction import Redactor, without_shapes
 from dragoman.simulator import running_simulator
 from tests.gateway.house import chat, gated, house, messages, upstream
 from tests.growth import Work, grows_linearly

@@ -17,11 +17,12 @@ from msgspec import structs
 
 import dragoman.dialects as registry
 from dragoman.errors import TooLarge
+from dragoman.gateway import worker_process
+from dragoman.gateway.jobs import ReadJob, ReadResult
 from dragoman.gateway.limits import Overloaded, RequestLimits
-from dragoman.gateway.offload import process
-from dragoman.gateway.offload.jobs import Bounds, ReadJob, ReadResult
-from dragoman.gateway.offload.process import WorkerFailed, WorkerProcess
-from dragoman.gateway.router import Router
+from dragoman.gateway.preparing import Bounds
+from dragoman.gateway.routing import Router
+from dragoman.gateway.worker_process import WorkerFailed, WorkerProcess
 from dragoman.simulator import parse
 from dragoman.simulator.server import Simulator, running_simulator
 from dragoman.wire.http import HttpRequest
@@ -152,7 +153,7 @@ def test_s7_the_gateway_itself_reads_nothing_of_a_large_request(
 
     for name in (
         "app.check_text",
-        "relay.parse",
+        "attempts.parse",
         "attempts.rendered",
         "attempts.refuse_doubled",
         "memory.continued_plan",
@@ -233,7 +234,7 @@ def test_a_worker_that_was_killed_is_replaced() -> None:
 def test_a_request_that_two_workers_fail_at_gets_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         worker = new_worker()
-        monkeypatch.setattr(process, "MODULE", "this")  # ends at once
+        monkeypatch.setattr(worker_process, "MODULE", "this")  # ends at once
         with pytest.raises(WorkerFailed) as caught:
             await asking(worker, body_of())
         assert (caught.value.fault.status, worker.started) == (500, 2)
@@ -245,7 +246,7 @@ def test_a_request_that_two_workers_fail_at_gets_an_error(monkeypatch: pytest.Mo
 
 
 def test_a_job_that_takes_too_long_ends_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "SECONDS", 0.0)
+    monkeypatch.setattr(worker_process, "SECONDS", 0.0)
 
     async def main() -> None:
         worker = new_worker()
@@ -274,7 +275,7 @@ def test_a_request_that_is_given_up_ends_its_worker_and_not_those_that_wait() ->
 
 
 def test_only_so_many_jobs_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "WAITING", 2)
+    monkeypatch.setattr(worker_process, "WAITING", 2)
 
     async def main() -> None:
         worker = new_worker()
@@ -290,7 +291,7 @@ def test_only_so_many_jobs_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no limits there")
 def test_a_request_that_needs_too_much_memory_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "MEMORY", 300 * 1024 * 1024)
+    monkeypatch.setattr(worker_process, "MEMORY", 300 * 1024 * 1024)
 
     async def main() -> None:
         worker = new_worker()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from dragoman.gateway import memory
-from dragoman.gateway.offload.process import Unavailable, WorkerFailed, WorkerProcess
+from dragoman.gateway.worker_process import Unavailable, WorkerFailed, WorkerProcess
 from dragoman.simulator import running_simulator
 from tests.gateway.house import chat, house, messages, upstream, wait_until
 from tests.gateway.test_offload import asking, body_of, dialect_of, new_worker
@@ -101,14 +101,14 @@ def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any, **__: Any) -> Any:
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr("dragoman.gateway.offload.process.subprocess.Popen", fails)
+    monkeypatch.setattr("dragoman.gateway.worker_process.subprocess.Popen", fails)
 
 
 def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails() -> tuple[socket.socket, socket.socket]:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("dragoman.gateway.offload.process.socket.socketpair", fails)
+    monkeypatch.setattr("dragoman.gateway.worker_process.socket.socketpair", fails)
 
 
 @pytest.mark.parametrize("trouble", [no_interpreter, no_memory, no_files])

@@ -22,10 +22,9 @@ from dragoman.errors import (
     UpstreamFault,
 )
 from dragoman.gateway.asgi import AsgiExchange
-from dragoman.gateway.outlet import Outlet, Pulse
 from dragoman.gateway.policy import Budget, Patience, Step, next_step
+from dragoman.gateway.response_buffer import KeepAlive, ResponseBuffer
 from dragoman.http.exchange import HIGH
-from dragoman.wire.http import Headers
 from tests.clock import StillLoop
 
 
@@ -53,11 +52,10 @@ class Client:
     def body(self) -> bytes:
         return b"".join(message.get("body", b"") for message in self.got)
 
-    def outlet(self, silence: float = 60.0, hold: float = 60.0) -> Outlet:
-        return Outlet(self.exchange, self, silence=silence, hold=hold, pulse=Pulse())
-
-    def headers(self) -> Headers:
-        return (("a", "b"),)
+    def outlet(self, silence: float = 60.0, hold: float = 60.0) -> ResponseBuffer:
+        return ResponseBuffer(
+            self.exchange, (("a", "b"),), self.ping, silence=silence, hold=hold, keep_alive=KeepAlive()
+        )
 
     def ping(self) -> bytes:
         self.pings += 1
@@ -78,7 +76,10 @@ class Tap:
 def in_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
     def run() -> None:
         loop = StillLoop()
-        with patch("dragoman.gateway.outlet.monotonic", loop.time), asyncio.Runner(loop_factory=lambda: loop) as runner:
+        with (
+            patch("dragoman.gateway.response_buffer.monotonic", loop.time),
+            asyncio.Runner(loop_factory=lambda: loop) as runner,
+        ):
             runner.run(asyncio.wait_for(test(), 60))
 
     run.__name__, run.__doc__ = test.__name__, test.__doc__
@@ -314,7 +315,7 @@ def test_retries_are_a_fifth_of_the_traffic_and_never_less_than_three() -> None:
     budget = Budget()
     assert [budget.allows(0.0) for _ in range(5)] == [True, True, True, False, False]
     for _ in range(50):
-        budget.request(5.0)
+        budget.requests.add(5.0)
     assert sum(budget.allows(5.0) for _ in range(50)) == 7
     assert budget.allows(16.0)
 

@@ -11,10 +11,10 @@ from time import monotonic
 
 import pytest
 
-from dragoman.gateway import running
-from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.limits import Load, Overloaded, RequestLimits, peer_share
+from dragoman.gateway import serve
+from dragoman.gateway.limits import Account, MemoryBudget, Overloaded, RequestLimits, peer_share
 from dragoman.http.addresses import limit_key
+from dragoman.http.exchange import Exchange
 from dragoman.http.server import roster as roster_module
 from dragoman.http.server.connection import Connection
 from dragoman.http.server.limits import HEAD_SECONDS
@@ -44,7 +44,7 @@ def test_s11_room_is_made_for_new_connections_by_those_that_proved_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """S11: as many idle sockets as fit kept everybody else out for as long as they liked."""
-    monkeypatch.setattr(running, "_room", lambda: 4)
+    monkeypatch.setattr(serve, "_room", lambda: 4)
     with scripted('then = "last"\n[[turn]]\ntext = "Yes."', tmp_path) as (home, _), ExitStack() as stack:
         kept = stack.enter_context(Client(home, first=question()))
         assert kept.answer()[0] == 200
@@ -59,7 +59,7 @@ def test_s11_room_is_made_for_new_connections_by_those_that_proved_nothing(
 
 
 def test_s11_running_requests_are_never_shed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(running, "_room", lambda: 3)
+    monkeypatch.setattr(serve, "_room", lambda: 3)
     with scripted(LONG, tmp_path) as (home, simulator), ExitStack() as stack:
         streams = [stack.enter_context(Client(home, first=question(stream=True))) for _ in range(3)]
         for stream in streams:
@@ -75,7 +75,7 @@ def test_s11_running_requests_are_never_shed(monkeypatch: pytest.MonkeyPatch, tm
 def test_s11_the_oldest_idle_connection_is_shed_when_all_have_proven_themselves(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(running, "_room", lambda: 3)
+    monkeypatch.setattr(serve, "_room", lambda: 3)
     with scripted('then = "last"\n[[turn]]\ntext = "Yes."', tmp_path) as (home, _), ExitStack() as stack:
         for _ in range(8):
             client = stack.enter_context(Client(home, first=question()))
@@ -172,13 +172,11 @@ def test_the_share_of_a_peer_is_half_and_enough_for_one_client_alone() -> None:
     assert peer_share(0, 2048) == 1024
     assert [peer_share(0, total) for total in (1, 256, 300)] == [1, 256, 256]
     assert peer_share(7, 2048) == 7
-    load = Load(RequestLimits(streams=2048))
+    load = MemoryBudget(RequestLimits(streams=2048))
     accounts = [load.enter("a") for _ in range(1024)]
-    load.check("a")
-    accounts.append(load.enter("a"))
     with pytest.raises(Overloaded, match="peer_requests"):
-        load.check("a")
-    load.check("b")
+        load.enter("a")
+    accounts.append(load.enter("b"))
     for account in accounts:
         account.leave()
     assert (load.requests, load.by_peer) == (0, {})
@@ -195,7 +193,7 @@ def test_an_ipv6_peer_is_its_network() -> None:
 def test_s3_bytes_that_came_during_a_slow_turn_are_read_before_deadlines_are_judged() -> None:
     """S3: deadlines were judged at once after a turn of the loop that took longer than they lasted."""
 
-    async def answer(_: Exchange) -> None: ...
+    async def answer(_: Exchange[Account]) -> None: ...
 
     async def judged(comes: bool) -> bytes:
         carrier, wire = HttpServer(answer), Memory()

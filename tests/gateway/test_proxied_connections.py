@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.gateway import running
+from dragoman.gateway import serve
 from dragoman.gateway.admin import _MOST, listener
 from dragoman.http.server import connection, limits, reading
 from dragoman.http.server.roster import Roster
@@ -33,7 +33,7 @@ def test_s11_connections_that_send_no_header_take_no_more_room_than_there_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """S11: they were not counted, so they took file descriptors until other connections were closed for them."""
-    monkeypatch.setattr(running, "_room", lambda: 4)
+    monkeypatch.setattr(serve, "_room", lambda: 4)
     with (
         running_simulator("anthropic") as simulator,
         house(upstream("one", "anthropic", simulator.url), tmp_path, **FLAGS) as home,
@@ -83,10 +83,10 @@ def test_a_header_that_does_not_come_is_not_waited_for(monkeypatch: pytest.Monke
 
 def test_s11_a_trusted_ipv6_proxy_has_the_connections_of_many_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """S11: its /64 was looked for among the proxies, so it had the limit of one client."""
-    monkeypatch.setattr(running, "_room", lambda: 1000)
+    monkeypatch.setattr(serve, "_room", lambda: 1000)
     found: list[Any] = []
-    monkeypatch.setattr(running, "Acceptor", lambda *_, most_of_peer, **__: found.append(most_of_peer))
-    server = running.Server.__new__(running.Server)
+    monkeypatch.setattr(serve, "Acceptor", lambda *_, most_of_peer, **__: found.append(most_of_peer))
+    server = serve.Server.__new__(serve.Server)
     server._settings = configured("", server__trusted_proxies=["2001:db8::/32"]).server
     server._acceptor(None, None)  # type: ignore[arg-type]
     assert (found[0]("2001:db8::1"), found[0]("2001:db9::1")) == (1000, 500)

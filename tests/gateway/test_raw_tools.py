@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import dragoman
+from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.config import load
-from dragoman.gateway.observe import Journal
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import running_gateway
 from dragoman.simulator import parse, running_simulator
@@ -47,7 +47,7 @@ header = '\\s*(?P<name>)'
 def loaded(config: Path, state: Path) -> Iterator[House]:
     """A gateway with a configuration file, as it is started from the command line."""
     log = io.StringIO()
-    journal = Journal(Redactor(), stream=log, form="json", level="debug")
+    journal = AccessLog(Redactor(), stream=log, form="json", level="debug")
     made = load(config, {"HOME": "/nowhere"}, flags=FLAGS)
     with running_gateway(made, state=state, journal=journal, patience=QUICK, key=KEY) as running:
         yield House(running, log, state)

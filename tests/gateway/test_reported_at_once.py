@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from dragoman.errors import LONGEST_WAIT, Fault
-from dragoman.gateway.addresses import without_addresses
 from dragoman.gateway.policy import Budget, Patience
-from dragoman.gateway.redaction import Redactor
+from dragoman.gateway.redaction import Redactor, without_addresses
 from dragoman.simulator import Simulator, parse, running_simulator
 from tests.gateway.house import House, chat, house, messages, upstream
 from tests.gateway.test_faults import answering

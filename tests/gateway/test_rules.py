@@ -24,13 +24,13 @@ from dragoman.dialects.openai import choice
 from dragoman.filters import object_arguments, serialize_blocks
 from dragoman.filters.raw_tools import markup
 from dragoman.filters.raw_tools import outputs as raw_call
-from dragoman.gateway import admin, backend, running
+from dragoman.gateway import admin, backend, serve
+from dragoman.gateway.access_log import AccessLog
+from dragoman.gateway.admission import Guard
 from dragoman.gateway.config import Server, Timeouts
-from dragoman.gateway.guard import Guard
-from dragoman.gateway.observe import Journal
 from dragoman.gateway.policy import Patience
 from dragoman.gateway.redaction import Redactor
-from dragoman.gateway.refusing import refusal_of
+from dragoman.gateway.routing import refusal_of
 from dragoman.gateway.serve import running_gateway
 from dragoman.http import exchange
 from dragoman.http.client.reply import Timeouts as UpstreamTimeouts
@@ -584,7 +584,7 @@ def test_rule_10_only_the_private_socket_clears(head: str, tmp_path: Path) -> No
         private = Path(folder) / "run" / "s"
         flags = {"server__admin_socket": str(private), "server__admin_port": port}
         config = configured(upstream("one", "anthropic", simulator.url), **flags)
-        journal = Journal(Redactor(), stream=io.StringIO())
+        journal = AccessLog(Redactor(), stream=io.StringIO())
         with running_gateway(config, state=tmp_path, journal=journal, key=KEY, admin_socket=True):
             with socket.create_connection(("127.0.0.1", port), 5) as asking:
                 lines = f"host: localhost\r\nx-api-key: {KEY}\r\n{head}"
@@ -617,7 +617,7 @@ def test_rule_11_a_slow_upstream_is_asked_once(tmp_path: Path) -> None:
 
 def test_rule_12_the_numbers() -> None:
     defaults = {field.name: field.default for field in structs.fields(Server)}
-    assert (defaults["drain"], running._LINGER) == (120.0, 3.0)
+    assert (defaults["drain"], serve._LINGER) == (120.0, 3.0)
 
 
 # --- 13: limits, refused in the client's own words
@@ -805,7 +805,7 @@ def test_a_log_that_nobody_reads_stops_no_stream(tmp_path: Path) -> None:
     except BlockingIOError:
         os.set_blocking(writing, True)
     with running_simulator("anthropic") as simulator, os.fdopen(writing, "w", encoding="utf-8") as full:
-        journal = Journal(Redactor(), stream=full, form="json", level="debug")
+        journal = AccessLog(Redactor(), stream=full, form="json", level="debug")
         config = configured(upstream("one", "anthropic", simulator.url))
         with running_gateway(config, state=tmp_path, journal=journal, patience=QUICK, key=KEY) as running:
             home = House(running, io.StringIO(), tmp_path)

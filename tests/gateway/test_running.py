@@ -20,8 +20,8 @@ import anthropic
 import pytest
 
 from dragoman.errors import LocalMisuse
-from dragoman.gateway import admin, sink
-from dragoman.gateway.observe import Journal, Record
+from dragoman.gateway import access_log, admin
+from dragoman.gateway.access_log import AccessLog, Record
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import running_gateway
 from dragoman.model.conversation import Stop, Usage, Why
@@ -94,7 +94,7 @@ def test_status_and_metrics_are_for_this_user_alone(tmp_path: Path) -> None:
     path = tmp_path / "run" / "admin.sock"
     with running_simulator("openai") as simulator:
         config = configured(upstream("one", "openai", simulator.url), server__admin_socket=str(path))
-        journal = Journal(Redactor(), stream=io.StringIO())
+        journal = AccessLog(Redactor(), stream=io.StringIO())
         with running_gateway(config, state=tmp_path, journal=journal, key=KEY, admin_socket=True) as running:
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
             assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
@@ -143,7 +143,7 @@ def test_a_reload_with_another_key_lets_the_old_one_in_no_more(tmp_path: Path) -
     old, new = "dgm_the-old-key-0123456789abcdef", "dgm_the-new-key-0123456789abcdef"
     with running_simulator("openai") as simulator:
         configs = [configured(upstream("one", "openai", simulator.url), server__key=key) for key in (old, new)]
-        journal = Journal(Redactor(), stream=io.StringIO())
+        journal = AccessLog(Redactor(), stream=io.StringIO())
         with running_gateway(configs[0], state=tmp_path, journal=journal) as running:
             home = House(running, io.StringIO(), tmp_path)
             for _ in range(2):
@@ -239,7 +239,7 @@ class Terminal(io.StringIO):
 def test_a_line_is_for_people_on_a_terminal_and_json_elsewhere() -> None:
     screen, pipe = Terminal(), io.StringIO()
     for stream in (screen, pipe):
-        Journal(Redactor(), stream=stream).request(record())
+        AccessLog(Redactor(), stream=stream).request(record())
     assert (
         "200 POST /v1/messages  anthropic → kiro  claude as claude-sonnet-4.5  first byte 42 ms, 0 ms  13 in, 5 out  tool  req_1"
         in screen.getvalue()
@@ -257,7 +257,7 @@ def test_what_others_said_cannot_drive_the_terminal_or_forge_a_line() -> None:
     screen = Terminal()
     made = record()
     made.outcome, made.error = "failed", "bad\n12:00:00 200 POST /forged\x1b[2J"
-    Journal(Redactor(), stream=screen).request(made)
+    AccessLog(Redactor(), stream=screen).request(made)
     assert screen.getvalue().count("\n") == 1 and "\x1b" not in screen.getvalue()
 
 
@@ -274,11 +274,11 @@ def test_secrets_are_masked_by_value_by_shape_and_by_name() -> None:
 
 def test_a_stop_leaves_no_line_unwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines that come at once are gathered for a moment; a real file has all of them when the gateway has ended."""
-    monkeypatch.setattr(sink, "_GATHER", 60.0)
+    monkeypatch.setattr(access_log, "_GATHER", 60.0)
     count, script = 10, parse('then = "last"\n[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]')
     with running_simulator("openai", script=script) as simulator, (tmp_path / "log").open("w") as stream:
         config = configured(upstream("one", "openai", simulator.url), server__drain=0)
-        journal = Journal(Redactor(), stream=stream, form="json")
+        journal = AccessLog(Redactor(), stream=stream, form="json")
         with running_gateway(config, state=tmp_path, journal=journal, key=KEY) as running:
             home = House(running, io.StringIO(), tmp_path)
             clients = [RawClient(home, "/v1/chat/completions", chat(stream=True)) for _ in range(count)]
@@ -293,7 +293,7 @@ def test_a_stop_leaves_no_line_unwritten(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_log_that_cannot_be_written_is_not_worth_a_request() -> None:
     closed = io.StringIO()
     closed.close()
-    journal = Journal(Redactor(), stream=closed)
+    journal = AccessLog(Redactor(), stream=closed)
     journal.request(record())
     assert journal.dropped == 1
 

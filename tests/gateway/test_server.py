@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.gateway import running
+from dragoman.gateway import serve
 from dragoman.http import exchange
 from dragoman.http.server import connection, reading, sockets
 from dragoman.http.server.answering import HttpExchange
@@ -229,7 +229,7 @@ def test_an_answer_of_many_megabytes_is_whole(tmp_path: Path) -> None:
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch, name: str, seconds: float) -> None:
-    monkeypatch.setattr(running, "SWEEP_SECONDS", 0.05)
+    monkeypatch.setattr(serve, "SWEEP_SECONDS", 0.05)
     for module in (connection, reading, exchange):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, seconds)

@@ -25,8 +25,8 @@ pytestmark = [
 STARVED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
-from dragoman.gateway import running
-running._room = lambda: 10_000
+from dragoman.gateway import serve
+serve._room = lambda: 10_000
 from dragoman.cli import main
 sys.exit(main())
 """

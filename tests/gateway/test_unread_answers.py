@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.gateway.exchange import Exchange
+from dragoman.gateway.limits import Account
+from dragoman.http.exchange import Exchange
 from dragoman.http.server.connection import Connection
 from dragoman.http.server.serving import HttpServer
 from tests.gateway.front import LOOPS, Client, Memory, gateway_servers, on_loop, question
@@ -81,7 +82,7 @@ def test_a_connection_that_was_reset_meanwhile_is_no_bug() -> None:
     async def run() -> None:
         ended: list[BaseException | None] = []
 
-        async def answer(asked: Exchange) -> None:
+        async def answer(asked: Exchange[Account]) -> None:
             asked.whole(200, (), b"yes")
 
         carrier, wire = HttpServer(answer), Reset()

@@ -23,12 +23,12 @@ import dragoman.dialects as registry
 from dragoman.answer import Answer
 from dragoman.conformance import laws
 from dragoman.conformance.laws import NOBODY, still_world
-from dragoman.dialects.base import Dialect
+from dragoman.dialects.base import Dialect, World
 from dragoman.errors import AnswerTooLarge
 from dragoman.filters.raw_tools.grammar import Grammar
 from dragoman.filters.raw_tools.table import Table
 from dragoman.gateway.answers import PassThrough
-from dragoman.gateway.memory import Memory
+from dragoman.gateway.memory import AnswerStore, Memory
 from dragoman.http.exchange import Owner
 from dragoman.model.blocks import Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.budget import AnswerLimits, Budget, KeptText, json_size
@@ -423,8 +423,14 @@ def test_s2_what_is_stored_of_an_answer_is_counted(upstream: str) -> None:
     memory, owner = Memory(), Owner("a")
     for name, shape in shapes_of(upstream).items():
         client = registry.get("responses")
-        made = memory.plan(owner, client, registry.get(upstream), asked(), model="model-1", settings=Settings())
-        bounded(made, Answer, name, shape)
+        given = registry.get(upstream)
+        made, store = memory.plan(owner, client, given, asked(), model="model-1", settings=Settings())
+        assert store is not None
+
+        def keeping(made: Plan, world: World, budget: Budget, store: AnswerStore = store) -> Answer:
+            return Answer(made, world, budget=budget, encoder=store.encoder(made, world, budget))
+
+        bounded(made, keeping, name, shape)
     assert len(memory) == 0
 
 

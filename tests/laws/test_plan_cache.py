@@ -17,7 +17,7 @@ from dragoman.conformance.laws import still_world
 from dragoman.dialects.base import Dialect, PlainRequest
 from dragoman.errors import DragomanError
 from dragoman.gateway.answers import PassThrough
-from dragoman.gateway.plan_cache import PlanCache
+from dragoman.gateway.preparing import PlanCache
 from dragoman.translate import Plan, Settings, configured, plan
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest

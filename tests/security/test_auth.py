@@ -18,10 +18,17 @@ from bench.instructions import instructions
 from dragoman.cli.recipes import CLIENTS, prepare
 from dragoman.cli.run import child_environment
 from dragoman.errors import NotAuthorised
-from dragoman.gateway.auth import Gatekeeper
+from dragoman.gateway.auth import KeyCheck
 from dragoman.gateway.config import ConfigError
-from dragoman.gateway.private import gateway_key, minted_key
-from dragoman.gateway.secrets import BadReference, SecretUnavailable, Surroundings, literal, reference
+from dragoman.gateway.secrets import (
+    BadReference,
+    SecretUnavailable,
+    Surroundings,
+    gateway_key,
+    literal,
+    minted_key,
+    reference,
+)
 from dragoman.wire.http import HttpRequest
 from tests.gateway.house import KEY, House, configured, messages
 from tests.security.parrot import Parrot
@@ -57,7 +64,7 @@ def test_point_10_keys_are_compared_by_their_hash_in_constant_time(monkeypatch: 
         return real(one, other)
 
     monkeypatch.setattr(hmac, "compare_digest", watching)
-    keeper = Gatekeeper(KEY)
+    keeper = KeyCheck(KEY)
     stray = (("x-goog-api-key", "wrong"), ("authorization", "Bearer wrong"))
     keeper.check(HttpRequest("POST", "/", headers=(("x-api-key", KEY), *stray)))
     with pytest.raises(NotAuthorised):
@@ -73,7 +80,7 @@ def test_point_11_the_time_of_a_refusal_tells_nothing() -> None:
 
     The steps of Python are counted; what C does is the hash, and `compare_digest` of two digests (the test above).
     """
-    keeper = Gatekeeper(KEY)
+    keeper = KeyCheck(KEY)
 
     def refuse(key: str) -> None:
         with pytest.raises(NotAuthorised):
@@ -145,7 +152,7 @@ ODD = st.one_of(
 @example(key="AWS4-HMAC-SHA256 " * 60_000)
 @example(key="\ud800")
 def test_point_11_no_text_but_the_key_is_the_key(key: str) -> None:
-    keeper = Gatekeeper(KEY)
+    keeper = KeyCheck(KEY)
     for headers in (
         (("x-api-key", key),),
         (("authorization", f"Bearer {key}"),),
@@ -176,7 +183,7 @@ def test_point_11_a_key_of_a_megabyte_or_with_a_nul_is_refused_on_every_route(ho
 def test_point_10_keys_with_a_common_beginning_share_nothing(beginning: str, one: str, other: str) -> None:
     if one == other:
         return
-    keeper = Gatekeeper(beginning + one)
+    keeper = KeyCheck(beginning + one)
     keeper.check(HttpRequest("POST", "/", headers=(("x-api-key", beginning + one),)))
     with pytest.raises(NotAuthorised):
         keeper.check(HttpRequest("POST", "/", headers=(("x-api-key", beginning + other),)))
@@ -226,7 +233,7 @@ def test_point_13_an_empty_secret_is_an_error_in_each_slot(tmp_path: Path) -> No
         with pytest.raises(ConfigError):
             configured(slot)
     with pytest.raises(ValueError, match="key"):
-        Gatekeeper("")
+        KeyCheck("")
 
 
 def test_point_14_a_clients_credentials_never_reach_an_upstream(home: House, bird: Parrot) -> None:

@@ -17,10 +17,10 @@ import pytest
 
 from dragoman.cli import main
 from dragoman.gateway import admin
+from dragoman.gateway.access_log import AccessLog
 from dragoman.gateway.config import Config, assemble
-from dragoman.gateway.observe import Journal
-from dragoman.gateway.private import write_private
 from dragoman.gateway.redaction import Redactor
+from dragoman.gateway.secrets import write_private
 from dragoman.gateway.serve import running_gateway
 from dragoman.simulator import running_simulator
 from dragoman.upstream.credentials import Secret, StaticKey
@@ -182,8 +182,8 @@ def test_point_18_what_the_parrot_says_does_hold_every_secret(planted: tuple[Par
     assert {"header", "cookie", "query", "aws-secret"}.isdisjoint(found(sent))
 
 
-def quiet(stream: io.StringIO, form: Any = "json", level: Any = "debug") -> Journal:
-    return Journal(Redactor(), stream=stream, form=form, level=level)
+def quiet(stream: io.StringIO, form: Any = "json", level: Any = "debug") -> AccessLog:
+    return AccessLog(Redactor(), stream=stream, form=form, level=level)
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
@@ -250,7 +250,7 @@ def test_point_15_a_bug_is_told_without_the_secrets_in_it(planted: tuple[Parrot,
             try:
                 raise RuntimeError(f"while sending {secret} and {base64.b64encode(secret.encode()).decode()}")
             except RuntimeError as error:
-                running.gateway._journal.bug("req_1", error)
+                running.gateway._log.bug("req_1", error)
     assert "while sending" in log.getvalue()
     assert found(log.getvalue()) == []
 
@@ -271,12 +271,12 @@ def test_point_15_no_value_shows_its_secret(planted: tuple[Parrot, Path]) -> Non
             running,
             fleet,
             gateway._admission,
-            gateway._admission._keeper,
+            gateway._admission._keys,
             *config.secrets(),
         ]
         for backend in fleet.backends:
-            values += [backend, backend.upstream, *backend._credentials]
-            values += [vars(each) for each in backend._credentials if hasattr(each, "__dict__")]
+            values += [backend, backend.upstream, *backend.all_credentials]
+            values += [vars(each) for each in backend.all_credentials if hasattr(each, "__dict__")]
         shown = [f"{value!r}{value}" for value in values]
     held = StaticKey("a", Secret(SLOTS["bearer"]))
     shown += [repr(held), str(held.key), f"{held.key}", format(held.key)]

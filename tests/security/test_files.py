@@ -16,9 +16,16 @@ from dragoman.cli.found import upstream_variables
 from dragoman.cli.recipes import CLIENTS, prepare
 from dragoman.cli.run import child_environment
 from dragoman.gateway.config import ConfigError
-from dragoman.gateway.explain import Ring
-from dragoman.gateway.private import make_private_folder, minted_key, read_private, write_private
-from dragoman.gateway.secrets import SecretUnavailable, Surroundings, reference
+from dragoman.gateway.explain import RefusalLog
+from dragoman.gateway.secrets import (
+    SecretUnavailable,
+    Surroundings,
+    make_private_folder,
+    minted_key,
+    read_private,
+    reference,
+    write_private,
+)
 from dragoman.upstream.credentials import CredentialFault, Secret
 from dragoman.upstream.kiro import OwnStore, Token
 from dragoman.upstream.kiro.token import render_token
@@ -42,7 +49,7 @@ def token() -> Token:
 WRITERS: dict[str, Callable[[Path], object]] = {
     "key": lambda folder: minted_key(folder / "file"),
     "login": lambda folder: OwnStore(folder / "file").write(render_token(token())),
-    "refusal": lambda folder: Ring(folder).keep(refusal("file")),
+    "refusal": lambda folder: RefusalLog(folder).keep(refusal("file")),
 }
 
 

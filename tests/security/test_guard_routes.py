@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.gateway import admin
-from dragoman.gateway.guard import Guard
+from dragoman.gateway.admission import Guard
 from dragoman.gateway.serve import running_gateway
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.gateway import admin
+from dragoman.gateway.admission import Guard
 from dragoman.gateway.config import ConfigError, assemble
-from dragoman.gateway.guard import Guard
 from dragoman.gateway.serve import listen
 from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json

@@ -24,7 +24,7 @@ import dragoman
 import dragoman.dialects as registry
 from dragoman.conformance.laws import encoded
 from dragoman.errors import Fault
-from dragoman.gateway.routes import fits
+from dragoman.gateway.routing import fits
 from dragoman.model.blocks import Reasoning, Text, ToolCall
 from dragoman.model.conversation import Stop, Usage, Why
 from dragoman.model.events import (
@@ -230,7 +230,7 @@ def test_point_29_there_are_expressions_to_try() -> None:
 # Routes are tried below; what raw tools and markers make are fixed words side by side, tried for linear time in their own
 # tests; the simulator's model is no service; a table file, be it learnt or not, is trusted configuration.
 MADE_LATER = {
-    "routes.py",
+    "routing.py",
     "jsonio.py",
     "markers.py",
     "literals.py",

@@ -17,10 +17,10 @@ from dragoman.cli.doctor import _print
 from dragoman.cli.scene import Check
 from dragoman.cli.sim import _told
 from dragoman.cli.terminal import Paint, one_line, plain
-from dragoman.gateway.explain import Ring
-from dragoman.gateway.observe import Journal, Record
-from dragoman.gateway.places import places
+from dragoman.gateway.access_log import AccessLog, Record
+from dragoman.gateway.explain import RefusalLog
 from dragoman.gateway.redaction import Redactor
+from dragoman.gateway.secrets import places
 from dragoman.gateway.show import toml
 from dragoman.simulator import Received, parse, running_simulator
 from dragoman.wire.http import HttpRequest
@@ -74,7 +74,7 @@ def test_point_34_what_an_upstream_says_to_agent(
 def test_point_34_what_explain_shows(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     kept = refusal("req_1", json.dumps({"text": HOSTILE}))
     kept = structs.replace(kept, fault=HOSTILE, model="m", upstream="u")
-    assert Ring(places(os.environ).state / "refusals").keep(kept)
+    assert RefusalLog(places(os.environ).state / "refusals").keep(kept)
     for words in (("explain",), ("explain", "last"), ("explain", "--json"), ("explain", "last", "--json")):
         assert harmless(said(capfd, *words))
 
@@ -143,7 +143,7 @@ def test_point_34_the_log_and_the_rest(capfd: pytest.CaptureFixture[str]) -> Non
     forms: tuple[Literal["text", "json"], ...] = ("text", "json")
     for form in forms:
         stream = io.StringIO()
-        journal = Journal(Redactor(), stream=stream, form=form, level="debug")
+        journal = AccessLog(Redactor(), stream=stream, form=form, level="debug")
         record = Record("req_1", "POST", "/v1/messages")
         record.outcome, record.error, record.model = "failed", HOSTILE, HOSTILE
         journal.request(record)

@@ -18,8 +18,7 @@ from dragoman.cli.scene import Check, Scene
 from dragoman.cli.status import duration, store_name
 from dragoman.errors import DragomanError
 from dragoman.gateway.config import ConfigError, Upstream
-from dragoman.gateway.private import gateway_key
-from dragoman.gateway.secrets import Secret
+from dragoman.gateway.secrets import Secret, gateway_key
 from dragoman.upstream.credentials import CredentialFault
 
 _SOON = 600.0

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from dragoman.cli.scene import Check, Scene
 from dragoman.errors import UnknownModel
 from dragoman.gateway.config import Config, ConfigError
-from dragoman.gateway.private import read_private
+from dragoman.gateway.secrets import read_private
 from dragoman.http.addresses import is_loopback
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json

@@ -10,7 +10,7 @@ from msgspec import Struct
 import dragoman.dialects as registry
 from dragoman.cli.recipes import CLIENTS, SDKS, Prepared, Recipe, prepare
 from dragoman.gateway.config import Config
-from dragoman.gateway.places import places
+from dragoman.gateway.secrets import places
 
 _KEY = "\x00the-key\x00"  # stands for it until the line is quoted
 _SHOWN = ("claude", "codex")

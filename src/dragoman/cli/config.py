@@ -10,7 +10,7 @@ from pathlib import Path
 from dragoman.cli.files import complain
 from dragoman.cli.terminal import plain
 from dragoman.gateway.config import ConfigError, Loaded, examine, find_file
-from dragoman.gateway.problems import Problem
+from dragoman.gateway.layers import Problem
 from dragoman.wire import jsonio
 
 

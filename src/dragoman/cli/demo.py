@@ -18,8 +18,8 @@ from dragoman.cli.files import complain
 from dragoman.cli.sketch import beside, folded, sketch
 from dragoman.cli.terminal import Paint, forgive, one_line, width
 from dragoman.errors import LocalMisuse
+from dragoman.gateway.access_log import AccessLog, Record
 from dragoman.gateway.config import ConfigError, assemble, load
-from dragoman.gateway.observe import Journal, Record
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import Running, running_gateway
 from dragoman.http.client.blocking import send
@@ -177,7 +177,7 @@ def _at(value: Json, *path: str | int) -> Json:
 # --- the stage
 
 
-class _Ear(Journal):
+class _Ear(AccessLog):
     """Keeps the record of each request, which has the notes, in place of writing a line."""
 
     def __init__(self) -> None:

@@ -14,8 +14,8 @@ from dragoman._version import __version__
 from dragoman.cli.checks import examine_all
 from dragoman.cli.scene import Check, Scene
 from dragoman.cli.terminal import Paint, forgive, one_line
-from dragoman.gateway.places import places
 from dragoman.gateway.redaction import Redactor
+from dragoman.gateway.secrets import places
 from dragoman.upstream.spellings import MASK
 from dragoman.wire import jsonio
 

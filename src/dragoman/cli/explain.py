@@ -12,8 +12,8 @@ import msgspec
 from dragoman.cli.files import complain
 from dragoman.cli.terminal import forgive, one_line, width
 from dragoman.gateway import explain
-from dragoman.gateway.explain import Refusal, Ring
-from dragoman.gateway.places import places
+from dragoman.gateway.explain import Refusal, RefusalLog
+from dragoman.gateway.secrets import places
 from dragoman.wire import jsonio
 
 _LAST = "last"
@@ -28,7 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     forgive(sys.stdout)
-    ring = Ring(places(os.environ).state / "refusals")
+    ring = RefusalLog(places(os.environ).state / "refusals")
     if arguments.purge:
         if arguments.id:
             return complain("--purge removes all of them: it takes no ID.", 2)
@@ -39,7 +39,7 @@ def run(arguments: Namespace) -> int:
     return _show(ring, arguments.id, as_json=arguments.json)
 
 
-def _list(ring: Ring, *, as_json: bool) -> int:
+def _list(ring: RefusalLog, *, as_json: bool) -> int:
     kept = [found for identity in ring.ids() if (found := ring.load(identity))]
     if as_json:
         rows = [
@@ -72,7 +72,7 @@ def _line(refusal: Refusal) -> str:
     )
 
 
-def _show(ring: Ring, wanted: str, *, as_json: bool) -> int:
+def _show(ring: RefusalLog, wanted: str, *, as_json: bool) -> int:
     ids = ring.ids()
     found = ids[:1] if wanted == _LAST else [each for each in ids if each == wanted or each.startswith(wanted)]
     if wanted in found:

@@ -11,9 +11,8 @@ from msgspec import Struct
 
 from dragoman.errors import LocalMisuse
 from dragoman.gateway.config import Config, Loaded, Upstream, assemble, examine
-from dragoman.gateway.places import places
 from dragoman.gateway.presets import PRESETS, SIMULATOR
-from dragoman.gateway.private import KEY_PREFIX
+from dragoman.gateway.secrets import KEY_PREFIX, places
 from dragoman.gateway.show import toml
 
 NOTHING_FOUND = "no key and no login was found on this machine"

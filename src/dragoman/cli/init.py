@@ -14,7 +14,7 @@ from dragoman.cli.found import FIRST_MODEL, NOTHING_FOUND, Find, as_toml, key_va
 from dragoman.cli.terminal import plain
 from dragoman.gateway.config import ConfigError, assemble, find_file
 from dragoman.gateway.presets import PRESETS
-from dragoman.gateway.private import write_private
+from dragoman.gateway.secrets import write_private
 
 _HEAD = """# Dragoman's configuration, written by `dragoman init`. `dragoman config check` tells what is wrong with it,
 # `dragoman config show --origin` what is in force; a running gateway reads it anew on SIGHUP.

@@ -28,8 +28,7 @@ from dragoman.cli.terminal import plain
 from dragoman.errors import DragomanError, LocalMisuse, UnknownModel
 from dragoman.gateway.config import Config, ConfigError, load
 from dragoman.gateway.listing import catalogue
-from dragoman.gateway.places import places
-from dragoman.gateway.private import KEY_PREFIX, gateway_key
+from dragoman.gateway.secrets import KEY_PREFIX, gateway_key, places
 
 _CONFIG_IS_WRONG, _NOT_RUNNING, _LOGIN_NEEDED, _NO_PROGRAM, _CANNOT_RUN = 3, 4, 5, 127, 126
 _DRAIN = 1.0  # seconds that answers have when the client is gone: nobody reads them
@@ -159,13 +158,13 @@ def _story(config: Config, finds: Sequence[Find] | None) -> str:
 @contextmanager
 def _private(config: Config, log: Path | None) -> Iterator[tuple[str, str]]:
     """A gateway in a thread of ours; its key was never written anywhere, and its log is not on the client's screen."""
-    from dragoman.gateway.observe import Journal
+    from dragoman.gateway.access_log import AccessLog
     from dragoman.gateway.redaction import Redactor
     from dragoman.gateway.serve import route_logs, running_gateway
 
     key = f"{KEY_PREFIX}{secrets.token_urlsafe(32)}"
     with _opened(log) as stream:
-        journal = Journal(Redactor(), stream=stream, form=config.log.format, level=config.log.level)
+        journal = AccessLog(Redactor(), stream=stream, form=config.log.format, level=config.log.level)
         with running_gateway(config, key=key, journal=journal) as running:
             route_logs(running.gateway)
             try:

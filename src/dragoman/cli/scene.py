@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from dragoman.cli.status import ask
 from dragoman.gateway.config import ConfigError, Loaded, Upstream, examine
-from dragoman.gateway.places import Places, places
-from dragoman.gateway.secrets import Secret
+from dragoman.gateway.secrets import Places, Secret, places
 
 State: TypeAlias = Literal["pass", "warn", "fail"]
 

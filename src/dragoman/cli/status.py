@@ -14,7 +14,7 @@ from dragoman.cli.files import complain
 from dragoman.cli.terminal import Paint, forgive, one_line
 from dragoman.errors import DragomanError
 from dragoman.gateway.config import ConfigError, Login, load
-from dragoman.gateway.places import places
+from dragoman.gateway.secrets import places
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json, JsonError
 

@@ -257,10 +257,6 @@ class Stored(Protocol):
 class Continuation(Protocol):
     """How requests go on from an earlier answer by its id, for dialects that have it."""
 
-    @property
-    def answer_ids(self) -> str:
-        """How the ids of answers begin."""
-
     def keeps(self, asked: Conversation) -> bool:
         """Whether the client lets its answer be kept."""
 

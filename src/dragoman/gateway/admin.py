@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Protocol
 
 from dragoman.errors import LocalMisuse, NotAuthorised
-from dragoman.gateway.auth import Gatekeeper
-from dragoman.gateway.private import make_private_folder
+from dragoman.gateway.auth import KeyCheck
+from dragoman.gateway.secrets import make_private_folder
 from dragoman.http.server.answering import HttpExchange
 from dragoman.http.server.serving import HttpServer, Listener
 from dragoman.wire import jsonio
@@ -81,7 +81,7 @@ class Admin:
 
     def _has_key(self, request: HttpRequest) -> bool:
         try:
-            Gatekeeper(self._gateway.key).check_key(request)
+            KeyCheck(self._gateway.key).check_key(request)
         except NotAuthorised:
             return False
         return True

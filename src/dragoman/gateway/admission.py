@@ -1,105 +1,392 @@
-"""Which requests are let in, and their bodies: head, then key, then limits, then body.
+"""Admission: which requests are let in, and their bodies. Head, then key, then limits, then body.
 
 A request takes no room of `server.limits` before it has proven that it may ask. One whose proof covers its body waits
-in a pool of its own (`unproven`).
+in a pool of its own until its body has come.
+
+The HTTP parser lets pass what it should not (two Hosts, a transfer encoding that is not decoded), and a web page may
+point its own name at loopback. So `Guard` checks every head, whichever server carries the request.
 """
 
 from __future__ import annotations
 
+import ipaddress
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
 from msgspec import structs
 
 from dragoman.errors import ClientFault, Fault
-from dragoman.gateway.auth import Claim, Gatekeeper
+from dragoman.gateway.auth import Claim, KeyCheck
 from dragoman.gateway.config import Server
-from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.guard import Guard
-from dragoman.gateway.limits import Load
-from dragoman.gateway.peers import TrustedProxies
-from dragoman.gateway.unproven import SECONDS, UnprovenRequests
-from dragoman.http.addresses import limit_key
-from dragoman.http.exchange import Pace
-from dragoman.wire.http import HttpRequest
+from dragoman.gateway.limits import Account, MemoryBudget, Overloaded, RequestLimits
+from dragoman.http.addresses import is_loopback, limit_key, plain_address
+from dragoman.http.exchange import Exchange, Pace
+from dragoman.http.server.limits import LONGEST_HEAD, LONGEST_TARGET, MOST_HEADERS
+from dragoman.wire.http import Headers, HttpRequest
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_MOST_HOPS = 32  # of X-Forwarded-For that are looked at, from the right
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?", re.ASCII)
+_ODD = re.compile(r"[^\x21-\x7e]")  # in a target
+_ONCE = ("host", "content-length", "transfer-encoding", "origin", "content-encoding", "expect", "upgrade")
+_READ = frozenset({*_ONCE, "sec-fetch-site"})
+_FRAMING = frozenset({"transfer-encoding", "content-encoding", "expect"})
+_FROM_PAGES = frozenset({"origin", "sec-fetch-site"})
+_OWN_SITE = ("", "none", "same-origin")  # of Sec-Fetch-Site: an address typed in, or a page of this server
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_MOST_NAMES = 64  # spellings of our own names that are remembered
+
+TOO_MANY_HEADERS = Fault("invalid", "the request has too many or too long headers", 431)
+TOO_LONG_TARGET = Fault("invalid", "the request's address is too long", 414)
+WEBSOCKET_OFFERED = Fault("invalid", "WebSockets are not offered here: send POST /v1/responses over HTTP/1.1", 426)
+_OTHER_SITES = Fault("permission", "requests from web pages of other sites are not served", 403)
+SECONDS = 10.0  # for the whole body
+MOST_REQUESTS = 256
+MOST_BYTES = 64 * 1024 * 1024
+_MOST_KNOWN = 1024  # signers that are remembered
+_MESSAGE = "too many requests whose signature cannot be checked yet are arriving at this gateway"
 
 
 class Admission:
     """Lets requests in, by one configuration; `configure` puts another in force."""
 
     def __init__(self, settings: Server, key: str) -> None:
-        self.load = Load(settings.limits)
+        self.load = MemoryBudget(settings.limits)
         self._unproven = UnprovenRequests(settings.limits)
         self.configure(settings, key)
 
     def configure(self, settings: Server, key: str) -> None:
         self.load.limits = settings.limits
         self._unproven.resize(settings.limits)
-        self._guard, self._keeper = Guard(settings.host, settings.hosts), Gatekeeper(key)
+        self._guard, self._keys = Guard(settings.host, settings.hosts), KeyCheck(key)
         self._proxies = TrustedProxies(settings.trusted_proxies)
         self._max_body = settings.max_body
         self._pace = Pace(rate=settings.min_body_rate)
         self._unproven_pace = Pace(SECONDS, settings.min_body_rate)
 
-    def serves(self, exchange: Exchange) -> bool:
+    def serves(self, exchange: Exchange[Account]) -> bool:
         """Whether a head is one that is served at all, key or not."""
-        return self._refusal(exchange) is None
+        return self._guard.refusal(exchange.request, target=exchange.target, version=exchange.version) is None
 
-    def locate(self, exchange: Exchange) -> None:
+    def locate(self, exchange: Exchange[Account]) -> None:
         """Set the address of the client that a trusted proxy speaks for."""
-        if self._proxies:
+        if self._proxies.networks:
             exchange.client = self._proxies.client_of(exchange.client, exchange.request.headers)
 
-    async def request(self, exchange: Exchange) -> HttpRequest:
+    async def request(self, exchange: Exchange[Account]) -> HttpRequest:
         """Return a request that may ask, with its body. Raises ClientFault, Gone."""
         claim = self.judge_head(exchange)
         if claim is None or claim.is_proven:
             self._let_in(exchange)
-            body = await self._body(exchange, self._pace)
+            pace = self._pace
         else:
-            body = await self._unproven_body(exchange, claim)
+            exchange.account = self._unproven.enter(limit_key(exchange.client), claim.id, exchange.spoil)
+            pace = self._unproven_pace
+        exchange.reserve(self._max_body)
+        body = await exchange.body(self._max_body, pace)
+        if exchange.account is not None:
+            exchange.account.add(len(body) - exchange.account.asked)  # exactly, however it was announced
         request = exchange.request
         if body is not request.body:
             request = exchange.request = structs.replace(request, body=body)
         if claim is not None:
-            self._keeper.check_body(claim, request)
+            self._keys.check_body(claim, request)
             if not claim.is_proven:
                 self._unproven.remember(limit_key(exchange.client), claim.id)
                 self._let_in(exchange, len(body))
-        exchange.owner = self._keeper.owner_of(request)
+        exchange.owner = self._keys.owner
         return request
 
-    def judge_head(self, exchange: Exchange) -> Claim | None:
+    def judge_head(self, exchange: Exchange[Account]) -> Claim | None:
         """Return None for a head that proves its key, or the Claim that is checked with the body. Raises ClientFault.
 
         A refused connection closes after its answer: `exchange.last`.
         """
-        fault = self._refusal(exchange)
+        fault = self._guard.refusal(exchange.request, target=exchange.target, version=exchange.version)
         if fault is not None:
             exchange.last = True
             raise ClientFault(fault.message, fault=fault)
-        return self._keeper.claim(exchange.request)
+        return self._keys.claim(exchange.request)
 
-    def _refusal(self, exchange: Exchange) -> Fault | None:
-        """Return why a head is refused whatever key it has, or None."""
-        return self._guard.refusal(exchange.request, target=exchange.target, version=exchange.version)
-
-    def _let_in(self, exchange: Exchange, size: int = 0) -> None:
+    def _let_in(self, exchange: Exchange[Account], size: int = 0) -> None:
         """Count a request that has proven itself, with the bytes of it that are here already. Raises Overloaded."""
         exchange.admitted()
         peer, waiting = limit_key(exchange.client), exchange.account
         exchange.account = self.load.enter(peer)
         if waiting is not None:
             waiting.leave()
-        self.load.check(peer)
         if size:
             exchange.account.reserve(size)
 
-    async def _body(self, exchange: Exchange, pace: Pace) -> bytes:
-        """Read a body, once its account has room for it. Raises ClientFault, Gone."""
-        exchange.reserve(self._max_body)
-        body = await exchange.body(self._max_body, pace)
-        if exchange.account is not None:
-            exchange.account.add(len(body) - exchange.account.asked)  # exactly, however it was announced
-        return body
 
-    async def _unproven_body(self, exchange: Exchange, claim: Claim) -> bytes:
-        exchange.account = self._unproven.enter(limit_key(exchange.client), claim.id, exchange.spoil)
-        return await self._body(exchange, self._unproven_pace)
+class Guard:
+    """Checks the head of a request, by the names of this server.
+
+    Without `hosts` only loopback's names are ours; on other addresses any IP address is one too.
+    """
+
+    def __init__(self, host: str, hosts: Collection[str] = ()) -> None:
+        own = () if _is_address(host) and ipaddress.ip_address(host).is_unspecified else (host.lower(),)
+        self._names = {"localhost", *own, *(name.lower() for name in hosts)}
+        self._beyond_loopback = not is_loopback(host)
+        self._seen: set[str] = set()
+
+    def refusal(self, request: HttpRequest, *, target: str = "", version: str = "1.1") -> Fault | None:
+        """Why this request is not served, or None. `target` is what the request line named, as it stood there."""
+        size, said = 0, {}
+        for name, value in request.headers:
+            size += len(name) + len(value)
+            if name in _READ:
+                if name in said and name in _ONCE:
+                    return Fault("invalid", f"the header {name} stands in the request twice", 400)
+                said[name] = value
+        if len(request.headers) > MOST_HEADERS or size > LONGEST_HEAD:
+            return TOO_MANY_HEADERS
+        return (
+            _bad_line(request, target or request.path)
+            or (_bad_framing(said, version) if version != "1.1" or said.keys() & _FRAMING else None)
+            or (upgrade_refusal(request, said["upgrade"]) if "upgrade" in said else None)
+            or (self._bad_host(said.get("host")) if said.get("host") not in self._seen else None)
+            or (self._bad_origin(said) if said.keys() & _FROM_PAGES else None)
+        )
+
+    def _bad_host(self, given: str | None) -> Fault | None:
+        found = _HOST.fullmatch(given) if given else None
+        if given is None or found is None:
+            return Fault("invalid", "expected one Host header with a name and a port", 400)
+        if not self._knows(found[1]):
+            message = f"this server is not {found[1]}; server.hosts in the configuration names further ones"
+            return Fault("invalid", message, 421)
+        if len(self._seen) < _MOST_NAMES:
+            self._seen.add(given)
+        return None
+
+    def _bad_origin(self, said: dict[str, str]) -> Fault | None:
+        """Refuse a web page of another site, key or not."""
+        if said.get("sec-fetch-site", "").strip().lower() not in _OWN_SITE:
+            return _OTHER_SITES
+        origin = said.get("origin")
+        if not origin or self._is_own_origin(origin, said.get("host", "")):
+            return None
+        return _OTHER_SITES
+
+    def _is_own_origin(self, origin: str, host: str) -> bool:
+        """Whether a page of this origin is ours: one of our names, or exactly the server that the Host names.
+
+        Beyond loopback any address passes as a Host, but a page of any address is not ours.
+        """
+        try:
+            page = urlsplit(origin)
+            own = urlsplit(f"{page.scheme}://{host}")
+            default = _DEFAULT_PORTS.get(page.scheme)
+            if page.hostname and (page.hostname, page.port or default) == (own.hostname, own.port or default):
+                return True
+            return self._is_named(page.hostname or "")
+        except ValueError:
+            return False
+
+    def _knows(self, name: str) -> bool:
+        return self._is_named(name) or (self._beyond_loopback and _is_address(_plain(name)))
+
+    def _is_named(self, name: str) -> bool:
+        return _plain(name) in self._names or is_loopback(_plain(name))
+
+
+def _bad_line(request: HttpRequest, target: str) -> Fault | None:
+    """A target is a path: with a host in it, it could contradict the Host header; nothing is tunnelled or traced."""
+    if len(target) > LONGEST_TARGET or len(request.path) + len(request.query) > LONGEST_TARGET:
+        return TOO_LONG_TARGET
+    if request.method in ("CONNECT", "TRACE"):
+        return Fault("invalid", f"{request.method} is not served", 405)
+    if not target.startswith("/") or "#" in target or _ODD.search(target):
+        return Fault("invalid", "the request's target must be a path", 400)
+    return None
+
+
+def _bad_framing(said: dict[str, str], version: str) -> Fault | None:
+    """What leaves a doubt about where a body ends."""
+    encoding = said.get("transfer-encoding")
+    if encoding is not None:
+        if encoding.lower() != "chunked":
+            return Fault("invalid", "the only transfer encoding taken is chunked", 400)
+        if "content-length" in said:
+            return Fault("invalid", "a content length beside a transfer encoding is not taken", 400)
+        if version != "1.1":
+            return Fault("invalid", f"HTTP/{version} has no transfer encodings", 400)
+    if version not in ("1.1", "1.0"):
+        return Fault("invalid", f"HTTP/{version} is not spoken here", 505)
+    if said.get("content-encoding", "identity").lower() != "identity":
+        return Fault("invalid", "a compressed body is not taken", 415)
+    if said.get("expect", "100-continue").lower() != "100-continue":
+        return Fault("invalid", "the only expectation met is 100-continue", 417)
+    return None
+
+
+def upgrade_refusal(request: HttpRequest, upgrade: str) -> Fault:
+    """Codex offers a WebSocket for Responses first. Only a 426 makes it use HTTP at once: 400 ends it."""
+    offered = {each.strip().lower() for each in upgrade.split(",")}
+    if request.method == "GET" and request.path.rstrip("/").endswith("/responses") and "websocket" in offered:
+        return WEBSOCKET_OFFERED
+    return Fault("invalid", "only HTTP/1.1 is spoken here: a client must not offer an upgrade", 400)
+
+
+def _plain(name: str) -> str:
+    return name.strip("[]").lower().rstrip(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class TrustedProxies:
+    """The proxies whose word about a client's address counts."""
+
+    def __init__(self, networks: Iterable[str]) -> None:
+        self.networks: list[Network] = [ipaddress.ip_network(text, strict=False) for text in networks]
+
+    def trusts(self, address: str) -> bool:
+        try:
+            parsed = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        return any(parsed in network for network in self.networks)
+
+    def client_of(self, peer: str, headers: Headers) -> str:
+        """The address of the client behind this peer: the last hop of X-Forwarded-For that is no trusted proxy."""
+        client = peer
+        if not self.trusts(peer):
+            return client
+        given = ",".join([value for name, value in headers if name == "x-forwarded-for"])
+        for hop in reversed(given.split(",")[-_MOST_HOPS:]):
+            address = _hop_address(hop.strip())
+            if not address:  # what stands further left was not written by a proxy that we trust
+                return client
+            client = address
+            if not self.trusts(address):
+                return client
+        return client
+
+
+def _hop_address(hop: str) -> str:
+    """The address of a hop, which may have a port: `192.0.2.1:80`, `[2001:db8::1]:80`."""
+    if hop.startswith("["):
+        return plain_address(hop[1:].partition("]")[0])
+    if hop.count(":") == 1:
+        return plain_address(hop.partition(":")[0])
+    return plain_address(hop)
+
+
+# --- requests that have not proven yet that they may ask: a small pool that takes no room from others
+#
+# boto3 signs the hash of a body without stating it, so the body must be read before the signature can be checked. Until
+# then the request counts here and not on `server.limits`. Where the pool is full, the peer that holds most of it gives
+# way with its oldest request: a client that sends its body at once is let in although others keep theirs back.
+
+
+class Waiting(Account):
+    """The account of one unproven request."""
+
+    __slots__ = ("peer", "pool", "refuse")
+
+    def __init__(self, pool: Pool, peer: str, refuse: Callable[[Fault], None]) -> None:
+        super().__init__(pool.load)
+        self.pool, self.peer, self.refuse = pool, peer, refuse
+
+    def reserve(self, size: int) -> None:
+        self.pool.make_room(self, size)
+        self.add(size)
+
+    def leave(self) -> None:
+        if self.pool.remove(self):
+            super().leave()
+
+
+class Pool:
+    """Unproven requests, oldest first, limited in number and in bytes."""
+
+    def __init__(self, requests: int, size: int) -> None:
+        self.load = MemoryBudget(RequestLimits())
+        self.requests, self.size = requests, size
+        self._waiting: dict[Waiting, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def enter(self, peer: str, refuse: Callable[[Fault], None]) -> Waiting:
+        """Count one more request of this peer; `refuse` ends it if it must give way. Raises Overloaded."""
+        newcomer = Waiting(self, peer, refuse)
+        self.make_room(newcomer, 0)
+        self._waiting[newcomer] = None
+        self.load.requests += 1
+        return newcomer
+
+    def remove(self, one: Waiting) -> bool:
+        """Forget a request. False if it has been forgotten before."""
+        if one not in self._waiting:
+            return False
+        del self._waiting[one]
+        return True
+
+    def make_room(self, newcomer: Waiting, size: int) -> None:
+        """Let requests give way until the newcomer fits with so many bytes more. Raises Overloaded if it cannot."""
+        while self._is_full(newcomer, size):
+            victim = self._next_to_go(newcomer, size)
+            if victim is None:
+                raise Overloaded(_MESSAGE)
+            victim.leave()
+            victim.refuse(Overloaded(_MESSAGE).fault)
+
+    def _is_full(self, newcomer: Waiting, size: int) -> bool:
+        more = 0 if newcomer in self._waiting else 1
+        return len(self._waiting) + more > self.requests or self.load.asked + size > self.size
+
+    def _next_to_go(self, newcomer: Waiting, size: int) -> Waiting | None:
+        """The oldest request of the peer that holds most of what is short; None if that is the newcomer alone.
+
+        Where requests are too many, their bytes do not matter: else one large body would give way to many small ones.
+        """
+        by_bytes = self.load.asked + size > self.size
+        shares = {newcomer.peer: size if by_bytes else 0 if newcomer in self._waiting else 1}
+        for each in self._waiting:
+            shares[each.peer] = shares.get(each.peer, 0) + (each.asked if by_bytes else 1)
+        oldest_first = dict.fromkeys([each.peer for each in self._waiting])
+        most = max((*oldest_first, newcomer.peer), key=shares.__getitem__)
+        return next((each for each in self._waiting if each.peer == most and each is not newcomer), None)
+
+
+class UnprovenRequests:
+    """The two pools of unproven requests: strangers in one pool, signers that were let in before in another.
+
+    A flood of strangers cannot shut out a boto3 client that has proven itself from the same address.
+    """
+
+    def __init__(self, limits: RequestLimits) -> None:
+        self._strangers = Pool(MOST_REQUESTS, MOST_BYTES)
+        self._returning = Pool(1, 1)
+        self.resize(limits)
+        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    def resize(self, limits: RequestLimits) -> None:
+        """Give returning signers half of what is in the limits."""
+        self._returning.requests = max(limits.streams // 2, 1)
+        self._returning.size = limits.in_flight // 2
+
+    def enter(self, peer: str, signer: str, refuse: Callable[[Fault], None]) -> Waiting:
+        """Open the account of an unproven request. Raises Overloaded."""
+        pool = self._returning if (peer, signer) in self._known else self._strangers
+        return pool.enter(peer, refuse)
+
+    def remember(self, peer: str, signer: str) -> None:
+        """A signer has proven itself from this address."""
+        self._known[peer, signer] = None
+        self._known.move_to_end((peer, signer))
+        if len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from msgspec import Struct, structs
 
 from dragoman.answer import MOST_WHOLE, Answer, Mask, is_event_stream, note_unread, reply_whole
-from dragoman.dialects.base import REAL_WORLD, World
+from dragoman.dialects.base import REAL_WORLD, Encoder, World
 from dragoman.errors import BadFrame, ClientFault, DragomanError, Fault, UpstreamFault, UpstreamViolation
 from dragoman.gateway.limits import json_memory
+from dragoman.gateway.memory import Answered, answered
 from dragoman.model.budget import Budget
 from dragoman.model.conversation import Reply, Stop, Usage
 from dragoman.model.events import Delta, Events, Failed, Step
@@ -166,10 +167,15 @@ class WholeAsStream(Answer):
     __slots__ = ("_budget", "_pieces", "_plan", "_size")
 
     def __init__(
-        self, plan: Plan, world: World = REAL_WORLD, mask: Mask | None = None, budget: Budget | None = None
+        self,
+        plan: Plan,
+        world: World = REAL_WORLD,
+        mask: Mask | None = None,
+        budget: Budget | None = None,
+        encoder: Encoder | None = None,
     ) -> None:
         self._plan, self._budget = plan, budget or Budget()
-        super().__init__(plan, world, mask, self._budget)
+        super().__init__(plan, world, mask, self._budget, encoder)
         self._pieces: list[bytes] = []
         self._size = 0
 
@@ -219,17 +225,27 @@ class ReadAnswer(Struct, frozen=True):
     notes: Sequence[Note] | None
 
 
-def read_whole(plan: Plan, body: bytes, budget: Budget | None = None) -> tuple[ReadAnswer, bytes]:
+class Written(Struct, frozen=True):
+    """A whole answer as the client gets it, and what is kept of it, if that is wanted."""
+
+    record: ReadAnswer
+    body: bytes
+    kept: Answered | None = None
+
+
+def read_whole(plan: Plan, body: bytes, budget: Budget | None = None, *, keeps: bool = False) -> Written:
     """Read an answer and write it for the client. Raises UpstreamViolation, UpstreamFault."""
     streams_only = "streams_only" in plan.upstream.codec.capabilities(plan.sent.model).traits
-    if plan.verbatim and (streams_only or not is_event_stream(body)) and not _holds_calls(plan, body):
-        return _tapped(plan, body), body
+    if plan.verbatim and not keeps and (streams_only or not is_event_stream(body)) and not _holds_calls(plan, body):
+        return Written(_tapped(plan, body), body)
     try:
         reply, notes = reply_whole(plan, body, budget=budget)
     except RecursionError:
         raise BadFrame("the answer is nested too deeply") from None
     raw = plan.client.codec.render_reply(reply, plan.asked, REAL_WORLD)
-    return _recorded(reply, notes), raw
+    continuation = plan.client.continuation
+    kept = answered(continuation, reply, raw) if keeps and continuation is not None else None
+    return Written(_recorded(reply, notes), raw, kept)
 
 
 def _recorded(reply: Reply, notes: Sequence[Note] | None) -> ReadAnswer:

@@ -24,31 +24,25 @@ import dragoman.dialects as registry
 from dragoman._version import __version__
 from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import ClientFault, DragomanError, Fault
-from dragoman.gateway.addresses import Known
-from dragoman.gateway.admission import Admission
+from dragoman.gateway.access_log import AccessLog, Level, Record
+from dragoman.gateway.admission import Admission, upgrade_refusal
 from dragoman.gateway.asgi import AsgiExchange, Receive, Scope, Send, refuse_websocket
-from dragoman.gateway.attempts import Desk
 from dragoman.gateway.backend import Fleet
-from dragoman.gateway.breaker import Breaker
+from dragoman.gateway.breaker import Breaker, CooldownFile
 from dragoman.gateway.config import Config, ConfigError, load
-from dragoman.gateway.cooldowns import CooldownFile
-from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.explain import Ring
-from dragoman.gateway.guard import upgrade_refusal
-from dragoman.gateway.limits import check_text, is_large
+from dragoman.gateway.context import RequestContext, Services
+from dragoman.gateway.explain import RefusalLog
+from dragoman.gateway.large import LargeRequest, matched_by_worker
+from dragoman.gateway.limits import Account, check_model, check_text, is_large
 from dragoman.gateway.meters import Meters, Moment
-from dragoman.gateway.observe import Journal, Level, Record
-from dragoman.gateway.offload.large import LargeRequest, matched_by_worker
-from dragoman.gateway.offload.process import WorkerProcess
-from dragoman.gateway.places import places
+from dragoman.gateway.operations import serve
 from dragoman.gateway.policy import Patience
-from dragoman.gateway.private import gateway_key
-from dragoman.gateway.redaction import Redactor
-from dragoman.gateway.refusing import BUG, ENDING, refusal_of
-from dragoman.gateway.relay import Relay
-from dragoman.gateway.router import Matched, Router, Unreadable
+from dragoman.gateway.redaction import Known, Redactor
+from dragoman.gateway.routing import BUG, ENDING, Matched, Router, Unreadable, refusal_of
+from dragoman.gateway.secrets import gateway_key, places
+from dragoman.gateway.worker_process import WorkerProcess
 from dragoman.http.client.client import Client, PoolLimits
-from dragoman.http.exchange import Gone
+from dragoman.http.exchange import Exchange, Gone
 from dragoman.wire.http import Headers, HttpRequest
 from dragoman.wire.jsonio import Json
 
@@ -85,7 +79,7 @@ class Gateway:
         *,
         key: str | None = None,
         state: Path | None = None,
-        journal: Journal | None = None,
+        journal: AccessLog | None = None,
         patience: Patience | None = None,
         dialects: Sequence[Dialect] | None = None,
     ) -> None:
@@ -98,12 +92,12 @@ class Gateway:
         self.generation = 1  # of the configuration
         self.reload_refused = ""  # why the last one was not put in force
         self.redactor = Redactor(self._secrets, self._addresses)
-        self._journal = journal or Journal(self.redactor, form=config.log.format, level=config.log.level)
-        self._journal.redactor = self.redactor
-        ring = Ring((state or ours.state) / "refusals", enabled=config.explain)
+        self._log = journal or AccessLog(self.redactor, form=config.log.format, level=config.log.level)
+        self._log.redactor = self.redactor
+        refusals = RefusalLog((state or ours.state) / "refusals", enabled=config.explain)
         dialects = dialects or [registry.get(name) for name in registry.names()]
         self.worker = WorkerProcess(dialects)
-        self._desk = Desk(self._journal, Meters(), ring, patience or Patience(), worker=self.worker)
+        self._services = Services(self._log, Meters(), refusals, patience or Patience(), worker=self.worker)
         self.breaker = Breaker(words=self.redactor.message)
         self._cooldowns = CooldownFile(state or ours.state, self.breaker)
         self._admission = Admission(config.server, self.key)
@@ -113,7 +107,7 @@ class Gateway:
         self._client: Client | None = None
         self._fleet: Fleet | None = None
         self._starting = asyncio.Lock()
-        self._live: set[Exchange] = set()
+        self._live: set[Exchange[Account]] = set()
         self._ids, self._count = secrets.token_hex(6), itertools.count()  # of requests; those of workers differ
         self._beside: set[asyncio.Task[None]] = set()
 
@@ -137,14 +131,14 @@ class Gateway:
             task.cancel()
         if fleet is not None:
             await fleet.settle()
-        await self._desk.explaining.close()
+        await self._services.explaining.close()
         self.worker.close()
         if client is not None:
             await client.aclose()
         if fleet is not None:
             await fleet.aclose()
             await self._cooldowns.aclose()
-        self._journal.close()
+        self._log.close()
 
     async def reload(self, config: Config) -> None:
         """Put another configuration in force. Requests under way keep the old one. Raises ConfigError, and keeps it."""
@@ -157,9 +151,10 @@ class Gateway:
         old, self._fleet, self._config = self._fleet, fleet, config
         self.key = key
         self._admission.configure(config.server, key)
-        self._desk = structs.replace(self._desk, ring=self._desk.ring.switched(config.explain))
+        refusals = self._services.refusals.switched(config.explain)
+        self._services = structs.replace(self._services, refusals=refusals)
         self.generation, self.reload_refused = self.generation + 1, ""
-        self._journal.event("info", "reloaded", generation=self.generation, upstreams=len(config.upstreams))
+        self._log.event("info", "reloaded", generation=self.generation, upstreams=len(config.upstreams))
         if old is not None:
             self.later(old.retire())
 
@@ -174,7 +169,7 @@ class Gateway:
 
     def tell(self, level: Level, event: str, **fields: Json) -> None:
         """Write a line that is about no request."""
-        self._journal.event(level, event, **fields)
+        self._log.event(level, event, **fields)
 
     def later(self, work: Coroutine[object, object, None]) -> None:
         """Do it beside the requests."""
@@ -193,15 +188,16 @@ class Gateway:
     def metrics(self) -> bytes:
         from dragoman.gateway.exposition import text  # noqa: PLC0415  slow to load, and few ask
 
-        journal, backends = self._journal, self._fleet.backends if self._fleet else ()
+        log, backends = self._log, self._fleet.backends if self._fleet else ()
         moment = Moment(
             len(self._live),
             self.load.bytes,
-            {"dropped": journal.dropped, "capped": journal.suppressed},
+            {"dropped": log.dropped, "capped": log.suppressed},
             list(self.breaker.left()),
             {(backend.name, name): seconds for backend in backends for name, seconds in backend.expiries()},
         )
-        return self.redactor.text(text(self._desk.meters, moment).decode()).encode()  # a label may be a client's text
+        shown = text(self._services.meters, moment).decode()
+        return self.redactor.text(shown).encode()  # a label may be a client's text
 
     def status(self) -> dict[str, Json]:
         """All that a person asks first: up since when, what runs, how the upstreams are."""
@@ -216,10 +212,10 @@ class Gateway:
             "config": str(self._config.file) if self._config.file else None,
             "generation": self.generation,
             "reload_refused": self.reload_refused or None,
-            "explain": self._desk.ring.enabled,
+            "explain": self._services.refusals.enabled,
             "in_flight_bytes": self.load.bytes,
-            "dropped_log_lines": self._journal.dropped,
-            "suppressed_log_lines": self._journal.suppressed,
+            "dropped_log_lines": self._log.dropped,
+            "suppressed_log_lines": self._log.suppressed,
             "upstreams": [self.redactor.tree(backend.describe()) for backend in backends],
         }
 
@@ -285,8 +281,8 @@ class Gateway:
 
     # --- requests
 
-    async def answer(self, exchange: Exchange) -> None:
-        """See to one request, whatever it is, to its end."""
+    async def answer(self, exchange: Exchange[Account]) -> None:
+        """Serve one request to its end: admission, routing, attempts, delivery."""
         method, path = exchange.request.method, exchange.request.path  # no more of it: a stream may last
         exchange.last = exchange.last or self.draining
         if path in _PROBES and method in ("GET", "HEAD") and self._admission.serves(exchange):
@@ -303,28 +299,34 @@ class Gateway:
                 return
             if self._fleet is None:
                 await self.start()
-            fleet = self._fleet
+            fleet, call = self._fleet, matched.call
             assert fleet is not None
             exchange.watch()
+            record.dialect, record.operation = matched.dialect.name, call.operation
+            check_model(call.model)
+            record.model = call.model
+            if call.body is not None:
+                call = structs.replace(call, body=None)  # a stream may last, and the tree is large
+            context = RequestContext(self._services, fleet, exchange, matched.dialect, call, record)
             with fleet:
-                running = Relay(self._desk, fleet, exchange, matched, record).run()
-                matched = None  # the body in it is the relay's to let go of
-                await running
+                serving = serve(context, matched)
+                matched = None  # the body in it is not held while it is answered
+                await serving
         except BaseException as error:
-            if not self._told(exchange, record, error):
+            if not self._refuse_error(exchange, record, error):
                 raise
         finally:
             self._live.discard(exchange)
             if exchange.account is not None:
                 exchange.account.leave()
-            record.end()
+            record.total = time.monotonic() - record.began
             if record.afterwards is not None:
                 record.afterwards()
-            self._desk.meters.request(record)
-            self._journal.request(record)
+            self._services.meters.request(record)
+            self._log.request(record)
 
-    def _told(self, exchange: Exchange, record: Record, error: BaseException) -> bool:
-        """Tell the client what went wrong, if it is there; False if that is not the request's affair."""
+    def _refuse_error(self, exchange: Exchange[Account], record: Record, error: BaseException) -> bool:
+        """Answer with what went wrong, if the client is there; False for what must be raised further."""
         match error:
             case Gone():
                 record.outcome = "gone"
@@ -346,13 +348,13 @@ class Gateway:
                 self._refuse(exchange, record, self._router.named(record.dialect), fault)
             case Exception():  # the last line: no client is left without an answer
                 record.outcome, record.error = "bug", f"{type(error).__name__}: {error}"
-                self._journal.bug(exchange.id, error)
+                self._log.bug(exchange.id, error)
                 self._refuse(exchange, record, None, BUG)
             case _:
                 return False
         return True
 
-    async def _probe(self, exchange: Exchange) -> None:
+    async def _probe(self, exchange: Exchange[Account]) -> None:
         if exchange.request.path == "/healthz":
             exchange.whole(200, _TEXT, b"ok\n")
             return
@@ -361,7 +363,7 @@ class Gateway:
         state = b"draining\n" if self.draining else b"ready\n" if self._ready else b"no upstream\n"
         exchange.whole(200 if self._ready else 503, _TEXT, state)
 
-    async def _matched(self, exchange: Exchange, request: HttpRequest) -> Matched | None:
+    async def _matched(self, exchange: Exchange[Account], request: HttpRequest) -> Matched | None:
         """The call that a request is, in a dialect. Raises ClientFault, Unreadable."""
         server = self._config.server
         if is_large(request.body, server.offload):
@@ -380,13 +382,13 @@ class Gateway:
         wanted = request.path.removeprefix(_ONE_MODEL)
         return matched and structs.replace(matched, call=Call("models", wanted, False, None))
 
-    def _refuse_unmatched(self, exchange: Exchange, record: Record) -> None:
+    def _refuse_unmatched(self, exchange: Exchange[Account], record: Record) -> None:
         fault, allowed = self._router.unmatched(exchange.request)
         record.outcome = "refused"
         self._refuse(exchange, record, None, fault, (("allow", allowed),) if allowed else ())
 
     def _refuse(
-        self, exchange: Exchange, record: Record, dialect: Dialect | None, fault: Fault, headers: Headers = ()
+        self, exchange: Exchange[Account], record: Record, dialect: Dialect | None, fault: Fault, headers: Headers = ()
     ) -> None:
         """Say no in the client's own words. One that has begun to read an answer was told by whoever wrote it."""
         record.error = record.error or fault.message

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias
 
 from dragoman.errors import ClientFault, Fault
-from dragoman.gateway.exchange import Exchange
+from dragoman.gateway.limits import Account
 from dragoman.http.addresses import plain_address
 from dragoman.http.exchange import (
     ANY_PACE,
@@ -21,6 +21,7 @@ from dragoman.http.exchange import (
     LOW,
     STALL,
     BodyWatch,
+    Exchange,
     Gone,
     Pace,
     too_large,
@@ -38,7 +39,7 @@ _LAST_LOOK = 0.25  # seconds: after a slow turn of the loop, what has come is re
 _FAREWELL = 1.0  # seconds to write the last words when the server ends
 
 
-class AsgiExchange(Exchange):
+class AsgiExchange(Exchange[Account]):
     __slots__ = (
         "_broken",
         "_counts",

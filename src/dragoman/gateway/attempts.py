@@ -1,71 +1,225 @@
-"""Asks one question of its targets until one of them answers: every credential, every retry, every fallback is here.
+"""Attempts: ask the targets of a request in turn until one answers. Every credential, retry and fallback is here.
+
+    Question ──prepare──> Prepared ──send──> InFlight ──Delivery.take──> the client
 
 Until the client has seen something, a failure means another credential, another try, the next target or an HTTP error.
-After that nothing is asked twice behind its back. How an answer is delivered is the delivery's affair.
+After that nothing is asked a second time. A request that was sent is held only as the client's own bytes, because a
+decoded one takes several times their room and an answer may take long; for another try it is read again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from msgspec import Struct, field, structs
+from msgspec import Struct, structs
 
-from dragoman.dialects.base import Dialect, PlainRequest
-from dragoman.errors import (
-    ClientFault,
-    ConnectFailed,
-    DragomanError,
-    Fault,
-    MalformedRequest,
-    UpstreamFault,
-)
+from dragoman.dialects.base import Call, ExactRequest, PlainRequest
+from dragoman.errors import ClientFault, DragomanError, Fault, MalformedRequest, UpstreamFault
 from dragoman.filters.refuse_held import refusal_of
-from dragoman.gateway.backend import Backend, Busy, Fleet, Refused
-from dragoman.gateway.breaker import Resting, Ticket
-from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.explain import Ring
-from dragoman.gateway.explaining import Case, Explaining
-from dragoman.gateway.holders import Holder, Holders
-from dragoman.gateway.limits import beside_messages, json_memory
-from dragoman.gateway.memory import Memory, is_stored
-from dragoman.gateway.meters import Meters
-from dragoman.gateway.observe import Journal, Record
-from dragoman.gateway.offload.jobs import Bounds, ExplainJob, PlanJob, counting, refuse_doubled, rendered
-from dragoman.gateway.offload.large import LargeRequest, Prepared
-from dragoman.gateway.offload.process import Unavailable, WorkerFailed, WorkerProcess
-from dragoman.gateway.outlet import Pulse
-from dragoman.gateway.plan_cache import CachedPlan
-from dragoman.gateway.policy import Patience, next_step, not_held, to_tell
+from dragoman.gateway.backend import Backend, Busy
+from dragoman.gateway.breaker import Ticket
+from dragoman.gateway.context import Prepared, RequestContext
+from dragoman.gateway.explain import Case, ExplainJob
+from dragoman.gateway.jobs import PlanJob
+from dragoman.gateway.large import LargeMatched, LargeRequest
+from dragoman.gateway.limits import beside_messages
+from dragoman.gateway.memory import AnswerStore, Holder, Pickled, references
+from dragoman.gateway.policy import Refused, Retries, is_not_held, next_step, pick_error
+from dragoman.gateway.preparing import counting, parse, refuse_doubled, rendered
+from dragoman.gateway.routing import Matched
+from dragoman.gateway.worker_process import Unavailable, WorkerFailed
 from dragoman.http.client.client import Reply
 from dragoman.model.conversation import Conversation, without_messages
 from dragoman.model.notes import Note
-from dragoman.translate import Plan
-from dragoman.upstream.credentials import Credential, CredentialFault
+from dragoman.translate import Plan, plan
+from dragoman.upstream.credentials import Credential
 from dragoman.wire.http import HttpRequest, HttpResponse
 
 _SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id", "session_id", "x-session-affinity")
-
 _FORGOTTEN = Conversation("", ())
-_MOST_VIOLATIONS = 2  # answers of one request that may break their own dialect: a violation is retried once
-_NOT_STARTED = frozenset({503, 529})  # statuses of a service that took no work
+_PLAIN_NODES = 16  # JSON values of a message of a plain request, with a share in the rest: at most
 
 
-class Desk(Struct, frozen=True):
-    """What every request uses."""
+class Question:
+    """What a client asks, and as much of it as is in memory.
 
-    journal: Journal
-    meters: Meters
-    ring: Ring
-    patience: Patience
-    explaining: Explaining = field(default_factory=Explaining)
-    worker: WorkerProcess | None = None  # that reads large requests
-    memory: Memory = field(default_factory=Memory)
-    holders: Holders = field(default_factory=Holders)
-    pulse: Pulse = field(default_factory=Pulse)
+    `asked` has no messages. A plain request is read only where no cached plan fits, and a large one by the worker
+    process; any other is read at once.
+    """
+
+    __slots__ = ("_call", "_conversation", "_exact", "_plain", "asked", "context", "large", "prepared")
+
+    def __init__(self, context: RequestContext, matched: Matched) -> None:
+        """Raises MalformedRequest, TooLarge."""
+        self.context = context
+        self._call: Call | None = matched.call  # with the body, until that is read
+        self._exact: ExactRequest | None = matched.exact
+        self._conversation: Conversation | None = None  # with its messages, until it is sent
+        self.prepared: Prepared | None = None  # for the target that is asked, until it is sent
+        self.large = matched.large if isinstance(matched, LargeMatched) else None
+        plain, limits = matched.plain, context.fleet.config.server.limits
+        fits = plain is not None and plain.messages <= min(limits.messages, limits.nodes // _PLAIN_NODES)
+        self._plain: PlainRequest | None = plain if fits else None
+        if self.large is not None:
+            self.asked = self.large.asked()
+        elif self._plain is not None:
+            self.asked = self._plain.asked
+        else:
+            self.asked = without_messages(self.read())
+            if self.asked.previous is not None:
+                self._continue_large()
+
+    def read(self) -> Conversation:
+        """Everything that is asked. Raises MalformedRequest, TooLarge, Overloaded."""
+        if self._conversation is None:
+            context, call = self.context, self._call
+            if call is None or call.body is None:
+                call = context.client.binding.match(context.exchange.request)
+                assert call is not None  # it was matched before
+            size = len(context.exchange.request.body)
+            self._conversation, shape = parse(context.client, call, size, context.fleet.bounds, self._exact)
+            self._call = self._exact = None
+            if (account := context.exchange.account) is not None:
+                account.decoded(shape.memory)
+        return self._conversation
+
+    def _continue_large(self) -> None:
+        """Let the worker process plan a request that continues a large conversation."""
+        context, server = self.context, self.context.fleet.config.server
+        services = context.services
+        if services.worker is None or not server.offload:
+            return
+        if isinstance(services.memory.earlier(context.exchange.owner, self.asked), Pickled):
+            self.large = LargeRequest(services.worker, context.exchange, server)
+            self.large.knows(self.asked, references(context.client, self.read()))
+            self._conversation = None
+
+    def session(self) -> str:
+        """What ties the requests of one conversation together, so that they share a credential and its caches."""
+        headers = self.context.exchange.request.headers
+        told = {name: value for name, value in headers if name in _SESSION_HEADERS and value}
+        return next(told[name] for name in _SESSION_HEADERS if name in told) if told else self.asked.user
+
+    async def prepare(self, backend: Backend, model: str, *, counts: bool = False) -> Plan:
+        """Plan the request for a target. Raises MalformedRequest, Unrepresentable, WorkerFailed, Overloaded."""
+        context = self.context
+        if self.large is None:
+            return self.plan(backend, model)
+        try:
+            prepared = await self.large.prepare(context.client, backend, model, context.services.memory, counts=counts)
+        except Unavailable:  # it cannot be handed over
+            self.large = None
+            return self.plan(backend, model)
+        self.asked = prepared.plan.asked
+        return self._take(prepared, backend)
+
+    def plan(self, backend: Backend, model: str) -> Plan:
+        """Plan the request in this process, as the one that it is prepared for. Raises as `prepare` does."""
+        context, plain = self.context, self._plain
+        client, settings = context.client, backend.upstream.settings
+        if plain is not None and (cached := backend.plans.find(client, plain, model)) is not None:
+            context.services.meters.plan_cache_hits[backend.name] += 1
+            return self._take(Prepared(cached.plan(plain), cached=cached), backend)
+        conversation = self.read()
+        store: AnswerStore | None = None
+        try:
+            if client.continuation is None and not conversation.is_job:
+                made = plan(client, backend.dialect, conversation, model=model, settings=settings)
+            else:
+                made, store = context.services.memory.plan(
+                    context.exchange.owner, client, backend.dialect, conversation, model=model, settings=settings
+                )
+        except RecursionError:
+            raise MalformedRequest("nested too deeply") from None
+        if settings.losses == "refuse":
+            refuse_doubled(context.exchange.request)
+        return self._take(Prepared(made, store), backend)
+
+    def _take(self, prepared: Prepared, backend: Backend) -> Plan:
+        self.prepared, record = prepared, self.context.record
+        record.notes, record.verbatim = list(prepared.plan.notes), prepared.plan.verbatim
+        self._announce(backend)
+        return prepared.plan
+
+    def _announce(self, backend: Backend, note: Note | None = None) -> None:
+        notes = self.context.record.notes
+        if note is not None and note not in notes:
+            notes.append(note)
+        self.context.exchange.headers = (("dragoman-notes", str(len(notes))), ("dragoman-upstream", backend.name))
+
+    def request(self, backend: Backend) -> HttpRequest:
+        """What is sent. Raises Unrepresentable, TooLarge."""
+        context, prepared = self.context, self.prepared
+        assert prepared is not None
+        given = context.exchange.request
+        if prepared.cached is not None:
+            return prepared.cached.request(given.body)
+        if prepared.sent is not None:
+            self._announce(backend, prepared.note)
+            return backend.dressed(prepared.sent)
+        if prepared.refusal is not None:
+            raise prepared.refusal
+        context.exchange.request = structs.replace(given)  # what was read of its body is not kept while it is answered
+        request, note = rendered(prepared.plan, given, context.fleet.config.server.max_body)
+        if request.body is not given.body and context.exchange.account is not None:
+            context.exchange.account.rendered(len(request.body))
+        if note is not None:
+            self._announce(backend, note)
+        request = backend.dressed(request)
+        if self._plain is not None:
+            backend.plans.keep(self._plain, prepared.plan, given, request)
+        return request
+
+    def request_to_count(self, backend: Backend) -> HttpRequest:
+        """The request that asks a target to count the tokens of a question that was prepared with `counts`."""
+        assert self.prepared is not None
+        return self.request(backend) if self.large else backend.dressed(counting(self.prepared.plan)[0])
+
+    def sent(self, ticket: Ticket, holder: Holder | None) -> InFlight:
+        """The request is sent: its messages are held no more, unless it is small or its answer is kept with them."""
+        prepared = self.prepared
+        assert prepared is not None
+        made = prepared.plan
+        if self._plain is None and self.large is None:
+            made = structs.replace(made, asked=without_messages(made.asked), sent=without_messages(made.sent))
+            self.prepared = self._conversation = None
+            account = self.context.exchange.account
+            if account is not None and prepared.store is None:
+                account.decoded(beside_messages(made.asked, made.sent))
+        return InFlight(self, ticket, holder, made, prepared.store)
+
+    def begun(self) -> None:
+        """The answer has begun, so nothing is asked again: only what `explain` may need is held."""
+        self.prepared = self._conversation = self._plain = None
+        self.asked = _FORGOTTEN
+        if self.large is not None:
+            self.large.forget()
+        if not self.context.services.refusals.enabled:
+            self.context.exchange.forget_body()
+
+
+class InFlight(Struct):
+    """A request that was sent, while its answer is awaited."""
+
+    question: Question
+    ticket: Ticket
+    holder: Holder | None  # the upstream, if requests about the answer go there
+    plan: Plan | None  # that the answer is read with, until it has begun
+    store: AnswerStore | None  # that keeps the answer
+
+    def begun(self) -> None:
+        """The answer says something. A stream may last, so what was asked is forgotten."""
+        self.ticket.accepted()
+        self.plan = self.store = None
+        self.question.begun()
+
+    def named(self, answer_id: str) -> None:
+        """The answer has this id: requests about it go to the upstream that holds it."""
+        if self.holder is not None:
+            self.question.context.services.holders.remember(answer_id, self.holder)
 
 
 class Delivery(Protocol):
@@ -79,372 +233,180 @@ class Delivery(Protocol):
     def left(self) -> float:
         """Seconds until the client will see something in any case."""
 
-    async def take(
-        self, reply: Reply, made: Plan, begun: Callable[[], None], named: Callable[[str], None]
-    ) -> Fault | None:
-        """Deliver this answer; gives the fault that ended it after the client had seen something. Raises others.
-
-        `begun` is called once it says something, `named` with its id, if it has one.
-        """
+    async def take(self, reply: Reply, flight: InFlight) -> Fault | None:
+        """Deliver this answer; gives the fault that ended it after the client had seen something. Raises others."""
 
     def drop(self) -> None:
         """Forget what is held of an answer that failed."""
 
 
-class Question(Struct, frozen=True):
-    """What is asked, and by whom. Of a plain or large one, `asked` is bare, and `read` tells all of it."""
-
-    exchange: Exchange
-    client: Dialect
-    asked: Conversation
-    plain: PlainRequest | None
-    read: Callable[[], Conversation]
-    large: LargeRequest | None = None
-
-
-class Attempts:
-    """One question on its way to an answer."""
-
-    __slots__ = (
-        "_bound",
-        "_cached",
-        "_client",
-        "_desk",
-        "_exchange",
-        "_fleet",
-        "_forgotten",
-        "_large",
-        "_made",
-        "_plain",
-        "_prepared",
-        "_read",
-        "_record",
-        "_ticket",
-        "_tries",
-        "_violations",
-        "asked",
-    )
-
-    def __init__(self, desk: Desk, fleet: Fleet, question: Question, record: Record) -> None:
-        self._desk, self._fleet, self._record = desk, fleet, record
-        self._exchange, self._client = question.exchange, question.client
-        self.asked = question.asked  # without its messages once it is sent
-        self._forgotten = False  # whether only the client's own bytes tell it
-        self._plain, self._large = question.plain, question.large
-        self._prepared: Prepared | None = None  # of a large request: what the worker process made of it
-        bare = question.plain or question.large
-        self._read: Callable[[], Conversation] | None = question.read if bare else None  # until it was
-        self._cached: CachedPlan | None = None
-        self._tries = 0  # beyond the first
-        self._violations = 0  # answers that broke their own dialect
-        self._made: Plan | None = None  # until the answer has begun; when it is sent, the question in it goes
-        self._ticket: Ticket | None = None
-        self._bound = False  # the request names what only one service stores
-
-    async def through(self, delivery: Delivery) -> None:
-        """Ask the targets in turn. Raises what the first of them said if none has answered."""
-        told: DragomanError | None = None
-        targets = self._fleet.config.resolve(self.asked.model)
-        for target in targets:
-            backend = self._fleet.backend(target.upstream.name)
-            try:
-                await self._ask(backend, target.model, delivery, last=target is targets[-1])
-                return
-            except DragomanError as error:
-                told = to_tell(told, error)
-                if delivery.seen or next_step(error) == "tell" or self._may_run(error) or self._is_bound(error):
-                    break
-                if self._violations >= _MOST_VIOLATIONS:
-                    break
-        if told is not None:
-            raise told
-
-    def _may_run(self, error: DragomanError) -> bool:
-        """Whether a job that was asked for may have started all the same: then asking again would start another."""
-        if not self.asked.is_job or isinstance(error, ConnectFailed | CredentialFault | ClientFault):
-            return False
-        return not (isinstance(error, Refused) and (error.fault.status < 500 or error.fault.status in _NOT_STARTED))
-
-    def _is_bound(self, error: DragomanError) -> bool:
-        """Whether the request names what the target that failed may store: then no other target gets it."""
-        return self._bound and not (isinstance(error, ClientFault) or not_held(error))
-
-    def _check_holder(self, backend: Backend, sent: Conversation) -> None:
-        """Raise Unrepresentable for a request that continues an answer of another upstream, or of another client."""
-        for held in sent.held:
-            holder = self._desk.holders.find(held.answer)
-            if holder is None:
-                continue
-            if holder.address != backend.base_url or holder.owner != self._exchange.owner:
-                raise refusal_of(held)
-
-    async def _ask(self, backend: Backend, model: str, delivery: Delivery, *, last: bool) -> None:
-        """Ask one target, with each of its credentials if need be, and again if that may help."""
-        self._made = await self.prepared(backend, model)
-        self._bound = self._made.sent.is_bound
-        self._check_holder(backend, self._made.sent)
-        credentials = self._credentials(backend, model)
-        backend.budget.request(time.monotonic())
-        told: DragomanError | None = None
-        while True:
-            try:
-                await self._attempt(backend, credentials[0], delivery)
-                return
-            except DragomanError as error:
-                told = to_tell(told, error)
-                if self._may_run(error):
-                    raise told from None
-                if not delivery.seen:
-                    delivery.drop()
-                    if next_step(error) == "key" and len(credentials) > 1:
-                        del credentials[0]
-                        continue
-                wait = None if delivery.seen else self._wait(backend, error, last=last)
-                if wait is None or wait >= delivery.left:
-                    raise told from None
-                await asyncio.sleep(wait)
-                if delivery.seen:
-                    raise told from None
-
-    def _credentials(self, backend: Backend, model: str) -> list[Credential]:
-        """Those of the upstream, in the order to try: first the one that made the response which is continued."""
-        credentials = backend.credentials(self.session(), model)
-        holders = [holder for held in self.asked.held if (holder := self._desk.holders.find(held.answer)) is not None]
-        made_with = {holder.credential for holder in holders if holder.upstream == backend.name}
-        return sorted(credentials, key=lambda each: each.name not in made_with) if made_with else credentials
-
-    def _wait(self, backend: Backend, error: DragomanError, *, last: bool) -> float | None:
-        """How long before the same is asked again; None if it is not."""
-        step, patience = next_step(error), self._desk.patience
-        if error.fault.violation and (not last or self._violations >= _MOST_VIOLATIONS):
-            return None  # an upstream that broke its dialect may do so every time
-        resting = isinstance(error, Resting)
-        # There is no other credential. One who asked for a pause is waited for, if there is nobody else either.
-        if (error.hinted and last) if isinstance(error, Resting) else error.fault.kind == "rate_limit":
-            step = "again"
-        if step != "again" or self._tries >= patience.retries:
-            return None
-        wait = patience.wait(error, self._tries)
-        if wait is None or not (resting or backend.budget.allows(time.monotonic())):
-            return None
-        self._tries += 1
-        return wait
-
-    async def _attempt(self, backend: Backend, credential: Credential, delivery: Delivery) -> None:
-        gate, reply, inside = backend.gate, None, False
-        ticket = self._ticket = backend.enter(credential, self._plan(backend).sent.model)
-        self._record.attempts += 1
+async def ask(context: RequestContext, question: Question, delivery: Delivery) -> None:
+    """Ask the targets in turn. Raises what the first of them answered if none has served the request."""
+    failure: DragomanError | None = None
+    retries = Retries(context.services.patience, is_job=question.asked.is_job)
+    targets = context.fleet.config.routes.resolve(question.asked.model)
+    for target in targets:
+        backend, is_bound = context.fleet.backend(target.upstream.name), False
         try:
-            if not gate.take():
-                await gate.wait()
-            inside = True
-            try:
-                reply = await backend.open(self._request(backend), credential, self._waiting().sent)
-            finally:
-                self._count_rendered(0)
-            fault = await delivery.take(reply, self._waiting(), self._begun, self._named(backend, credential))
-            if fault is None:
-                backend.went_well(ticket)
-            else:
-                self._keep_stream(backend, reply, fault)
-                backend.went_wrong(ticket, UpstreamFault("", fault=fault))
+            context.record.target(backend.name, backend.dialect.name, target.model)
+            made = (
+                question.plan(backend, target.model)
+                if question.large is None
+                else await question.prepare(backend, target.model)
+            )
+            sent = made.sent
+            is_bound = sent.is_bound
+            if sent.held:
+                _check_holder(context, backend, sent)
+            del made, sent  # they are not held while the request is answered
+            await _ask_target(context, question, delivery, backend, target.model, retries, last=target is targets[-1])
+            return
         except DragomanError as error:
-            self._failed(backend, ticket, reply, error)
-            raise
+            failure = pick_error(failure, error)
+            # A request that names what this target may store goes to no other one.
+            stays = is_bound and not (isinstance(error, ClientFault) or is_not_held(error))
+            if delivery.seen or stays or next_step(error) == "tell" or not retries.may_ask_another(error):
+                break
+    if failure is not None:
+        raise failure
+
+
+async def _ask_target(
+    context: RequestContext,
+    question: Question,
+    delivery: Delivery,
+    backend: Backend,
+    model: str,
+    retries: Retries,
+    *,
+    last: bool,
+) -> None:
+    """Ask one target, with each of its credentials if need be, and again if that may help."""
+    credentials = _credentials(context, question, backend, model)
+    backend.budget.requests.add(time.monotonic())
+    failure: DragomanError | None = None
+    while True:
+        try:
+            await _attempt(context, question, delivery, backend, model, credentials[0])
+            return
+        except DragomanError as error:
+            failure = pick_error(failure, error)
+            retries.violations += error.fault.violation
+            if delivery.seen or retries.may_have_started(error):
+                raise failure from None
+            delivery.drop()
+            if next_step(error) == "key" and len(credentials) > 1:
+                del credentials[0]
+                continue
+            wait = retries.wait(error, backend.budget, last=last)
+            if wait is None or wait >= delivery.left:
+                raise failure from None
+            await asyncio.sleep(wait)
+            if delivery.seen:
+                raise failure from None
+
+
+async def _attempt(
+    context: RequestContext,
+    question: Question,
+    delivery: Delivery,
+    backend: Backend,
+    model: str,
+    credential: Credential,
+) -> None:
+    """Send the request once and deliver the answer to it."""
+    prepared = question.prepared.plan if question.prepared else question.plan(backend, model)
+    ticket = backend.enter(credential, prepared.sent.model)
+    del prepared
+    context.record.attempts += 1
+    reply: Reply | None = None
+    is_inside = False
+    try:
+        if not backend.gate.take():
+            await backend.gate.wait()
+        is_inside = True
+        request = question.request(backend)
+        flight = question.sent(ticket, _holder(context, question, backend, credential))
+        assert flight.plan is not None
+        try:
+            reply = await backend.open(request, credential, flight.plan.sent)
         finally:
-            if reply is not None:
-                reply.close()
-            if inside:
-                gate.leave()
-            ticket.close()
-
-    def _named(self, backend: Backend, credential: Credential) -> Callable[[str], None]:
-        """What is called with the id of an answer that the upstream may hold: requests about it go there."""
-        may_hold = self._client.stored is not None or bool(self.asked.held)
-        if not may_hold or backend.dialect.codec.family != self._client.codec.family:
-            return lambda _: None
-        holder = Holder(self._exchange.owner, backend.name, backend.base_url, credential.name)
-        return lambda answer_id: self._desk.holders.remember(answer_id, holder)
-
-    def _failed(self, backend: Backend, ticket: Ticket, reply: Reply | None, error: DragomanError) -> None:
-        if isinstance(error, Refused):
-            self._keep(backend, error.response, error.fault)
-        elif isinstance(error, UpstreamFault):
-            self._keep_stream(backend, reply, error.fault)
-        self._violations += error.fault.violation
+            del request
+            if context.exchange.account is not None:
+                context.exchange.account.rendered(0)
+        fault = await delivery.take(reply, flight)
+        if fault is None:
+            backend.went_well(ticket)
+        else:
+            _explain(context, question, backend, reply, UpstreamFault("", fault=fault))
+            backend.went_wrong(ticket, UpstreamFault("", fault=fault))
+    except DragomanError as error:
+        _explain(context, question, backend, reply, error)
         if not isinstance(error, ClientFault | Busy | WorkerFailed):
             backend.went_wrong(ticket, error)
-            self._desk.meters.retry(backend.name, error.fault.kind)
-            self._record.tried.append(f"{backend.name}: {error.fault.kind} {error.fault.status}")
+            context.services.meters.retries[backend.name, error.fault.kind] += 1
+            context.record.tried.append(f"{backend.name}: {error.fault.kind} {error.fault.status}")
+        raise
+    finally:
+        if reply is not None:
+            reply.close()
+        if is_inside:
+            backend.gate.leave()
+        ticket.close()
 
-    def _begun(self) -> None:
-        """The answer says something, so nothing is asked again. A stream may last: the question is let go of, and only
-        the client's own bytes are kept where `explain` may want to know what was asked.
-        """
-        if self._ticket is not None:
-            self._ticket.accepted()
-        self._made = self._read = self._cached = self._plain = self._prepared = None
-        if self._large is not None:
-            self._large.forget()
-        self.asked, self._forgotten = _FORGOTTEN, True
-        if not self._desk.ring.enabled:
-            self._exchange.forget_body()
 
-    # --- what is sent
+def _check_holder(context: RequestContext, backend: Backend, sent: Conversation) -> None:
+    """Raise Unrepresentable for a request that continues an answer of another upstream, or of another client."""
+    for held in sent.held:
+        holder = context.services.holders.find(held.answer)
+        if holder is None:
+            continue
+        if holder.address != backend.base_url or holder.owner != context.exchange.owner:
+            raise refusal_of(held)
 
-    def _plan(self, backend: Backend) -> Plan:
-        """The plan in force, made again if the question was let go of."""
-        if self._made is None or self._forgotten:
-            self._plain = None
-            self._made = self.planned(backend, self._record.used_model)
-        return self._made
 
-    def _waiting(self) -> Plan:
-        """As much of the plan as an answer is read with. It may take long to come, and a long question takes several
-        times the room of the client's bytes, which tell it again if need be.
-        """
-        made = self._made
-        assert made is not None  # it is what was sent
-        if self._plain is None and self._prepared is None and not self._forgotten:
-            made = self._made = structs.replace(
-                made, asked=without_messages(made.asked), sent=without_messages(made.sent)
-            )
-            self._drop_decoded()
-            self.asked, self._forgotten = without_messages(self.asked), True
-        return made
+def _credentials(context: RequestContext, question: Question, backend: Backend, model: str) -> list[Credential]:
+    """Those of the upstream, in the order to try: first the one that made the response which is continued."""
+    credentials = list(backend.all_credentials)
+    if len(credentials) > 1:
+        credentials = backend.credentials(question.session(), model)
+    if not question.asked.held:
+        return credentials
+    holders = [context.services.holders.find(held.answer) for held in question.asked.held]
+    made_with = {holder.credential for holder in holders if holder is not None and holder.upstream == backend.name}
+    return sorted(credentials, key=lambda each: each.name not in made_with)
 
-    async def prepared(self, backend: Backend, model: str, *, counts: bool = False) -> Plan:
-        """The question as this target can be asked it: a large one by the worker process.
 
-        Raises MalformedRequest, Unrepresentable, WorkerFailed.
-        """
-        self._tell_target(backend, model)
-        if self._large is not None:
-            try:
-                self._prepared = await self._large.prepare(
-                    self._client, backend, model, self._desk.memory, counts=counts
-                )
-            except Unavailable:  # it cannot be handed over
-                self._large = None
-            else:
-                self.asked = self._prepared.made.asked
-                self._tell_plan(backend, self._prepared.made)
-                return self._prepared.made
-        return self.planned(backend, model)
+def _holder(context: RequestContext, question: Question, backend: Backend, credential: Credential) -> Holder | None:
+    """Who holds the answer, if the upstream may hold it."""
+    client = context.client
+    may_hold = client.stored is not None or question.asked.held
+    if not may_hold or backend.dialect.codec.family != client.codec.family:
+        return None
+    return Holder(context.exchange.owner, backend.name, backend.base_url, credential.name)
 
-    def _tell_target(self, backend: Backend, model: str) -> None:
-        record = self._record
-        record.upstream, record.upstream_dialect, record.used_model = backend.name, backend.dialect.name, model
 
-    def _tell_plan(self, backend: Backend, made: Plan) -> None:
-        self._record.notes, self._record.verbatim = list(made.notes), made.verbatim
-        self._announce(backend)
-
-    def planned(self, backend: Backend, model: str) -> Plan:
-        """The question as this target can be asked it. Raises MalformedRequest, Unrepresentable."""
-        self._tell_target(backend, model)
-        plain = self._plain
-        self._cached = None if plain is None else backend.plans.find(self._client, plain, model)
-        if plain is not None and self._cached is not None:
-            made = self._cached.plan(plain)
-            self._desk.meters.plan_cache_hits[backend.name] += 1
-        else:
-            made = self._planned(backend, model)
-        self._tell_plan(backend, made)
-        return made
-
-    def _planned(self, backend: Backend, model: str) -> Plan:
-        if self._read is not None:
-            self.asked, self._read = self._read(), None
-        elif self._forgotten:
-            call = self._client.binding.match(self._exchange.request)
-            assert call is not None  # it was matched before
-            self.asked, self._forgotten = self._client.codec.parse_request(call), False
-            if (account := self._exchange.account) is not None:
-                account.decoded(json_memory(self._exchange.request.body))
-        try:
-            made = self._desk.memory.plan(
-                self._exchange.owner,
-                self._client,
-                backend.dialect,
-                self.asked,
-                model=model,
-                settings=backend.upstream.settings,
-            )
-        except RecursionError:
-            raise MalformedRequest("nested too deeply") from None
-        refuse_doubled(self._exchange.request, backend.upstream.settings)
-        return made
-
-    def _announce(self, backend: Backend) -> None:
-        told = str(len(self._record.notes))
-        self._exchange.headers = (("dragoman-notes", told), ("dragoman-upstream", backend.name))
-
-    def session(self) -> str:
-        """What ties the requests of one conversation together, so that they share a credential and its caches."""
-        told = {name: value for name, value in self._exchange.request.headers if name in _SESSION_HEADERS and value}
-        return next(told[name] for name in _SESSION_HEADERS if name in told) if told else self.asked.user
-
-    def _request(self, backend: Backend) -> HttpRequest:
-        made, given = self._plan(backend), self._exchange.request
-        if self._cached is not None:
-            return self._cached.request(given.body)
-        if self._prepared is not None:
-            self._tell_note(backend, self._prepared.note)
-            return backend.dressed(self._prepared.request())
-        self._exchange.request = structs.replace(given)  # what was read of its body is not kept while it is answered
-        request, note = rendered(made, given, self._fleet.config.server.max_body)
-        if request.body is not given.body:
-            self._count_rendered(len(request.body))
-        self._tell_note(backend, note)
-        request = backend.dressed(request)
-        if self._plain is not None:
-            backend.plans.keep(self._plain, made, given, request)
-        return request
-
-    def _tell_note(self, backend: Backend, note: Note | None) -> None:
-        if note is not None and note not in self._record.notes:
-            self._record.notes.append(note)
-            self._announce(backend)
-
-    def request_to_count(self, backend: Backend, made: Plan) -> HttpRequest:
-        """The request that asks a target to count the tokens of a question that was `prepared` with `counts`."""
-        return backend.dressed(counting(made)[0] if self._prepared is None else self._prepared.request())
-
-    # --- what is counted
-
-    def _count_rendered(self, size: int) -> None:
-        if (account := self._exchange.account) is not None:
-            account.rendered(size)
-
-    def _drop_decoded(self) -> None:
-        """The messages of the question are held no more, unless its answer is to be stored with them."""
-        account, made = self._exchange.account, self._made
-        if account is not None and made is not None and not is_stored(made):
-            account.decoded(beside_messages(made.asked, made.sent))
-
-    # --- what is kept of a refusal
-
-    def _keep_stream(self, backend: Backend, reply: Reply | None, fault: Fault) -> None:
-        """A refusal inside an answer that had begun well."""
-        if reply is not None and reply.status:
-            said = HttpResponse(reply.status, reply.headers, backend.dialect.codec.render_fault(fault))
-            self._keep(backend, said, fault)
-
-    def _keep(self, backend: Backend, response: HttpResponse, fault: Fault) -> None:
-        """Have the refusal described, when the client has its answer. Of several, the last is kept."""
-        desk, request = self._desk, self._exchange.request
-        if not desk.ring.enabled:
-            return
-        told = (backend.own_headers(), response, fault, desk.journal.redactor.known())
-        job = ExplainJob(self._job(backend), (self._exchange.id, self._client.name, backend.name), *told)
-        worker = None if self._large is None else self._large.worker
-        case = Case(job, self._client, request.body, desk.memory, self._exchange.owner, worker)
-        self._record.afterwards = partial(desk.explaining.later, case, desk.ring)
-
-    def _job(self, backend: Backend) -> PlanJob:
-        model = self._record.used_model
-        if self._large is not None:
-            return self._large.job(backend, model, self._desk.memory)
-        head, server = structs.replace(self._exchange.request, body=b""), self._fleet.config.server
-        return PlanJob(head, Bounds.of(server), backend.dialect, model, backend.upstream.settings)
+def _explain(
+    context: RequestContext, question: Question, backend: Backend, reply: Reply | None, error: DragomanError
+) -> None:
+    """Have a refusal described, when the client has its answer. Of several, the last is kept."""
+    services, exchange = context.services, context.exchange
+    if not services.refusals.enabled or not isinstance(error, UpstreamFault):
+        return
+    if isinstance(error, Refused):
+        response = error.response
+    elif reply is not None and reply.status:  # a refusal inside an answer that had begun well
+        response = HttpResponse(reply.status, reply.headers, backend.dialect.codec.render_fault(error.fault))
+    else:
+        return
+    model, large = context.record.used_model, question.large
+    if large is not None:
+        job = large.job(backend, model, services.memory)
+    else:
+        head = structs.replace(exchange.request, body=b"")
+        job = PlanJob(head, context.fleet.bounds, backend.dialect, model, backend.upstream.settings)
+    way, secrets = (exchange.id, context.client.name, backend.name), services.log.redactor.known()
+    explained = ExplainJob(job, way, backend.own_headers(), response, error.fault, secrets)
+    worker = None if large is None else large.worker
+    case = Case(explained, context.client, exchange.request.body, services.memory, exchange.owner, worker)
+    context.record.afterwards = partial(services.explaining.later, case, services.refusals)

@@ -60,20 +60,16 @@ class Claim(Struct, frozen=True):
         return bool(self.payload)
 
 
-class Gatekeeper:
-    """Knows the key. Every refusal has the same words, so that it reveals nothing."""
+class KeyCheck:
+    """Checks requests for the key. Every refusal has the same words, so that it reveals nothing."""
 
     def __init__(self, key: str, *, now: Callable[[], float] = time.time) -> None:
         if not key:
             raise ValueError("a gateway without a key serves nobody")
         self._key = key.encode()  # AWS signatures are made with it
         self._digest = hashlib.sha256(self._key).digest()
-        self._owner = Owner(self._digest.hex())
+        self.owner = Owner(self._digest.hex())  # who has proven the key. There is one key, so there is one owner
         self._now = now
-
-    def owner_of(self, _request: HttpRequest) -> Owner:
-        """Whose key a request that was let in has proven, however it was sent. Today there is one key."""
-        return self._owner
 
     def check(self, request: HttpRequest) -> None:
         """Check a whole request. Raises NotAuthorised."""
@@ -110,20 +106,24 @@ class Gatekeeper:
             raise NotAuthorised(_WRONG)
 
     def _has_key(self, head: HttpRequest) -> bool:
-        right = False
-        for name, value in head.headers:  # a stray key of another service may stand beside ours
-            if name == "authorization":
-                scheme, _, value = value.partition(" ")  # noqa: PLW2901
-                if scheme.lower() == "bearer":
-                    right |= self._is_ours(value.strip())
-            elif name in _KEY_HEADERS:
-                right |= self._is_ours(value)
-        return right
+        """Whether a header holds the key. A key of another service may stand beside it.
 
-    def _is_ours(self, given: str) -> bool:
-        """Compare by hash: the time says neither how long our key is nor how much of it was right."""
-        digest = hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
-        return hmac.compare_digest(digest, self._digest)
+        Hashes are compared: the time says neither how long our key is nor how much of a wrong one is right.
+        """
+        right = False
+        for name, value in head.headers:
+            if name == "authorization":
+                scheme, _, given = value.partition(" ")
+                if scheme.lower() != "bearer":
+                    continue
+                given = given.strip()
+            elif name in _KEY_HEADERS:
+                given = value
+            else:
+                continue
+            digest = hashlib.sha256(given.encode("utf-8", "surrogatepass")).digest()
+            right |= hmac.compare_digest(digest, self._digest)
+        return right
 
     def _check_signature(self, claim: Claim, request: HttpRequest) -> None:
         expected = sign(request, self._key, claim.moment, claim.region, claim.service, claim.headers)

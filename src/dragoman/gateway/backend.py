@@ -15,23 +15,155 @@ from contextlib import AsyncExitStack
 from msgspec import structs
 
 from dragoman._version import __version__
-from dragoman.errors import ConnectFailed, DragomanError, Fault, TooLarge, UpstreamFault
-from dragoman.gateway.addresses import Known
+from dragoman.errors import ConnectFailed, DragomanError, Fault, TooLarge
 from dragoman.gateway.breaker import Breaker, Ticket
 from dragoman.gateway.config import Config
-from dragoman.gateway.plan_cache import PlanCache
-from dragoman.gateway.policy import Budget, Redirected, with_reset
-from dragoman.gateway.redaction import cut
-from dragoman.gateway.routes import fits
-from dragoman.gateway.signing import credentials_of
-from dragoman.gateway.upstreams import Limits, Upstream
+from dragoman.gateway.layers import ConfigError
+from dragoman.gateway.policy import Budget, Redirected, Refused, with_reset
+from dragoman.gateway.preparing import Bounds, PlanCache
+from dragoman.gateway.redaction import Known, cut
+from dragoman.gateway.routing import fits
+from dragoman.gateway.secrets import Secret
+from dragoman.gateway.upstreams import Limits, Login, Upstream
 from dragoman.gateway.upstreams import Timeouts as Seconds
 from dragoman.http.client.client import Client, Reply, Timeouts, Tls
 from dragoman.http.client.pool import Full, Slots
 from dragoman.model.conversation import Conversation
-from dragoman.upstream.credentials import Credential, Settling, with_headers
+from dragoman.upstream import credentials
+from dragoman.upstream.credentials import Credential, CredentialFault, Fetch, Settling, StaticKey, with_headers
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
+
+# --- The credentials of an upstream, made from its configuration. Nothing is read or run before it is needed
+
+
+SIMULATED = StaticKey("simulated", credentials.Secret("simulated"))  # a simulator wants some key, any key
+_NONE = StaticKey("none", credentials.Secret())
+
+
+def credentials_of(upstream: Upstream, base_url: str, fetch: Fetch) -> Sequence[Credential]:
+    """All that may sign for this upstream; one that signs nothing if it has none."""
+    if upstream.kind == "simulator":
+        return (SIMULATED,)
+    keys = [_key(upstream, index, key, base_url, fetch) for index, key in enumerate(upstream.keys)]
+    logins = [_LaterLogin(upstream, login, base_url, fetch) for login in upstream.logins]
+    return [*keys, *logins] or (_NONE,)
+
+
+def _key(upstream: Upstream, index: int, key: Secret, base_url: str, fetch: Fetch) -> Credential:
+    name = f"key {index + 1}" if len(upstream.keys) > 1 else "key"
+    if upstream.dialect.codec.family == "kiro":
+        return _KiroKey(name, key, base_url, fetch)
+    return ConfiguredKey(name, key, upstream.key_header)
+
+
+class ConfiguredKey:
+    """A key that the configuration names. Its reference is followed once, and again when the upstream refuses it."""
+
+    expires_at: float | None = None
+
+    def __init__(self, name: str, key: Secret, header: str) -> None:
+        self.name = name
+        self._key = key
+        self._header = header
+
+    async def sign(self, request: HttpRequest) -> HttpRequest:
+        key = self._key.revealed or await _revealed(self._key)
+        value = f"Bearer {key}" if self._header == "authorization" else key
+        return with_headers(request, ((self._header, value),))
+
+    async def refused(self, status: int) -> bool:
+        try:
+            return await asyncio.to_thread(self._key.refresh)
+        except ConfigError:
+            return False
+
+    def describe(self) -> dict[str, Json]:
+        return {"name": self.name, "type": "key", "source": self._key.shown, "expires_at": None}
+
+    def secrets(self) -> list[credentials.Secret]:
+        found = self._key.revealed
+        return [credentials.Secret(found)] if found else []
+
+
+async def _revealed(secret: Secret) -> str:
+    found = secret.revealed
+    if found is not None:
+        return found
+    try:
+        return await asyncio.to_thread(secret.reveal)  # a command or a keyring takes its time
+    except ConfigError as error:
+        raise CredentialFault(f"the key cannot be had: {error}") from None
+
+
+class _Later:
+    """A credential that is made when it is first needed: until then nobody may have logged in."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._made: Credential | None = None
+
+    @property
+    def expires_at(self) -> float | None:
+        return self._made.expires_at if self._made else None
+
+    async def sign(self, request: HttpRequest) -> HttpRequest:
+        if self._made is None:
+            self._made = await self._make()
+        return await self._made.sign(request)
+
+    async def refused(self, status: int) -> bool:
+        return self._made is not None and await self._made.refused(status)
+
+    async def aclose(self) -> None:
+        made = self._made
+        if made is not None and isinstance(made, Settling):
+            await made.aclose()
+
+    def describe(self) -> dict[str, Json]:
+        return self._made.describe() if self._made else {"name": self.name, "type": "login", "state": "not used yet"}
+
+    def secrets(self) -> list[credentials.Secret]:
+        return self._made.secrets() if self._made else []
+
+    async def _make(self) -> Credential:
+        raise NotImplementedError
+
+
+class _KiroKey(_Later):
+    def __init__(self, name: str, key: Secret, base_url: str, fetch: Fetch) -> None:
+        super().__init__(name)
+        self._key, self._base_url, self._fetch = key, base_url, fetch
+
+    async def _make(self) -> Credential:
+        from dragoman.upstream.kiro import KeyStore, KiroCredential  # noqa: PLC0415  only who uses it waits for it
+
+        store = KeyStore(credentials.Secret(await _revealed(self._key)))
+        return KiroCredential(store, self._fetch, name=self.name, base_url=self._base_url)
+
+
+class _LaterLogin(_Later):
+    """A login of the AWS tools, or of Kiro: our own store's, the IDE's or kiro-cli's."""
+
+    def __init__(self, upstream: Upstream, login: Login, base_url: str, fetch: Fetch) -> None:
+        super().__init__(f"{login.source}:{login.detail}".rstrip(":"))
+        self._login = login
+        self._region, self._base_url, self._fetch = upstream.region, base_url, fetch
+
+    async def _make(self) -> Credential:
+        login = self._login
+        if login.source == "aws":
+            from dragoman.upstream.sigv4 import AwsCredential, find_region  # noqa: PLC0415
+
+            region = self._region or await asyncio.to_thread(find_region, login.detail)
+            return AwsCredential(self.name, self._base_url, region, login.detail)
+        from dragoman.upstream.kiro import KiroCredential, open_store  # noqa: PLC0415
+
+        source = {"auto": "", "store": "own"}.get(login.source, login.source)
+        spec = f"{source}:{login.detail}" if source and login.detail else source
+        store = await asyncio.to_thread(open_store, spec)
+        return KiroCredential(store, self._fetch, name=self.name, base_url=self._base_url)
+
 
 _AGENT = f"dragoman/{__version__}"
 _REFUSAL_BYTES = 1024 * 1024
@@ -86,28 +218,26 @@ class Backend:
         self._breaker = breaker
         self._timeouts, self._long_timeouts = _timeouts(upstream.timeouts)
         self._tls = Tls(ca_file=str(upstream.ca_file)) if upstream.ca_file else None
-        self._credentials = credentials_of(upstream, base_url, self._fetch)
+        self.all_credentials = credentials_of(upstream, base_url, self._fetch)
         self._turn = itertools.count()
         self._fetched_from: set[str] = set()  # base URLs of sign-in services
 
     def credentials(self, session: str, model: str) -> list[Credential]:
         """All of them, in the order to try: a session keeps its own, and those that rest come last."""
-        if len(self._credentials) == 1:
-            return list(self._credentials)
         if session:
             ranked = sorted(
-                self._credentials, key=lambda each: hashlib.sha256(f"{session}\0{each.name}".encode()).digest()
+                self.all_credentials, key=lambda each: hashlib.sha256(f"{session}\0{each.name}".encode()).digest()
             )
         else:
-            turn = next(self._turn) % len(self._credentials)
-            ranked = [*self._credentials[turn:], *self._credentials[:turn]]
+            turn = next(self._turn) % len(self.all_credentials)
+            ranked = [*self.all_credentials[turn:], *self.all_credentials[:turn]]
         return sorted(ranked, key=lambda each: self._breaker.ready(self.name, each.name, model))
 
     def credential(self, name: str) -> Credential | None:
-        return next((each for each in self._credentials if each.name == name), None)
+        return next((each for each in self.all_credentials if each.name == name), None)
 
     async def settle(self) -> None:
-        for credential in self._credentials:
+        for credential in self.all_credentials:
             if isinstance(credential, Settling):
                 await credential.aclose()
 
@@ -125,7 +255,9 @@ class Backend:
         A credential that can renew itself is given one more chance. Raises Refused, Redirected, CredentialFault,
         and what the network does.
         """
-        timeouts = self._timeouts_for(sent.model) if sent is not None else self._timeouts
+        timeouts, patterns = self._timeouts, self.upstream.long_thinking
+        if patterns and sent is not None and any(fits(each, sent.model) for each in patterns):
+            timeouts = self._long_timeouts
         once = sent is not None and sent.is_job
         reply = await self._send(await credential.sign(request), timeouts, credential, fresh=once)
         if 200 <= reply.status < 300:
@@ -164,12 +296,12 @@ class Backend:
     def health(self) -> str:
         if self.failures >= 3:
             return "failing"
-        if all(self._breaker.rests(self.name, each.name) for each in self._credentials):
+        if all(self._breaker.rests(self.name, each.name) for each in self.all_credentials):
             return "cooling"
         return "ok" if self.last_ok_at else "unused"
 
     def expiries(self) -> Iterator[tuple[str, float]]:
-        for each in self._credentials:
+        for each in self.all_credentials:
             if each.expires_at is not None:
                 yield each.name, each.expires_at - time.time()
 
@@ -187,7 +319,7 @@ class Backend:
             "last_error": self.last_error,
             "last_error_at": self.last_error_at,
             "cooldowns": self._breaker.describe(self.name),
-            "credentials": [each.describe() for each in self._credentials],
+            "credentials": [each.describe() for each in self.all_credentials],
         }
 
     def addresses(self) -> Iterator[Known]:
@@ -199,7 +331,7 @@ class Backend:
 
     def secrets(self) -> Iterator[str]:
         """What its credentials hold now, for those who must keep it out of logs."""
-        return (secret.reveal() for each in self._credentials for secret in each.secrets())
+        return (secret.reveal() for each in self.all_credentials for secret in each.secrets())
 
     def _blamed(self, fault: Fault) -> Fault:
         """The refusal as a client shall hear it. Whose key was wrong must be said: the client's own is fine."""
@@ -214,10 +346,6 @@ class Backend:
 
     def own_headers(self) -> Headers:
         return (("user-agent", _AGENT), *((name, value.reveal()) for name, value in self.upstream.headers))
-
-    def _timeouts_for(self, model: str) -> Timeouts:
-        patterns = self.upstream.long_thinking
-        return self._long_timeouts if patterns and any(fits(each, model) for each in patterns) else self._timeouts
 
     def _send(
         self, request: HttpRequest, timeouts: Timeouts, credential: Credential, *, fresh: bool
@@ -242,14 +370,6 @@ class Backend:
             reply.close()
 
 
-class Refused(UpstreamFault):
-    """A refusal together with the answer that said it."""
-
-    def __init__(self, response: HttpResponse, fault: Fault) -> None:
-        super().__init__(fault.message, fault=fault)
-        self.response = response
-
-
 def _timeouts(told: Seconds) -> tuple[Timeouts, Timeouts]:
     """For most models, and for those that think long."""
     usual = Timeouts(
@@ -269,7 +389,7 @@ class Fleet:
     """All upstreams of one configuration."""
 
     def __init__(self, config: Config, client: Client, breaker: Breaker | None = None) -> None:
-        self.config = config
+        self.config, self.bounds = config, Bounds.of(config.server)
         self._client = client
         self._breaker = breaker or Breaker()
         self._backends: dict[str, Backend] = {}

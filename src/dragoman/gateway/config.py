@@ -15,17 +15,27 @@ from typing import Annotated, Any, Literal
 
 from msgspec import NODEFAULT, Meta, Struct, structs
 
-from dragoman.gateway.layers import Leaves, flat, from_environment, from_flags, nested, stacked
+from dragoman.gateway.layers import (
+    DEFAULT,
+    ConfigError,
+    Key,
+    Leaves,
+    Origin,
+    Problem,
+    flat,
+    from_environment,
+    from_flags,
+    line_numbers,
+    near,
+    nested,
+    stacked,
+)
 from dragoman.gateway.limits import RequestLimits
 from dragoman.gateway.media_urls import MediaUrls
-from dragoman.gateway.places import Places, expanded, places
 from dragoman.gateway.presets import BUILT_IN, PRESETS, preset_of
-from dragoman.gateway.problems import DEFAULT, ConfigError, Key, Origin, Problem, near
-from dragoman.gateway.routes import Aim, Routes, Rule, Target
+from dragoman.gateway.routing import Aim, Routes, Rule, Target
 from dragoman.gateway.schema import Look, fields_of
-from dragoman.gateway.secrets import Secret, Surroundings
-from dragoman.gateway.table_files import with_table_files
-from dragoman.gateway.toml_lines import line_numbers
+from dragoman.gateway.secrets import Places, Secret, Surroundings, expanded, places
 from dragoman.gateway.upstreams import (
     Limits,
     Login,
@@ -33,6 +43,7 @@ from dragoman.gateway.upstreams import (
     Timeouts,
     Upstream,
     read_upstream,
+    with_table_files,
 )
 from dragoman.http.addresses import is_loopback, is_network
 from dragoman.translate import Settings

@@ -1,29 +1,40 @@
-"""`dragoman explain ID`: what an upstream refused, as the client sent it, as we sent it, and what it answered.
+"""`dragoman explain ID`: what an upstream refused, as the client sent it, as the gateway sent it, and the answer to it.
 
-A small ring of private files: the last twenty refusals, sixteen megabytes, a day; secrets are masked before anything
-is written. The rule that was most likely broken stands first: what the upstream dialect's own rules say of our request.
+`RefusalLog` is a folder of private files: the last twenty refusals, sixteen megabytes, a day; secrets are masked before
+anything is written. `Explaining` describes refusals beside the requests. The rule that was most likely broken stands
+first: what the upstream dialect's own rules say of the request that was sent.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 from msgspec import Struct, structs
 
+from dragoman.dialects.base import Dialect
 from dragoman.dialects.rulebook import Breach
-from dragoman.errors import Fault
-from dragoman.gateway.private import make_private_folder, read_private, remove_parts, write_private
-from dragoman.gateway.problems import ConfigError
+from dragoman.errors import DragomanError, Fault
+from dragoman.gateway.jobs import PlanJob, Read, planned
+from dragoman.gateway.layers import ConfigError
+from dragoman.gateway.memory import Memory, references
+from dragoman.gateway.preparing import rendered
 from dragoman.gateway.redaction import Redactor
+from dragoman.gateway.secrets import make_private_folder, read_private, remove_parts, write_private
+from dragoman.gateway.worker_process import Unavailable, WorkerProcess
+from dragoman.http.exchange import Owner
 from dragoman.model.notes import Note
 from dragoman.translate import Plan
+from dragoman.upstream.credentials import with_headers
 from dragoman.wire import jsonio
-from dragoman.wire.http import HttpRequest, HttpResponse
+from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 
 T = TypeVar("T", Note, Breach)
 
@@ -35,6 +46,9 @@ _LONGEST_SECRET = 16 * 1024
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _WIDTH = 100
 _LONGEST_LINE = 400
+MOST_WAITING = 8  # refusals that are to be described
+MOST_WAITING_BYTES = 32 * 1024 * 1024  # of their requests
+_CLOSE_SECONDS = 2.0
 
 
 class Sent(Struct, frozen=True):
@@ -62,23 +76,19 @@ class Refusal(Struct, frozen=True):
     breaches: tuple[Breach, ...]
 
 
-class Ring:
+class RefusalLog:
     """The files. `keep` may be called from a thread."""
 
     def __init__(self, folder: Path, *, enabled: bool = True, now: Callable[[], float] = time.time) -> None:
+        self.enabled = enabled
         self._folder = folder
-        self._enabled = enabled
         self._now = now
 
-    @property
-    def enabled(self) -> bool:
-        return self._enabled
-
-    def switched(self, enabled: bool) -> Ring:
-        return Ring(self._folder, enabled=enabled, now=self._now)
+    def switched(self, enabled: bool) -> RefusalLog:
+        return RefusalLog(self._folder, enabled=enabled, now=self._now)
 
     def keep(self, refusal: Refusal) -> bool:
-        """Write it down and let the oldest go; False if it could not be, which is nobody's trouble."""
+        """Write it down and let the oldest go; False if it could not be written."""
         try:
             return self.write(refusal.id, written(refusal))
         except jsonio.JsonError:
@@ -86,7 +96,7 @@ class Ring:
 
     def write(self, identity: str, data: bytes) -> bool:
         """Write down what `written` gave for a refusal; False if it could not be."""
-        if not self._enabled or not _ID.match(identity):
+        if not self.enabled or not _ID.match(identity):
             return False
         try:
             make_private_folder(self._folder)
@@ -190,6 +200,120 @@ def _text(body: bytes, redactor: Redactor) -> str:
         return redactor.text(body.decode("utf-8", "replace"))
     shown = redactor.text(body[:_LONGEST_BODY].decode("utf-8", "replace"))[:-_LONGEST_SECRET]
     return f"{shown}\n… cut: the body has {len(body)} bytes"
+
+
+# --- describing refusals beside the requests
+
+
+class ExplainJob(Struct, frozen=True):
+    """Describe a refusal."""
+
+    plan: PlanJob
+    way: tuple[str, str, str]  # the request's id, the client's dialect, the upstream's name
+    headers: Headers  # that the upstream gets beside those of the dialect
+    response: HttpResponse
+    fault: Fault
+    secrets: tuple[str, ...]
+
+
+def explained(job: ExplainJob, known: Read) -> Refusal:
+    """Describe a refusal, without secrets. Raises ClientFault if the request cannot be planned any more."""
+    made, _ = planned(job.plan, known)
+    request, _ = rendered(made, known.request, job.plan.bounds.max_body)
+    request = with_headers(request, job.headers)
+    words = (known.request, request, job.response, job.fault)
+    return remembered(job.way, made, words, Redactor(lambda: job.secrets))
+
+
+class Case(Struct, frozen=True):
+    """A refusal that is to be described."""
+
+    job: ExplainJob
+    client: Dialect
+    body: bytes  # of the client's request
+    memory: Memory  # that knows what the request continues
+    owner: Owner  # of what it continues
+    worker: WorkerProcess | None  # that describes it; None: a thread does
+
+
+class Explaining:
+    """Describes refusals after their clients have been answered, one after the other.
+
+    Those of large requests are described in the worker process, others in a thread. What waits is bounded; more than
+    that is not written.
+    """
+
+    def __init__(self, *, most: int = MOST_WAITING, most_bytes: int = MOST_WAITING_BYTES) -> None:
+        self.dropped = 0
+        self._most, self._most_bytes = most, most_bytes
+        self._cases: deque[tuple[Case, RefusalLog]] = deque()
+        self._bytes = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def waiting(self) -> int:
+        return len(self._cases)
+
+    def later(self, case: Case, log: RefusalLog) -> None:
+        """Describe it soon. Returns at once."""
+        size = len(case.body) + len(case.job.response.body)
+        if len(self._cases) >= self._most or self._bytes + size > self._most_bytes:
+            self.dropped += 1
+            return
+        self._bytes += size
+        self._cases.append((case, log))
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        """Describe what waits, if that is soon done; the rest is dropped."""
+        task = self._task
+        if task is not None and not task.done():
+            await asyncio.wait([task], timeout=_CLOSE_SECONDS)
+            task.cancel()
+        self._cases.clear()
+        self._bytes = 0
+
+    async def _run(self) -> None:
+        while self._cases:
+            case, log = self._cases[0]
+            try:
+                # What the client continued may be unknown by now, and a worker may fail: then there is no description.
+                with suppress(DragomanError, Unavailable, jsonio.JsonError):
+                    await _keep(case, log)
+            except Exception as error:  # noqa: BLE001  a bug of ours, which must not keep the others from being described
+                context = {"message": f"the refusal {case.job.way[0]} cannot be described", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
+            finally:
+                self._done(case)
+
+    def _done(self, case: Case) -> None:
+        if self._cases:  # not if all were dropped meanwhile
+            self._cases.popleft()
+            self._bytes -= len(case.body) + len(case.job.response.body)
+
+
+async def _keep(case: Case, log: RefusalLog) -> None:
+    loop = asyncio.get_running_loop()
+    request_id = case.job.way[0]
+    if case.worker is not None:
+        _, data = await case.worker.ask(case.job, request_id, case.body)
+        await loop.run_in_executor(None, log.write, request_id, data)
+        return
+    known, items = await loop.run_in_executor(None, _read, case)
+    owner, memory = case.owner, case.memory
+    found = {item_id: blocks for item_id in items if (blocks := memory.item(owner, item_id)) is not None}
+    plan = structs.replace(case.job.plan, earlier=memory.earlier(owner, known.asked), items=found)
+    job = structs.replace(case.job, plan=plan)
+    await loop.run_in_executor(None, lambda: log.write(request_id, written(explained(job, known))))
+
+
+def _read(case: Case) -> tuple[Read, tuple[str, ...]]:
+    request = structs.replace(case.job.plan.request, body=case.body)
+    call = case.client.binding.match(request)
+    assert call is not None  # it was matched before
+    asked = case.client.codec.parse_request(call)
+    return Read(case.client, request, asked), references(case.client, asked)
 
 
 # --- the page

@@ -7,14 +7,93 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from itertools import pairwise
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.gateway.problems import Key, Origin
+from dragoman.errors import LocalMisuse
+
+# --- What is wrong with a configuration, said so that a person can mend it: where, what, and what to do
+
+
+Key: TypeAlias = tuple[str | int, ...]  # a place in the tree of settings: names, and numbers in lists
+Layer: TypeAlias = Literal["default", "built-in", "preset", "file", "environment", "flag"]
+
+
+class Origin(Struct, frozen=True):
+    """Who said a value: the layer, and where in it (a file and line, a variable, a preset, an option)."""
+
+    layer: Layer
+    place: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        if self.layer == "file":
+            return f"{self.place}:{self.line}" if self.line else self.place
+        return f"{self.layer} {self.place}".rstrip()
+
+
+DEFAULT = Origin("default")
+
+
+class Problem(Struct, frozen=True):
+    """One thing that is wrong. `hint` says what to do about it."""
+
+    at: str
+    message: str
+    hint: str = ""
+    origin: Origin = DEFAULT
+
+    def __str__(self) -> str:
+        # A default needs no blame: what is wrong about it is that nobody said anything else.
+        said = f"{self.origin}: " if self.origin.layer != "default" else ""
+        place = f"{self.at}: " if self.at else ""
+        return f"{said}{place}{self.message}" + (f" ({self.hint})" if self.hint else "")
+
+
+class ConfigError(LocalMisuse):
+    """A configuration that cannot be used. `problems` has all of them; the other attributes tell of the first."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = tuple(problems)
+
+    @property
+    def file(self) -> Path | None:
+        origin = self.problems[0].origin
+        return Path(origin.place) if origin.layer == "file" else None
+
+    @property
+    def line(self) -> int:
+        """The line in the file; 0 if it is not in a file, or the file as a whole."""
+        return self.problems[0].origin.line
+
+    @property
+    def hint(self) -> str:
+        return self.problems[0].hint
+
+
+def dotted(key: Key) -> str:
+    """The key as people write it: `routes[0].upstream`."""
+    text = ""
+    for part in key:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if text else part
+    return text
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """`did you mean NAME?`, or nothing if no name is near."""
+    found = get_close_matches(name.lower(), list(known), 1)
+    return f"did you mean {found[0]}?" if found else ""
+
 
 PREFIX = "DRAGOMAN_"
 NOT_SETTINGS = frozenset({"DRAGOMAN_CONFIG", "DRAGOMAN_KEY"})  # where the file is; what a client of ours is given
@@ -173,3 +252,162 @@ def _meant(name: str, top: Iterable[str]) -> str:
             return f"; did you mean {PREFIX}{table.upper()}__{rest.upper()}?"
     found = get_close_matches(name, list(top), 1)
     return f"; did you mean {PREFIX}{found[0].upper()}?" if found else ""
+
+
+# --- On which line of a TOML text each key stands. tomllib does not tell, and a complaint without a line is half a
+# one.
+#
+# It reads only texts that tomllib has read, so it checks nothing; where it loses its way it ends with what it found.
+
+
+_BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
+_SPACE = re.compile(r"[ \t]*")
+_STRING = re.compile(
+    r'"""(?:[^\\]|\\.)*?"{3,5}(?!")' r"|'''.*?'{3,5}(?!')" r'|"(?:[^"\\\n]|\\.)*"' r"|'[^'\n]*'",
+    re.DOTALL,
+)
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_PLAIN_VALUE = re.compile(r"[^,\]}\n#]*")
+
+
+def line_numbers(text: str) -> dict[Key, int]:
+    """The line, from 1, of every key, table and list item."""
+    scan = _Scan(text)
+    with suppress(_Lost, RecursionError, tomllib.TOMLDecodeError):
+        scan.document()
+    return scan.lines
+
+
+class _Lost(Exception):
+    """Not what stands in a TOML text here."""
+
+
+class _Scan:
+    def __init__(self, text: str) -> None:
+        self.lines: dict[Key, int] = {}
+        self._text = text
+        self._at = 0
+        self._line, self._counted = 1, 0
+        self._items: dict[Key, int] = {}  # arrays of tables: how many items so far
+
+    def document(self) -> None:
+        table: Key = ()
+        while self._blank() < len(self._text):
+            if self._take("[["):
+                table = self._next_item()
+                self._must("]]")
+            elif self._take("["):
+                table = self._table(self._key())
+                self._must("]")
+            else:
+                self._pair(table)
+
+    # --- tables
+
+    def _table(self, names: tuple[str, ...]) -> Key:
+        """The place a header names; a list of tables on the way means its last item."""
+        line = self._here()
+        key: Key = ()
+        for name in names:
+            key = self._within((*key, name), line)
+        return key
+
+    def _within(self, key: Key, line: int) -> Key:
+        self.lines.setdefault(key, line)
+        return (*key, self._items[key] - 1) if key in self._items else key
+
+    def _next_item(self) -> Key:
+        *way, last = self._key()
+        line = self._here()
+        key = (*self._table(tuple(way)), last)
+        self._items[key] = self._items.get(key, 0) + 1
+        self.lines.setdefault(key, line)
+        item = (*key, self._items[key] - 1)
+        self.lines[item] = line
+        return item
+
+    # --- keys and values
+
+    def _pair(self, table: Key) -> None:
+        line = self._here()
+        key = table
+        for name in self._key():
+            key = (*key, name)
+            self.lines.setdefault(key, line)
+        self._must("=")
+        self._space()
+        self._value(key)
+
+    def _key(self) -> tuple[str, ...]:
+        return tuple(self._names())
+
+    def _names(self) -> Iterator[str]:
+        while True:
+            self._space()
+            if found := _STRING.match(self._text, self._at):
+                yield str(tomllib.loads(f"key = {found[0]}")["key"])
+            elif found := _BARE_KEY.match(self._text, self._at):
+                yield found[0]
+            else:
+                raise _Lost
+            self._at = found.end()
+            self._space()
+            if not self._take("."):
+                return
+
+    def _value(self, key: Key) -> None:
+        if found := _STRING.match(self._text, self._at):
+            self._at = found.end()
+        elif self._take("["):
+            self._list(key)
+        elif self._take("{"):
+            self._inline_table(key)
+        elif found := _PLAIN_VALUE.match(self._text, self._at):
+            self._at = found.end()
+
+    def _list(self, key: Key) -> None:
+        index = 0
+        while not self._take("]", blank=True):
+            self.lines[(*key, index)] = self._here()
+            self._value((*key, index))
+            index += 1
+            if not self._take(",", blank=True):
+                self._must("]", blank=True)
+                return
+
+    def _inline_table(self, key: Key) -> None:
+        while not self._take("}", blank=True):
+            self._pair(key)
+            if not self._take(",", blank=True):
+                self._must("}", blank=True)
+                return
+
+    # --- moving on
+
+    def _blank(self) -> int:
+        self._at = self._end(_BLANK)
+        return self._at
+
+    def _space(self) -> None:
+        self._at = self._end(_SPACE)
+
+    def _end(self, pattern: re.Pattern[str]) -> int:
+        found = pattern.match(self._text, self._at)
+        return found.end() if found else self._at
+
+    def _take(self, mark: str, *, blank: bool = False) -> bool:
+        if blank:
+            self._blank()
+        if not self._text.startswith(mark, self._at):
+            return False
+        self._at += len(mark)
+        return True
+
+    def _must(self, mark: str, *, blank: bool = False) -> None:
+        if not self._take(mark, blank=blank):
+            raise _Lost
+
+    def _here(self) -> int:
+        self._line += self._text.count("\n", self._counted, self._at)
+        self._counted = self._at
+        return self._line

@@ -11,7 +11,7 @@ import dragoman.dialects as registry
 from dragoman.dialects.base import Dialect, Listing, Model
 from dragoman.errors import UnknownModel
 from dragoman.gateway.config import Config, ModelTable
-from dragoman.gateway.routes import fits
+from dragoman.gateway.routing import fits
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio

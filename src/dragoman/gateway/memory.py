@@ -1,8 +1,11 @@
-"""What was said in earlier answers, for clients that go on from one by its id alone (`previous_response_id`).
+"""Earlier answers, kept so that a request can continue one by its id (`previous_response_id`).
 
-Only answers of other families are kept: what an upstream of the client's own family answered it keeps itself, and its
-id is handed on. Kept is what the client was told and what it had asked, by the id it was given, for the key it came
-with; in memory only, within bounds of count, bytes and age. A codec that has no `continued` costs one look at it.
+Only answers of upstreams of another family are kept: an upstream of the client's own family keeps its answers itself,
+and gets their ids. What is kept is what the client asked and got, by the id that it got and the key that it has proven,
+in this process only, within bounds of count, bytes and age.
+
+`continued_plan` plans a request together with what it continues; it is pure, and the worker process calls it for large
+requests. `AnswerStore` keeps one answer when it is complete.
 """
 
 from __future__ import annotations
@@ -11,31 +14,25 @@ import pickle
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias, TypeVar
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import Continuation, Dialect, Encoder, World
+from dragoman.dialects.base import REAL_WORLD, Continuation, Dialect, Encoder, World
 from dragoman.errors import AnswerTooLarge, DragomanError
-from dragoman.gateway.continuing import (
-    Pickled,
-    Said,
-    all_said,
-    as_earlier,
-    continued_plan,
-)
 from dragoman.gateway.limits import Overloaded, count_values, is_large
 from dragoman.http.exchange import Owner
 from dragoman.model.assemble import Assembly
-from dragoman.model.blocks import Block
+from dragoman.model.blocks import Block, Node, Where
 from dragoman.model.budget import Budget
-from dragoman.model.conversation import Conversation, Reply
+from dragoman.model.conversation import Conversation, Message, Reply
 from dragoman.model.events import Events, Failed, Finished
-from dragoman.translate import Plan, Settings
+from dragoman.translate import Plan, Settings, plan
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 
-Told: TypeAlias = Callable[["Answered", bytes], None]  # an answer, and the response as the client gets it
+N = TypeVar("N", bound=Node)
+Find: TypeAlias = Callable[[str], Sequence[Block] | None]
 
 MOST = 1000  # answers
 MOST_BYTES = 64 * 1024 * 1024
@@ -43,6 +40,92 @@ OLDEST = 6 * 3600.0  # seconds
 LARGE = 1024 * 1024  # bytes of JSON above which only the worker process reads a conversation again
 _ENTRY, _VALUE = 1024, 64  # bytes of an entry with its id, and of a value beside its text
 _NO_ITEMS: Mapping[str, Sequence[Block]] = {}
+_WHERE = "previous_response_id"
+
+
+# --- what a request continues
+
+
+class Pickled(Struct, frozen=True):
+    """A large conversation as bytes: only the worker process takes the time to read it."""
+
+    asked: bytes
+    blocks: tuple[Block, ...]  # of the answer
+
+    def read(self) -> Conversation:
+        return all_said(pickle.loads(self.asked), self.blocks)
+
+    @property
+    def size(self) -> int:
+        return len(self.asked)
+
+
+Said: TypeAlias = Conversation | Pickled
+
+
+def all_said(asked: Conversation, blocks: tuple[Block, ...]) -> Conversation:
+    """The question and the answer, without what only says how to answer."""
+    messages = (*asked.messages, Message("assistant", blocks)) if blocks else asked.messages
+    return Conversation(asked.model, tuple(map(as_earlier, messages)), tuple(map(as_earlier, asked.system)))
+
+
+def as_earlier(node: N) -> N:
+    """The same as a later request has it, which says no more of it than an id."""
+    inside = {
+        name: tuple(map(as_earlier, nodes)) for name in ("blocks", "content") if (nodes := getattr(node, name, ()))
+    }
+    return structs.replace(node, at=Where(_WHERE, bare=node.at.bare), **inside)
+
+
+def references(client: Dialect, asked: Conversation) -> tuple[str, ...]:
+    """The ids of items of earlier answers that a request refers to."""
+    if client.continuation is None:
+        return ()
+    found: dict[str, None] = {}
+
+    def find(item_id: str) -> None:
+        found[item_id] = None
+
+    client.continuation.resolved(asked, find)
+    return tuple(found)
+
+
+def continued_plan(
+    client: Dialect,
+    upstream: Dialect,
+    asked: Conversation,
+    *,
+    model: str,
+    settings: Settings,
+    earlier: Said | None,
+    find: Find,
+) -> tuple[Plan, Conversation | None]:
+    """A plan that includes what the request continues, and the conversation if its answer is to be kept.
+
+    Raises ClientFault.
+    """
+    if asked.is_job:  # a job is read again from the service that runs it, by the numbers of its own frames
+        settings = structs.replace(settings, repair=False, think_tags=False, raw_tools="off")
+    continuation = client.continuation
+    if continuation is None:
+        return plan(client, upstream, asked, model=model, settings=settings), None
+    at_home = client.codec.family == upstream.codec.family
+    previous, given = asked.previous, asked
+    asked = continuation.resolved(asked, find)
+    if earlier is not None:
+        asked = continuation.continued(earlier.read() if isinstance(earlier, Pickled) else earlier, asked)
+    if asked is not given:
+        settings = structs.replace(settings, repair=True)  # the client's own bytes say less
+    made = plan(client, upstream, asked, model=model, settings=settings)
+    if previous is not None:  # an answer tells it again
+        made = structs.replace(made, asked=structs.replace(asked, previous=previous))
+    # What a service holds of this conversation is not known here, so an answer to it is not kept here either.
+    if (at_home and not settings.repair) or asked.held or not continuation.keeps(asked):
+        return made, None
+    return made, asked
+
+
+# --- what is kept
 
 
 class Answered(Struct, frozen=True):
@@ -159,8 +242,8 @@ class Memory:
         *,
         model: str,
         settings: Settings,
-    ) -> Plan:
-        """A plan in which what the client goes on from is told, and whose answer is kept. Raises ClientFault."""
+    ) -> tuple[Plan, AnswerStore | None]:
+        """Plan a request with what it continues; give the store of its answer, if it is kept. Raises ClientFault."""
         made, said = continued_plan(
             client,
             upstream,
@@ -170,21 +253,16 @@ class Memory:
             earlier=self.earlier(owner, asked),
             find=lambda item_id: self.item(owner, item_id),
         )
-        return made if said is None else self.listening(made, owner, said)
+        return made, None if said is None else self.store(owner, client, said)
 
     def earlier(self, owner: str, asked: Conversation) -> Said | None:
         """What the conversation continues, if it is known here."""
         return None if asked.previous is None else self.recall(owner, asked.previous)
 
-    def listening(self, made: Plan, owner: str, asked: Conversation | bytes) -> Plan:
-        """The plan, with its answer stored when it is sent; `asked` is the conversation, or its pickled bytes."""
-
-        def told(answer: Answered, response: bytes) -> None:
-            blocks = answer.blocks
-            said = Pickled(asked, blocks) if isinstance(asked, bytes) else all_said(asked, blocks)
-            self.keep(owner, answer.id, said, response, answer.items)
-
-        return listened(made, told)
+    def store(self, owner: str, client: Dialect, asked: Conversation | bytes) -> AnswerStore | None:
+        """Where the answer to a request is kept. `asked` is the conversation, or its pickled bytes."""
+        continuation = client.continuation
+        return None if continuation is None else AnswerStore(self, owner, asked, continuation)
 
 
 def _memory(data: bytes) -> int:
@@ -192,94 +270,57 @@ def _memory(data: bytes) -> int:
     return (len(data) if data.isascii() else 2 * len(data)) + _VALUE * count_values(data)
 
 
-def listened(made: Plan, told: Told) -> Plan:
-    """The plan, with `told` called when its answer is complete."""
-    client = made.client
-    return made if client.continuation is None else _with_codec(made, _Heard(client.codec, client.continuation, told))
+# --- keeping one answer
 
 
-def unheard(made: Plan) -> Plan:
-    """The plan without that callback, so that it can be sent to another process."""
-    codec = made.client.codec
-    return _with_codec(made, codec.codec) if isinstance(codec, _Heard) else made
+class _Identified(Struct, gc=False):
+    id: str = ""
 
 
-def tell(made: Plan, answer: Answered, response: bytes) -> None:
-    """Tell who listens to this plan of an answer that another process has read."""
-    codec = made.client.codec
-    if isinstance(codec, _Heard):
-        codec.told(answer, response)
+_identified = jsonio.typed(_Identified)
 
 
-def _with_codec(made: Plan, codec: Any) -> Plan:
-    return structs.replace(made, client=structs.replace(made.client, codec=codec))
-
-
-def _answered(continuation: Continuation, answer_id: str, reply: Reply, response: bytes) -> Answered:
+def answered(continuation: Continuation, reply: Reply, response: bytes) -> Answered:
+    """What is kept of an answer, from the reply and the response as the client gets it."""
     try:
         items = continuation.items_of(response)
     except DragomanError:  # an item that only its own service can read
         items = _NO_ITEMS
-    return Answered(answer_id, reply.choices[0].blocks if reply.choices else (), items)
+    answer_id = _identified(response).id if response else ""
+    return Answered(answer_id or reply.id, reply.choices[0].blocks if reply.choices else (), items)
 
 
-def is_stored(made: Plan) -> bool:
-    """Whether the answer to this plan is stored, so that the question is held until then."""
-    return isinstance(made.client.codec, _Heard)
+class AnswerStore(Struct, frozen=True):
+    """Keeps the answer to one request. `asked` is the conversation, or its pickled bytes."""
+
+    memory: Memory
+    owner: str
+    asked: Conversation | bytes
+    continuation: Continuation
+
+    def keep(self, answer: Answered, response: bytes) -> None:
+        blocks, asked = answer.blocks, self.asked
+        said = Pickled(asked, blocks) if isinstance(asked, bytes) else all_said(asked, blocks)
+        self.memory.keep(self.owner, answer.id, said, response, answer.items)
+
+    def encoder(self, made: Plan, world: World = REAL_WORLD, budget: Budget | None = None) -> Encoder:
+        """An encoder of the client's dialect that keeps what it writes."""
+        return _KeepingEncoder(made.client.codec.encoder(made.asked, world, budget), self, budget)
 
 
-class _Heard:
-    """A codec that is listened to as it tells the client its answer; in all else it is that codec."""
+class _KeepingEncoder(Encoder):
+    """Assembles what the client gets and keeps it at its end. An answer over a limit is sent, and not kept."""
 
-    def __init__(self, codec: Any, continuation: Continuation, told: Told) -> None:
-        self.codec, self._continuation = codec, continuation
-        self.told = told
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.codec, name)
-
-    def render_reply(self, reply: Reply, asked: Conversation, world: World) -> bytes:
-        ids = _Ids(self._continuation.answer_ids, reply.id)
-        raw: bytes = self.codec.render_reply(reply, asked, ids.noted(world))
-        self.told(_answered(self._continuation, ids.given, reply, raw), raw)
-        return raw
-
-    def encoder(self, asked: Conversation, world: World, budget: Budget | None = None) -> Encoder:
-        ids = _Ids(self._continuation.answer_ids, "")
-        encoder = self.codec.encoder(asked, ids.noted(world), budget)
-        return _HeardEncoder(encoder, ids, self._continuation, self.told, budget)
-
-
-class _Ids:
-    """Finds out which id the client was given: the answer's own, or the one that was made for it."""
-
-    def __init__(self, prefix: str, given: str) -> None:
-        self._prefix = prefix
-        self.given = given
-
-    def noted(self, world: World) -> World:
-        def new_id(prefix: str) -> str:
-            made = world.new_id(prefix)
-            if prefix == self._prefix:
-                self.given = made
-            return made
-
-        return World(new_id, world.now)
-
-
-class _HeardEncoder(Encoder):
-    def __init__(
-        self, encoder: Encoder, ids: _Ids, continuation: Continuation, told: Told, budget: Budget | None = None
-    ) -> None:
-        self._encoder, self._ids, self._continuation, self._told = encoder, ids, continuation, told
+    def __init__(self, encoder: Encoder, store: AnswerStore, budget: Budget | None = None) -> None:
+        self._encoder, self._store = encoder, store
         self._budget = None if budget is None else budget.copy()
-        self._assembly: Assembly | None = Assembly(self._budget)  # None: the answer is too large to be stored
+        self._assembly: Assembly | None = Assembly(self._budget)  # None: the answer is too large to be kept
 
     def ping(self) -> Payload | None:
         return self._encoder.ping()
 
     def passes(self, events: Events) -> bool:
-        return False  # only the words of other families are listened to
+        return False  # answers of the same family are kept by their own service
 
     def feed(self, events: Events) -> Iterable[Payload]:
         if events and isinstance(events[-1], Failed):
@@ -291,12 +332,12 @@ class _HeardEncoder(Encoder):
                 reply = self._assembly.reply()
             except DragomanError:
                 return payloads
-            response = self._continuation.response_in(payloads[-1].data) if payloads else b""
-            self._told(_answered(self._continuation, self._ids.given or reply.id, reply, response), response)
+            continuation = self._store.continuation
+            response = continuation.response_in(payloads[-1].data) if payloads else b""
+            self._store.keep(answered(continuation, reply, response), response)
         return payloads
 
     def _assemble(self, events: Events) -> None:
-        """Keep what the client gets. An answer over a limit is sent, and not stored."""
         try:
             if self._assembly is not None:
                 for event in events:
@@ -305,3 +346,48 @@ class _HeardEncoder(Encoder):
             self._assembly = None
             if self._budget is not None:
                 self._budget.close()
+
+
+# --- Remember which upstream holds an answer, and which of its credentials made it.
+#
+# A request that continues, reads, deletes or cancels an answer must reach the upstream that holds it: no other one
+# knows
+# its id.
+
+
+MOST_ANSWERS = 10_000
+_LONGEST_ID = 512  # characters: no request about an answer can have a longer one in its path
+
+
+class Holder(Struct, frozen=True, gc=False):
+    """The upstream that holds one answer."""
+
+    owner: str  # who got the answer
+    upstream: str
+    address: str  # of the upstream: another one with the same address is the same service
+    credential: str
+
+
+class Holders:
+    """Holders by the id of the answer.
+
+    They are in memory only. When there are more than `most`, the oldest is removed.
+    """
+
+    def __init__(self, most: int = MOST_ANSWERS) -> None:
+        self._most = most
+        self._holders: OrderedDict[str, Holder] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def remember(self, answer_id: str, holder: Holder) -> None:
+        if not answer_id or len(answer_id) > _LONGEST_ID:
+            return
+        self._holders[answer_id] = holder
+        self._holders.move_to_end(answer_id)
+        while len(self._holders) > self._most:
+            self._holders.popitem(last=False)
+
+    def find(self, answer_id: str) -> Holder | None:
+        return self._holders.get(answer_id)

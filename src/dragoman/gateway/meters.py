@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from msgspec import Struct
 
-from dragoman.gateway.observe import Outcome, Record
+from dragoman.gateway.access_log import Outcome, Record
 
 _TOKENS = ("input", "output", "cache_read", "cache_write")  # kinds of them
 _MOST_MODELS = 100  # different values of a label

@@ -8,14 +8,25 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from collections import deque
 from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
 
-from dragoman.errors import ClientFault, DragomanError, Fault, Kind, LocalMisuse, TimedOut, UpstreamFault
+from dragoman.errors import (
+    ClientFault,
+    ConnectFailed,
+    DragomanError,
+    Fault,
+    Kind,
+    LocalMisuse,
+    TimedOut,
+    UpstreamFault,
+)
 from dragoman.gateway.breaker import Resting
 from dragoman.gateway.limits import Overloaded
+from dragoman.upstream.credentials import CredentialFault
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import Json
@@ -37,6 +48,8 @@ _BY_KIND: dict[Kind, Step] = {
 }
 
 
+_MOST_VIOLATIONS = 2  # answers to one request that may break their own dialect: a violation is retried once
+_NOT_STARTED = frozenset({503, 529})  # statuses of a service that took no work
 _NOT_HELD = "previous_response_not_found"  # another credential or another target may have the response
 
 
@@ -54,6 +67,14 @@ class Patience(Struct, frozen=True):
         if said is not None:  # a little later than the others who were told the same
             return max(said, self.least) + random.uniform(0, self.least) if said <= self.longest else None
         return random.uniform(self.least, max(self.least, min(self.most, self.least * 2 ** (tries + 1))))
+
+
+class Refused(UpstreamFault):
+    """A refusal, with the response that is it."""
+
+    def __init__(self, response: HttpResponse, fault: Fault) -> None:
+        super().__init__(fault.message, fault=fault)
+        self.response = response
 
 
 class Redirected(UpstreamFault):
@@ -81,16 +102,53 @@ def next_step(error: DragomanError) -> Step:
     return "target" if error.fault.kind in ("overloaded", "timeout") else "again"
 
 
-def not_held(error: DragomanError) -> bool:
+def is_not_held(error: DragomanError) -> bool:
     """Whether an upstream says that it does not have what the request names; another one may have it."""
     return error.fault.kind == "not_found" or error.fault.code == _NOT_HELD
 
 
-def to_tell(before: DragomanError | None, error: DragomanError) -> DragomanError:
-    """Which of two failures the client hears of: the first; but of those that were not asked, who is ready first."""
+def pick_error(before: DragomanError | None, error: DragomanError) -> DragomanError:
+    """Which of two failures the client gets: the first; of targets that were not asked, the one that is ready first."""
     if before is None or not isinstance(before, Resting):
         return before or error
     return error if not isinstance(error, Resting) or error.ready < before.ready else before
+
+
+class Retries:
+    """What one request has tried, and whether it may be sent again. A job may have started although it failed."""
+
+    __slots__ = ("_is_job", "_patience", "_tries", "violations")
+
+    def __init__(self, patience: Patience, *, is_job: bool) -> None:
+        self._patience, self._is_job = patience, is_job
+        self._tries = 0  # beyond the first
+        self.violations = 0  # answers that broke their own dialect
+
+    def may_have_started(self, error: DragomanError) -> bool:
+        """Whether a job that was asked for may have started all the same: another request would start another job."""
+        if not self._is_job or isinstance(error, ConnectFailed | CredentialFault | ClientFault):
+            return False
+        return not (isinstance(error, Refused) and (error.fault.status < 500 or error.fault.status in _NOT_STARTED))
+
+    def may_ask_another(self, error: DragomanError) -> bool:
+        """Whether another target may be asked after this failure."""
+        return not self.may_have_started(error) and self.violations < _MOST_VIOLATIONS
+
+    def wait(self, error: DragomanError, budget: Budget, *, last: bool) -> float | None:
+        """Seconds before the same target is asked again; None if it is not. `last`: there is no other target."""
+        if error.fault.violation and (not last or self.violations >= _MOST_VIOLATIONS):
+            return None  # an upstream that broke its dialect may do so every time
+        step = next_step(error)
+        # There is no other credential. A pause that an upstream asked for is waited for, if there is no other target.
+        if (error.hinted and last) if isinstance(error, Resting) else error.fault.kind == "rate_limit":
+            step = "again"
+        if step != "again" or self._tries >= self._patience.retries:
+            return None
+        wait = self._patience.wait(error, self._tries)
+        if wait is None or not (isinstance(error, Resting) or budget.allows(time.monotonic())):
+            return None
+        self._tries += 1
+        return wait
 
 
 class Budget:
@@ -98,14 +156,11 @@ class Budget:
 
     def __init__(self, share: float = 0.2, always: int = 3, window: float = 10.0) -> None:
         self._share, self._always, self._window = share, always, window
-        self._requests, self._retries = _Recent(window), _Recent(window)
-
-    def request(self, now: float) -> None:
-        self._requests.add(now)
+        self.requests, self._retries = _Recent(window), _Recent(window)
 
     def allows(self, now: float) -> bool:
         """Whether one more retry fits; it is counted if so."""
-        if self._retries.count(now) >= max(self._always, self._share * self._requests.count(now)):
+        if self._retries.count(now) >= max(self._always, self._share * self.requests.count(now)):
             return False
         self._retries.add(now)
         return True

@@ -2,18 +2,171 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable, Iterable
-from urllib.parse import unquote
+from functools import lru_cache
+from typing import TypeAlias
+from urllib.parse import unquote, urlsplit
 
 from msgspec import structs
 
-from dragoman.errors import Fault
-from dragoman.gateway.addresses import Known, without_addresses
-from dragoman.gateway.secret_shapes import without_shapes
+from dragoman.errors import Fault, Kind
 from dragoman.upstream.spellings import MASK, masked
 from dragoman.wire.http import Headers
 from dragoman.wire.jsonio import Json
+
+# --- The shapes of keys and tokens, so that those that are not configured here are masked, too. Pure.
+#
+# Each shape begins with a mark that is always the same; a text without a mark is not searched. All take time in
+# proportion to the text: no repetition is inside another, and those that may match the same characters are bounded.
+
+
+_WORD = r"[A-Za-z0-9]"
+# A mark, and what follows it. Behind the mark of a short word there are only letters and digits, so that names such as
+# `hf_hub_download` are none.
+_SHAPES: tuple[tuple[str, str], ...] = (
+    ("sk-", r"[\w-]{16,}"),  # OpenAI, Anthropic (sk-ant-), OpenRouter (sk-or-), DeepSeek, Moonshot
+    ("dgm_", r"[\w-]{16,}"),  # this gateway
+    ("AKIA", r"[0-9A-Z]{16}"),  # AWS
+    ("ASIA", r"[0-9A-Z]{16}"),
+    ("ABIA", r"[0-9A-Z]{16}"),
+    ("ACCA", r"[0-9A-Z]{16}"),
+    ("ABSK", r"[A-Za-z0-9+/=]{20,}"),  # Bedrock
+    ("bedrock-api-key-", r"[\w+/=-]{16,}"),
+    ("eyJ", r"[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*){0,3}"),  # JSON web tokens
+    ("aoa", r"[\w-]{16,}"),  # Kiro
+    ("aor", r"[\w-]{16,}"),
+    ("ksk_", r"[\w-]{16,}"),
+    ("AIza", r"[\w-]{30,}"),  # Google
+    ("AQ.A", r"[\w-]{20,}"),
+    ("ya29.", r"[\w.-]{20,}"),
+    ("1//0", r"[\w-]{20,}"),
+    ("GOCSPX-", r"[\w-]{16,}"),
+    ("gsk_", rf"{_WORD}{{16,}}"),  # Groq
+    ("xai-", rf"{_WORD}{{16,}}"),
+    ("hf_", rf"{_WORD}{{16,}}"),  # Hugging Face
+    ("nvapi-", r"[\w-]{16,}"),
+    ("pplx-", rf"{_WORD}{{16,}}"),  # Perplexity
+    ("r8_", rf"{_WORD}{{16,}}"),  # Replicate
+    ("fw_", rf"{_WORD}{{16,}}"),  # Fireworks
+    ("tgp_v1_", r"[\w-]{16,}"),  # Together
+    ("csk-", rf"{_WORD}{{16,}}"),  # Cerebras
+    ("dapi", r"[0-9a-f]{32}(?:-\d)?"),  # Databricks
+    ("jina_", rf"{_WORD}{{16,}}"),
+    ("tvly-", r"[\w-]{16,}"),  # Tavily
+    ("lsv2_", r"\w{16,}"),  # LangSmith
+    ("ghp_", rf"{_WORD}{{16,}}"),  # GitHub
+    ("gho_", rf"{_WORD}{{16,}}"),
+    ("ghu_", rf"{_WORD}{{16,}}"),
+    ("ghs_", rf"{_WORD}{{16,}}"),
+    ("ghr_", rf"{_WORD}{{16,}}"),
+    ("github_pat_", r"\w{16,}"),
+    ("glpat-", r"[\w.-]{16,}"),  # GitLab
+    ("xox", r"[a-z]-[\w-]{10,}"),  # Slack
+    ("xapp-", r"[\w-]{10,}"),
+    ("sk_live_", rf"{_WORD}{{10,}}"),  # Stripe
+    ("sk_test_", rf"{_WORD}{{10,}}"),
+    ("rk_live_", rf"{_WORD}{{10,}}"),
+    ("npm_", rf"{_WORD}{{30,}}"),
+    ("pypi-", r"[\w-]{30,}"),
+)
+_MARKS = tuple(mark for mark, _ in _SHAPES)
+# A shape begins a word. An escape of JSON or of a URL before it ends in a letter or a digit, too.
+_SHAPE = re.compile(
+    r"(?:(?<![A-Za-z0-9_])|(?<=\\[bfnrt])|(?<=\\u[0-9a-fA-F]{4})|(?<=%[0-9a-fA-F]{2}))(?:"
+    + "|".join(re.escape(mark) + rest for mark, rest in _SHAPES)
+    + ")",
+    re.ASCII,
+)
+_PRIVATE = "PRIVATE KEY-----"
+_PRIVATE_KEY = re.compile(
+    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]{0,20000}(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"
+)
+# Keys without a shape of their own (Azure, AWS secret keys, others): what stands behind the name of such a field.
+_NAMES = ("key", "secret", "token", "password", "bearer")
+_QUOTE = r"\\{0,15}[\"']?"  # escaped by each JSON that it stands in
+_NAMED = re.compile(
+    r"((?:api[-_ ]?key|subscription[-_]key|access[-_]?key|secret|password"
+    r"|(?:access|refresh|session|security)[-_]?token)"
+    rf"{_QUOTE}\s{{0,4}}[:=]\s{{0,4}}{_QUOTE}|\bbearer\s{{1,4}})"
+    r"(?=[A-Za-z._~+/=-]{0,80}\d)[A-Za-z0-9._~+/=-]{16,}",
+    re.IGNORECASE | re.ASCII,
+)
+
+
+def without_shapes(text: str) -> str:
+    """The text with a mask in place of all that looks like a key."""
+    if any(mark in text for mark in _MARKS):
+        text = _SHAPE.sub(MASK, text)
+    if _PRIVATE in text:
+        text = _PRIVATE_KEY.sub(MASK, text)
+    low = text.lower()
+    return _NAMED.sub(rf"\1{MASK}", text) if any(name in low for name in _NAMES) else text
+
+
+# --- Keep the network addresses of upstreams out of errors that clients get. The log has them. Pure
+
+
+Known: TypeAlias = tuple[str, str]  # a URL, and the words that stand for it
+
+_ANY = "an address"
+# Errors of these kinds are about the request, which may hold addresses of its own.
+_OF_THE_REQUEST: frozenset[Kind] = frozenset({"invalid", "context_full", "too_large", "not_found"})
+_PORTS = {"http": 80, "https": 443}
+_IPV4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?(?![\w.]*\d)", re.ASCII)
+_IPV6 = re.compile(r"(?<![\w:.])\[?[0-9a-fA-F:]{2,39}(?:\.\d{1,3}){0,3}\]?", re.ASCII)
+
+
+def without_addresses(text: str, known: Iterable[Known], kind: Kind) -> str:
+    """The text with words in place of known addresses, and of any IP address unless the fault is the request's."""
+    low = text.lower()
+    for host, pattern, words in _patterns(tuple(dict.fromkeys(known))):
+        if host in low or "port" in low:
+            text = pattern.sub(words, text)
+    if kind in _OF_THE_REQUEST:
+        return text
+    if ":" in text:
+        text = _IPV6.sub(_ip_hidden, text)
+    return _IPV4.sub(_ANY, text)
+
+
+def _ip_hidden(found: re.Match[str]) -> str:
+    try:
+        ipaddress.IPv6Address(found[0].strip("[]"))
+    except ValueError:
+        return found[0]
+    return _ANY
+
+
+@lru_cache(maxsize=16)
+def _patterns(known: tuple[Known, ...]) -> tuple[tuple[str, re.Pattern[str], str], ...]:
+    made = (_pattern(url, words) for url, words in known)
+    return tuple(sorted((each for each in made if each is not None), key=lambda each: -len(each[0])))
+
+
+def _pattern(url: str, words: str) -> tuple[str, re.Pattern[str], str] | None:
+    """What finds a URL's host in a text: in a URL, with a port, alone, and its port after the word `port`.
+
+    A host of one label, such as `ollama`, is also an ordinary word, so it is found in a URL or with a port only.
+    """
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        host, port = (parts.hostname or "").lower(), parts.port
+    except ValueError:
+        return None
+    if not host:
+        return None
+    name = rf"\[?{re.escape(host)}\]?"
+    alone = "?" if "." in host or ":" in host else ""
+    ways = [
+        rf"(?:https?|wss?)://(?:[^\s/@]{{0,200}}@)?{name}(?::\d{{1,5}})?(?![\w-]|\.\w)(?:[/?#][^\s\"'<>]*)?",
+        rf"(?<![\w.-]){name}(?::\d{{1,5}}){alone}(?![\w-]|\.\w)",
+    ]
+    if port is not None and port != _PORTS.get(parts.scheme):
+        ways.append(rf"\bport[ =:]{{1,3}}{port}\b")
+    return host, re.compile("|".join(ways), re.IGNORECASE | re.ASCII), words
+
 
 LONGEST = 32 * 1024  # characters of a message; to look through a megabyte takes 200 ms
 _LONGEST_WORD = 4 * 1024

@@ -15,10 +15,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 from msgspec import NODEFAULT, Struct, structs
 
-from dragoman.gateway.layers import Leaves
-from dragoman.gateway.places import expanded
-from dragoman.gateway.problems import DEFAULT, Key, Origin, Problem, dotted, near
-from dragoman.gateway.secrets import REMEDY, BadReference, Secret, Surroundings, literal, reference
+from dragoman.gateway.layers import DEFAULT, Key, Leaves, Origin, Problem, dotted, near
+from dragoman.gateway.secrets import REMEDY, BadReference, Secret, Surroundings, expanded, literal, reference
 
 S = TypeVar("S", bound=Struct)
 

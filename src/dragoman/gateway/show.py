@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from dragoman.gateway.layers import Leaf, Leaves
-from dragoman.gateway.problems import Key, Origin, dotted
+from dragoman.gateway.layers import Key, Leaf, Leaves, Origin, dotted
 from dragoman.gateway.secrets import MASK, show_reference
 from dragoman.gateway.upstreams import UpstreamTable, is_secret_header
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import (
     BadFrame,
     ClientFault,
@@ -18,10 +17,9 @@ from dragoman.errors import (
     TooLarge,
     Truncated,
 )
-from dragoman.gateway.attempts import Desk
-from dragoman.gateway.backend import Backend, Fleet, Refused
-from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.observe import Record
+from dragoman.gateway.backend import Backend
+from dragoman.gateway.context import RequestContext
+from dragoman.gateway.policy import Refused
 from dragoman.http.client.client import Reply
 from dragoman.http.exchange import Owner
 from dragoman.model.budget import Budget, KeptSize
@@ -48,29 +46,23 @@ _NOT_IN_BACKGROUND = {
 class StoredAnswer:
     """One request about a stored answer. `run` raises ClientFault for an unknown id, and the upstream's error."""
 
-    def __init__(
-        self, desk: Desk, fleet: Fleet, exchange: Exchange, client: Dialect, call: Call, record: Record
-    ) -> None:
-        self._desk, self._fleet = desk, fleet
-        self._exchange, self._client, self._call, self._record = exchange, client, call, record
-        self._id, self._action = call.hints["id"], call.hints["action"]
+    def __init__(self, context: RequestContext) -> None:
+        self._services, self._fleet, self._exchange = context.services, context.fleet, context.exchange
+        self._client, self._call, self._record = context.client, context.call, context.record
+        self._id, self._action = context.call.hints["id"], context.call.hints["action"]
 
     async def run(self) -> None:
         owner = self._exchange.owner
-        response = self._desk.memory.response(owner, self._id)
+        response = self._services.memory.response(owner, self._id)
         if self._action == "delete":
-            self._desk.memory.forget(owner, self._id)
+            self._services.memory.forget(owner, self._id)
         # With `repair` both have it: the gateway has what the client was sent, the upstream all the rest.
-        if response is not None and (self._action == "read" or self._desk.holders.find(self._id) is None):
+        if response is not None and (self._action == "read" or self._services.holders.find(self._id) is None):
             self._serve(response)
             return
         backend, credentials = self._holder(owner)
-        record = self._record
-        record.upstream, record.upstream_dialect, record.streamed = (
-            backend.name,
-            backend.dialect.name,
-            self._call.stream,
-        )
+        self._record.target(backend.name, backend.dialect.name, "")
+        self._record.streamed = self._call.stream
         self._exchange.headers = (("dragoman-notes", "0"), ("dragoman-upstream", backend.name))
         if not backend.gate.take():
             await backend.gate.wait()
@@ -97,7 +89,7 @@ class StoredAnswer:
 
     def _holder(self, owner: Owner) -> tuple[Backend, Sequence[Credential]]:
         """The upstream to ask, and the credentials to ask it with, in order."""
-        holder = self._desk.holders.find(self._id)
+        holder = self._services.holders.find(self._id)
         family = self._client.codec.family
         backends = [each for each in self._fleet.backends if each.dialect.codec.family == family]
         if holder is not None:
@@ -176,7 +168,7 @@ class StoredAnswer:
     def _error(self, fault: Fault) -> bytes:
         assert self._client.stored is not None
         return self._client.binding.frame(
-            self._client.stored.render_cut(self._desk.journal.redactor.upstream_fault(fault))
+            self._client.stored.render_cut(self._services.log.redactor.upstream_fault(fault))
         )
 
     def _send(self, body: bytes) -> None:

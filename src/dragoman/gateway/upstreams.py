@@ -14,12 +14,11 @@ import dragoman.dialects as registry
 from dragoman.dialects.base import Call, Dialect
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools import ALIASES, NAMES
-from dragoman.filters.raw_tools.table import PREFIX, is_file_choice
-from dragoman.gateway.places import expanded
+from dragoman.filters.raw_tools.table import PREFIX, TableFileError, is_file_choice, load
+from dragoman.gateway.layers import DEFAULT, ConfigError, Key, Leaves, Problem, dotted, near
 from dragoman.gateway.presets import PRESETS, SIMULATOR
-from dragoman.gateway.problems import Key, near
 from dragoman.gateway.schema import Look, Wrong, fields_of
-from dragoman.gateway.secrets import Secret, plain
+from dragoman.gateway.secrets import Secret, expanded, plain
 from dragoman.http.addresses import is_loopback
 from dragoman.http.client.address import proxy_variable
 from dragoman.translate import Settings, configured
@@ -388,3 +387,25 @@ def address_problem(address: str) -> tuple[str, str] | None:
     if url.query or url.fragment:
         return "an address ends before ? and #", example
     return None
+
+
+# --- Read the table files of raw tool calls that a configuration names
+
+
+def with_table_files(upstreams: Mapping[str, Upstream], leaves: Leaves) -> dict[str, Upstream]:
+    """Return the upstreams with each `raw_tools = "file:…"` bound to what the file holds now. Raises ConfigError."""
+    found, problems = dict(upstreams), []
+    for name, upstream in upstreams.items():
+        choice = upstream.settings.raw_tools
+        if choice is None or not is_file_choice(choice):
+            continue
+        try:
+            choice = load(Path(choice.removeprefix(PREFIX)))
+        except TableFileError as error:
+            key: Key = ("upstreams", name, "translation", "raw_tools")
+            leaf = leaves.get(key)
+            problems.append(Problem(dotted(key), str(error), "", leaf.origin if leaf else DEFAULT))
+        found[name] = structs.replace(upstream, settings=structs.replace(upstream.settings, raw_tools=choice))
+    if problems:
+        raise ConfigError(problems)
+    return found

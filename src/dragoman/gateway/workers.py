@@ -18,8 +18,7 @@ from urllib.parse import urlencode
 
 from dragoman.gateway import admin
 from dragoman.gateway.config import Config
-from dragoman.gateway.places import places
-from dragoman.gateway.private import gateway_key
+from dragoman.gateway.secrets import gateway_key, places
 from dragoman.gateway.serve import listen, url_of
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json

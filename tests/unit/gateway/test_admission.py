@@ -9,15 +9,15 @@ import pytest
 from dragoman.errors import ClientFault, NotAuthorised
 from dragoman.gateway.admission import Admission
 from dragoman.gateway.config import Server
-from dragoman.gateway.exchange import Exchange
-from dragoman.http.exchange import ANY_PACE, Pace
+from dragoman.gateway.limits import Account
+from dragoman.http.exchange import ANY_PACE, Exchange, Pace
 from dragoman.wire.http import Headers, HttpRequest
 
 KEY = "dgm_a-key-for-the-gate-0123456789"
 OURS: Headers = (("host", "localhost"), ("x-api-key", KEY), ("content-length", "2"))
 
 
-class Asking(Exchange):
+class Asking(Exchange[Account]):
     """An exchange that nobody carries."""
 
     async def body(self, limit: int, pace: Pace = ANY_PACE) -> bytes:
@@ -30,7 +30,9 @@ class Asking(Exchange):
     def end(self, data: bytes = b"") -> None: ...
 
 
-def asking(headers: Headers, *, path: str = "/v1/messages", method: str = "POST", version: str = "1.1") -> Exchange:
+def asking(
+    headers: Headers, *, path: str = "/v1/messages", method: str = "POST", version: str = "1.1"
+) -> Exchange[Account]:
     return Asking(HttpRequest(method, path, headers=headers), target=path, version=version, began=0.0)
 
 

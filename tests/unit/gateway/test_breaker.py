@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import Fault, Kind, MalformedRequest, Reset, TimedOut, UpstreamFault
-from dragoman.gateway.breaker import MOST_SCOPES, Breaker, Resting, Ticket, Tolerance, family
-from dragoman.gateway.cooldowns import FILE, CooldownFile
+from dragoman.gateway.breaker import FILE, MOST_SCOPES, Breaker, CooldownFile, Resting, Ticket, Tolerance, family
 
 
 class Clock:

@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.gateway.layers import flat, from_environment, nested, stacked
-from dragoman.gateway.problems import DEFAULT
+from dragoman.gateway.layers import DEFAULT, flat, from_environment, nested, stacked
 
 _NAMES = st.sampled_from("abc")
 _TREES = st.dictionaries(

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.gateway.problems import Key
-from dragoman.gateway.toml_lines import line_numbers
+from dragoman.gateway.layers import Key, line_numbers
 
 HARD = '''# a comment = 1
 plain = 1 # x = 2

@@ -13,10 +13,10 @@ import pytest
 import dragoman.dialects as registry
 from dragoman.dialects.base import Call
 from dragoman.errors import ClientFault
+from dragoman.gateway.access_log import Record
 from dragoman.gateway.app import Gateway
-from dragoman.gateway.holders import Holder, Holders
-from dragoman.gateway.memory import Memory
-from dragoman.gateway.observe import Record
+from dragoman.gateway.context import RequestContext
+from dragoman.gateway.memory import Holder, Holders, Memory
 from dragoman.gateway.stored import StoredAnswer
 from dragoman.http.exchange import Owner
 from dragoman.wire.http import HttpRequest
@@ -40,11 +40,12 @@ def test_l15_an_answer_of_another_key_is_not_found(key: str) -> None:
     holders = Holders()
     holders.remember("resp_1", Holder(Owner("mine"), "one", "http://one", "c"))
     backend: Any = SimpleNamespace(name="one", dialect=RESPONSES, credential=lambda name: name)
-    desk: Any = SimpleNamespace(memory=Memory(), holders=holders)
+    services: Any = SimpleNamespace(memory=Memory(), holders=holders)
     fleet: Any = SimpleNamespace(backends=(backend,))
     exchange: Any = SimpleNamespace(request=request, owner=Owner(key))
     call = Call("stored", "", False, None, {"id": "resp_1", "action": "read", "query": ""})
-    stored = StoredAnswer(desk, fleet, exchange, RESPONSES, call, Record("r", "GET", "/"))
+    context = RequestContext(services, fleet, exchange, RESPONSES, call, Record("r", "GET", "/"))
+    stored = StoredAnswer(context)
     if key == "mine":
         found: Any = stored._holder(Owner(key))
         assert found == (backend, ["c"])

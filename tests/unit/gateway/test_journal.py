@@ -15,9 +15,8 @@ from typing import Any, TextIO
 
 import pytest
 
-from dragoman.gateway.observe import Journal, Record
+from dragoman.gateway.access_log import AccessLog, Cap, Record
 from dragoman.gateway.redaction import Redactor
-from dragoman.gateway.sink import Cap
 
 
 @contextmanager
@@ -39,7 +38,7 @@ def record(outcome: Any = "ok", status: int = 200) -> Record:
 
 def test_a_reader_that_stops_reading_stops_nobody_and_is_told_what_it_missed() -> None:
     with pipe() as (reading, stream):
-        journal = Journal(Redactor(), stream=stream, form="json")
+        journal = AccessLog(Redactor(), stream=stream, form="json")
         count = 20_000
 
         def write() -> None:
@@ -57,7 +56,7 @@ def test_a_reader_that_stops_reading_stops_nobody_and_is_told_what_it_missed() -
         assert sum(line["event"] == "request" for line in lines) == count - journal.dropped
 
 
-def _resume(reading: int, journal: Journal) -> list[dict[str, Any]]:
+def _resume(reading: int, journal: AccessLog) -> list[dict[str, Any]]:
     """Read on until the journal has nothing left, and it says the word."""
     os.set_blocking(reading, False)
     got = b""
@@ -77,7 +76,7 @@ def _resume(reading: int, journal: Journal) -> list[dict[str, Any]]:
 
 
 def test_what_waits_is_written_when_the_reader_is_back_without_another_line() -> None:
-    async def scene(reading: int, journal: Journal) -> bytes:
+    async def scene(reading: int, journal: AccessLog) -> bytes:
         for number in range(2000):
             journal.event("info", "line", number=number)
         got = b""
@@ -91,7 +90,7 @@ def test_what_waits_is_written_when_the_reader_is_back_without_another_line() ->
         return got
 
     with pipe() as (reading, stream):
-        journal = Journal(Redactor(), stream=stream, form="json")
+        journal = AccessLog(Redactor(), stream=stream, form="json")
         lines = asyncio.run(scene(reading, journal)).decode().splitlines()
         assert [json.loads(line)["number"] for line in lines] == list(range(2000))
         assert journal.dropped == 0
@@ -100,7 +99,7 @@ def test_what_waits_is_written_when_the_reader_is_back_without_another_line() ->
 SECRETS = ("the-secret-of-the-tests", "one-that-came-later", "sk-of-a-known-shape-0123456789")
 
 
-def _with_secrets(journal: Journal, known: list[str]) -> None:
+def _with_secrets(journal: AccessLog, known: list[str]) -> None:
     """A line alone, then a handful at once, in all of which somebody says a secret; one becomes known in between."""
     for number in range(20):
         if number == 10:
@@ -116,13 +115,13 @@ def test_no_secret_reaches_a_real_file_whether_lines_come_alone_or_many_at_once(
 ) -> None:
     known = list(SECRETS[:1])
 
-    async def busy(journal: Journal) -> None:
+    async def busy(journal: AccessLog) -> None:
         _with_secrets(journal, known)
         await asyncio.sleep(0.1)
         _with_secrets(journal, known)
 
     with (tmp_path / "log").open("w") as stream:
-        journal = Journal(Redactor(lambda: known), stream=stream, form=form)
+        journal = AccessLog(Redactor(lambda: known), stream=stream, form=form)
         if running:
             asyncio.run(busy(journal))
         else:
@@ -136,7 +135,7 @@ def test_no_secret_reaches_a_real_file_whether_lines_come_alone_or_many_at_once(
 
 def test_no_secret_waits_in_the_clear_for_a_reader_that_stopped() -> None:
     with pipe() as (reading, stream):
-        journal = Journal(Redactor(lambda: SECRETS), stream=stream, form="json")
+        journal = AccessLog(Redactor(lambda: SECRETS), stream=stream, form="json")
         for _ in range(3000):
             journal.event("info", "line", said=" ".join(SECRETS), text="x" * 60)
         lines = [line for line in _resume(reading, journal) if line["event"] == "line"]
@@ -145,7 +144,7 @@ def test_no_secret_waits_in_the_clear_for_a_reader_that_stopped() -> None:
 
 
 def test_the_last_lines_are_written_when_the_log_is_closed_and_those_before_without_it() -> None:
-    async def scene(reading: int, journal: Journal) -> tuple[bytes, bytes]:
+    async def scene(reading: int, journal: AccessLog) -> tuple[bytes, bytes]:
         os.set_blocking(reading, False)
         for number in range(3):
             journal.event("info", "line", number=number)
@@ -161,7 +160,7 @@ def test_the_last_lines_are_written_when_the_log_is_closed_and_those_before_with
         return early, os.read(reading, 65536)
 
     with pipe() as (reading, stream):
-        early, last = asyncio.run(scene(reading, Journal(Redactor(), stream=stream, form="json")))
+        early, last = asyncio.run(scene(reading, AccessLog(Redactor(), stream=stream, form="json")))
     assert [json.loads(line)["number"] for line in early.splitlines()] == [0, 1, 2]
     assert [json.loads(line)["number"] for line in last.splitlines()] == [3, 4, 5]
 
@@ -173,13 +172,13 @@ def test_a_busy_log_is_written_in_few_goes(monkeypatch: pytest.MonkeyPatch, tmp_
         writes.append(handle)
         return write(handle, data)
 
-    async def scene(journal: Journal) -> None:
+    async def scene(journal: AccessLog) -> None:
         for number in range(30):
             journal.event("info", "line", number=number)
         await asyncio.sleep(0.1)
 
     with (tmp_path / "log").open("w") as stream:
-        journal = Journal(Redactor(), stream=stream, form="json")
+        journal = AccessLog(Redactor(), stream=stream, form="json")
         monkeypatch.setattr(os, "write", counted)
         asyncio.run(scene(journal))
         assert 1 < writes.count(stream.fileno()) < 5
@@ -188,7 +187,7 @@ def test_a_busy_log_is_written_in_few_goes(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_a_line_longer_than_a_pipe_comes_whole() -> None:
     with pipe() as (reading, stream):
-        journal = Journal(Redactor(), stream=stream, form="json")
+        journal = AccessLog(Redactor(), stream=stream, form="json")
         journal.event("info", "long", text="x" * 300_000)
         [line] = [line for line in _resume(reading, journal) if line["event"] == "long"]
         assert line["text"] == "x" * 300_000
@@ -198,7 +197,7 @@ def test_a_reader_that_left_is_counted_and_nothing_more() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w", encoding="utf-8") as stream:
-        journal = Journal(Redactor(), stream=stream, form="json")
+        journal = AccessLog(Redactor(), stream=stream, form="json")
         for _ in range(10):
             journal.request(record())
         assert journal.dropped == 10
@@ -206,7 +205,7 @@ def test_a_reader_that_left_is_counted_and_nothing_more() -> None:
 
 def test_ten_thousand_bad_requests_are_a_hundred_lines_and_a_count() -> None:
     log = io.StringIO()
-    journal = Journal(Redactor(), stream=log, form="json")
+    journal = AccessLog(Redactor(), stream=log, form="json")
     for number in range(10_000):
         journal.request(record("refused", 401 if number % 2 else 400))
     journal.request(record())  # others are not silenced by it
@@ -234,7 +233,7 @@ def test_kinds_without_end_share_one_cap() -> None:
 
 def test_every_request_that_was_answered_has_its_line() -> None:
     log = io.StringIO()
-    journal = Journal(Redactor(), stream=log, form="json")
+    journal = AccessLog(Redactor(), stream=log, form="json")
     for _ in range(5000):
         journal.request(record("failed", 502))
     assert log.getvalue().count("\n") == 5000

@@ -12,8 +12,7 @@ from dragoman.conformance.laws import encoded, still_world
 from dragoman.conformance.samples import STREAMS
 from dragoman.errors import ClientFault, Fault
 from dragoman.gateway import memory
-from dragoman.gateway.continuing import Pickled, all_said
-from dragoman.gateway.memory import Memory
+from dragoman.gateway.memory import Memory, Pickled, all_said
 from dragoman.http.exchange import Owner
 from dragoman.model.blocks import Text
 from dragoman.model.budget import AnswerLimits, Budget
@@ -75,12 +74,12 @@ def test_the_same_id_again_replaces_what_was_kept() -> None:
 
 def answered(memory: Memory, owner: Owner, asked: Conversation, *, fails: bool = False) -> str:
     """The id the client was given for an answer that streamed through."""
-    made = memory.plan(owner, RESPONSES, CHAT, asked, model="m", settings=Settings())
+    made, store = memory.plan(owner, RESPONSES, CHAT, asked, model="m", settings=Settings())
     events = STREAMS["text"]
     if fails:
         events = (Started("x", "m"), BlockStarted(0, Text("")), TextDelta(0, "Hel"), BlockEnded(0))
         events = (*events, Failed(Fault("server", "broke")))
-    answer = Answer(made, still_world())
+    answer = Answer(made, still_world(), encoder=store.encoder(made, still_world()) if store else None)
     data = answer.feed(encoded(CHAT, events)) + answer.close()
     first = next(line for line in data.split(b"\n") if line.startswith(b"data: "))
     return str(jsonio.decode(first[6:])["response"]["id"])  # type: ignore[index,call-overload]
@@ -90,7 +89,7 @@ def test_what_was_said_is_told_to_the_next_target_and_only_for_the_same_key() ->
     memory = Memory()
     answer_id = answered(memory, KEY, read("one", stream=True))
     now = read("two", previous_response_id=answer_id)
-    made = memory.plan(KEY, RESPONSES, CHAT, now, model="m", settings=Settings())
+    made, _ = memory.plan(KEY, RESPONSES, CHAT, now, model="m", settings=Settings())
     assert [(message.role, message.blocks[0]) for message in made.sent.messages] == [
         ("user", Text("one")),
         ("assistant", Text("Hello ✓")),
@@ -106,7 +105,7 @@ def test_what_is_known_here_is_told_at_home_too_and_not_sent_as_the_clients_byte
     memory = Memory()
     answer_id = answered(memory, KEY, read("one"))
     now = read("two", previous_response_id=answer_id)
-    made = memory.plan(KEY, RESPONSES, RESPONSES, now, model="m", settings=Settings())
+    made, _ = memory.plan(KEY, RESPONSES, RESPONSES, now, model="m", settings=Settings())
     assert made.sent.previous is None and len(made.sent.messages) == 3 and not made.verbatim
 
 
@@ -119,7 +118,7 @@ def test_neither_what_may_not_be_stored_nor_what_failed_is_kept(asked: dict[str,
 
 def test_a_dialect_without_previous_answers_costs_nothing() -> None:
     memory = Memory()
-    made = memory.plan(KEY, CHAT, CHAT, said("x"), model="m", settings=Settings())
+    made, _ = memory.plan(KEY, CHAT, CHAT, said("x"), model="m", settings=Settings())
     assert made.client is CHAT
     assert len(memory) == 0
 
@@ -137,7 +136,7 @@ def test_an_answer_says_what_it_goes_on_from_and_notes_say_where_the_client_said
     )
     answer_id = answered(memory, KEY, asked)
     now = read("two", previous_response_id=answer_id)
-    made = memory.plan(KEY, RESPONSES, CHAT, now, model="m", settings=Settings())
+    made, _ = memory.plan(KEY, RESPONSES, CHAT, now, model="m", settings=Settings())
     assert made.notes and {note.at.partition(".")[0] for note in made.notes} == {"previous_response_id"}
     answer = Answer(made, still_world())
     data = answer.feed(encoded(CHAT, STREAMS["text"])) + answer.close()
@@ -163,20 +162,19 @@ def test_an_answer_that_is_kept_twice_has_its_whole_limit_and_one_over_it_is_sen
     """The encoder keeps a text for its last event, and the store keeps it, too: neither takes the other's room."""
     limits = AnswerLimits(answer=100_000)
     kept = Memory()
-    made = kept.plan(KEY, RESPONSES, CHAT, read("?", stream=True), model="m", settings=Settings())
+    made, store = kept.plan(KEY, RESPONSES, CHAT, read("?", stream=True), model="m", settings=Settings())
     text = "y" * 70_000
     block = (BlockStarted(0, Text("")), TextDelta(0, text), BlockEnded(0))
     events = (Started("x", "m"), *block, Stopped(Stop(Why.END)), FINISHED)
-    answer = Answer(made, still_world(), budget=Budget(limits))
+    assert store is not None
+    budget = Budget(limits)
+    answer = Answer(made, still_world(), budget=budget, encoder=store.encoder(made, still_world(), budget))
     assert text.encode() in answer.feed(encoded(CHAT, events)) and answer.fault is None
     assert len(kept) == 1
-    assert RESPONSES.continuation is not None
+    unused = Memory()
+    store = unused.store(KEY, RESPONSES, read("?"))
+    assert store is not None
     encoder = RESPONSES.codec.encoder(read("?"), still_world())
-    ids, budget = memory._Ids("resp_", ""), Budget(AnswerLimits(answer=100))
-    small = memory._HeardEncoder(encoder, ids, RESPONSES.continuation, _never, budget)
+    small = memory._KeepingEncoder(encoder, store, Budget(AnswerLimits(answer=100)))
     told = b"".join(payload.data for payload in small.feed(events))
-    assert text.encode() in told
-
-
-def _never(_answer: object, _response: bytes) -> None:
-    raise AssertionError("it was stored")
+    assert text.encode() in told and len(unused) == 0

@@ -7,7 +7,7 @@ import pytest
 from dragoman.errors import ConnectFailed, DragomanError, Fault, Kind, MalformedRequest, Reset, TimedOut, UpstreamFault
 from dragoman.gateway.breaker import Resting
 from dragoman.gateway.limits import Overloaded
-from dragoman.gateway.policy import Budget, Patience, next_step, to_tell, with_reset
+from dragoman.gateway.policy import Budget, Patience, next_step, pick_error, with_reset
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import Json
@@ -63,7 +63,7 @@ def test_retries_are_a_fifth_of_the_traffic_and_three_in_any_case() -> None:
     budget = Budget()
     assert [budget.allows(0.0) for _ in range(4)] == [True, True, True, False]
     for _ in range(100):
-        budget.request(1.0)
+        budget.requests.add(1.0)
     assert sum(budget.allows(1.0) for _ in range(100)) == 17  # with the three: twenty
     assert not budget.allows(9.9)
     assert budget.allows(11.1)
@@ -72,12 +72,12 @@ def test_retries_are_a_fifth_of_the_traffic_and_three_in_any_case() -> None:
 def test_a_client_hears_the_first_failure_or_who_is_ready_first() -> None:
     first, second = Reset("first"), Reset("second")
     late, soon = Resting("late", 60.0, hinted=True), Resting("soon", 5.0, hinted=False)
-    assert to_tell(None, first) is first
-    assert to_tell(first, second) is first
-    assert to_tell(first, soon) is first
-    assert to_tell(late, first) is first  # somebody was asked, and said something
-    assert to_tell(late, soon) is soon
-    assert to_tell(soon, late) is soon
+    assert pick_error(None, first) is first
+    assert pick_error(first, second) is first
+    assert pick_error(first, soon) is first
+    assert pick_error(late, first) is first  # somebody was asked, and said something
+    assert pick_error(late, soon) is soon
+    assert pick_error(soon, late) is soon
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from bench.instructions import instructions
 from dragoman.errors import Fault
-from dragoman.gateway.unproven import Pool
+from dragoman.gateway.admission import Pool
 from dragoman.http.server import roster as roster_module
 from dragoman.http.server.acceptor import Acceptor
 from dragoman.http.server.roster import Roster, Shed

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.gateway.limits import Load, RequestLimits
-from dragoman.gateway.trimming import Trimmer
+from dragoman.gateway.limits import MemoryBudget, RequestLimits, Trimmer
 
 MIB = 1024 * 1024
 
 
 @pytest.fixture
-def load() -> Load:
-    return Load(RequestLimits())
+def load() -> MemoryBudget:
+    return MemoryBudget(RequestLimits())
 
 
-def test_a_burst_that_is_over_is_trimmed_once(load: Load) -> None:
+def test_a_burst_that_is_over_is_trimmed_once(load: MemoryBudget) -> None:
     done: list[int] = []
     trimmer = Trimmer(load, lambda: done.append(1))
     shares = [load.enter() for _ in range(10)]
@@ -30,7 +29,7 @@ def test_a_burst_that_is_over_is_trimmed_once(load: Load) -> None:
     assert len(done) == 1
 
 
-def test_small_requests_are_never_worth_it(load: Load) -> None:
+def test_small_requests_are_never_worth_it(load: MemoryBudget) -> None:
     done: list[int] = []
     trimmer = Trimmer(load, lambda: done.append(1))
     for second in range(100):
@@ -41,7 +40,7 @@ def test_small_requests_are_never_worth_it(load: Load) -> None:
     assert not done
 
 
-def test_very_many_small_requests_at_once_are_a_burst(load: Load) -> None:
+def test_very_many_small_requests_at_once_are_a_burst(load: MemoryBudget) -> None:
     done: list[int] = []
     trimmer = Trimmer(load, lambda: done.append(1))
     shares = [load.enter() for _ in range(1000)]
@@ -54,7 +53,7 @@ def test_very_many_small_requests_at_once_are_a_burst(load: Load) -> None:
     assert len(done) == 1
 
 
-def test_bursts_one_after_the_other_are_trimmed_seconds_apart(load: Load) -> None:
+def test_bursts_one_after_the_other_are_trimmed_seconds_apart(load: MemoryBudget) -> None:
     done: list[int] = []
     trimmer = Trimmer(load, lambda: done.append(1))
     for quarter in range(80):  # 20 s
@@ -65,7 +64,7 @@ def test_bursts_one_after_the_other_are_trimmed_seconds_apart(load: Load) -> Non
     assert len(done) == 4
 
 
-def test_the_real_one_does_no_harm(load: Load) -> None:
+def test_the_real_one_does_no_harm(load: MemoryBudget) -> None:
     account = load.enter()
     account.reserve(8 * MIB)
     account.leave()

@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import pickle
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from dragoman.dialects.base import Dialect
 from dragoman.errors import DragomanError
 from dragoman.gateway.backend import Backend
 from dragoman.gateway.config import Server
-from dragoman.gateway.exchange import Exchange
-from dragoman.gateway.limits import check_text
+from dragoman.gateway.context import Prepared
+from dragoman.gateway.jobs import PlanJob, PlanResult, ReadJob, ReadResult
+from dragoman.gateway.limits import Account, check_text
 from dragoman.gateway.memory import Memory
-from dragoman.gateway.offload.jobs import Bounds, PlanJob, PlanResult, ReadJob, ReadResult
-from dragoman.gateway.offload.process import Unavailable, WorkerProcess
-from dragoman.gateway.router import Matched, Router, Unreadable
+from dragoman.gateway.preparing import Bounds
+from dragoman.gateway.routing import Matched, Router, Unreadable
+from dragoman.gateway.worker_process import Unavailable, WorkerProcess
+from dragoman.http.exchange import Exchange
 from dragoman.model.conversation import Conversation
 from dragoman.model.notes import Note
-from dragoman.translate import Plan
 from dragoman.wire.http import HttpRequest
 
 
@@ -29,31 +30,10 @@ class LargeMatched(Matched, frozen=True, kw_only=True):
     large: LargeRequest
 
 
-class Prepared(Struct, frozen=True):
-    """A plan for one target, and what is sent there."""
-
-    made: Plan
-    sent: HttpRequest | None
-    refusal: DragomanError | None
-    note: Note | None
-
-    def request(self) -> HttpRequest:
-        """What is sent. Raises Unrepresentable."""
-        if self.sent is None:
-            assert self.refusal is not None  # one of the two came
-            raise self.refusal
-        return self.sent
-
-
 class LargeRequest:
     """`read` it first, unless it was read already; then `prepare` it for every target that is asked."""
 
-    def __init__(
-        self,
-        worker: WorkerProcess,
-        exchange: Exchange,
-        server: Server,
-    ) -> None:
+    def __init__(self, worker: WorkerProcess, exchange: Exchange[Account], server: Server) -> None:
         request = exchange.request
         self.worker, self.limits = worker, server.limits
         self._bounds, self._account, self._owner = Bounds.of(server), exchange.account, exchange.owner
@@ -104,13 +84,12 @@ class LargeRequest:
         made = found.plan(client, backend.dialect, notes)
         if self._account is not None:
             self._account.decoded(found.memory + len(found.said or b""))
-        if found.said is not None:
-            made = memory.listening(made, self._owner, found.said)
+        store = None if found.said is None else memory.store(self._owner, client, found.said)
         sent = found.request
         if sent is not None:
             sent = structs.replace(sent, body=self._body if found.verbatim else body)
         self._count(len(body))
-        return Prepared(made, sent, found.refusal, found.note)
+        return Prepared(made, store, sent=sent, refusal=found.refusal, note=found.note)
 
     def request(self) -> HttpRequest:
         return structs.replace(self._head, body=self._body)

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 
 from dragoman.dialects.base import Dialect
 from dragoman.errors import DragomanError, TooLarge
-from dragoman.gateway.explain import written
-from dragoman.gateway.offload.frames import HEAD, UNKNOWN, Failed, Job, Reply
-from dragoman.gateway.offload.jobs import AnswerJob, ExplainJob, PlanJob, Read, ReadJob, answered, explained, plan, read
-from dragoman.gateway.router import Router
+from dragoman.gateway.explain import ExplainJob, explained, written
+from dragoman.gateway.jobs import AnswerJob, PlanJob, Read, ReadJob, answered, plan, read
+from dragoman.gateway.routing import Router
+from dragoman.gateway.worker_process import HEAD, UNKNOWN, Failed, Job, Reply
 
 _MOST_READ = 2  # requests that are remembered
 _MOST_BYTES = 64 * 1024 * 1024  # of their bodies

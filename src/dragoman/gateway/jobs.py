@@ -1,8 +1,7 @@
-"""What is done with a large request: read it, plan and render it for a target, explain a refusal of it. Pure.
+"""What is done with a large request or answer: read it, plan and render it for a target. Pure.
 
-The worker process runs these functions, and the gateway runs `explained` for small requests. Jobs and results are plain
-values that can be pickled. They hold neither the request's body, which travels beside them, nor the conversation's
-messages, which the gateway does not need.
+The worker process runs these functions. Jobs and results are plain values that can be pickled. They hold neither the
+request's body, which travels beside them, nor the conversation's messages, which the gateway does not need.
 """
 
 from __future__ import annotations
@@ -12,27 +11,21 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.base import Call, Dialect, ExactRequest
-from dragoman.errors import DragomanError, Fault, MalformedRequest, TooLarge, Unrepresentable
+from dragoman.dialects.base import Call, Dialect
+from dragoman.errors import DragomanError, MalformedRequest
 from dragoman.gateway import listing
-from dragoman.gateway.answers import ReadAnswer, read_whole
-from dragoman.gateway.config import Server
-from dragoman.gateway.continuing import Said, continued_plan, references
-from dragoman.gateway.explain import Refusal, remembered
-from dragoman.gateway.limits import RequestLimits, Shape, beside_messages, check_conversation, check_text, check_tree
-from dragoman.gateway.media_urls import MediaUrls, check_media_urls
-from dragoman.gateway.memory import Answered, is_stored, listened, unheard
-from dragoman.gateway.redaction import Redactor
-from dragoman.gateway.router import Router, Unreadable
+from dragoman.gateway.answers import Written, read_whole
+from dragoman.gateway.limits import beside_messages, check_text
+from dragoman.gateway.memory import Said, continued_plan, references
+from dragoman.gateway.preparing import Bounds, counting, parse, refuse_doubled, rendered
+from dragoman.gateway.routing import Router, Unreadable
 from dragoman.model.blocks import Block, Extra
 from dragoman.model.budget import AnswerLimits, Budget
 from dragoman.model.conversation import Conversation, Output, ToolSpec, bare, without_messages
 from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Note
 from dragoman.translate import Plan, Settings
-from dragoman.upstream.credentials import with_headers
-from dragoman.wire import jsonio
-from dragoman.wire.http import Headers, HttpRequest, HttpResponse
+from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
 
 _HEAVY_PLAN = 64 * 1024  # bytes of a pickled plan that is counted
@@ -65,18 +58,6 @@ def light(conversation: Conversation) -> Conversation:
         output=Output(conversation.output.kind, conversation.output.name),
         extra=_light_extra(conversation.extra),
     )
-
-
-class Bounds(Struct, frozen=True):
-    """What a request may be, as `[server]` says."""
-
-    limits: RequestLimits
-    max_body: int  # bytes, also of what is sent
-    media_urls: MediaUrls
-
-    @classmethod
-    def of(cls, server: Server) -> Bounds:
-        return cls(server.limits, server.max_body, server.media_urls)
 
 
 def _light_extra(extra: Extra | None) -> Extra | None:
@@ -162,49 +143,12 @@ class PlanResult(Struct, frozen=True):
         return Plan(client, upstream, self.asked, self.sent, tuple(notes), *rest)
 
 
-class ExplainJob(Struct, frozen=True):
-    """Describe a refusal for `dragoman explain`."""
-
-    plan: PlanJob
-    way: tuple[str, str, str]  # the request's id, the client's dialect, the upstream's name
-    headers: Headers  # that the upstream gets beside those of the dialect
-    response: HttpResponse
-    fault: Fault
-    secrets: tuple[str, ...]
-
-
 class AnswerJob(Struct, frozen=True):
     """Read a large whole answer, and write it for the client."""
 
-    client: Dialect
-    upstream: Dialect
-    asked: Conversation  # without messages
-    sent: Conversation
-    notes: tuple[Note, ...]
-    makers: tuple[MakeBack, ...]
-    settings: Settings
-    passes: bool
-    finds_calls: bool
+    plan: Plan  # without messages
     limits: AnswerLimits
     keeps: bool  # what the gateway keeps of the answer is wanted, too
-
-    @classmethod
-    def of(cls, made: Plan, limits: AnswerLimits) -> AnswerJob:
-        keeps, made = is_stored(made), unheard(made)
-        asked, sent = without_messages(made.asked), without_messages(made.sent)
-        rest = (made.notes, made.makers, made.settings, made.passes, made.finds_calls)
-        return cls(made.client, made.upstream, asked, sent, *rest, limits, keeps)
-
-    def plan(self) -> Plan:
-        rest = (self.notes, self.makers, self.settings, self.passes, self.finds_calls)
-        return Plan(self.client, self.upstream, self.asked, self.sent, *rest)
-
-
-class AnswerResult(Struct, frozen=True):
-    """What the gateway records of a whole answer, and what it stores of it."""
-
-    told: ReadAnswer
-    kept: Answered | None
 
 
 class Read(Struct, frozen=True):
@@ -242,20 +186,6 @@ def read(job: ReadJob, body: bytes, router: Router) -> tuple[ReadResult, Read | 
     tokens = listing.estimate(asked) if call.operation == "count" else None
     result = ReadResult(dialect.name, shown, routed(asked), items=references(dialect, asked), tokens=tokens)
     return result, Read(dialect, request, asked)
-
-
-def parse(
-    dialect: Dialect, call: Call, size: int, bounds: Bounds, exact: ExactRequest | None = None
-) -> tuple[Conversation, Shape]:
-    """What a call asks, within the limits, and the shape of its body. Raises MalformedRequest, TooLarge."""
-    shape = check_tree(call.body, size, bounds.limits, 0 if exact is None else exact.beside)
-    try:
-        asked = dialect.codec.parse_request(call) if exact is None else exact.asked
-    except RecursionError:
-        raise MalformedRequest("nested too deeply") from None
-    check_conversation(asked, shape, bounds.limits)
-    check_media_urls(asked, dialect.codec.family, bounds.media_urls)
-    return asked, shape
 
 
 # --- planning and rendering
@@ -313,60 +243,17 @@ def planned(job: PlanJob, known: Read) -> tuple[Plan, Conversation | None]:
         )
     except RecursionError:
         raise MalformedRequest("nested too deeply") from None
-    refuse_doubled(known.request, job.settings)
+    if job.settings.losses == "refuse":
+        refuse_doubled(known.request)
     return made, said
-
-
-def refuse_doubled(given: HttpRequest, settings: Settings) -> None:
-    """Refuse a name that stands twice in one object where losses are refused. Raises MalformedRequest."""
-    if settings.losses == "refuse" and (name := jsonio.doubled(given.body, given.document)):
-        raise MalformedRequest(f"{name!r} stands twice in one object; losses are refused")
-
-
-def rendered(made: Plan, given: HttpRequest, max_body: int) -> tuple[HttpRequest, Note | None]:
-    """What is sent, and a note about it if there is something to say. Raises Unrepresentable, TooLarge."""
-    note: Note | None = None
-    if made.verbatim and made.sent.model == made.asked.model:
-        if (name := jsonio.doubled(given.body, given.document)) is None:
-            return structs.replace(made.upstream.binding.wrap(made.head()), body=given.body), None
-        # The upstream might read the first of the two, which was not checked here.
-        note = Note("json.duplicate_keys", "dropped", "", f"{name!r} stands twice in one object; the last one counts")
-    try:
-        request = made.request()
-    except RecursionError:
-        raise Unrepresentable("nested too deeply") from None
-    if (size := len(request.body)) > max_body:
-        what = f"the request has {size} bytes in the upstream's dialect; the limit is {max_body} (server.max_body)"
-        raise TooLarge(what)
-    return request, note
-
-
-def counting(made: Plan) -> tuple[HttpRequest, None]:
-    """The request that asks the target to count the tokens of this one."""
-    call = structs.replace(made.call(), operation="count", stream=False)
-    return made.upstream.binding.wrap(call), None
 
 
 # --- whole answers
 
 
-def answered(job: AnswerJob, body: bytes) -> tuple[AnswerResult, bytes]:
-    """Read an answer and write it for the client. Raises UpstreamViolation, UpstreamFault."""
-    kept: list[Answered] = []
-    made = job.plan()
-    if job.keeps:
-        made = listened(made, lambda answer, _: kept.append(answer))
-    told, raw = read_whole(made, body, Budget(job.limits))
-    return AnswerResult(told, kept[0] if kept else None), b"" if told.notes is None else raw
-
-
-# --- explaining
-
-
-def explained(job: ExplainJob, known: Read) -> Refusal:
-    """All about a refusal, without secrets. Raises ClientFault if the request cannot be planned any more."""
-    made, _ = planned(job.plan, known)
-    request, _ = rendered(made, known.request, job.plan.bounds.max_body)
-    request = with_headers(request, job.headers)
-    words = (known.request, request, job.response, job.fault)
-    return remembered(job.way, made, words, Redactor(lambda: job.secrets))
+def answered(job: AnswerJob, body: bytes) -> tuple[Written, bytes]:
+    """Read an answer and write it for the client; the body is given beside the rest. Raises UpstreamViolation,
+    UpstreamFault.
+    """
+    written = read_whole(job.plan, body, Budget(job.limits), keeps=job.keeps)
+    return structs.replace(written, body=b""), b"" if written.record.notes is None else written.body

@@ -1,8 +1,4 @@
-"""Which upstream answers for a model, and under which name. Pure.
-
-In this order: a route with exactly this name; the first route whose pattern fits; UPSTREAM/MODEL; an upstream that
-lists the name; the first upstream with a pattern that fits; the default route; a lone upstream that lists nothing.
-"""
+"""Whose language a request speaks: every dialect's binding is asked in turn, so a new one needs no edit here. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +6,99 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from dragoman.errors import MalformedRequest, UnknownModel
+from dragoman.dialects.base import Call, Dialect, ExactRequest, PlainRequest
+from dragoman.errors import DragomanError, Fault, Kind, MalformedRequest, UnknownModel
 from dragoman.gateway.upstreams import Upstream
+from dragoman.wire.http import HttpRequest, HttpResponse
+
+_METHODS = ("POST", "GET")
+_LISTING = "/v1/models"
+
+
+class Matched(Struct, frozen=True):
+    """A request that a dialect knows."""
+
+    dialect: Dialect
+    call: Call
+    plain: PlainRequest | None = None  # in place of the call's body
+    exact: ExactRequest | None = None
+
+
+class Unreadable(Exception):
+    """A request that a dialect knows by its path and cannot read."""
+
+    def __init__(self, dialect: Dialect, error: DragomanError) -> None:
+        super().__init__(str(error))
+        self.dialect = dialect
+        self.error = error
+
+
+class Router:
+    def __init__(self, dialects: Sequence[Dialect]) -> None:
+        self._dialects = tuple(dialects)
+        self._plain = [(dialect, dialect.plain) for dialect in dialects if dialect.plain is not None]
+        self._exact = [(dialect, dialect.exact) for dialect in dialects if dialect.exact is not None]
+
+    def exact(self, request: HttpRequest) -> Matched | None:
+        """The plain or exact request that this is; None if it must be matched to know."""
+        for dialect, forms in self._plain:
+            if (plain := forms.request(request)) is not None:
+                return Matched(dialect, Call("generate", plain.asked.model, plain.asked.stream, None), plain)
+        for dialect, read in self._exact:
+            if (exact := read(request)) is not None:
+                return Matched(dialect, exact.call, exact=exact)
+        return None
+
+    def match(self, request: HttpRequest) -> Matched | None:
+        """The call in this request. Raises Unreadable."""
+        for dialect in self._dialects:
+            try:
+                call = dialect.binding.match(request)
+            except DragomanError as error:
+                raise Unreadable(dialect, error) from None
+            except RecursionError:
+                raise Unreadable(dialect, MalformedRequest("nested too deeply")) from None
+            if call is not None:
+                return Matched(dialect, call)
+        return None
+
+    def named(self, name: str) -> Dialect | None:
+        return next((dialect for dialect in self._dialects if dialect.name == name), None)
+
+    def speaker(self, request: HttpRequest) -> Dialect:
+        """In whose words to refuse a request that is not, or not yet, read: by its path, else by its headers."""
+        for method in _METHODS:
+            if (dialect := self._knows(request, method)) is not None:
+                return dialect
+        listing = HttpRequest("GET", _LISTING, headers=request.headers)
+        return self._knows(listing, "GET") or self._dialects[0]
+
+    def unmatched(self, request: HttpRequest) -> tuple[Fault, str]:
+        """Why nobody answers: 405 where another method would do, with the methods; else 404."""
+        allowed = [method for method in _METHODS if self._knows(request, method) is not None]
+        if allowed:
+            return Fault("invalid", f"{request.method} is not for {request.path}", 405), ", ".join(allowed)
+        return Fault("not_found", f"nothing answers {request.method} {request.path} here", 404), ""
+
+    def _knows(self, request: HttpRequest, method: str) -> Dialect | None:
+        """The dialect that has this path, whatever the body."""
+        asked = structs.replace(request, method=method, body=b"{}")
+        for dialect in self._dialects:
+            try:
+                if dialect.binding.match(asked) is not None:
+                    return dialect
+            except DragomanError:  # it looked for its fields: the path is its own
+                return dialect
+        return None
+
+
+# --- Which upstream answers for a model, and under which name. Pure.
+#
+# In this order: a route with exactly this name; the first route whose pattern fits; UPSTREAM/MODEL; an upstream that
+# lists the name; the first upstream with a pattern that fits; the default route; a lone upstream that lists nothing.
+
 
 _LONGEST = 200  # characters of a client's text that an error repeats
 _REMEMBERED = 256  # models whose targets are known
@@ -156,3 +241,27 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def _literal(text: str) -> str:
     return "".join("." if char == "?" else re.escape(char) for char in text)
+
+
+# --- How the gateway says no: a fault in a client's own dialect, as an HTTP answer. Pure
+
+
+BUG = Fault("server", "the gateway itself failed; its log says more under this request id", 500)
+ENDING = Fault("overloaded", "the gateway is shutting down", 503, retry_after=1.0)
+
+_WAITS: dict[Kind, float] = {"quota": 60.0}  # for a 429 whose upstream did not say how long
+_USUAL_WAIT = 2.0
+# What the gateway itself says about a request is no dialect's affair.
+_OF_HTTP = frozenset({405, 408, 414, 415, 417, 421, 426, 431, 505})
+
+
+def refusal_of(dialect: Dialect, fault: Fault) -> HttpResponse:
+    """A fault as an HTTP answer in a client's dialect. A 429 always says when to come back: clients retry by it."""
+    response = dialect.binding.refuse(fault, dialect.codec.render_fault(fault))
+    bad_gateway = fault.violation and fault.status == 502  # whatever statuses the dialect knows
+    if fault.status in _OF_HTTP or bad_gateway:
+        return structs.replace(response, status=fault.status)
+    if response.status == 429 and not response.header("retry-after"):
+        wait = str(int(_WAITS.get(fault.kind, _USUAL_WAIT)))
+        return structs.replace(response, headers=(*response.headers, ("retry-after", wait)))
+    return response

@@ -1,45 +1,39 @@
-"""What streams to one client: held until it may be seen, then written as it comes; and a ping where nothing comes.
+"""The buffer between an answer and a client that reads a stream, and the pings that keep a silent stream alive.
 
     held ──release──> flowing ──end──> ended
 
-Held output can still be dropped: nobody has seen it, and another attempt may answer instead. It is released when it
-was held so long that it is no refusal of the question any more; and by silence, since a client that hears nothing for
-long goes away.
+Held output can still be dropped: the client has not seen it, and another attempt may answer instead. It is released
+when it was held for `hold` seconds, and by silence, since clients give up a connection that is silent for long.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from math import inf
 from time import monotonic
-from typing import Protocol
+from typing import Any
 
-from dragoman.gateway.exchange import Exchange
-from dragoman.http.exchange import HIGH, Source
+from dragoman.http.exchange import HIGH, Exchange, Source
 from dragoman.wire.http import Headers
 
 _BEAT, _BEATS = 0.25, 8  # seconds between two looks at a stream, or a part of its silence or hold if that is shorter
 _LEAST_BEAT = 0.01
 
 
-class Voice(Protocol):
-    """Who speaks through an outlet."""
+class ResponseBuffer:
+    """The stream to one client. `ping` gives a frame without content; empty where the dialect has none."""
 
-    def headers(self) -> Headers: ...
-    def ping(self) -> bytes:
-        """What says nothing; empty where there is no such thing."""
-
-
-class Outlet:
     __slots__ = (
         "_ended",
         "_exchange",
+        "_headers",
         "_held",
         "_held_since",
-        "_pulse",
+        "_keep_alive",
+        "_ping",
         "_size",
         "_source",
-        "_voice",
         "_wrote_at",
         "first_at",
         "flowing",
@@ -47,26 +41,36 @@ class Outlet:
         "silence",
     )
 
-    def __init__(self, exchange: Exchange, voice: Voice, *, silence: float, hold: float, pulse: Pulse) -> None:
+    def __init__(
+        self,
+        exchange: Exchange[Any],
+        headers: Headers,
+        ping: Callable[[], bytes],
+        *,
+        silence: float,
+        hold: float,
+        keep_alive: KeepAlive,
+    ) -> None:
         self.flowing = False
         self.first_at: float | None = None
         self.silence, self.hold = silence, hold
         self._exchange = exchange
-        self._voice: Voice | None = voice
+        self._headers = headers
+        self._ping: Callable[[], bytes] | None = ping
         self._held: list[bytes] = []
         self._size = 0
         self._ended = False
         self._source: Source | None = None
         self._wrote_at = exchange.began  # or as much as a beat later
         self._held_since = inf  # when the attempt was answered
-        self._pulse = pulse
-        pulse.add(self)
+        self._keep_alive = keep_alive
+        keep_alive.add(self)
         exchange.sign = self._break_silence
 
     # --- for the read callback
 
     def push(self, data: bytes) -> None:
-        """Say something; nothing when there is nothing. Whoever knows that it flows may tell the exchange itself."""
+        """Write some bytes. While `flowing`, the caller may write to the exchange itself."""
         if not data:
             return
         if self.flowing:
@@ -78,7 +82,7 @@ class Outlet:
             self._source.pause()  # until it is released or dropped
 
     def release(self) -> None:
-        """From now on the client sees it."""
+        """Let the client see what is held and what follows."""
         if not self.flowing:
             self._begin()
             held = b"".join(self._held)
@@ -91,11 +95,11 @@ class Outlet:
                 self._source.resume()
 
     def end(self, data: bytes = b"") -> None:
-        """Say the last of it."""
+        """Write the last bytes."""
         if self._ended:
             return
         self._ended = True
-        self._pulse.discard(self)
+        self._keep_alive.buffers.discard(self)
         if not self.flowing:
             self._begin()
             data = b"".join([*self._held, data])
@@ -103,15 +107,15 @@ class Outlet:
         self._exchange.end(data)
 
     def close(self) -> None:
-        """It is over, whether it was ended or not."""
-        self._pulse.discard(self)
+        """Stop pings. The stream is over, whether it was ended or not."""
+        self._keep_alive.buffers.discard(self)
         self._exchange.sign = None
-        self._voice = None  # who holds us need not be held by us until the next collection
+        self._ping = None  # it refers to its owner, which refers to this buffer: a cycle would wait for the collector
 
     # --- for the attempts
 
     def feed_from(self, source: Source) -> None:
-        """A new attempt was answered."""
+        """An attempt was answered: `source` is paused when the client does not keep up."""
         self._source, self._held_since = source, monotonic()
         self._exchange.feed_from(source)
         if not self.hold:
@@ -119,11 +123,11 @@ class Outlet:
 
     @property
     def left(self) -> float:
-        """Seconds until silence lets the client see something."""
+        """Seconds until a ping lets the client see something."""
         return self._wrote_at + self.silence - monotonic()
 
     def drop(self) -> None:
-        """The attempt failed: what is held of it is forgotten."""
+        """Forget what is held of an attempt that failed."""
         self._source, self._held_since = None, inf
         self._exchange.feed_from(None)
         self._held.clear()
@@ -132,12 +136,12 @@ class Outlet:
     def _begin(self) -> None:
         self.flowing = True
         self.first_at = monotonic()
-        self._exchange.head(200, self._voice.headers() if self._voice else ())
+        self._exchange.head(200, self._headers)
 
-    # --- for the pulse
+    # --- for KeepAlive
 
     def check(self, now: float) -> None:
-        """See whether something was held, or silence has lasted, long enough."""
+        """Release what was held long enough; ping after a long silence."""
         exchange = self._exchange
         if not self.flowing and now >= self._held_since + self.hold:
             asyncio.get_running_loop().call_soon(self.release)
@@ -145,32 +149,29 @@ class Outlet:
             exchange.wrote, self._wrote_at = False, now
         elif now >= self._wrote_at + self.silence:
             self._wrote_at = now
-            asyncio.get_running_loop().call_soon(self._break_silence)  # by itself, so that others are not its affair
+            asyncio.get_running_loop().call_soon(self._break_silence)  # an error in it must not reach the others
 
     def _break_silence(self) -> None:
-        ping = b"" if self._ended or self._voice is None else self._voice.ping()
+        ping = b"" if self._ended or self._ping is None else self._ping()
         if ping and not self._exchange.paused:  # one that does not read needs no sign of life
             self.release()
             self.push(ping)
 
 
-class Pulse:
-    """Looks after all outlets a few times within their silence: none needs a timer, nor to look at the clock."""
+class KeepAlive:
+    """Checks all buffers a few times within their silence, so that none needs a timer of its own."""
 
     def __init__(self) -> None:
-        self._outlets: set[Outlet] = set()
+        self.buffers: set[ResponseBuffer] = set()
         self._gap = _BEAT
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, outlet: Outlet) -> None:
-        self._outlets.add(outlet)
-        gap = min(self._gap, outlet.silence / _BEATS, (outlet.hold or outlet.silence) / _BEATS)
+    def add(self, buffer: ResponseBuffer) -> None:
+        self.buffers.add(buffer)
+        gap = min(self._gap, buffer.silence / _BEATS, (buffer.hold or buffer.silence) / _BEATS)
         self._gap = max(gap, _LEAST_BEAT)
         if self._timer is None:
             self._wait()
-
-    def discard(self, outlet: Outlet) -> None:
-        self._outlets.discard(outlet)
 
     def _wait(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._gap, self._beat)
@@ -178,7 +179,7 @@ class Pulse:
     def _beat(self) -> None:
         self._timer = None
         now = monotonic()
-        for outlet in list(self._outlets):
-            outlet.check(now)
-        if self._outlets:
+        for buffer in list(self.buffers):
+            buffer.check(now)
+        if self.buffers:
             self._wait()

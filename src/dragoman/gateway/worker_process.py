@@ -1,9 +1,4 @@
-"""The gateway's side of the worker process: it is started when it is first needed, and ended when it is idle.
-
-One job at a time, in the order in which they came. A worker that dies, or takes too long, is replaced, and the job is
-done once more; if the second worker fails too, that request gets an error, and no other does. A job whose request was
-given up ends its worker, since the worker cannot be interrupted otherwise.
-"""
+"""What the gateway and its worker process say to each other: a head, a pickled job or reply, and a body beside it."""
 
 from __future__ import annotations
 
@@ -11,19 +6,56 @@ import asyncio
 import os
 import pickle
 import socket
+import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
+
+from msgspec import Struct
 
 from dragoman.dialects.base import Dialect
 from dragoman.errors import DragomanError, Fault
 from dragoman.gateway.limits import Overloaded
-from dragoman.gateway.offload.frames import HEAD, UNKNOWN, Job, Reply
 
-MODULE = "dragoman.gateway.offload.worker"
+HEAD = struct.Struct("!QQ?")  # bytes of the pickle, bytes of the body, whether there is a body
+UNKNOWN: Final = "unknown"  # the worker does not remember this request
+
+
+class Job(Struct, frozen=True):
+    """A job, and the id of the request that it is about. The first job of a worker are its dialects."""
+
+    work: Any
+    request_id: str = ""
+
+
+class Failed(Struct, frozen=True):
+    """The worker could not do it, by no fault of the request."""
+
+    message: str
+    unpicklable: bool = False
+
+
+class Reply(Struct, frozen=True):
+    """What came of a job: a result, an error for the client, or a failure of the worker."""
+
+    result: Any = None
+    error: DragomanError | None = None
+    failed: Failed | None = None
+
+
+# --- The gateway's side of the worker process: it is started when it is first needed, and ended when it is idle.
+#
+# One job at a time, in the order in which they came. A worker that dies, or takes too long, is replaced, and the job
+# is
+# done once more; if the second worker fails too, that request gets an error, and no other does. A job whose request
+# was
+# given up ends its worker, since the worker cannot be interrupted otherwise.
+
+
+MODULE = "dragoman.gateway.worker"
 MEMORY = 3 * 1024 * 1024 * 1024  # bytes of address space that a worker may have, where the system limits it
 SECONDS = 60.0  # for one job
 IDLE_SECONDS = 60.0  # after which a worker ends

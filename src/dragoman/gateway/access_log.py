@@ -1,12 +1,20 @@
-"""What the gateway tells about its work: one line a request, and no secret in it."""
+"""Where log lines go: written at once if that cannot block, else they wait in a small queue, else they are counted.
+
+A log reader that stops reading must not stop a stream. A write of at most 4096 bytes to what `poll` calls writable does
+not block, so no thread is needed. A busy log is written fifty times a second: what comes between is written in one go.
+Lines about requests that were refused are capped: a storm of them is one line.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import select
 import sys
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Literal, TextIO, TypeAlias
@@ -14,12 +22,153 @@ from typing import Literal, TextIO, TypeAlias
 from msgspec import Struct, field
 
 from dragoman.gateway.redaction import Redactor
-from dragoman.gateway.sink import Cap, Sink
 from dragoman.http.addresses import is_loopback
 from dragoman.model.conversation import Stop, Usage
 from dragoman.model.notes import Note
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
+
+_SAFE_BYTES = 4096  # PIPE_BUF: so much a pipe takes whole if it takes anything
+_MOST_WAITING = 1024 * 1024  # bytes
+_AGAIN = 0.1  # seconds
+_GATHER = 0.02  # seconds after a line in which others are gathered
+
+
+class Sink:
+    """Never blocks and never fails."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.dropped = 0
+        self._stream = stream
+        self._handle = _handle(stream)
+        self._poll = _poll(self._handle)
+        self._fresh: list[bytes] = []  # lines as they came
+        self._waiting: deque[bytes] = deque()  # many of them
+        self._size = 0  # of both
+        self._timer: asyncio.TimerHandle | None = None
+        self.unreported = 0  # of those dropped
+
+    def write(self, line: bytes) -> None:
+        """Write the line, with its end. It is written as it is, secrets and all."""
+        if self._handle is None:
+            self._plain(line.decode())
+            return
+        size = len(line) + 1
+        if self._size + size > _MOST_WAITING:
+            self._drop()
+            return
+        self._fresh.append(line)
+        self._size += size
+        if self._timer is None:
+            self.drain()
+
+    def drain(self) -> bool:
+        """Write what waits, as far as it goes; tell whether nothing waits any more."""
+        if self._fresh:
+            self._waiting.append(b"\n".join([*self._fresh, b""]))
+            self._fresh.clear()
+        while self._waiting:
+            data = self._waiting[0]
+            sent = self._some(data[:_SAFE_BYTES])
+            if not sent:
+                self._later(_AGAIN)
+                return False
+            self._size -= sent
+            if sent < len(data):
+                self._waiting[0] = data[sent:]
+            else:
+                self._waiting.popleft()
+        self._later(_GATHER)
+        return True
+
+    def report(self) -> int:
+        """How many lines were dropped since this was last asked; 0 if there is no room to write that."""
+        if self._size > _MOST_WAITING // 2:
+            return 0
+        lines, self.unreported = self.unreported, 0
+        return lines
+
+    def _some(self, data: bytes) -> int:
+        try:
+            if self._poll is not None and not self._poll.poll(0):
+                return 0
+            return os.write(self._handle or 0, data)
+        except BlockingIOError:
+            return 0
+        except (OSError, ValueError):  # nobody will ever read it, nor that it is missing
+            self.dropped += data.count(b"\n")
+            return len(data)
+
+    def _plain(self, line: str) -> None:
+        try:
+            self._stream.write(f"{line}\n")
+            self._stream.flush()
+        except (OSError, ValueError):
+            self.dropped += 1
+
+    def _drop(self) -> None:
+        self.dropped += 1
+        self.unreported += 1
+
+    def _later(self, seconds: float) -> None:
+        if self._timer is None:
+            with suppress(RuntimeError):  # no loop: the next line is written, or tried, at once
+                self._timer = asyncio.get_running_loop().call_later(seconds, self._try)
+
+    def _try(self) -> None:
+        self._timer = None
+        if self._size:
+            self.drain()
+
+
+class Cap:
+    """So many of a kind within so many seconds; the rest is counted and told in one go."""
+
+    def __init__(self, most: int = 100, seconds: float = 10.0, kinds: int = 16) -> None:
+        self.suppressed = 0
+        self._most, self._seconds, self._kinds = most, seconds, kinds
+        self._began = 0.0
+        self._seen: dict[Hashable, int] = {}
+
+    def allows(self, kind: Hashable, now: float, tell: Callable[[Hashable, int], None]) -> bool:
+        """Whether one more of this kind may be written. `tell` hears of those of the last span that were not."""
+        if now - self._began >= self._seconds:
+            self.turn(now, tell)
+        if kind not in self._seen and len(self._seen) >= self._kinds:
+            kind = None
+        seen = self._seen[kind] = self._seen.get(kind, 0) + 1
+        if seen <= self._most:
+            return True
+        self.suppressed += 1
+        return False
+
+    def turn(self, now: float, tell: Callable[[Hashable, int], None]) -> None:
+        """Begin another span."""
+        seen, self._seen, self._began = self._seen, {}, now
+        for kind, count in seen.items():
+            if count > self._most:
+                tell(kind, count - self._most)
+
+
+def _handle(stream: TextIO) -> int | None:
+    """The descriptor behind a stream; None for one that only is in memory."""
+    try:
+        stream.flush()
+        return stream.fileno()
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _poll(handle: int | None) -> select.poll | None:
+    if handle is None or not hasattr(select, "poll"):
+        return None
+    poll = select.poll()
+    poll.register(handle, select.POLLOUT)
+    return poll
+
+
+# --- What the gateway tells about its work: one line a request, and no secret in it
+
 
 Outcome: TypeAlias = Literal["ok", "refused", "failed", "broken", "gone", "cut", "bug"]
 Level: TypeAlias = Literal["debug", "info", "warning", "error"]
@@ -104,16 +253,13 @@ class Record(Struct):
     began: float = field(default_factory=time.monotonic)
     afterwards: Callable[[], None] | None = None  # to be called when the client has its answer
 
-    @property
-    def elapsed(self) -> float:
-        return time.monotonic() - self.began
-
     def first(self) -> None:
         if self.first_byte is None:
-            self.first_byte = self.elapsed
+            self.first_byte = time.monotonic() - self.began
 
-    def end(self) -> None:
-        self.total = self.elapsed
+    def target(self, upstream: str, dialect: str, model: str) -> None:
+        """The target that is asked now."""
+        self.upstream, self.upstream_dialect, self.used_model = upstream, dialect, model
 
     def told(self, now: str, level: Level) -> Line:
         """What a line of JSON says."""
@@ -178,7 +324,7 @@ def _input(usage: Usage) -> int:
     return usage.input + usage.cache_read + usage.cache_write
 
 
-class Journal:
+class AccessLog:
     """Writes the lines: for people on a terminal, as JSON elsewhere. It never fails: a log is not worth a request."""
 
     def __init__(
@@ -210,8 +356,9 @@ class Journal:
         return self._cap.suppressed
 
     def request(self, record: Record) -> None:
+        """Write the line of a request that is over."""
         level = _LEVEL_OF[record.outcome]
-        if not self._wants(level):
+        if _RANKS[level] < self._least:
             return
         if record.outcome == "refused" and not self._cap.allows(record.status, time.monotonic(), self._tell_capped):
             self._tell_soon()
@@ -228,7 +375,7 @@ class Journal:
 
     def event(self, level: Level, event: str, **fields: Json) -> None:
         """Tell something that is no request."""
-        if self._wants(level):
+        if _RANKS[level] >= self._least:
             now, mask = self._now(), self.redactor.text
             if self._json:
                 self._encoded({"ts": now, "level": level, "event": event, **fields}, mask)
@@ -260,9 +407,6 @@ class Journal:
         self._turn = None
         self._cap.turn(time.monotonic(), self._tell_capped)
 
-    def _wants(self, level: Level) -> bool:
-        return _RANKS[level] >= self._least
-
     def _encoded(self, line: Line | dict[str, Json], mask: Callable[[str], str] | None = None) -> None:
         try:
             text = jsonio.encode(line)
@@ -278,7 +422,7 @@ class Journal:
 
     def _write(self, line: bytes) -> None:
         """Write what has no secrets in it."""
-        if lost := self._sink.untold:
+        if self._sink.unreported and (lost := self._sink.report()):
             self.event("warning", "dropped", what="log lines that nobody read in time", lines=lost)
         self._sink.write(line)
 

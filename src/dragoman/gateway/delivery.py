@@ -1,0 +1,353 @@
+"""Delivery: an answer to its client, as a stream or whole.
+
+For a stream the upstream's read callback translates and writes to the client. Each attempt is a fresh answer from its
+plan. Output is held until something came that a second try would say again; after that, after `hold` seconds, and after
+the first ping, the stream goes on to its own end or its dialect's error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Hashable, Mapping
+from functools import lru_cache
+from types import TracebackType
+from typing import cast
+
+from msgspec import structs
+
+from dragoman.answer import MOST_WHOLE, Answer
+from dragoman.dialects.base import REAL_WORLD, Binding, Call
+from dragoman.errors import BadFrame, DragomanError, Fault, TooLarge, TransportError, UpstreamFault, UpstreamViolation
+from dragoman.gateway.answers import PassThrough, WholeAsStream, Written, passes_frames, read_whole
+from dragoman.gateway.attempts import InFlight, Question
+from dragoman.gateway.context import RequestContext
+from dragoman.gateway.jobs import AnswerJob
+from dragoman.gateway.limits import Overloaded, is_large, json_memory
+from dragoman.gateway.memory import AnswerStore
+from dragoman.gateway.response_buffer import ResponseBuffer
+from dragoman.gateway.routing import BUG, ENDING
+from dragoman.gateway.worker_process import Unavailable
+from dragoman.http.client.client import Reply
+from dragoman.model.budget import Budget
+from dragoman.model.conversation import without_messages
+from dragoman.model.events import Failed
+from dragoman.translate import Plan
+from dragoman.wire.http import Headers
+from dragoman.wire.jsonio import Json
+
+_GRACE = 1.0  # seconds for the upstream to end its body after its answer has: then the connection can be kept
+_APART = 0.05  # seconds between an error and the same error as bare JSON, so that a client reads them one by one
+_STREAM_HEADERS: Headers = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
+_JSON = ("content-type", "application/json")
+
+
+class StreamDelivery:
+    """Delivers a stream to one client. As a context it writes the error that ends a stream which the client sees."""
+
+    __slots__ = (
+        "_answer",
+        "_bare",
+        "_budget",
+        "_buffer",
+        "_client",
+        "_context",
+        "_exchange",
+        "_flight",
+        "_is_job",
+        "_is_named",
+        "_mask",
+        "_question",
+        "_reply",
+        "_sniffs",
+    )
+
+    def __init__(self, context: RequestContext, question: Question) -> None:
+        exchange, server = context.exchange, context.fleet.config.server
+        self._context, self._exchange, self._client = context, exchange, context.client
+        self._question = question
+        self._answer: Answer | None = None
+        self._budget = Budget()  # of the answer
+        self._mask = context.services.log.redactor.upstream_fault
+        self._flight: InFlight | None = None  # until the answer has begun
+        self._sniffs = False  # the first bytes tell whether they are a stream
+        self._reply: Reply | None = None  # until the answer has ended
+        self._is_job = question.asked.is_job  # it runs without the client, who gets its id at once
+        self._is_named = False
+        self._bare = b""  # the bare JSON of an error that ends the stream
+        binding, hints = context.client.binding, question.asked.hints
+        kind = _kind(binding, hints.fields) if hints else _usual_kind(cast(Hashable, binding))
+        headers = (("content-type", kind), *_STREAM_HEADERS)
+        keep_alive = context.services.keep_alive
+        self._buffer = ResponseBuffer(
+            exchange, headers, self._ping, silence=server.ping, hold=server.hold, keep_alive=keep_alive
+        )
+        exchange.streams()
+
+    async def __aenter__(self) -> StreamDelivery:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        buffer, record, is_told = self._buffer, self._context.record, False
+        try:
+            if buffer.flowing and isinstance(error, asyncio.CancelledError) and not self._exchange.gone:
+                buffer.end(self._error(ENDING))
+            elif buffer.flowing and isinstance(error, Exception):
+                self._note_broken(error)
+                await self._end(self._error(error.fault if isinstance(error, DragomanError) else BUG))
+                is_told = True
+        finally:
+            buffer.close()
+            if buffer.first_at is not None:
+                record.status, record.first_byte = 200, buffer.first_at - self._exchange.began
+            if (answer := self._answer) is not None:
+                record.notes += answer.notes
+                record.usage, record.stop = answer.progress.usage, answer.progress.stop
+        return is_told
+
+    # --- for the attempts
+
+    @property
+    def seen(self) -> bool:
+        return self._buffer.flowing
+
+    @property
+    def left(self) -> float:
+        return self._buffer.left
+
+    def drop(self) -> None:
+        self._answer = None
+        self._budget.close()
+        self._buffer.drop()
+
+    async def take(self, reply: Reply, flight: InFlight) -> Fault | None:
+        buffer, account = self._buffer, self._exchange.account
+        self._budget = Budget() if account is None else account.budget()
+        self._flight, self._sniffs, self._is_named = flight, True, False
+        self._answer, self._reply = self._answer_to(flight), reply
+        buffer.feed_from(reply)
+        broken: DragomanError | None = None
+        try:
+            await reply.pump(self._hear, self._hushed)
+        except (TransportError, UpstreamViolation) as error:
+            broken = error
+        finally:
+            self._reply = self._flight = None
+        answer = self._answer
+        ended = answer.over
+        last = b"" if ended else self._close(answer, broken.fault if broken else None)
+        if answer.fault is not None:
+            failure = broken if broken is not None and not ended else _failure(answer.fault)
+            if not buffer.flowing:
+                raise failure
+            self._note_broken(failure)
+        if not ended or self._bare:
+            await self._end(last)
+        return answer.fault
+
+    def _answer_to(self, flight: InFlight, *, is_whole: bool = False) -> Answer:
+        made, store, mask, budget = flight.plan, flight.store, self._mask, self._budget
+        assert made is not None  # the answer has not begun
+        encoder = None if store is None else store.encoder(made, budget=budget)
+        if is_whole:
+            return WholeAsStream(made, mask=mask, budget=budget, encoder=encoder)
+        if store is None and made.passes and passes_frames(made):
+            return PassThrough(made, mask=mask, budget=budget)
+        return Answer(made, mask=mask, budget=budget, encoder=encoder)
+
+    def _close(self, answer: Answer, broken: Fault | None) -> bytes:
+        """The end of an answer whose bytes are over. The stream of a job may break while the job goes on."""
+        last, stored = answer.close(broken), self._client.stored
+        if answer.fault is None or not self._is_job or stored is None:
+            return last
+        return self._client.binding.frame(stored.render_cut(self._mask(answer.fault)))
+
+    def _hear(self, chunk: bytes) -> None:
+        """The read callback."""
+        if self._sniffs and (begin := chunk.lstrip()[:1]):
+            self._sniffs = False
+            if begin == b"{" and self._flight is not None:  # no stream begins as a JSON object does
+                self._answer = self._answer_to(self._flight, is_whole=True)
+        answer = self._answer
+        assert answer is not None
+        data = answer.feed(chunk)
+        if self._flight is not None or answer.over:
+            self._turn(answer, data)
+        elif data:
+            self._exchange.chunk(data)
+
+    def _hushed(self) -> int:
+        return 0 if self._answer is None else self._answer.hushed
+
+    def _turn(self, answer: Answer, data: bytes) -> None:
+        """The answer has yet to begin, or it is over."""
+        buffer, flight = self._buffer, self._flight
+        if self._reply is None:
+            return  # it has ended
+        answer_id = answer.progress.id
+        if flight is not None and answer_id and not self._is_named and flight.holder is not None:
+            self._is_named = True
+            flight.named(answer_id)
+        if answer.fault is not None and not buffer.flowing:
+            raise _failure(answer.fault)
+        if answer.over:
+            if (last := self._without_bare(data)) or not self._bare:
+                buffer.end(last)
+            reply, self._reply = self._reply, None
+            if answer.fault is not None and answer.fault.violation:
+                reply.close()  # an answer that broke a rule may have no end either
+            else:
+                reply.end_within(_GRACE)
+            return
+        buffer.push(data)
+        if flight is not None and (answer.progress.begun or (self._is_job and answer_id)):
+            self._flight = None
+            buffer.release()
+            flight.begun()
+
+    # --- what the client gets beside the answer
+
+    def _ping(self) -> bytes:
+        if self._answer is not None:
+            return self._answer.ping()
+        payload = self._client.codec.encoder(self._question.asked, REAL_WORLD).ping()
+        return b"" if payload is None else self._client.binding.frame(payload)
+
+    def _error(self, fault: Fault) -> bytes:
+        """The dialect's error for a stream that the client sees; nothing if it has its end."""
+        answer, fault = self._answer, self._mask(fault)
+        if answer is not None:
+            return b"" if answer.over else answer.close(fault)
+        payloads = self._client.codec.encoder(self._question.asked, REAL_WORLD).feed((Failed(fault),))
+        return b"".join([self._client.binding.frame(payload) for payload in payloads])
+
+    def _without_bare(self, data: bytes) -> bytes:
+        """The last of it, without the bare JSON of an error, which is sent a little later and so read by itself: by
+        that Google's SDK knows an error (see the binding of Gemini). To others the pieces mean nothing.
+        """
+        at = data.rfind(b"\n\n{") + 2
+        if at < 2 or not self._buffer.flowing:
+            return data
+        self._bare = data[at:]
+        self._buffer.push(data[:at])
+        return b""
+
+    async def _end(self, data: bytes) -> None:
+        data = self._without_bare(data)
+        if self._bare:
+            await asyncio.sleep(_APART)
+        self._buffer.end(data or self._bare)
+
+    def _note_broken(self, error: Exception) -> None:
+        record = self._context.record
+        record.outcome = "broken" if isinstance(error, DragomanError) else "bug"
+        record.error = str(error)
+        if not isinstance(error, DragomanError):
+            self._context.services.log.bug(record.id, error)
+
+
+def _failure(fault: Fault) -> DragomanError:
+    """The error that ended an answer: the upstream's own words, or a violation of its dialect."""
+    kind = UpstreamViolation if fault.violation else UpstreamFault
+    return kind(fault.message, fault=fault)
+
+
+def _kind(binding: Binding, hints: Mapping[str, Json]) -> str:
+    """The content type of a stream, as a client of this binding asks for it; some choose among framings."""
+    said = {name: value for name, value in hints.items() if isinstance(value, str)}
+    return binding.wrap(Call("generate", "model", True, {}, said)).header("accept") or "application/octet-stream"
+
+
+@lru_cache(64)
+def _usual_kind(binding: Hashable) -> str:
+    return _kind(cast(Binding, binding), {})
+
+
+class WholeDelivery:
+    """Delivers an answer in one piece. The client sees nothing of it before it is complete."""
+
+    seen = False
+    left = math.inf
+
+    def __init__(self, context: RequestContext) -> None:
+        self._context, self._account = context, context.exchange.account
+        self._headers: Headers = (_JSON,)
+        self._body: bytes | None = None
+        self._size = 0
+
+    def send(self) -> None:
+        """Send the answer that was taken."""
+        if self._body is not None:
+            self._context.record.status = 200
+            self._context.exchange.whole(200, self._headers, self._body)
+
+    def drop(self) -> None:
+        self._body = None
+        if self._account is not None:
+            self._account.free(self._size)
+        self._size = 0
+
+    def _count(self, size: int) -> None:
+        """Count bytes of the answer, or with a minus, bytes that are held no more. Raises Overloaded."""
+        if self._account is not None:
+            self._account.keep(size)
+        self._size += size
+
+    async def take(self, reply: Reply, flight: InFlight) -> Fault | None:
+        record = self._context.record
+        try:
+            body = await reply.read(MOST_WHOLE, self._count)
+        except TooLarge as error:  # not the client's fault
+            raise BadFrame(str(error)).after_the_end() from None
+        record.first()
+        assert flight.plan is not None  # a whole answer does not begin before its end
+        try:
+            written = await self._written(flight.plan, flight.store, body)
+        except UpstreamViolation as error:
+            raise error.after_the_end() from None
+        read = written.record
+        flight.named(read.id)
+        record.usage, record.stop = read.usage, read.stop
+        if read.notes is None:
+            kind = [field for field in reply.headers if field[0] == "content-type"]
+            self._headers, self._body = (kind[0] if kind else _JSON,), body
+            return None
+        self._count(len(written.body))
+        record.verbatim = False
+        record.notes += read.notes
+        self._headers, self._body = (_JSON,), written.body
+        return None
+
+    async def _written(self, made: Plan, store: AnswerStore | None, body: bytes) -> Written:
+        """The answer for the client, kept where it must be. Raises UpstreamViolation, UpstreamFault."""
+        written = await self._by_worker(made, body, keeps=store is not None) or self._read(made, body, store)
+        if store is not None and written.kept is not None:
+            store.keep(written.kept, written.body)
+        return written
+
+    async def _by_worker(self, made: Plan, body: bytes, *, keeps: bool) -> Written | None:
+        """A large answer, read by the worker process; None if this process reads it."""
+        worker = self._context.services.worker
+        if worker is None or not is_large(body, self._context.fleet.config.server.offload):
+            return None
+        made = structs.replace(made, asked=without_messages(made.asked), sent=without_messages(made.sent))
+        budget = Budget() if self._account is None else self._account.budget()
+        try:
+            result, raw = await worker.ask(AnswerJob(made, budget.limits, keeps), "", body)
+        except TooLarge:
+            raise BadFrame("the answer needs more memory to read than one may have here") from None
+        except (Unavailable, Overloaded):
+            return None
+        written: Written = result
+        return structs.replace(written, body=raw)
+
+    def _read(self, made: Plan, body: bytes, store: AnswerStore | None) -> Written:
+        budget, tree = Budget() if self._account is None else self._account.budget(), json_memory(body)
+        self._count(tree)
+        try:
+            return read_whole(made, body, budget, keeps=store is not None)
+        finally:
+            self._count(-tree)
+            budget.close()  # the reply is written

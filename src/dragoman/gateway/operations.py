@@ -1,0 +1,93 @@
+"""What a client asks the gateway to do: generate an answer, count tokens, list models, or serve a stored answer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from dragoman.errors import ClientFault, Fault, TransportError, UpstreamFault, UpstreamViolation
+from dragoman.gateway import listing
+from dragoman.gateway.attempts import Question, ask
+from dragoman.gateway.context import RequestContext
+from dragoman.gateway.delivery import StreamDelivery, WholeDelivery
+from dragoman.gateway.policy import Refused
+from dragoman.gateway.routing import Matched
+from dragoman.gateway.stored import StoredAnswer
+from dragoman.wire.http import Headers
+
+_JSON = ("content-type", "application/json")
+
+
+def serve(context: RequestContext, matched: Matched) -> Awaitable[None]:
+    """Do what the call asks for. The caller refuses what is raised, unless the answer has begun by then."""
+    match context.call.operation:
+        case "generate":
+            return _generate(context, Question(context, matched))
+        case "count":
+            return _count(context, Question(context, matched))
+        case "models":
+            return _models(context)
+        case "stored":
+            return StoredAnswer(context).run()
+
+
+async def _generate(context: RequestContext, question: Question) -> None:
+    context.record.streamed = context.call.stream
+    if context.call.stream:
+        async with StreamDelivery(context, question) as stream:
+            await ask(context, question, stream)
+    else:
+        whole = WholeDelivery(context)
+        await ask(context, question, whole)
+        whole.send()
+
+
+async def _models(context: RequestContext) -> None:
+    body = listing.models(context.client, listing.catalogue(context.fleet.config), context.call.model)
+    _send(context, (_JSON,), body)
+
+
+async def _count(context: RequestContext, question: Question) -> None:
+    counts = context.client.counts
+    if counts is None:
+        raise ClientFault("this dialect counts no tokens", fault=Fault("not_found", "nothing counts here", 404))
+    tokens = await _counted(context, question)
+    headers: Headers = (_JSON,) if tokens is not None else (_JSON, ("dragoman-estimate", "true"))
+    estimated = tokens is None
+    if tokens is None:
+        tokens = listing.estimate(question.read()) if question.large is None else question.large.tokens
+    _send(context, headers, counts.render_count(tokens, estimated))
+
+
+async def _counted(context: RequestContext, question: Question) -> int | None:
+    """The upstream's own count; None if it has none to give. Raises what it has against the request."""
+    target = context.fleet.config.routes.resolve(context.call.model)[0]
+    backend = context.fleet.backend(target.upstream.name)
+    counts = backend.dialect.counts
+    try:
+        context.record.target(backend.name, backend.dialect.name, target.model)
+        sent = (await question.prepare(backend, target.model, counts=counts is not None)).sent
+        if counts is None:
+            return None
+        request = question.request_to_count(backend)
+        credential = backend.credentials(question.session(), target.model)[0]
+        if backend.rests(credential, target.model):
+            return None
+        if not backend.gate.take():
+            await backend.gate.wait()
+        try:
+            reply = await backend.open(request, credential, sent)
+            return counts.parse_count((await backend.read(reply)).body)
+        finally:
+            backend.gate.leave()
+    except Refused as refused:
+        fault = refused.fault
+    except (TransportError, UpstreamViolation):
+        return None
+    if fault.kind in ("invalid", "context_full", "too_large") and fault.status in (400, 413, 422):
+        raise UpstreamFault(fault.message, fault=fault)
+    return None
+
+
+def _send(context: RequestContext, headers: Headers, body: bytes) -> None:
+    context.record.status = 200
+    context.exchange.whole(200, headers, body)
