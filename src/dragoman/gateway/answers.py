@@ -43,14 +43,15 @@ class PassThrough(Answer):
     open, a missing end, bytes that are no frames (D7). The frame that is the violation does not go out.
     """
 
-    __slots__ = ("_asks_more", "_count", "_data", "_held", "_is_counted", "_ours", "_unasked", "_uncounted")
+    __slots__ = ("_asks_more", "_count", "_is_counted", "_ours", "_pieces", "_size", "_unasked", "_uncounted")
 
     def __init__(
         self, plan: Plan, world: World = REAL_WORLD, mask: Mask | None = None, budget: Budget | None = None
     ) -> None:
         super().__init__(structs.replace(plan, makers=()) if plan.makers else plan, world, mask, budget)
         self._passes = True
-        self._data = self._held = b""  # the bytes that are read now, and those of a frame that is not complete
+        self._pieces: list[bytes] = []  # the bytes that are read now, after those of a frame that is not complete
+        self._size = 0  # of them
         self._ours = b""  # written by the encoder, after the frames that pass
         self._count = 0  # frames that went out
         self._asks_more = bool(plan.notes)
@@ -59,13 +60,14 @@ class PassThrough(Answer):
         self._is_counted = True  # the encoder could follow all that passed
 
     def feed(self, chunk: bytes) -> bytes:
-        self._data = self._held + chunk
+        self._pieces.append(chunk)
+        self._size += len(chunk)
         return super().feed(chunk)
 
     def close(self, broken: Fault | None = None) -> bytes:
         if self.over:
             return b""
-        rest, self._held = self._held, b""
+        rest, self._pieces = b"".join(self._pieces), []
         for step in self._reader.close() if broken is None else [Step((Failed(broken),))]:
             self._add(step, [])
             rest = step.raw or rest  # the last frame may lack the line end without which clients do not read it
@@ -109,15 +111,18 @@ class PassThrough(Answer):
 
     def _passed(self, frames: Sequence[Frame], count: int) -> bytes:
         """The bytes that came, up to the end of the last frame that passes, and what the encoder has written."""
-        data, end = self._data, 0
-        if self.over:
+        self._count += count
+        end = self._size - self._reader.held
+        if not end and not self._ours:
+            return b""  # no frame is complete
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        if count < len(frames):
+            end = 0
             for frame in frames[:count]:
                 end = data.find(frame.raw, end) + len(frame.raw)
-        else:
-            end = len(data) - self._reader.held
-        self._held = data[end:]
-        self._count += count
-        data = data[:end]
+        self._pieces, self._size = [data[end:]] if end < self._size else [], self._size - end
+        if end < len(data):
+            data = data[:end]
         for raw in self._unasked:
             before, _, after = data.rpartition(raw)  # they come late
             data = before + after
