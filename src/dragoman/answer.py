@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import islice
-from operator import attrgetter
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -137,7 +136,6 @@ class Progress(Struct):
 _WATCHED: frozenset[type[Event]] = frozenset({Started, UsageReported, Stopped, Failed})
 _DELTAS: frozenset[type[Event]] = frozenset({TextDelta, ReasoningDelta, ArgumentsDelta})
 _LAST: frozenset[type[Event]] = frozenset({Finished, Failed})
-_RAW = attrgetter("raw")
 _GAP = b"\0gap\0"  # what no payload holds
 
 
@@ -156,7 +154,7 @@ class _Lane(Struct, frozen=True, gc=False):
 
     def write(self, frames: list[Frame], at: int, out: list[bytes]) -> int:
         """Write the deltas of the lane from `at` on, and return the place of the first frame that is none of them."""
-        kind, decode, text_of, search = self.kind, self.decode, self.text_of, self.search
+        kind, decode, text_of, search, as_it_came = self.kind, self.decode, self.text_of, self.search, self.as_it_came
         texts: list[str] = []
         try:
             for frame in islice(frames, at, None) if at else frames:
@@ -166,19 +164,18 @@ class _Lane(Struct, frozen=True, gc=False):
                 if not text or (search is not None and search(text) is not None):
                     break
                 texts.append(text)
+                if as_it_came:
+                    out.append(frame.raw)
         except TROUBLE:  # the next frame is none of the lane
             pass
-        end = at + len(texts)
         if texts:
-            if self.as_it_came:
-                out.extend(map(_RAW, frames[at:end]))
-            else:
+            if not as_it_came:
                 out.append(self.before + self.between.join(map(encode_text, texts)) + self.after)
             if self.listeners:
                 written = "".join(texts)
                 for listener in self.listeners:
                     listener(written)
-        return end
+        return at + len(texts)
 
 
 def _any_of(searches: Sequence[Search]) -> Search:
