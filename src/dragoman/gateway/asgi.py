@@ -62,7 +62,7 @@ class AsgiExchange(Exchange):
         self._patience: asyncio.Timeout | None = None  # of the wait for the body
         self._broken: Fault | None = None
         self._counts = True  # pieces of the body, on the account, as they come
-        self._task = asyncio.current_task()
+        self.task = asyncio.current_task()
         self._receive, self._send = receive, send
         self._stall = STALL if stall is None else stall
         self._start: Message | None = None
@@ -166,7 +166,7 @@ class AsgiExchange(Exchange):
 
     async def close(self) -> None:
         """Wait until all is written, or nobody reads it."""
-        self._task = None
+        self.task = None
         try:
             if self.finished and not self.gone:
                 writing = self._writer or asyncio.create_task(self._write())

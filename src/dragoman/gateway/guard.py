@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from dragoman.errors import Fault
 from dragoman.http.addresses import is_loopback
-from dragoman.http.server.limits import LONGEST_HEAD, LONGEST_TARGET, MOST_HEADERS
+from dragoman.http.framing import LONGEST_HEAD, LONGEST_TARGET, MOST_HEADERS
 from dragoman.wire.http import HttpRequest
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?", re.ASCII)

@@ -20,11 +20,10 @@ from dragoman.gateway.config import Server as Settings
 from dragoman.gateway.limits import peer_share
 from dragoman.gateway.peers import TrustedProxies
 from dragoman.gateway.trimming import Trimmer
-from dragoman.http.server.acceptor import Acceptor
+from dragoman.http.framing import SWEEP_SECONDS
 from dragoman.http.server.connection import Connection
-from dragoman.http.server.limits import SWEEP_SECONDS
 from dragoman.http.server.proxy_protocol import ProxiedConnection
-from dragoman.http.server.serving import HttpServer
+from dragoman.http.server.serving import Acceptor, HttpServer
 
 _LAST_WORDS = 2.0  # seconds between the last error of a stream and the end
 _LINGER = 3.0  # seconds that we listen after SIGTERM

@@ -80,7 +80,6 @@ class Stream:
     async def run(self) -> None:
         """Raises what the attempts raise as long as the client has seen nothing; then it is told in the stream."""
         outlet = self._outlet
-        self._exchange.streams()
         try:
             await self._attempts.through(self)
         except asyncio.CancelledError:

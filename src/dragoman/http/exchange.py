@@ -5,7 +5,7 @@
 
 Writing never waits. When the client reads more slowly than we write, `source` is paused, and later resumed; a
 client that leaves, or reads nothing for `STALL` seconds, ends the work wherever it waits. Two servers carry exchanges:
-our own (`http.server`) and any ASGI server (`gateway.asgi`).
+our own (`HttpExchange`) and any ASGI server (`gateway.asgi`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import inf
-from typing import Any, Generic, NewType, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NewType, Protocol, TypeVar
 
 from msgspec import Struct, structs
 
-from dragoman.errors import Fault, TooLarge
+from dragoman.errors import ClientFault, Fault, TooLarge
+from dragoman.http.framing import CHUNK, CONTINUE, LAST_CHUNK, header_lines, status_line
 from dragoman.wire.http import Headers, HttpRequest
+
+if TYPE_CHECKING:
+    from dragoman.http.server.connection import Connection
 
 BODY_SECONDS = 120.0
 STALL = 60.0  # seconds that a client may read nothing at all
@@ -27,8 +31,12 @@ HIGH = 256 * 1024  # bytes that wait for a client before its source is paused
 LOW = 64 * 1024
 RATE_SECONDS = 10.0  # over which the rate of a body is measured; the first of them are its grace
 
-ID_HEADERS = ("x-request-id", "request-id", "x-amzn-requestid")  # as the clients of each family read it
+_UNASKED = 64 * 1024  # bytes of a body kept before it is asked for
+_ONE_PIECE = 64 * 1024  # bytes of a body that are copied behind the head
+_BODILESS = frozenset({204, 304})
 
+ID_HEADERS = ("x-request-id", "request-id", "x-amzn-requestid")  # as the clients of each family read it
+_IDS = "".join([f"{name}: %s\r\n" for name in ID_HEADERS])
 
 Owner = NewType("Owner", str)  # who has proven a key
 
@@ -63,18 +71,14 @@ ANY_PACE = Pace()
 class BodyWatch:
     """Judges whether one body comes fast enough."""
 
-    __slots__ = ("_began", "_ends", "_next", "_rate", "_seconds", "_seen")
+    __slots__ = ("_began", "_ends", "_next", "_rate", "_seconds", "_seen", "due")
 
     def __init__(self, pace: Pace, now: float) -> None:
         self._seconds = BODY_SECONDS if pace.seconds is None else pace.seconds
         self._rate, self._seen = pace.rate, 0
         self._began, self._ends = now, now + self._seconds
         self._next = now + RATE_SECONDS if pace.rate else inf
-
-    @property
-    def due(self) -> float:
-        """The next time to judge."""
-        return min(self._ends, self._next)
+        self.due = min(self._ends, self._next)  # the next time to judge
 
     def is_slow(self, size: int, now: float, grace: float) -> bool:
         """Whether so many bytes are fewer than its rate asks for, `grace` seconds or more after it began."""
@@ -88,6 +92,7 @@ class BodyWatch:
             return None
         enough = size - self._seen >= self._rate * RATE_SECONDS
         self._seen, self._next = size, now + RATE_SECONDS
+        self.due = min(self._ends, self._next)
         if enough:
             return None
         message = f"the request came more slowly than {self._rate} bytes a second (server.min_body_rate)"
@@ -106,7 +111,6 @@ class Exchange(ABC, Generic[A]):
 
     __slots__ = (
         "_source",
-        "_task",
         "account",
         "began",
         "begun",
@@ -117,12 +121,12 @@ class Exchange(ABC, Generic[A]):
         "headers",
         "id",
         "last",
-        "like",
         "owner",
         "paused",
         "request",
         "sign",
         "target",
+        "task",
         "version",
         "wrote",
     )
@@ -135,7 +139,6 @@ class Exchange(ABC, Generic[A]):
         self.account: A | None = None  # what is held for it is counted here
         self.target, self.version = target, version  # as they stood in the request line
         self.headers: Headers = ()  # of every response to it, beside its id
-        self.like: object = None  # the same for all that have this one's head, but for the length of the body
         self.last = False  # the connection ends with this answer
         self.began = began
         self.begun = False
@@ -145,7 +148,7 @@ class Exchange(ABC, Generic[A]):
         self.paused = False  # the client reads more slowly than we write
         self.wrote = False  # a chunk, since this was last read
         self._source: Source | None = None
-        self._task: asyncio.Task[Any] | None = None  # that answers it
+        self.task: asyncio.Task[Any] | None = None  # that answers it
         self.sign: Callable[[], None] | None = None  # writes a sign of life into a stream
 
     # --- in
@@ -209,9 +212,6 @@ class Exchange(ABC, Generic[A]):
     def watch(self) -> None:
         """The body is read: from now on a client that leaves must be noticed."""
 
-    def streams(self) -> None:
-        """A long answer is to come."""
-
     def leave(self) -> None:
         """Give the client up: it left, or reads no more."""
         if not self.finished and not self.gone:
@@ -226,13 +226,12 @@ class Exchange(ABC, Generic[A]):
 
     def interrupted(self) -> bool:
         """Whether only `leave` or `cut` cancelled this task: then it may go on, and end well."""
-        task = self._task
-        self._task = None
+        task, self.task = self.task, None
         return (self.gone or self.cut_off) and task is not None and task.uncancel() == 0
 
     def _interrupt(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        if self.task is not None:
+            self.task.cancel()
 
     # --- for those who carry it
 
@@ -249,6 +248,222 @@ class Exchange(ABC, Generic[A]):
             self.paused = False
             if self._source is not None:
                 self._source.resume()
+
+
+class HttpExchange(Exchange[Any]):
+    """An exchange of our own server: the body as it comes, the answer written straight to the socket."""
+
+    __slots__ = (
+        "_broken",
+        "_chunked",
+        "_counts",
+        "_head",
+        "_limit",
+        "_pieces",
+        "_waiter",
+        "arrived",
+        "connection",
+        "size",
+    )
+
+    def __init__(
+        self, connection: Connection, request: HttpRequest, *, target: str, version: str, began: float
+    ) -> None:
+        super().__init__(request, target=target, version=version, began=began)
+        self.arrived = False  # whole
+        self.client = connection.client
+        self.connection = connection
+        self._counts = False  # pieces of the body, on the account, as they come
+        self._chunked = version != "1.0"
+        self._head = b""  # waits for the first chunk
+        self._pieces: list[bytes] = []
+        self.size = 0  # of the body, as far as it has come
+        self._limit: int | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._broken: Fault | None = None
+
+    # --- in
+
+    async def body(self, limit: int, pace: Pace = ANY_PACE) -> bytes:
+        if not self.arrived and self._broken is None:
+            self._limit = limit
+            if self._chunked and self.request.header("expect"):
+                self.connection.write(CONTINUE)
+            self._waiter = asyncio.get_running_loop().create_future()
+            self.connection.expect_body(self, pace)
+            if self.size <= limit:
+                await self._waiter
+            self._waiter = None
+        if not self.connection.reading:  # a body that came whole before it was asked for may have stopped it
+            self.connection.read_on()
+        if self._broken is not None:
+            raise ClientFault(self._broken.message, fault=self._broken)
+        if self.size > limit:
+            raise too_large(limit)
+        pieces = self._pieces
+        self._pieces = []
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def reserve(self, limit: int) -> None:
+        if self.arrived and self.size <= limit:
+            if self.account is not None:
+                self.account.reserve(self.size)
+            return
+        super().reserve(limit)
+        if not self.request.header("content-length"):
+            self._counts = True
+            if self.account is not None:
+                self.account.reserve(self.size)
+
+    def admitted(self) -> None:
+        connection = self.connection
+        if not connection.proven:
+            connection.proven = True
+            connection.server.roster.prove(connection)
+
+    # --- for the connection
+
+    def take(self, chunks: list[bytes]) -> None:
+        """Take these pieces of the body out of the list."""
+        piece = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        chunks.clear()
+        if self.finished or self._broken is not None:
+            return
+        self.size += len(piece)
+        if self._counts and self.account is not None:
+            try:
+                self.account.reserve(len(piece))
+            except ClientFault as error:
+                self.spoil(error.fault)
+                return
+        if self._limit is None:
+            self._pieces.append(piece)
+            if self.size > _UNASKED:
+                self.connection.read_no_more()
+        elif self.size <= self._limit:
+            self._pieces.append(piece)
+        else:
+            self._pieces.clear()
+            self._wake()
+
+    def arrive(self) -> None:
+        """That was all of the body."""
+        self.arrived = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def spoil(self, fault: Fault) -> None:
+        self.last = True
+        self._broken = fault
+        self._pieces.clear()
+        self._wake()
+
+    def drop(self, _: object) -> None:
+        """The task that answers is over. Without an answer the client must at least not wait for one."""
+        if not self.finished and not self.gone:
+            self.gone = True
+            self.connection.abort()
+
+    def probe(self) -> None:
+        """Write what says nothing: an interim response, or inside of a stream its dialect's sign of life."""
+        if self.begun:
+            if self.sign is not None:
+                self.sign()
+        elif self._chunked:  # HTTP/1.0 has no interim responses
+            self.connection.write(CONTINUE)
+
+    # --- out
+
+    def whole(self, status: int, headers: Headers, body: bytes) -> None:
+        if self.gone or self.finished:
+            return
+        self.begun = self.finished = True
+        length = "" if status in _BODILESS else f"content-length: {len(body)}\r\n"
+        head = self._rendered(status, headers, length)
+        if status in _BODILESS or self.request.method == "HEAD":
+            body = b""
+        if len(body) <= _ONE_PIECE:
+            self.connection.write(head + body)
+        else:
+            self.connection.write_both(head, body)
+        self.connection.answered(self)
+
+    def head(self, status: int, headers: Headers, length: int | None = None) -> None:
+        """Begin a stream; of a body whose `length` is known, without chunks."""
+        self.begun = True
+        framing = "transfer-encoding: chunked\r\n"
+        if length is not None:
+            self._chunked, framing = False, f"content-length: {length}\r\n"
+        elif not self._chunked:
+            self.last, framing = True, ""
+        self._head = self._rendered(status, headers, framing)
+        self.headers = ()  # written
+
+    def flush(self) -> None:
+        if self._head and not self.gone:
+            self.connection.write(self._head)
+            self._head = b""
+
+    def chunk(self, data: bytes) -> None:
+        write = self.connection.write
+        if self.gone:
+            return
+        self.wrote = True
+        if self._chunked:
+            data = CHUNK % (len(data), data)
+        if self._head:
+            data, self._head = self._head + data, b""
+        write(data)
+
+    def end(self, data: bytes = b"") -> None:
+        if self.gone or self.finished:
+            return
+        self.finished = True
+        if self._chunked:
+            data = CHUNK % (len(data), data) + LAST_CHUNK if data else LAST_CHUNK
+        if self._head:
+            data, self._head = self._head + data, b""
+        if data:
+            self.connection.write(data)
+        self.connection.answered(self)
+
+    # --- what only those who test others need
+
+    @property
+    def is_half_closed(self) -> bool:
+        """Whether the client has closed its sending side."""
+        return self.connection.half_closed
+
+    def write_raw(self, data: bytes) -> None:
+        """Write bytes that are framed already, rightly or not."""
+        self.begun = True
+        if not self.gone:
+            self.connection.write(data)
+
+    def end_raw(self) -> None:
+        """All of the answer was written raw."""
+        if not self.gone and not self.finished:
+            self.finished = True
+            self.connection.answered(self)
+
+    def break_off(self, *, reset: bool = False) -> None:
+        """End the connection here, inside of the answer."""
+        self.finished = True
+        if not self.gone:
+            self.flush()
+            self.connection.break_off(reset=reset)
+
+    def _rendered(self, status: int, headers: Headers, length: str) -> bytes:
+        if not self.arrived:
+            self.last = True  # what is still to come of the request is not read to its end
+        ids = _IDS % (self.id, self.id, self.id) if self.id else ""
+        close = "connection: close\r\n" if self.last else ""
+        lines = f"{status_line(status)}{header_lines(headers)}{ids}{header_lines(self.headers)}{length}{close}\r\n"
+        return lines.encode("latin-1", "replace")
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 def too_large(limit: int) -> TooLarge:
