@@ -152,9 +152,8 @@ async def _connect(upstream: Upstream) -> str | None:
     """Connect and hang up; what went wrong, if anything. No request is sent."""
     from dragoman.http.client.address import parse_address, parse_proxy
     from dragoman.http.client.client import Timeouts, Tls
-    from dragoman.http.client.connection import Connection
     from dragoman.http.client.dial import dial
-    from dragoman.http.client.pool import Lane, PoolLimits
+    from dragoman.http.client.pool import Connection, Lane, PoolLimits
 
     try:
         address = parse_address(upstream.base_url)

@@ -17,10 +17,9 @@ from time import monotonic
 
 from dragoman.errors import ConnectFailed, LocalMisuse
 from dragoman.http.client.address import Address, Proxy, parse_address, parse_proxy
-from dragoman.http.client.connection import Connection
 from dragoman.http.client.dial import Tls, dial
-from dragoman.http.client.pool import Lane, LaneState, PoolLimits
-from dragoman.http.client.reply import Reply, Stale, Timeouts
+from dragoman.http.client.pool import Connection, Lane, LaneState, PoolLimits
+from dragoman.http.client.reply import Reply, Timeouts
 from dragoman.wire.http import Headers, HttpRequest
 from dragoman.wire.paths import has_dot_segment
 
@@ -97,15 +96,14 @@ class Client:
             await shared.wait(limits.total)
         reply = Reply(shared, limits, began, bodiless=request.method == "HEAD")
         try:
-            connection = (None if fresh else shared.take()) or await self._dial(way, limits, began)
-            self._watch(reply, shared)
-            try:
+            connection = None if fresh else shared.take()
+            while not reply.status:  # a kept connection may turn out to be closed, a new one answers or fails
+                connection = connection or await self._dial(way, limits, began)
+                shared.live.add(reply)
+                if self._timer is None:
+                    self._timer = shared.loop.call_later(self._sweep_seconds, self._sweep)
                 await reply.ask(connection, payload)
-            except Stale:
-                shared.live.discard(reply)
-                connection = await self._dial(way, limits, began)
-                self._watch(reply, shared)
-                await reply.ask(connection, payload)
+                connection = None
         except BaseException:
             reply.close()
             raise
@@ -155,11 +153,6 @@ class Client:
             if connection is not None:
                 connection.abort()
             raise ConnectFailed("the upstream client was closed")
-
-    def _watch(self, reply: Reply, lane: Lane) -> None:
-        lane.live.add(reply)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._sweep_seconds, self._sweep)
 
     def _sweep(self) -> None:
         now = monotonic()
