@@ -98,10 +98,14 @@ class AsgiExchange(Exchange):
 
     def reserve(self, limit: int) -> None:
         announced = self.request.header("content-length")
-        if announced.isdecimal() and limit < int(announced[:20]) <= limit * _DRAINED:
-            return  # it is read to its end and then refused
-        super().reserve(limit)
-        self._counts = not announced.isdecimal()
+        if not announced.isdecimal():
+            return
+        if len(announced) > 18 or int(announced) > limit * _DRAINED:
+            raise too_large(limit)
+        if int(announced) <= limit:  # else it is read to its end and then refused
+            if self.account is not None:
+                self.account.reserve(int(announced))
+            self._counts = False
 
     def spoil(self, fault: Fault) -> None:
         self._broken = fault

@@ -157,15 +157,9 @@ class Exchange(ABC, Generic[A]):
     async def body(self, limit: int, pace: Pace = ANY_PACE) -> bytes:
         """Return the whole body. Raises TooLarge, Gone, and ClientFault for one that comes too slowly."""
 
+    @abstractmethod
     def reserve(self, limit: int) -> None:
         """Take room for the body that the head announces, on the account. Raises TooLarge, Overloaded."""
-        announced = self.request.header("content-length")
-        if not announced.isdecimal():
-            return
-        if len(announced) > 18 or int(announced) > limit:
-            raise too_large(limit)
-        if self.account is not None:
-            self.account.reserve(int(announced))
 
     def spoil(self, fault: Fault) -> None:
         """End the wait for the body with this fault."""
@@ -285,17 +279,22 @@ class HttpExchange(Exchange[Any]):
     # --- in
 
     async def body(self, limit: int, pace: Pace = ANY_PACE) -> bytes:
+        connection = self.connection
         if not self.arrived and self._broken is None:
             self._limit = limit
             if self._chunked and self.request.header("expect"):
-                self.connection.write(CONTINUE)
-            self._waiter = asyncio.get_running_loop().create_future()
-            self.connection.expect_body(self, pace)
+                connection.write(CONTINUE)
+            self._waiter = connection.server.loop.create_future()
+            if self is connection.arriving:
+                connection.body_watch = BodyWatch(pace, connection.server.clock())
+                connection.deadline = connection.body_watch.due
+            if not connection.reading:
+                connection.read_on()
             if self.size <= limit:
                 await self._waiter
             self._waiter = None
-        if not self.connection.reading:  # a body that came whole before it was asked for may have stopped it
-            self.connection.read_on()
+        if not connection.reading:  # a body that came whole before it was asked for may have stopped it
+            connection.read_on()
         if self._broken is not None:
             raise ClientFault(self._broken.message, fault=self._broken)
         if self.size > limit:
@@ -305,15 +304,17 @@ class HttpExchange(Exchange[Any]):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def reserve(self, limit: int) -> None:
+        announced = self.request.header("content-length")
         if self.arrived and self.size <= limit:
-            if self.account is not None:
-                self.account.reserve(self.size)
-            return
-        super().reserve(limit)
-        if not self.request.header("content-length"):
-            self._counts = True
-            if self.account is not None:
-                self.account.reserve(self.size)
+            size = self.size
+        elif announced.isdecimal():
+            if len(announced) > 18 or int(announced) > limit:
+                raise too_large(limit)
+            size = int(announced)
+        else:
+            size, self._counts = self.size, True
+        if self.account is not None:
+            self.account.reserve(size)
 
     def admitted(self) -> None:
         connection = self.connection
@@ -323,8 +324,13 @@ class HttpExchange(Exchange[Any]):
 
     # --- for the connection
 
-    def take(self, chunks: list[bytes]) -> None:
-        """Take these pieces of the body out of the list."""
+    def take(self, chunks: list[bytes], *, last: bool = False) -> None:
+        """Take these pieces of the body out of the list; the `last` ones, or none, end it."""
+        self.arrived = last
+        if last and self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        if not chunks:
+            return
         piece = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         chunks.clear()
         if self.finished or self._broken is not None:
@@ -345,12 +351,6 @@ class HttpExchange(Exchange[Any]):
         else:
             self._pieces.clear()
             self._wake()
-
-    def arrive(self) -> None:
-        """That was all of the body."""
-        self.arrived = True
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
     def spoil(self, fault: Fault) -> None:
         self.last = True

@@ -263,7 +263,9 @@ class Connection(asyncio.Protocol):
             return
         if size > UNCOUNTED:
             self._left -= size
-            self._schedule()
+            if not self._turning:
+                self._turning = True
+                self._lane.loop.call_soon(self._next_turn)
         if self.reply is None:
             self.abort()  # bytes that no request asked for
         else:

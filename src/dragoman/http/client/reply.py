@@ -290,7 +290,8 @@ class Reply:
         self._connection = None  # the slot is kept
         connection.abort()
         self._lane.live.discard(self)
-        self._wake()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def fail(self, error: Exception) -> None:
         """End the exchange with this error, and its connection."""
@@ -331,7 +332,8 @@ class Reply:
             self._end = 0
             self._keep = parser.should_keep_alive()
         self.status, self.headers = status, headers
-        self._wake()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def on_message_complete(self) -> None:
         if self._informal:
@@ -423,8 +425,5 @@ class Reply:
         self._connection = self._parser = None
         self._lane.live.discard(self)
         self._lane.leave()
-        self._wake()
-
-    def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

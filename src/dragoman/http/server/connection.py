@@ -26,7 +26,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from dragoman.errors import Fault
 from dragoman.http.addresses import limit_key
-from dragoman.http.exchange import STALL, BodyWatch, HttpExchange, Pace
+from dragoman.http.exchange import STALL, BodyWatch, HttpExchange
 from dragoman.http.framing import (
     BAD_REQUEST,
     GRACE,
@@ -68,9 +68,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_aborted",
-        "_arriving",
         "_barren",
-        "_body_watch",
         "_chunks",
         "_current",
         "_deaf",
@@ -87,6 +85,8 @@ class Connection(asyncio.Protocol):
         "_transport",
         "_url",
         "_write_paused",
+        "arriving",
+        "body_watch",
         "client",
         "deadline",
         "half_closed",
@@ -117,11 +117,11 @@ class Connection(asyncio.Protocol):
         self._in_head = False
         self._barren = 0  # bytes of a head, or of trailers, since the last of anything else
         self._refusal = BAD_REQUEST  # the answer to a head that cannot be read
-        self._arriving: HttpExchange | None = None  # its body is still coming
+        self.arriving: HttpExchange | None = None  # its body is still coming
         self._current: HttpExchange | None = None  # is being answered
         self._queue: deque[HttpExchange] | None = None  # those that came before it was
         self._held = b""  # bytes that wait for room in the queue; then `reading` is False
-        self._body_watch: BodyWatch | None = None  # of the one that arrives, once it is asked for
+        self.body_watch: BodyWatch | None = None  # of the one that arrives, once it is asked for
         self._deaf = False  # nothing is read any more
         self._silent = True  # nothing of it was read
         self._aborted = False
@@ -161,7 +161,7 @@ class Connection(asyncio.Protocol):
                 parser.feed_data(view[at : at + _PIECE])
                 if self._chunks:
                     self._barren = 0
-                elif self._in_head or self._arriving is not None:
+                elif self._in_head or self.arriving is not None:
                     self._barren += min(_PIECE, len(data) - at)
                 if self._barren > HEAD_BYTES + _PIECE:  # a piece may begin with the end of another request
                     self._refusal = HEAD_TOO_LONG
@@ -177,20 +177,20 @@ class Connection(asyncio.Protocol):
         except HttpParserError:
             self._no_further()
             return
-        if self._chunks and self._arriving is not None:
-            self._arriving.take(self._chunks)
-        elif not (self._in_head or self._arriving or self._queue or (self._current and self._current.last)):
+        if self._chunks and self.arriving is not None:
+            self.arriving.take(self._chunks)
+        elif not (self._in_head or self.arriving or self._queue or (self._current and self._current.last)):
             self._parser = None  # a long answer may be to come: the next request makes another parser
 
     def _is_ahead(self, queue: deque[HttpExchange]) -> bool:
         """Whether enough requests wait for their turn."""
-        if self._chunks and self._arriving is not None:
-            self._arriving.take(self._chunks)
+        if self._chunks and self.arriving is not None:
+            self.arriving.take(self._chunks)
         return len(queue) >= MOST_PIPELINED or sum([each.size for each in queue]) > _MOST_AHEAD
 
     def eof_received(self) -> bool:
         """Return whether the connection stays open: a client that has sent whole requests may wait for the answers."""
-        current, arriving = self._current, self._arriving
+        current, arriving = self._current, self.arriving
         if current is None:
             return False
         if arriving is current:
@@ -198,7 +198,7 @@ class Connection(asyncio.Protocol):
             return False
         if arriving is not None and self._queue:
             self._queue.pop()
-            self._arriving = None
+            self.arriving = None
         self.half_closed, self._in_head, self._held = True, False, b""
         last = self._queue[-1] if self._queue else current
         last.last = last.last or not last.begun
@@ -262,7 +262,7 @@ class Connection(asyncio.Protocol):
         request = HttpRequest(_METHODS.get(method) or method.decode("latin-1"), path, query, parse_headers(fields))
         exchange = HttpExchange(self, request, target=target, version=version, began=self.server.loop.time())
         exchange.last = version != "1.1" or parser.should_upgrade() or not parser.should_keep_alive()
-        self._arriving = exchange
+        self.arriving = exchange
         if self._current is None:
             self._begin(exchange)
             return
@@ -272,12 +272,10 @@ class Connection(asyncio.Protocol):
         self.deadline = inf  # it is not its turn
 
     def on_message_complete(self) -> None:
-        arriving, self._arriving = self._arriving, None
+        arriving, self.arriving = self.arriving, None
         if arriving is not None:
-            if self._chunks:
-                arriving.take(self._chunks)
-            arriving.arrive()
-            self._body_watch = None
+            arriving.take(self._chunks, last=True)
+            self.body_watch = None
             if self._current is not None:
                 self.deadline = inf
 
@@ -286,14 +284,6 @@ class Connection(asyncio.Protocol):
     def write_both(self, head: bytes, body: bytes) -> None:
         if self._transport is not None:
             self._transport.writelines((head, body))
-
-    def expect_body(self, exchange: HttpExchange, pace: Pace) -> None:
-        """The body of the exchange is wanted, at this pace."""
-        if exchange is self._arriving:
-            self._body_watch = BodyWatch(pace, self.server.clock())
-            self.deadline = self._body_watch.due
-        if not self.reading:
-            self.read_on()
 
     def read_on(self) -> None:
         """Read again, unless enough requests wait."""
@@ -354,15 +344,15 @@ class Connection(asyncio.Protocol):
         elif self._in_head:
             self._refusal = TOO_SLOW
             self._no_further()
-        elif self._arriving is not None and self._body_watch is not None:
-            fault = self._body_watch.fault(self._arriving.size, now)
+        elif self.arriving is not None and self.body_watch is not None:
+            fault = self.body_watch.fault(self.arriving.size, now)
             if fault is None:
-                self.deadline = self._body_watch.due
+                self.deadline = self.body_watch.due
             else:
                 self._deaf = True
-                self._arriving.spoil(fault)
-                self._arriving = None
-        elif self._arriving is None and self._current is None:
+                self.arriving.spoil(fault)
+                self.arriving = None
+        elif self.arriving is None and self._current is None:
             self._close()
 
     def check_progress(self, now: float) -> None:
@@ -389,7 +379,7 @@ class Connection(asyncio.Protocol):
         """Keep the connection for no other request."""
         if self._current is not None:
             self._current.last = self._current.last or not self._current.begun
-        elif not self._queue and not self._in_head and self._arriving is None:
+        elif not self._queue and not self._in_head and self.arriving is None:
             self._close()
 
     @property
@@ -406,7 +396,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_slow(self) -> bool:
-        watch, arriving = self._body_watch, self._arriving
+        watch, arriving = self.body_watch, self.arriving
         return watch is not None and arriving is not None and watch.is_slow(arriving.size, self.server.clock(), GRACE)
 
     def abort(self) -> None:
@@ -438,7 +428,7 @@ class Connection(asyncio.Protocol):
         """What comes is no HTTP, or more than is taken. What was asked before it is still answered."""
         self._deaf, self._in_head, self._held = True, False, b""
         self._chunks.clear()
-        arriving, self._arriving = self._arriving, None
+        arriving, self.arriving = self.arriving, None
         if not self.reading:
             self.read_on()
         if arriving is not None:
@@ -475,7 +465,7 @@ class Connection(asyncio.Protocol):
 
     def _lost(self) -> None:
         queue, self._queue = self._queue, None
-        current, self._current, self._arriving = self._current, None, None
+        current, self._current, self.arriving = self._current, None, None
         for exchange in (current, *(queue or ())):
             if exchange is not None:
                 exchange.leave()
