@@ -13,7 +13,7 @@ from dragoman.agent.types import ToolUseBlock
 from dragoman.answer import ResponseFilters
 from dragoman.dialects.base import REAL_WORLD, Dialect, Reader
 from dragoman.errors import Fault, LocalMisuse, Reset, TransportError, UpstreamFault, UpstreamViolation
-from dragoman.http.client.address import parse_address
+from dragoman.http.addresses import parse_address
 from dragoman.http.client.blocking import send
 from dragoman.http.client.client import Timeouts
 from dragoman.model.assemble import unfold

@@ -9,7 +9,7 @@ from typing import Generic, Literal, NoReturn, Protocol, TypeAlias, TypeVar, run
 from msgspec import Struct
 
 from dragoman.errors import Fault, UpstreamFault
-from dragoman.http.client.address import choose_proxy
+from dragoman.http.addresses import choose_proxy
 from dragoman.http.client.client import Client, Timeouts, Tls
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json

@@ -16,7 +16,7 @@ from functools import lru_cache
 from time import monotonic
 
 from dragoman.errors import ConnectFailed, LocalMisuse
-from dragoman.http.client.address import Address, Proxy, parse_address, parse_proxy
+from dragoman.http.addresses import Address, Proxy, parse_address, parse_proxy
 from dragoman.http.client.dial import Tls, dial
 from dragoman.http.client.pool import Connection, Lane, LaneState, PoolLimits
 from dragoman.http.client.reply import Reply, Timeouts

@@ -23,7 +23,7 @@ from httptools import HttpParserError, HttpResponseParser
 from msgspec import Struct
 
 from dragoman.errors import ConnectFailed, Fault, LocalMisuse
-from dragoman.http.client.address import Address, Proxy, ascii_host, objection
+from dragoman.http.addresses import Address, Proxy, ascii_host, objection
 from dragoman.http.client.pool import Connection
 from dragoman.http.client.reply import HEAD_BYTES, Timeouts
 
