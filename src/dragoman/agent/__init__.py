@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dragoman.agent.client import BedrockClient, Client, DialectClient, HttpSender
-from dragoman.agent.errors import BedrockResponseError
 from dragoman.agent.runner import AgentRunner
 from dragoman.agent.tools import Tool, as_tool
 from dragoman.agent.types import (
     Answered,
     Asked,
+    BedrockResponseError,
     Called,
     Ended,
     RunResult,

@@ -13,8 +13,7 @@ from datetime import datetime
 
 from msgspec import structs
 
-from dragoman.cli.files import complain
-from dragoman.cli.terminal import plain
+from dragoman.cli.terminal import complain, plain
 from dragoman.errors import DragomanError
 from dragoman.http.client.client import Client
 from dragoman.upstream.credentials import CredentialFault, Fetch, Secret, fetch_through
@@ -34,9 +33,8 @@ from dragoman.upstream.kiro import (
     open_store,
 )
 from dragoman.upstream.kiro.durable import locked, make_private_folder
-from dragoman.upstream.kiro.endpoints import BUILDER_ID, DEFAULT_REGION, is_loopback, region_of_arn
 from dragoman.upstream.kiro.finding import DEFAULT, link
-from dragoman.upstream.kiro.token import Document, render_token
+from dragoman.upstream.kiro.token import BUILDER_ID, DEFAULT_REGION, Document, is_loopback, region_of_arn, render_token
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 

@@ -9,9 +9,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragoman.cli.files import complain
 from dragoman.cli.found import FIRST_MODEL, NOTHING_FOUND, Find, as_toml, key_variable, search, what_to_set
-from dragoman.cli.terminal import plain
+from dragoman.cli.terminal import complain, plain
 from dragoman.gateway.config import ConfigError, assemble, find_file
 from dragoman.gateway.presets import PRESETS
 from dragoman.gateway.private import write_private

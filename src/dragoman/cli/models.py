@@ -8,9 +8,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from dragoman.cli.files import complain
 from dragoman.cli.found import NOTHING_FOUND, configuration
-from dragoman.cli.terminal import Paint, forgive, plain
+from dragoman.cli.terminal import Paint, complain, forgive, plain
 from dragoman.gateway.config import Config, ConfigError
 from dragoman.gateway.listing import Listed, catalogue
 from dragoman.wire import jsonio

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dragoman.cli.files import Unreadable, complain, read
-from dragoman.cli.terminal import Paint, forgive, one_line, plain
+from dragoman.cli.terminal import Paint, Unreadable, complain, forgive, one_line, plain, read
 from dragoman.errors import LocalMisuse
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json

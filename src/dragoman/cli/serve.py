@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from dragoman.cli.clients import clients, key_words
-from dragoman.cli.files import complain
-from dragoman.cli.terminal import Paint, forgive, plain
+from dragoman.cli.recipes import clients, key_words
+from dragoman.cli.terminal import Paint, complain, forgive, plain
 from dragoman.errors import LocalMisuse
 from dragoman.gateway.config import Config, ConfigError, load
 from dragoman.gateway.listing import catalogue

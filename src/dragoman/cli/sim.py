@@ -11,8 +11,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 import msgspec
 
 import dragoman.dialects as registry
-from dragoman.cli.files import complain
-from dragoman.cli.terminal import one_line
+from dragoman.cli.terminal import complain, one_line
 from dragoman.errors import LocalMisuse
 from dragoman.simulator import Limits, Received, Simulator
 from dragoman.simulator.faults import FAULTS, Fault, FaultProxy, parse_fault

@@ -10,8 +10,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from dragoman.cli.files import complain
-from dragoman.cli.terminal import Paint, forgive, one_line
+from dragoman.cli.terminal import Paint, complain, forgive, one_line
 from dragoman.errors import DragomanError
 from dragoman.gateway.config import ConfigError, Login, load
 from dragoman.gateway.places import places

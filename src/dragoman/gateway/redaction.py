@@ -11,7 +11,7 @@ from msgspec import structs
 from dragoman.errors import Fault
 from dragoman.gateway.addresses import Known, without_addresses
 from dragoman.gateway.secret_shapes import without_shapes
-from dragoman.upstream.spellings import MASK, masked
+from dragoman.upstream.credentials import MASK, masked
 from dragoman.wire.http import Headers
 from dragoman.wire.jsonio import Json
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from dragoman.upstream.spellings import MASK
+from dragoman.upstream.credentials import MASK
 
 _WORD = r"[A-Za-z0-9]"
 # A mark, and what follows it. Behind the mark of a short word there are only letters and digits, so that names such as

@@ -31,8 +31,21 @@ from dragoman.model.events import (
 )
 from dragoman.simulator.model import Prompt, Spoken, Tool, estimate, output_tokens, respond
 from dragoman.simulator.pieces import Pause, Piece, Response, header_text, scripted_headers, shaped, whole
-from dragoman.simulator.script import Player, Script
-from dragoman.simulator.turn import Emit, Part, Raise, Reason, Refuse, Say, Turn, Use, Wait, exception_for, fault
+from dragoman.simulator.script import (
+    Emit,
+    Part,
+    Player,
+    Raise,
+    Reason,
+    Refuse,
+    Say,
+    Script,
+    Turn,
+    Use,
+    Wait,
+    exception_for,
+    fault,
+)
 from dragoman.wire import jsonio
 from dragoman.wire.eventstream import EventStreamDecoder
 from dragoman.wire.frame import Payload

@@ -163,7 +163,7 @@ def run(*words: str) -> int:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No waiting between polls."""
     monkeypatch.setattr(
-        "dragoman.upstream.kiro.device.seconds", lambda _value, default: 0.01 if default < 60 else default
+        "dragoman.upstream.kiro.sign_in.seconds", lambda _value, default: 0.01 if default < 60 else default
     )
 
 

@@ -10,9 +10,12 @@ carries credentials. Only a kept connection that closes before it has answered a
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from queue import SimpleQueue
 from time import monotonic
 
 from dragoman.errors import ConnectFailed, LocalMisuse
@@ -20,10 +23,10 @@ from dragoman.http.addresses import Address, Proxy, parse_address, parse_proxy
 from dragoman.http.client.dial import Tls, dial
 from dragoman.http.client.pool import Connection, Lane, LaneState, PoolLimits
 from dragoman.http.client.reply import Reply, Timeouts
-from dragoman.wire.http import Headers, HttpRequest
+from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.paths import has_dot_segment
 
-__all__ = ["Client", "LaneState", "PoolLimits", "Reply", "Timeouts", "Tls"]
+__all__ = ["Client", "LaneState", "PoolLimits", "Reply", "Timeouts", "Tls", "send"]
 
 _ONE_PIECE = 64 * 1024  # bytes of a body that are copied behind the head rather than passed beside it
 _SWEEP_SECONDS = 0.25
@@ -190,3 +193,67 @@ def _begun(before: str, asked: str, fixed: str, method: str, path: str, query: s
         return head.encode("latin-1")
     except UnicodeEncodeError as error:
         raise LocalMisuse("a request's header holds characters that HTTP cannot carry") from error
+
+
+# --- for code that is not async: each exchange runs an event loop in a thread of its own
+
+
+def send(
+    base_url: str, request: HttpRequest, *, timeouts: Timeouts
+) -> tuple[HttpResponse, Generator[bytes, None, None]]:
+    """Send a request over a connection of its own; return the head, and the body as it comes.
+
+    Raises what `Client.open` does, and from the body what `Reply.pump` does. To close the body closes the connection.
+    """
+    exchange = _Exchange(base_url, request, timeouts)
+    try:
+        head = exchange.next()
+    except BaseException:
+        exchange.end()
+        raise
+    assert isinstance(head, HttpResponse)
+    return head, _body(exchange)
+
+
+def _body(exchange: _Exchange) -> Generator[bytes, None, None]:
+    try:
+        while isinstance(piece := exchange.next(), bytes):
+            yield piece
+    finally:
+        exchange.end()
+
+
+class _Exchange:
+    def __init__(self, base_url: str, request: HttpRequest, timeouts: Timeouts) -> None:
+        self._asked = base_url, request, timeouts
+        self._came: SimpleQueue[HttpResponse | bytes | Exception | None] = SimpleQueue()  # None is the end
+        self._loop = asyncio.new_event_loop()
+        self._task = self._loop.create_task(self._talk())
+        threading.Thread(target=self._run, name="http", daemon=True).start()
+
+    def next(self) -> HttpResponse | bytes | None:
+        came = self._came.get()
+        if isinstance(came, Exception):
+            raise came
+        return came
+
+    def end(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._task.cancel)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(asyncio.wait([self._task]))
+
+    async def _talk(self) -> None:
+        base_url, request, timeouts = self._asked
+        client = Client()
+        try:
+            reply = await client.open(base_url, request, timeouts=timeouts, fresh=True)
+            self._came.put(HttpResponse(reply.status, reply.headers))
+            await reply.pump(self._came.put)
+            self._came.put(None)
+        except Exception as error:  # noqa: BLE001  it is raised where the exchange was begun
+            self._came.put(error)
+        finally:
+            await client.aclose()

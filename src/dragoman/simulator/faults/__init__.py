@@ -14,32 +14,32 @@ import re
 import msgspec
 
 from dragoman.errors import LocalMisuse
-from dragoman.simulator.faults import frames, heads, toxics
+from dragoman.simulator.faults import answer, frames
 from dragoman.simulator.faults.answer import Answer, Fault
 from dragoman.simulator.faults.proxy import FaultProxy
 
 __all__ = ["FAULTS", "Answer", "Fault", "FaultProxy", "parse_fault"]
 
 _KINDS: tuple[type[Fault], ...] = (
-    toxics.Hang,
-    toxics.Drop,
-    toxics.Latency,
-    toxics.Slicer,
-    toxics.Bandwidth,
-    toxics.LimitData,
-    toxics.SlowClose,
-    toxics.SlowHead,
-    toxics.Stale,
-    toxics.Flood,
-    heads.Status,
-    heads.Script,
-    heads.Header,
-    heads.Informed,
-    heads.Length,
-    heads.NoLastChunk,
-    heads.UntilClose,
-    heads.BothLengths,
-    heads.Compress,
+    answer.Hang,
+    answer.Drop,
+    answer.Latency,
+    answer.Slicer,
+    answer.Bandwidth,
+    answer.LimitData,
+    answer.SlowClose,
+    answer.SlowHead,
+    answer.Stale,
+    answer.Flood,
+    answer.Status,
+    answer.Script,
+    answer.Header,
+    answer.Informed,
+    answer.Length,
+    answer.NoLastChunk,
+    answer.UntilClose,
+    answer.BothLengths,
+    answer.Compress,
     frames.Cut,
     frames.Delay,
     frames.Duplicate,

@@ -7,12 +7,11 @@ requests to the sign-in services through a `Fetch`.
 from __future__ import annotations
 
 from dragoman.upstream.kiro.credential import KiroCredential
-from dragoman.upstream.kiro.device import DeviceLogin, Prompt
-from dragoman.upstream.kiro.endpoints import Endpoints
 from dragoman.upstream.kiro.finding import Found, Places, find, open_store
 from dragoman.upstream.kiro.service import Profile, Usage, list_profiles, usage_limits
+from dragoman.upstream.kiro.sign_in import DeviceLogin, Prompt
 from dragoman.upstream.kiro.stores import IdeStore, KeyStore, OwnStore, Store
-from dragoman.upstream.kiro.token import Token
+from dragoman.upstream.kiro.token import Endpoints, Token
 
 __all__ = [
     "DeviceLogin",

@@ -22,11 +22,10 @@ from msgspec import Struct, structs
 from dragoman.errors import DragomanError
 from dragoman.upstream.credentials import CredentialFault, Fetch, Secret, SingleFlight, with_headers
 from dragoman.upstream.kiro.durable import LockHeld, locked
-from dragoman.upstream.kiro.endpoints import Endpoints
-from dragoman.upstream.kiro.refresh import refresh
 from dragoman.upstream.kiro.service import Usage, list_profiles, token_headers, usage_limits, with_profile
+from dragoman.upstream.kiro.sign_in import refresh
 from dragoman.upstream.kiro.stores import Store
-from dragoman.upstream.kiro.token import Token
+from dragoman.upstream.kiro.token import Endpoints, Token
 from dragoman.wire.http import Headers, HttpRequest
 from dragoman.wire.jsonio import Json
 

@@ -9,8 +9,7 @@ from msgspec import Struct
 
 from dragoman._version import __version__
 from dragoman.upstream.credentials import CredentialFault, Fetch, with_headers
-from dragoman.upstream.kiro.endpoints import API_REGIONS, Endpoints, region_of_arn
-from dragoman.upstream.kiro.token import Document, Token
+from dragoman.upstream.kiro.token import API_REGIONS, Document, Endpoints, Token, region_of_arn
 from dragoman.wire import jsonio
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
