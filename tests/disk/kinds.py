@@ -28,7 +28,8 @@ from dragoman.gateway.problems import ConfigError
 from dragoman.http.client.client import Client
 from dragoman.upstream.credentials import CredentialFault, fetch_through
 from dragoman.upstream.kiro import Endpoints, KiroCredential, OwnStore
-from dragoman.upstream.kiro.stores import CliStore, IdeStore, Store
+from dragoman.upstream.kiro.cli_store import CliStore
+from dragoman.upstream.kiro.stores import IdeStore, Store
 
 Say: TypeAlias = Callable[[str], None]
 SCOPES = 40

@@ -17,8 +17,9 @@ from dragoman.simulator.faults import FaultProxy
 from dragoman.simulator.faults.answer import Latency
 from dragoman.upstream.credentials import CredentialFault
 from dragoman.upstream.kiro import stores
+from dragoman.upstream.kiro.cli_store import CliStore
 from dragoman.upstream.kiro.durable import write_ahead
-from dragoman.upstream.kiro.stores import CliStore, OwnStore
+from dragoman.upstream.kiro.stores import OwnStore
 from dragoman.upstream.kiro.token import Token
 from tests.disk.kinds import store_of, write_login
 from tests.faults.stage import running

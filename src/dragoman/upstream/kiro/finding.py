@@ -134,7 +134,7 @@ def _own(path: Path, places: Places) -> Store:
 
 
 def _cli(path: Path) -> Store:
-    from dragoman.upstream.kiro.stores import CliStore  # noqa: PLC0415 - sqlite3 is slow to load and seldom needed
+    from dragoman.upstream.kiro.cli_store import CliStore  # noqa: PLC0415 - sqlite3 is slow to load and seldom needed
 
     return CliStore(path)
 

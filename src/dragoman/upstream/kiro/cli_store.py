@@ -1,0 +1,186 @@
+"""kiro-cli's SQLite store. Rows are read and written back under their own key; SQLite makes the write atomic."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from dragoman.upstream.credentials import CredentialFault
+from dragoman.upstream.kiro.durable import left_ahead, lock_beside, unwritable, write_ahead
+from dragoman.upstream.kiro.stores import outran
+from dragoman.upstream.kiro.token import Document, Kind, Token, parse_token, pick, region_of_arn, renewed
+from dragoman.wire import jsonio
+
+# `odic` is how the program spells it.
+_KEYS: dict[str, Kind] = {
+    "kirocli:social:token": "social",
+    "kirocli:odic:token": "idc",
+    "kirocli:oidc:token": "idc",
+    "codewhisperer:odic:token": "idc",
+}
+_PROFILE = "api.codewhisperer.profile"
+_BUSY = 5.0  # seconds to wait for the program to finish its own write
+
+
+class CliStore:
+    """`load` takes the login that lives longest: one that was left behind is not renewed any more."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def label(self) -> str:
+        return f"kiro-cli ({self.path})"
+
+    @property
+    def lock(self) -> Path | None:
+        return lock_beside(self.path)
+
+    def load(self) -> Token:
+        with self._reading() as database:
+            rows = {key: self._row(database, "auth_kv", key) for key in _KEYS}
+            found, faults = self._logins(database, {key: row for key, row in rows.items() if row})
+        if not found:
+            none = CredentialFault(f"{self.path} holds no login. Run `kiro-cli login` or `dragoman auth login kiro`.")
+            raise faults[0] if faults else none
+        return max(found, key=lambda token: token.expires_at or 0)
+
+    def prepare(self) -> None:
+        try:
+            left = left_ahead(self.path)
+            with self._writing() as database:
+                for each in left:
+                    for key in _KEYS:
+                        if each.replaces(self._text(database, key)):
+                            self._update(database, key, each.data)
+            for each in left:
+                each.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise unwritable(self.path, error) from None
+
+    def save(self, token: Token, was: Token) -> Token:
+        with self._writing() as database:
+            row = self._row(database, "auth_kv", token.slot)
+            if not row:
+                raise CredentialFault(f"the login in {self.path} was ended by another program.")
+            stored = self._token(database, token.slot, row)
+            if outran(stored, was, token):
+                return stored
+            value = jsonio.encode(renewed(row, token))
+            ahead = self._write_ahead(self._text(database, token.slot), value)  # a commit waits for the disk, twice
+            self._update(database, token.slot, value)
+        if ahead is not None:
+            ahead.unlink(missing_ok=True)
+        return token
+
+    def _write_ahead(self, old: bytes, new: bytes) -> Path | None:
+        try:
+            return write_ahead(self.path, old, new)
+        except OSError:  # the database may still be written
+            return None
+
+    def _logins(
+        self, database: sqlite3.Connection, rows: dict[str, Document]
+    ) -> tuple[list[Token], list[CredentialFault]]:
+        found, faults = [], []
+        for key, row in rows.items():
+            try:
+                found.append(self._token(database, key, row))
+            except CredentialFault as fault:  # one bad row does not spoil the others
+                faults.append(fault)
+        return found, faults
+
+    def _token(self, database: sqlite3.Connection, key: str, row: Document) -> Token:
+        registration = self._row(database, "auth_kv", key.removesuffix("token") + "device-registration")
+        arn = pick(self._row(database, "state", _PROFILE), "arn", "profileArn", "profile_arn")
+        names = ("client_id", "client_secret", "clientId", "clientSecret", "region")
+        known: Document = {name: registration[name] for name in names if name in registration}
+        known["client_expires_at"] = registration.get("client_secret_expires_at")
+        if region_of_arn(arn):
+            known["profile_arn"] = arn
+        return parse_token(
+            known | {name: value for name, value in row.items() if value}, str(self.path), _KEYS[key], key
+        )
+
+    def _text(self, database: sqlite3.Connection, key: str) -> bytes:
+        row = database.execute("SELECT value FROM auth_kv WHERE key = ?", (key,)).fetchone()
+        return row[0].encode() if row and isinstance(row[0], str) else bytes(row[0] or b"") if row else b""
+
+    def _update(self, database: sqlite3.Connection, key: str, value: bytes) -> None:
+        database.execute("UPDATE auth_kv SET value = ? WHERE key = ?", (value.decode(), key))
+
+    def _row(self, database: sqlite3.Connection, table: str, key: str) -> Document:
+        """A row's JSON object; empty for none, and for a table that this version of the program does not have."""
+        query = {"auth_kv": "SELECT value FROM auth_kv WHERE key = ?", "state": "SELECT value FROM state WHERE key = ?"}
+        try:
+            row = database.execute(query[table], (key,)).fetchone()
+        except sqlite3.OperationalError as error:
+            if "no such table" in str(error):
+                return {}
+            raise
+        try:
+            value = jsonio.decode(row[0]) if row and isinstance(row[0], (str, bytes)) else None
+        except jsonio.JsonError:
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    # --- connections: one for each piece of work, since it comes from any thread and about once an hour
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        if not self.path.is_file():
+            raise CredentialFault(f"there is no {self.path}. Run `dragoman auth login kiro`.")
+        try:
+            with closing(self._open()) as database:
+                yield database
+        except sqlite3.Error as error:
+            raise CredentialFault(f"cannot read {self.path}: {error}.") from None
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with closing(self._connect("mode=rw")) as database:
+                database.execute("PRAGMA synchronous = FULL")  # on disk before anyone uses the token
+                database.execute("BEGIN IMMEDIATE")
+                try:
+                    yield database
+                except BaseException:
+                    database.execute("ROLLBACK")
+                    raise
+                database.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise unwritable(self.path, str(error)) from None
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            return self._readable("mode=ro")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+                raise
+        try:
+            return self._readable("mode=rw")  # what a process left half done when it was killed is taken back
+        except sqlite3.OperationalError:
+            if _journal(self.path).exists():
+                raise
+        return self._connect("immutable=1")  # a write-ahead log on a read-only mount cannot be opened otherwise
+
+    def _readable(self, mode: str) -> sqlite3.Connection:
+        database = self._connect(mode)
+        try:
+            database.execute("SELECT 1 FROM sqlite_master LIMIT 1")
+        except sqlite3.Error:
+            database.close()
+            raise
+        return database
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        uri = f"{self.path.resolve().as_uri()}?{mode}"
+        return sqlite3.connect(uri, uri=True, timeout=_BUSY, isolation_level=None)
+
+
+def _journal(path: Path) -> Path:
+    """Where SQLite keeps what a write has not finished replacing."""
+    path = path.resolve()
+    return path.with_name(f"{path.name}-journal")
