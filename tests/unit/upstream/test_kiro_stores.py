@@ -268,7 +268,7 @@ def test_one_bad_row_does_not_spoil_the_others(tmp_path: Path) -> None:
 def test_a_store_that_another_program_is_writing_is_waited_for_or_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.upstream.kiro.stores._BUSY", 0.1)
+    monkeypatch.setattr("dragoman.upstream.kiro.cli_store._BUSY", 0.1)
     store = cli(tmp_path)
     other = sqlite3.connect(store.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
