@@ -91,6 +91,7 @@ class Connection(asyncio.Protocol):
         "deadline",
         "half_closed",
         "on_body",
+        "on_url",
         "peer",
         "proven",
         "reading",
@@ -112,7 +113,8 @@ class Connection(asyncio.Protocol):
         self._chunks: list[bytes] = []
         self.on_body = self._chunks.append  # the parser calls it: no Python frame for a chunk
         self._parser: HttpRequestParser | None = None  # between two requests there is none
-        self._url = b""
+        self._url: list[bytes] = []
+        self.on_url = self._url.append
         self._fields: list[tuple[bytes, bytes]] = []
         self._in_head = False
         self._barren = 0  # bytes of a head, or of trailers, since the last of anything else
@@ -142,18 +144,13 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        """Parse what has come, as far as the queue has room; the rest is held."""
         if self._silent:
             self._silent = False
             self.server.roster.hear(self)
         if self._deaf:
-            self._discarded += len(data)
-            if self._discarded > _LINGER_BYTES:
-                self.abort()
+            self._discard(len(data))
             return
-        self._parse(data)
-
-    def _parse(self, data: bytes) -> None:
-        """Parse what has come, as far as the queue has room; the rest is held."""
         parser = self._parser = self._parser or HttpRequestParser(self)
         view = memoryview(data) if len(data) > _PIECE else data
         try:
@@ -163,8 +160,7 @@ class Connection(asyncio.Protocol):
                     self._barren = 0
                 elif self._in_head or self.arriving is not None:
                     self._barren += min(_PIECE, len(data) - at)
-                if self._barren > HEAD_BYTES + _PIECE:  # a piece may begin with the end of another request
-                    self._refusal = HEAD_TOO_LONG
+                if self._barren > LONGEST_TARGET and self._is_endless():
                     self._no_further()
                     return
                 if self._queue and self._is_ahead(self._queue):
@@ -181,6 +177,19 @@ class Connection(asyncio.Protocol):
             self.arriving.take(self._chunks)
         elif not (self._in_head or self.arriving or self._queue or (self._current and self._current.last)):
             self._parser = None  # a long answer may be to come: the next request makes another parser
+
+    def _discard(self, size: int) -> None:
+        self._discarded += size
+        if self._discarded > _LINGER_BYTES:
+            self.abort()
+
+    def _is_endless(self) -> bool:
+        """Whether a head, or what is around the chunks of a body, is too long; `_refusal` says what of it."""
+        if self._in_head and sum(map(len, self._url)) > LONGEST_TARGET:
+            self._refusal = TARGET_TOO_LONG
+        elif self._barren > HEAD_BYTES + _PIECE:  # a piece may begin with the end of another request
+            self._refusal = HEAD_TOO_LONG
+        return self._refusal is not BAD_REQUEST
 
     def _is_ahead(self, queue: deque[HttpExchange]) -> bool:
         """Whether enough requests wait for their turn."""
@@ -234,15 +243,9 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         self._in_head = True
         self._barren = 0
-        self._url = b""
+        self._url.clear()
         self._fields = []
         self.deadline = self.server.clock() + HEAD_SECONDS
-
-    def on_url(self, url: bytes) -> None:
-        self._url += url
-        if len(self._url) > LONGEST_TARGET:
-            self._refusal = TARGET_TOO_LONG
-            raise _Refused
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._fields.append((name, value))  # trailers, too, which are not used
@@ -253,9 +256,11 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         parser, fields = self._parser, self._fields
         assert parser is not None
-        self._in_head = False
-        target = self._url.decode("latin-1")
-        self._url, self._fields = b"", []
+        target = b"".join(self._url).decode("latin-1")
+        if len(target) > LONGEST_TARGET:
+            self._refusal = TARGET_TOO_LONG
+            raise _Refused
+        self._in_head, self._fields = False, []
         path, _, query = target.partition("?")
         version = sys.intern(parser.get_http_version())
         method = parser.get_method()
@@ -291,7 +296,7 @@ class Connection(asyncio.Protocol):
             return
         if self._held:
             held, self._held = self._held, b""
-            self._parse(held)
+            self.data_received(held)
             if self._held:
                 return
         if not self.reading and self._transport is not None and not self._transport.is_closing():

@@ -324,20 +324,13 @@ class Acceptor:
             self._listening.close()
 
     def _accept(self) -> None:
-        roster, shed_now, open_now = self._server.roster, 0, self._server.roster.members
+        roster, shed_now = self._server.roster, 0
         for _ in range(_AT_ONCE):
-            if len(open_now) >= self._most:
-                if not self._pending.poll(0):  # no connection is waiting: none is closed for it
-                    return
+            if len(roster.members) >= self._most:
                 # Not all in one turn: the newest of them may have sent a request that is let in in the next.
-                if shed_now and shed_now >= roster.unproven:
+                if (shed_now and shed_now >= roster.unproven) or not self._makes_room():
                     return
                 shed_now += 1
-                if (shed := roster.shed()) is not Shed.CLOSED:
-                    self._pause()
-                    if shed is Shed.LATER:
-                        self._rest = self._loop.call_later(_GRACE, self._rested)
-                    return
             try:
                 client, address = self._listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -345,11 +338,30 @@ class Acceptor:
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
                     raise
-                self._make_room(error)
+                self._exhausted_by(error)
                 return
-            self._take(client, address)
+            name = plain_address(address[0])
+            most = self._most_of_peer(name)
+            if len(roster.members) >= most and not roster.has_room(limit_key(name), most):
+                client.close()
+                continue
+            client.setblocking(False)
+            opening = self._loop.create_task(self._open(client, Connection(self._server, name), name))
+            self._opening.add(opening)
+            opening.add_done_callback(self._opening.discard)
 
-    def _make_room(self, error: OSError) -> None:
+    def _makes_room(self) -> bool:
+        """Close a connection for one that waits. Where none can be closed now, wait with accepting."""
+        if not self._pending.poll(0):  # no connection waits
+            return False
+        shed = self._server.roster.shed()
+        if shed is not Shed.CLOSED:
+            self._pause()
+            if shed is Shed.LATER:
+                self._rest = self._loop.call_later(_GRACE, self._rested)
+        return shed is Shed.CLOSED
+
+    def _exhausted_by(self, error: OSError) -> None:
         """The system gives no more connections. What is shed is closed at the end of this turn of the loop."""
         now = self._loop.time()
         if now >= self._silent_until:
@@ -359,26 +371,14 @@ class Acceptor:
             self._pause()
             self._rest = self._loop.call_later(_REST, self._rested)
 
-    def _take(self, client: socket.socket, address: Any) -> None:
-        name, roster = plain_address(address[0]), self._server.roster
-        most = self._most_of_peer(name)
-        if len(roster.members) >= most and not roster.has_room(limit_key(name), most):
-            client.close()
-            return
-        client.setblocking(False)
-        protocol = Connection(self._server, name)
+    async def _open(self, client: socket.socket, protocol: Connection, name: str) -> None:
         if self._defers:
             try:
                 client.recv(1, socket.MSG_PEEK)
             except BlockingIOError:
-                roster.hurry(protocol)  # it had its grace before it was accepted
+                self._server.roster.hurry(protocol)  # it had its grace before it was accepted
             except OSError:
                 pass
-        opening = self._loop.create_task(self._open(client, protocol, name))
-        self._opening.add(opening)
-        opening.add_done_callback(self._opening.discard)
-
-    async def _open(self, client: socket.socket, protocol: Connection, name: str) -> None:
         first = protocol if self._first is None else self._first(protocol, name)
         try:
             await self._loop.connect_accepted_socket(lambda: first, client)
