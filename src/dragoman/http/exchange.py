@@ -11,7 +11,6 @@ our own (`HttpExchange`) and any ASGI server (`gateway.asgi`).
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any, Generic, NewType, Protocol, TypeVar
@@ -106,60 +105,38 @@ class Source(Protocol):
     def resume(self) -> None: ...
 
 
-class Exchange(ABC, Generic[A]):
+class Exchange(Struct, Generic[A], eq=False):
     """What the gateway knows of a client. The answer is begun once: check `begun` first."""
 
-    __slots__ = (
-        "_source",
-        "account",
-        "began",
-        "begun",
-        "client",
-        "cut_off",
-        "finished",
-        "gone",
-        "headers",
-        "id",
-        "last",
-        "owner",
-        "paused",
-        "request",
-        "sign",
-        "target",
-        "task",
-        "version",
-        "wrote",
-    )
-
-    def __init__(self, request: HttpRequest, *, target: str, version: str, began: float) -> None:
-        self.id = ""
-        self.request = request
-        self.client = ""  # its address; empty if the server that carries it does not say
-        self.owner = Owner("")  # whose key it has proven
-        self.account: A | None = None  # what is held for it is counted here
-        self.target, self.version = target, version  # as they stood in the request line
-        self.headers: Headers = ()  # of every response to it, beside its id
-        self.last = False  # the connection ends with this answer
-        self.began = began
-        self.begun = False
-        self.finished = False
-        self.gone = False
-        self.cut_off = False  # the server ends and waits no longer
-        self.paused = False  # the client reads more slowly than we write
-        self.wrote = False  # a chunk, since this was last read
-        self._source: Source | None = None
-        self.task: asyncio.Task[Any] | None = None  # that answers it
-        self.sign: Callable[[], None] | None = None  # writes a sign of life into a stream
+    request: HttpRequest
+    target: str  # as it stood in the request line
+    version: str  # likewise
+    began: float
+    id: str = ""
+    client: str = ""  # its address; empty if the server that carries it does not say
+    owner: Owner = Owner("")  # whose key it has proven
+    account: A | None = None  # what is held for it is counted here
+    headers: Headers = ()  # of every response to it, beside its id
+    last: bool = False  # the connection ends with this answer
+    begun: bool = False
+    finished: bool = False
+    gone: bool = False
+    cut_off: bool = False  # the server ends and waits no longer
+    paused: bool = False  # the client reads more slowly than we write
+    wrote: bool = False  # a chunk, since this was last read
+    source: Source | None = None  # where the answer comes from: paused when the client does not keep up
+    task: asyncio.Task[Any] | None = None  # that answers it
+    sign: Callable[[], None] | None = None  # writes a sign of life into a stream
 
     # --- in
 
-    @abstractmethod
     async def body(self, limit: int, pace: Pace = ANY_PACE) -> bytes:
         """Return the whole body. Raises TooLarge, Gone, and ClientFault for one that comes too slowly."""
+        raise NotImplementedError
 
-    @abstractmethod
     def reserve(self, limit: int) -> None:
         """Take room for the body that the head announces, on the account. Raises TooLarge, Overloaded."""
+        raise NotImplementedError
 
     def spoil(self, fault: Fault) -> None:
         """End the wait for the body with this fault."""
@@ -169,25 +146,25 @@ class Exchange(ABC, Generic[A]):
 
     # --- out
 
-    @abstractmethod
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
         """Answer with a body that is there already."""
+        raise NotImplementedError
 
-    @abstractmethod
     def head(self, status: int, headers: Headers) -> None:
         """Begin a stream. It waits for the first chunk, or for `flush`."""
+        raise NotImplementedError
 
-    @abstractmethod
     def flush(self) -> None:
         """Let the client see that a stream has begun, though there is nothing in it yet."""
+        raise NotImplementedError
 
-    @abstractmethod
     def chunk(self, data: bytes) -> None:
         """Send a piece of a stream, never an empty one."""
+        raise NotImplementedError
 
-    @abstractmethod
     def end(self, data: bytes = b"") -> None:
         """Send the last piece of a stream."""
+        raise NotImplementedError
 
     def forget_body(self) -> None:
         """Drop the body: it is not read again."""
@@ -197,7 +174,7 @@ class Exchange(ABC, Generic[A]):
 
     def feed_from(self, source: Source | None) -> None:
         """Whom to pause when the client does not keep up."""
-        self._source = source
+        self.source = source
         if source is not None and self.paused:
             source.pause()
 
@@ -233,48 +210,30 @@ class Exchange(ABC, Generic[A]):
         """The client does not keep up."""
         if not self.paused:
             self.paused = True
-            if self._source is not None:
-                self._source.pause()
+            if self.source is not None:
+                self.source.pause()
 
     def flow(self) -> None:
         """The client keeps up again."""
         if self.paused:
             self.paused = False
-            if self._source is not None:
-                self._source.resume()
+            if self.source is not None:
+                self.source.resume()
 
 
-class HttpExchange(Exchange[Any]):
+class HttpExchange(Exchange[Any], kw_only=True, eq=False):
     """An exchange of our own server: the body as it comes, the answer written straight to the socket."""
 
-    __slots__ = (
-        "_broken",
-        "_chunked",
-        "_counts",
-        "_head",
-        "_limit",
-        "_pieces",
-        "_waiter",
-        "arrived",
-        "connection",
-        "size",
-    )
-
-    def __init__(
-        self, connection: Connection, request: HttpRequest, *, target: str, version: str, began: float
-    ) -> None:
-        super().__init__(request, target=target, version=version, began=began)
-        self.arrived = False  # whole
-        self.client = connection.client
-        self.connection = connection
-        self._counts = False  # pieces of the body, on the account, as they come
-        self._chunked = version != "1.0"
-        self._head = b""  # waits for the first chunk
-        self._pieces: list[bytes] = []
-        self.size = 0  # of the body, as far as it has come
-        self._limit: int | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self._broken: Fault | None = None
+    connection: Connection
+    chunked: bool  # the body of the answer
+    arrived: bool = False  # the body of the request, whole
+    size: int = 0  # of the body, as far as it has come
+    _counts: bool = False  # pieces of the body, on the account, as they come
+    _head: bytes = b""  # waits for the first chunk
+    _pieces: list[bytes] = []
+    _limit: int | None = None
+    _waiter: asyncio.Future[None] | None = None
+    _broken: Fault | None = None
 
     # --- in
 
@@ -282,7 +241,7 @@ class HttpExchange(Exchange[Any]):
         connection = self.connection
         if not self.arrived and self._broken is None:
             self._limit = limit
-            if self._chunked and self.request.header("expect"):
+            if self.chunked and self.request.header("expect"):
                 connection.write(CONTINUE)
             self._waiter = connection.server.loop.create_future()
             if self is connection.arriving:
@@ -369,7 +328,7 @@ class HttpExchange(Exchange[Any]):
         if self.begun:
             if self.sign is not None:
                 self.sign()
-        elif self._chunked:  # HTTP/1.0 has no interim responses
+        elif self.chunked:  # HTTP/1.0 has no interim responses
             self.connection.write(CONTINUE)
 
     # --- out
@@ -393,8 +352,8 @@ class HttpExchange(Exchange[Any]):
         self.begun = True
         framing = "transfer-encoding: chunked\r\n"
         if length is not None:
-            self._chunked, framing = False, f"content-length: {length}\r\n"
-        elif not self._chunked:
+            self.chunked, framing = False, f"content-length: {length}\r\n"
+        elif not self.chunked:
             self.last, framing = True, ""
         self._head = self._rendered(status, headers, framing)
         self.headers = ()  # written
@@ -409,7 +368,7 @@ class HttpExchange(Exchange[Any]):
         if self.gone:
             return
         self.wrote = True
-        if self._chunked:
+        if self.chunked:
             data = CHUNK % (len(data), data)
         if self._head:
             data, self._head = self._head + data, b""
@@ -419,7 +378,7 @@ class HttpExchange(Exchange[Any]):
         if self.gone or self.finished:
             return
         self.finished = True
-        if self._chunked:
+        if self.chunked:
             data = CHUNK % (len(data), data) + LAST_CHUNK if data else LAST_CHUNK
         if self._head:
             data, self._head = self._head + data, b""

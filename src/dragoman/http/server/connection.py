@@ -265,8 +265,16 @@ class Connection(asyncio.Protocol):
         version = sys.intern(parser.get_http_version())
         method = parser.get_method()
         request = HttpRequest(_METHODS.get(method) or method.decode("latin-1"), path, query, parse_headers(fields))
-        exchange = HttpExchange(self, request, target=target, version=version, began=self.server.loop.time())
-        exchange.last = version != "1.1" or parser.should_upgrade() or not parser.should_keep_alive()
+        exchange = HttpExchange(
+            request,
+            target,
+            version,
+            self.server.loop.time(),
+            client=self.client,
+            last=version != "1.1" or parser.should_upgrade() or not parser.should_keep_alive(),
+            connection=self,
+            chunked=version != "1.0",
+        )
         self.arriving = exchange
         if self._current is None:
             self._begin(exchange)
