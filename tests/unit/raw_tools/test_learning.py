@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cli.raw_tools_learn import Learnt, Template, TemplateError, learn_from, read_template, render
+from dragoman.cli.chat_template import Template, TemplateError, read_template, render
+from dragoman.cli.raw_tools_learn import Learnt, learn_from
 from dragoman.filters.raw_tools.learning import CannotLearn, learn
 from dragoman.filters.raw_tools.learning.pieces import end_in_common, pieces, start_in_common
 from dragoman.filters.raw_tools.learning.probes import VARIANTS, generated

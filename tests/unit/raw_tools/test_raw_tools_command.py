@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cli import main, raw_tools_learn
-from dragoman.cli.raw_tools import MODELS, find, looks, rows
+from dragoman.cli import chat_template, main
+from dragoman.cli.raw_tools import find
+from dragoman.cli.raw_tools import MODELS, looks, rows
 from dragoman.filters.raw_tools import TABLES
 from dragoman.filters.raw_tools.table import Table
 from dragoman.filters.raw_tools.table_file import parse
@@ -161,5 +162,5 @@ def test_learn_says_that_jinja_is_missing(
 
 
 def test_the_command_line_does_not_need_jinja() -> None:
-    assert "jinja2" not in vars(raw_tools_learn)
-    assert raw_tools_learn.__name__ in sys.modules
+    assert "jinja2" not in vars(chat_template)
+    assert chat_template.__name__ in sys.modules

@@ -1,0 +1,228 @@
+"""Render a chat template of Hugging Face's form, as transformers does, in a child process with limits.
+
+A template is a program from somewhere on the internet. Three things keep it harmless: Jinja's sandbox gives it no
+attribute that leads to the interpreter, and nothing it is given can be changed; the child has a limit on processor
+time, address space and output, and the parent waits for a bounded time; the child gets an empty environment.
+
+`python -m dragoman.cli.chat_template` is the child: JSON on standard input, JSON on standard output.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+from msgspec import Struct
+
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
+
+SECONDS = 30
+_MEMORY = 512 * 1024 * 1024
+_LONGEST_TEMPLATE = 1024 * 1024
+_LONGEST_RENDERING = 256 * 1024
+_KEPT = ("PATH", "PYTHONPATH", "SYSTEMROOT", "LD_LIBRARY_PATH")
+_MISSING = "jinja2 is not installed, and a chat template needs it. Install the extra: pip install 'dragoman[raw-tools]'"
+_NO_JINJA = 9  # exit status of the child
+
+
+class TemplateError(Exception):
+    """A template that cannot be used; the text is the sentence to print."""
+
+
+class Template(Struct, frozen=True):
+    """A template and the variables it is rendered with."""
+
+    source: str
+    variables: dict[str, Any] = {}
+
+
+class Rendered(Struct, frozen=True):
+    """The texts by the name of their job, and for those that failed the reason."""
+
+    texts: dict[str, str]
+    errors: dict[str, str]
+
+
+# --- the parent
+
+
+def read_template(name: str, data: bytes, variables: Mapping[str, Json]) -> Template:
+    """Return the template of a .jinja file, or of a tokenizer_config.json. Raises TemplateError."""
+    given: dict[str, Json] = {"bos_token": "<s>", "eos_token": "</s>"}
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise TemplateError(f"{name}: not UTF-8 text") from None
+    if Path(name).suffix == ".json":
+        config = jsonio.object_of(text)
+        if config is None:
+            raise TemplateError(f"{name}: not a JSON object; expected a tokenizer_config.json or a .jinja file")
+        text = _template_in(config, name)
+        for key in given:
+            token = config.get(key)
+            token = token.get("content") if isinstance(token, dict) else token
+            if isinstance(token, str):
+                given[key] = token
+    if len(text) > _LONGEST_TEMPLATE:
+        raise TemplateError(f"{name}: a template of more than {_LONGEST_TEMPLATE} characters")
+    return Template(text, {**given, **variables})
+
+
+def _template_in(config: Mapping[str, Json], name: str) -> str:
+    found = config.get("chat_template")
+    if isinstance(found, list):  # several, by name
+        named = {str(each.get("name")): each.get("template") for each in found if isinstance(each, dict)}
+        found = named.get("tool_use") or named.get("default")
+    if not isinstance(found, str):
+        raise TemplateError(f"{name}: has no chat_template; give the .jinja file instead")
+    return found
+
+
+def render(template: Template, jobs: Mapping[str, Struct], seconds: float = SECONDS) -> Rendered:
+    """Render all jobs (the fields of `Job`) in a child process. Raises TemplateError if it gives no answer."""
+    order = jsonio.encode({"template": template, "jobs": dict(jobs), "seconds": seconds})
+    environ = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    command = [sys.executable, "-m", "dragoman.cli.chat_template"]
+    try:
+        done = subprocess.run(command, input=order, capture_output=True, timeout=seconds, env=environ, check=False)
+    except subprocess.TimeoutExpired:
+        raise TemplateError(f"the template did not finish within {seconds:g} seconds") from None
+    if done.returncode == _NO_JINJA:
+        raise TemplateError(_MISSING)
+    try:
+        return _read_rendered(done.stdout)
+    except jsonio.JsonError:
+        reason = "it used too much memory or time" if done.returncode < 0 else _last_line(done.stderr)
+        raise TemplateError(f"the template could not be rendered: {reason}") from None
+
+
+_read_rendered = jsonio.typed(Rendered)
+
+
+def _last_line(data: bytes) -> str:
+    lines = data.decode(errors="replace").strip().splitlines()
+    return lines[-1][:500] if lines else "the process that renders it ended without a word"
+
+
+# --- the child
+
+
+class Job(Struct, frozen=True):
+    """One conversation to render."""
+
+    messages: list[Any]
+    tools: list[Any]
+    generation_prompt: bool = False
+
+
+class _Order(Struct, frozen=True):
+    template: Template
+    jobs: dict[str, Job]
+    seconds: float
+
+
+def main() -> int:
+    """Render what standard input says."""
+    order = jsonio.typed(_Order)(sys.stdin.buffer.read())
+    try:
+        import jinja2  # noqa: F401
+    except ImportError:
+        return _NO_JINJA
+    _limit(order.seconds)
+    texts: dict[str, str] = {}
+    errors: dict[str, str] = {}
+    try:
+        rendering = _compiled(order.template)
+    except Exception as error:  # noqa: BLE001  # whatever a template does wrong is said to the user
+        errors[""] = f"the template has an error: {_said(error)}"
+    else:
+        for name, job in order.jobs.items():
+            _render_one(rendering, name, job, texts, errors)
+    sys.stdout.buffer.write(jsonio.encode(Rendered(texts, errors)))
+    return 0
+
+
+def _render_one(
+    rendering: Callable[..., str], name: str, job: Job, texts: dict[str, str], errors: dict[str, str]
+) -> None:
+    try:
+        text = rendering(messages=job.messages, tools=job.tools, add_generation_prompt=job.generation_prompt)
+    except Exception as error:  # noqa: BLE001  # whatever a template does wrong is said to the user
+        errors[name] = _said(error)
+        return
+    if len(text) > _LONGEST_RENDERING:
+        errors[name] = f"the rendering has more than {_LONGEST_RENDERING} characters"
+    else:
+        texts[name] = text
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return "it needs too much memory"
+    return f"{error} ({type(error).__name__})" if str(error) else type(error).__name__
+
+
+def _limit(seconds: float) -> None:
+    with suppress(ImportError):  # Windows has only the parent's time limit
+        import resource
+
+        for limit, value in ((resource.RLIMIT_AS, _MEMORY), (resource.RLIMIT_CPU, int(seconds) + 1)):
+            hard = resource.getrlimit(limit)[1]
+            bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            with suppress(OSError, ValueError):  # macOS refuses the address space
+                resource.setrlimit(limit, (bound, hard))
+
+
+def _compiled(template: Template) -> Callable[..., str]:
+    """Compile as transformers does: the same switches, filters and functions."""
+    import jinja2
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.nodes import CallBlock, Node
+    from jinja2.parser import Parser
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """`{% generation %}` marks what a model wrote, for training; its content is rendered as it is."""
+
+        tags = {"generation"}  # noqa: RUF012  # as Jinja declares it
+
+        def parse(self, parser: Parser) -> Node | list[Node]:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return CallBlock(self.call_method("_content"), [], [], body).set_lineno(line)
+
+        def _content(self, caller: Callable[[], str]) -> str:
+            return caller()
+
+    def raise_exception(message: str) -> NoReturn:
+        raise jinja2.TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = jsonio.python_text
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = _now
+    compiled = environment.from_string(template.source)
+    variables: dict[str, Any] = {"documents": None, **msgspec.to_builtins(template.variables)}
+
+    def rendering(**given: Any) -> str:
+        return str(compiled.render(**variables, **given))
+
+    return rendering
+
+
+def _now(pattern: str) -> str:
+    return datetime.now().astimezone().strftime(pattern)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
