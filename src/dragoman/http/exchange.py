@@ -128,6 +128,8 @@ class Exchange(Struct, Generic[A], eq=False):
     task: asyncio.Task[Any] | None = None  # that answers it
     sign: Callable[[], None] | None = None  # writes a sign of life into a stream
 
+    __repr__ = object.__repr__  # the request holds keys and prompts
+
     # --- in
 
     async def body(self, limit: int, pace: Pace = ANY_PACE) -> bytes:

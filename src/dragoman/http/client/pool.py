@@ -175,35 +175,22 @@ class Lane:
             connection.abort()
 
 
-class Connection(asyncio.Protocol):
+class Connection(Struct, asyncio.Protocol, eq=False):
     """One connection to an upstream: its bytes go to the reply that is being read, as many as a turn may have."""
 
-    __slots__ = (
-        "_kept",
-        "_lane",
-        "_last",
-        "_left",
-        "_reading",
-        "_turning",
-        "idle_since",
-        "paused",
-        "reply",
-        "reused",
-        "transport",
-    )
+    _lane: Lane
+    idle_since: float = 0.0
+    paused: bool = False  # by the reader of the body
+    reply: Reply | None = None
+    reused: bool = False
+    transport: asyncio.Transport | None = None
+    _reading: bool = True
+    _kept: bytes = b""  # bytes that were read and wait for the next turn
+    _left: int = TURN_BYTES  # that may be given on in this turn
+    _turning: bool = False  # `_next_turn` will be called
+    _last: Callable[[], None] | None = None  # how the connection ended, if bytes were kept then
 
-    def __init__(self, lane: Lane) -> None:
-        self.idle_since = 0.0
-        self.paused = False  # by the reader of the body
-        self.reply: Reply | None = None
-        self.reused = False
-        self.transport: asyncio.Transport | None = None
-        self._lane = lane
-        self._reading = True
-        self._kept = b""  # bytes that were read and wait for the next turn
-        self._left = TURN_BYTES  # that may be given on in this turn
-        self._turning = False  # `_next_turn` will be called
-        self._last: Callable[[], None] | None = None  # how the connection ended, if bytes were kept then
+    __repr__ = object.__repr__
 
     # --- for the reply and the pool
 

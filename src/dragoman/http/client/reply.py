@@ -50,72 +50,47 @@ class Timeouts(Struct, frozen=True):
     total: float = 3600.0
 
 
-class Reply:
+class Reply(Struct, eq=False):
     """An answer whose head is here. Take the body by `pump` or `read`, once; `close` what you do not finish."""
 
-    __slots__ = (
-        "_barren",
-        "_bodiless",
-        "_chunks",
-        "_connection",
-        "_end",
-        "_end_by",
-        "_ended",
-        "_error",
-        "_fields",
-        "_held",
-        "_held_size",
-        "_hushed",
-        "_informal",
-        "_keep",
-        "_lane",
-        "_parser",
-        "_paused",
-        "_pieces",
-        "_read",
-        "_refusal",
-        "_said",
-        "_said_at",
-        "_seen",
-        "_sink",
-        "_timeouts",
-        "_waiter",
-        "fresh",
-        "headers",
-        "on_body",
-        "status",
-    )
+    _lane: Lane
+    _timeouts: Timeouts
+    _began: float
+    _bodiless: bool
+    status: int = 0
+    headers: Headers = ()
+    fresh: bool = False  # bytes came since the last sweep
+    on_body: Callable[[bytes], None] | None = None  # the parser calls it: no Python frame for a chunk
+    _chunks: list[bytes] = []
+    _parser: HttpResponseParser | None = None
+    _fields: list[tuple[bytes, bytes]] = []
+    _barren: int = 0  # bytes answered, since the request or the last of the body, that brought no body
+    _informal: bool = False  # inside a 1xx
+    _end: int | None = None  # how many of the chunks belong to the answer, once it is whole
+    _keep: bool = False  # the connection may be used again
+    _refusal: BadFrame | None = None
+    _end_by: float = 0.0
+    _seen: float = 0.0
+    _connection: Connection | None = None
+    _waiter: asyncio.Future[None] | None = None
+    _sink: Callable[[bytes], None] | None = None
+    _held: list[bytes] = []
+    _held_size: int = 0
+    _paused: bool = False
+    _read: bool = False
+    _ended: bool = False
+    _error: Exception | None = None
+    _pieces: int = 0  # of the body that came
+    _hushed: Callable[[], int] | None = None  # how many of them brought no content
+    _said: int = -1  # pieces with content at the last sweep that found more
+    _said_at: float = 0.0  # and when that was
 
-    def __init__(self, lane: Lane, timeouts: Timeouts, began: float, *, bodiless: bool) -> None:
-        self.status = 0
-        self.headers: Headers = ()
-        self.fresh = False  # bytes came since the last sweep
-        self._bodiless = bodiless
-        self._chunks: list[bytes] = []
-        self.on_body = self._chunks.append  # the parser calls it: no Python frame for a chunk
-        self._parser: HttpResponseParser | None = HttpResponseParser(self)
-        self._fields: list[tuple[bytes, bytes]] = []
-        self._barren = 0  # bytes answered, since the request or the last of the body, that brought no body
-        self._informal = False  # inside a 1xx
-        self._end: int | None = None  # how many of the chunks belong to the answer, once it is whole
-        self._keep = False  # the connection may be used again
-        self._refusal: BadFrame | None = None
-        self._lane = lane
-        self._timeouts = timeouts
-        self._end_by = began + timeouts.total
-        self._seen = began
-        self._connection: Connection | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self._sink: Callable[[bytes], None] | None = None
-        self._held: list[bytes] = []
-        self._held_size = 0
-        self._paused = False
-        self._read = False
-        self._ended = False
-        self._error: Exception | None = None
-        self._pieces = 0  # of the body that came
-        self._hushed: Callable[[], int] | None = None  # how many of them brought no content
-        self._said, self._said_at = -1, 0.0  # pieces with content at the last sweep that found more, and when that was
+    __repr__ = object.__repr__
+
+    def __post_init__(self) -> None:
+        self.on_body = self._chunks.append
+        self._parser = HttpResponseParser(self)
+        self._seen, self._end_by = self._began, self._began + self._timeouts.total
 
     async def pump(self, on_bytes: Callable[[bytes], None], hushed: Callable[[], int] | None = None) -> None:
         """Hand every piece of the body to `on_bytes`, from the read callback; return at the body's own end.

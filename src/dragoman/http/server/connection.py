@@ -23,6 +23,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from msgspec import Struct
 
 from dragoman.errors import Fault
 from dragoman.http.addresses import limit_key
@@ -63,75 +64,48 @@ class _Refused(Exception):
     """Out of a parser's callback: this head is not read on."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(Struct, asyncio.Protocol, eq=False):
     """Parses requests. The first is begun at once; those that come before its answer wait in a queue."""
 
-    __slots__ = (
-        "_aborted",
-        "_barren",
-        "_chunks",
-        "_current",
-        "_deaf",
-        "_discarded",
-        "_fields",
-        "_held",
-        "_in_head",
-        "_moved",
-        "_parser",
-        "_queue",
-        "_refusal",
-        "_silent",
-        "_still_since",
-        "_transport",
-        "_url",
-        "_write_paused",
-        "arriving",
-        "body_watch",
-        "client",
-        "deadline",
-        "half_closed",
-        "on_body",
-        "on_url",
-        "peer",
-        "proven",
-        "reading",
-        "server",
-        "since",
-        "write",
-    )
+    server: HttpServer
+    client: str = ""  # its address
+    peer: str = ""  # what limits count it for
+    since: float = 0.0  # from when on it has its grace, by the monotonic clock
+    deadline: float = inf  # read by the sweeper
+    proven: bool = False  # a request of it was let in
+    half_closed: bool = False  # the client sends nothing more
+    reading: bool = True
+    write: Callable[[bytes], None] = _nowhere  # the transport's own: no frame of ours for a chunk
+    arriving: HttpExchange | None = None  # its body is still coming
+    body_watch: BodyWatch | None = None  # of the one that arrives, once it is asked for
+    on_body: Callable[[bytes], None] = _nowhere  # the parser calls these two: no Python frame for a chunk
+    on_url: Callable[[bytes], None] = _nowhere
+    _chunks: list[bytes] = []
+    _url: list[bytes] = []
+    _fields: list[tuple[bytes, bytes]] = []
+    _parser: HttpRequestParser | None = None  # between two requests there is none
+    _in_head: bool = False
+    _barren: int = 0  # bytes of a head, or of trailers, since the last of anything else
+    _refusal: bytes = BAD_REQUEST  # the answer to a head that cannot be read
+    _current: HttpExchange | None = None  # is being answered
+    _queue: deque[HttpExchange] | None = None  # those that came before it was
+    _held: bytes = b""  # bytes that wait for room in the queue; then `reading` is False
+    _deaf: bool = False  # nothing is read any more
+    _silent: bool = True  # nothing of it was read
+    _aborted: bool = False
+    _transport: asyncio.Transport | None = None
+    _write_paused: bool = False
+    _discarded: int = 0
+    _moved: float = 0.0
+    _still_since: float = 0.0
 
-    def __init__(self, server: HttpServer, client: str = "") -> None:
-        self.client = client  # its address
-        self.peer = limit_key(client)
-        self.server = server
-        self.since = monotonic()
-        self.deadline = server.clock() + HEAD_SECONDS  # read by the sweeper
-        self.proven = False  # a request of it was let in
-        self.half_closed = False  # the client sends nothing more
-        self.reading = True
-        self.write: Callable[[bytes], None] = _nowhere  # the transport's own: no frame of ours for a chunk
-        self._chunks: list[bytes] = []
-        self.on_body = self._chunks.append  # the parser calls it: no Python frame for a chunk
-        self._parser: HttpRequestParser | None = None  # between two requests there is none
-        self._url: list[bytes] = []
-        self.on_url = self._url.append
-        self._fields: list[tuple[bytes, bytes]] = []
-        self._in_head = False
-        self._barren = 0  # bytes of a head, or of trailers, since the last of anything else
-        self._refusal = BAD_REQUEST  # the answer to a head that cannot be read
-        self.arriving: HttpExchange | None = None  # its body is still coming
-        self._current: HttpExchange | None = None  # is being answered
-        self._queue: deque[HttpExchange] | None = None  # those that came before it was
-        self._held = b""  # bytes that wait for room in the queue; then `reading` is False
-        self.body_watch: BodyWatch | None = None  # of the one that arrives, once it is asked for
-        self._deaf = False  # nothing is read any more
-        self._silent = True  # nothing of it was read
-        self._aborted = False
-        self._transport: asyncio.Transport | None = None
-        self._write_paused = False
-        self._discarded = 0
-        self._moved = self._still_since = 0.0
-        server.roster.add(self)
+    __repr__ = object.__repr__  # what is read holds keys and prompts
+
+    def __post_init__(self) -> None:
+        self.peer, self.since = limit_key(self.client), monotonic()
+        self.deadline = self.server.clock() + HEAD_SECONDS
+        self.on_body, self.on_url = self._chunks.append, self._url.append
+        self.server.roster.add(self)
 
     # --- for the loop
 
