@@ -20,8 +20,8 @@ from dragoman.gateway.explain import Ring
 from dragoman.gateway.private import make_private_folder, minted_key, read_private, write_private
 from dragoman.gateway.secrets import SecretUnavailable, Surroundings, reference
 from dragoman.upstream.credentials import CredentialFault, Secret
-from dragoman.upstream.kiro import OwnStore, Token
-from dragoman.upstream.kiro.token import render_token
+from dragoman.upstream.kiro.stores import OwnStore
+from dragoman.upstream.kiro.token import Token, render_token
 from tests.gateway.house import configured
 from tests.gateway.test_explain import refusal
 

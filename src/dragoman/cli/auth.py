@@ -17,24 +17,22 @@ from dragoman.cli.terminal import complain, plain
 from dragoman.errors import DragomanError
 from dragoman.http.client.client import Client
 from dragoman.upstream.credentials import CredentialFault, Fetch, Secret, fetch_through
-from dragoman.upstream.kiro import (
-    DeviceLogin,
-    Endpoints,
-    Found,
-    KeyStore,
-    KiroCredential,
-    OwnStore,
-    Places,
-    Profile,
-    Prompt,
-    Token,
-    find,
-    list_profiles,
-    open_store,
-)
+from dragoman.upstream.kiro.credential import KiroCredential
 from dragoman.upstream.kiro.durable import locked, make_private_folder
-from dragoman.upstream.kiro.finding import DEFAULT, link
-from dragoman.upstream.kiro.token import BUILDER_ID, DEFAULT_REGION, Document, is_loopback, region_of_arn, render_token
+from dragoman.upstream.kiro.finding import DEFAULT, Found, Places, find, link, open_store
+from dragoman.upstream.kiro.service import Profile, list_profiles
+from dragoman.upstream.kiro.sign_in import DeviceLogin, Prompt
+from dragoman.upstream.kiro.stores import KeyStore, OwnStore
+from dragoman.upstream.kiro.token import (
+    BUILDER_ID,
+    DEFAULT_REGION,
+    Document,
+    Endpoints,
+    Token,
+    is_loopback,
+    region_of_arn,
+    render_token,
+)
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 

@@ -274,8 +274,8 @@ def _aws(name: str) -> Check:
 
 
 def _kiro(name: str, spec: str, scene: Scene) -> Check:
-    from dragoman.upstream.kiro import Places as KiroPlaces
-    from dragoman.upstream.kiro import open_store
+    from dragoman.upstream.kiro.finding import Places as KiroPlaces
+    from dragoman.upstream.kiro.finding import open_store
 
     try:
         store = open_store(spec, KiroPlaces(scene.environ))
@@ -397,7 +397,7 @@ def _port(scene: Scene) -> Iterator[Check]:
 def _modes(scene: Scene) -> Iterator[Check]:
     if not hasattr(os, "geteuid"):
         return
-    from dragoman.upstream.kiro import Places as KiroPlaces
+    from dragoman.upstream.kiro.finding import Places as KiroPlaces
 
     private = [scene.places.state, scene.places.key_file, scene.admin_socket.parent, scene.admin_socket]
     private += sorted(KiroPlaces(scene.environ).own.glob("*.json"))

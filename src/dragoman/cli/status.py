@@ -119,7 +119,8 @@ async def _add_usage(found: dict[str, Json], file: Path | None) -> None:
 async def _usage(login: Login) -> dict[str, Json]:
     from dragoman.http.client.client import Client
     from dragoman.upstream.credentials import fetch_through
-    from dragoman.upstream.kiro import KiroCredential, open_store
+    from dragoman.upstream.kiro.credential import KiroCredential
+    from dragoman.upstream.kiro.finding import open_store
 
     client = Client()
     try:

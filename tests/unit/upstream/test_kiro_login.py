@@ -17,8 +17,9 @@ from dragoman.cli import auth
 from dragoman.errors import Reset
 from dragoman.simulator import Simulator, running_simulator
 from dragoman.upstream.credentials import CredentialFault, Secret
-from dragoman.upstream.kiro import DeviceLogin, Places, Token, open_store
-from dragoman.upstream.kiro.token import render_time
+from dragoman.upstream.kiro.finding import Places, open_store
+from dragoman.upstream.kiro.sign_in import DeviceLogin
+from dragoman.upstream.kiro.token import Token, render_time
 from dragoman.wire.http import HttpRequest, HttpResponse
 from tests.unit.upstream.kiro_world import NOW, Service, at, cli_database, fetch, tokens, told
 

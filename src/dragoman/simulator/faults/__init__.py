@@ -20,44 +20,17 @@ from dragoman.simulator.faults.proxy import FaultProxy
 
 __all__ = ["FAULTS", "Answer", "Fault", "FaultProxy", "parse_fault"]
 
-_KINDS: tuple[type[Fault], ...] = (
-    answer.Hang,
-    answer.Drop,
-    answer.Latency,
-    answer.Slicer,
-    answer.Bandwidth,
-    answer.LimitData,
-    answer.SlowClose,
-    answer.SlowHead,
-    answer.Stale,
-    answer.Flood,
-    answer.Status,
-    answer.Script,
-    answer.Header,
-    answer.Informed,
-    answer.Length,
-    answer.NoLastChunk,
-    answer.UntilClose,
-    answer.BothLengths,
-    answer.Compress,
-    frames.Cut,
-    frames.Delay,
-    frames.Duplicate,
-    frames.Omit,
-    frames.Swap,
-    frames.Garbage,
-    frames.Insert,
-    frames.Corrupt,
-    frames.Replace,
-    frames.Respell,
-)
-
 
 def _name(kind: type[Fault]) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
-FAULTS: dict[str, type[Fault]] = {_name(kind): kind for kind in _KINDS}
+FAULTS: dict[str, type[Fault]] = {
+    _name(kind): kind
+    for module in (answer, frames)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, Fault) and kind is not Fault and not kind.__name__.startswith("_")
+}
 
 
 def parse_fault(text: str) -> Fault:
