@@ -338,12 +338,12 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
         if self.gone or self.finished:
             return
-        self.begun = self.finished = True
-        length = "" if status in _BODILESS else f"content-length: {len(body)}\r\n"
-        head = self._rendered(status, headers, length)
+        self.head(status, headers, len(body))
+        self.finished = True
+        head, self._head = self._head, b""
         if status in _BODILESS or self.request.method == "HEAD":
-            body = b""
-        if len(body) <= _ONE_PIECE:
+            self.connection.write(head)
+        elif len(body) <= _ONE_PIECE:
             self.connection.write(head + body)
         else:
             self.connection.write_both(head, body)
@@ -352,12 +352,21 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
     def head(self, status: int, headers: Headers, length: int | None = None) -> None:
         """Begin a stream; of a body whose `length` is known, without chunks."""
         self.begun = True
-        framing = "transfer-encoding: chunked\r\n"
+        framing = ""
         if length is not None:
-            self.chunked, framing = False, f"content-length: {length}\r\n"
-        elif not self.chunked:
-            self.last, framing = True, ""
-        self._head = self._rendered(status, headers, framing)
+            self.chunked = False
+            if status not in _BODILESS:
+                framing = f"content-length: {length}\r\n"
+        elif self.chunked:
+            framing = "transfer-encoding: chunked\r\n"
+        else:
+            self.last = True
+        if not self.arrived:
+            self.last = True  # what is still to come of the request is not read to its end
+        ids = _IDS % (self.id, self.id, self.id) if self.id else ""
+        close = "connection: close\r\n" if self.last else ""
+        lines = f"{status_line(status)}{header_lines(headers)}{ids}{header_lines(self.headers)}{framing}{close}\r\n"
+        self._head = lines.encode("latin-1", "replace")
         self.headers = ()  # written
 
     def flush(self) -> None:
@@ -413,14 +422,6 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
         if not self.gone:
             self.flush()
             self.connection.break_off(reset=reset)
-
-    def _rendered(self, status: int, headers: Headers, length: str) -> bytes:
-        if not self.arrived:
-            self.last = True  # what is still to come of the request is not read to its end
-        ids = _IDS % (self.id, self.id, self.id) if self.id else ""
-        close = "connection: close\r\n" if self.last else ""
-        lines = f"{status_line(status)}{header_lines(headers)}{ids}{header_lines(self.headers)}{length}{close}\r\n"
-        return lines.encode("latin-1", "replace")
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
