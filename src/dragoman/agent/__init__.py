@@ -1,4 +1,7 @@
-"""An agent that trusts nothing: Bedrock's responses are validated before they are used, and no tool call is lost."""
+"""An agent that trusts nothing: Bedrock's responses are validated before they are used, and no tool call is lost.
+
+Programs of others and `dragoman agent` call it. It sends requests through `dragoman.http`, and runs the given tools.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from dragoman.errors import Fault, UpstreamViolation
 from dragoman.filters.rename_tools import rename
 from dragoman.model.conversation import Conversation, Usage
 
-# --- What is wrong with an answer of the service, for people who handle its raw responses
+# --- what is wrong with a raw response
 
 
 class BedrockResponseError(UpstreamViolation):
@@ -145,7 +145,7 @@ class Ended(Struct, frozen=True):
 Watched: TypeAlias = Asked | Said | Thought | Called | Answered | Stepped | Ended
 
 
-# --- Ids of tool calls that Converse takes back: legal, short enough, and different from one another
+# --- ids of tool calls that Converse takes back: legal, short enough, and different from one another
 
 
 def with_legal_ids(calls: Sequence[ToolUseBlock]) -> list[ToolUseBlock]:

@@ -27,7 +27,7 @@ from dragoman.upstream.credentials import CredentialFault
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
-# --- What `dragoman doctor` looks at, and what one look gives
+# --- what is looked at, and what one look gives
 
 
 State: TypeAlias = Literal["pass", "warn", "fail"]
@@ -73,7 +73,7 @@ class Scene:
         return found
 
 
-# --- What may keep clients on this machine from the gateway: their environment, and what they have saved
+# --- what may keep clients on this machine from the gateway: their environment, and what they have saved
 
 
 def look_at_clients(scene: Scene) -> Iterator[Check]:

@@ -257,7 +257,7 @@ def _models(listed: Sequence[Listed], chosen: str) -> Json:
     return table
 
 
-# --- The one line each client needs to use a gateway. No key is printed: the lines say where the shell finds it
+# --- the line that each client needs to use a gateway. No key is printed: the lines say where the shell finds it
 
 
 _KEY = "\x00the-key\x00"  # stands for it until the line is quoted

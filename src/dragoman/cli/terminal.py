@@ -1,4 +1,4 @@
-"""Colour and width, where there is a terminal to show them."""
+"""What several commands do with a terminal, their FILE argument and their complaints."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def one_line(text: object, longest: int = 300) -> str:
     return plain if len(plain) <= longest else f"{plain[: longest - 1]}…"
 
 
-# --- What several commands do with their FILE argument and their complaints
+# --- files and complaints
 
 
 CHUNK = 64 * 1024

@@ -26,7 +26,7 @@ from dragoman.model.notes import Notes
 from dragoman.translate import Plan, plan
 from dragoman.wire import jsonio
 
-# --- When two canonical values say the same, whatever their spelling
+# --- when two canonical values say the same, whatever their spelling
 
 
 Summary: TypeAlias = tuple[tuple[str, str, tuple[tuple[str, str, bytes], ...]], ...]

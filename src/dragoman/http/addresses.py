@@ -1,4 +1,4 @@
-"""IP addresses as limits, logs and the configuration read them. Pure."""
+"""Addresses: those of clients, as limits and logs read them, and those of upstreams and proxies. Pure."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def limit_key(address: str) -> str:
         return address
 
 
-# --- Where a request goes: an upstream's base URL taken apart, and which proxy stands in between. Pure
+# --- where a request goes: an upstream's base URL taken apart, and the proxy in between
 
 
 _PORTS = {"http": 80, "https": 443}

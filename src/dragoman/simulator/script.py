@@ -1,4 +1,4 @@
-"""Scripts: what the simulated model says, turn by turn, from a TOML file. docs/simulator.md tells the fields."""
+"""Scripts: what the simulated model says, turn by turn, from a TOML file. docs/simulator.md lists the fields."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dragoman.model.conversation import Why
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
-# --- One turn of the simulated model: what it says, at what pace, and how it goes wrong. Plain values
+# --- one turn: what the model says, at what pace, and how it goes wrong
 
 
 class Say(Struct, frozen=True):

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from queue import SimpleQueue
 from time import monotonic
+from typing import Any
 
 from dragoman.errors import ConnectFailed, LocalMisuse
 from dragoman.http.addresses import Address, Proxy, parse_address, parse_proxy
@@ -205,55 +206,42 @@ def send(
 
     Raises what `Client.open` does, and from the body what `Reply.pump` does. To close the body closes the connection.
     """
-    exchange = _Exchange(base_url, request, timeouts)
-    try:
-        head = exchange.next()
-    except BaseException:
-        exchange.end()
-        raise
-    assert isinstance(head, HttpResponse)
-    return head, _body(exchange)
+    came: SimpleQueue[HttpResponse | bytes | Exception | None] = SimpleQueue()  # None is the end
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(_talk(base_url, request, timeouts, came.put))
 
+    def run() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(asyncio.wait([task]))
 
-def _body(exchange: _Exchange) -> Generator[bytes, None, None]:
-    try:
-        while isinstance(piece := exchange.next(), bytes):
-            yield piece
-    finally:
-        exchange.end()
-
-
-class _Exchange:
-    def __init__(self, base_url: str, request: HttpRequest, timeouts: Timeouts) -> None:
-        self._asked = base_url, request, timeouts
-        self._came: SimpleQueue[HttpResponse | bytes | Exception | None] = SimpleQueue()  # None is the end
-        self._loop = asyncio.new_event_loop()
-        self._task = self._loop.create_task(self._talk())
-        threading.Thread(target=self._run, name="http", daemon=True).start()
-
-    def next(self) -> HttpResponse | bytes | None:
-        came = self._came.get()
-        if isinstance(came, Exception):
-            raise came
-        return came
-
-    def end(self) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._task.cancel)
-
-    def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(asyncio.wait([self._task]))
-
-    async def _talk(self) -> None:
-        base_url, request, timeouts = self._asked
-        client = Client()
+    def received() -> Generator[Any, None, None]:
         try:
-            reply = await client.open(base_url, request, timeouts=timeouts, fresh=True)
-            self._came.put(HttpResponse(reply.status, reply.headers))
-            await reply.pump(self._came.put)
-            self._came.put(None)
-        except Exception as error:  # noqa: BLE001  it is raised where the exchange was begun
-            self._came.put(error)
+            while (item := came.get()) is not None:
+                if isinstance(item, Exception):
+                    raise item
+                yield item
         finally:
-            await client.aclose()
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(task.cancel)
+
+    threading.Thread(target=run, name="http", daemon=True).start()
+    body = received()
+    return next(body), body  # the head comes first
+
+
+async def _talk(
+    base_url: str,
+    request: HttpRequest,
+    timeouts: Timeouts,
+    put: Callable[[HttpResponse | bytes | Exception | None], None],
+) -> None:
+    client = Client()
+    try:
+        reply = await client.open(base_url, request, timeouts=timeouts, fresh=True)
+        put(HttpResponse(reply.status, reply.headers))
+        await reply.pump(put)
+        put(None)
+    except Exception as error:  # noqa: BLE001  it is raised where the exchange was begun
+        put(error)
+    finally:
+        await client.aclose()

@@ -1,4 +1,6 @@
-"""What a fault works on: an answer on its way from the target, as a head and pieces of body. A fault maps it. Pure."""
+"""Faults: each maps an answer on its way from the target, a head and pieces of body. Those of frames are in `frames`.
+
+Pure."""
 
 from __future__ import annotations
 
@@ -88,7 +90,7 @@ async def pieces_of(*pieces: Piece) -> Pieces:
         yield piece
 
 
-# --- Faults of HTTP: statuses instead of an answer, heads that are wrong or long, lengths that are not the body's
+# --- faults of HTTP: statuses instead of an answer, heads that are wrong or long, lengths that are not the body's
 
 
 _BLANKS = 8 * 1024 * 1024
@@ -212,7 +214,7 @@ class Script(Fault, frozen=True, kw_only=True):
         return None if code == 200 else Status(code=code, body=self.body).instead(request, number)
 
 
-# --- Faults of a connection, whatever it carries: bytes come late, slowly, in slices, in part, or not at all
+# --- faults of a connection, whatever it carries: bytes come late, slowly, in slices, in part, or not at all
 
 
 class Hang(Fault, frozen=True, kw_only=True):

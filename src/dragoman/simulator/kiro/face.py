@@ -38,7 +38,7 @@ from dragoman.wire.eventstream import encode_event
 from dragoman.wire.http import Headers, HttpRequest
 from dragoman.wire.jsonio import Json
 
-# --- Kiro's answer as wire frames, in the order the service sends them (facts 3.2). Quirks are those of facts 3.3
+# --- the answer as wire frames, in the order in which the service sends them (facts 3.2); quirks are those of facts 3.3
 
 
 _STOP_REASONS = {
@@ -195,7 +195,7 @@ class KiroFace:
         self._answered += 1
         asked = Asked(request)
         prompt = read_prompt(asked)
-        spoken = respond(prompt) if act.parts is None else _scripted(act)
+        spoken = respond(prompt, act.parts)
         conversation = text(asked.state.get("conversationId")) or "sim-conversation"
         performance = Performance(
             parts=spoken.parts,
@@ -257,11 +257,6 @@ def _thinks_by_tags(asked: Asked) -> bool:
 
 
 # --- what it answers
-
-
-def _scripted(act: Turn) -> Spoken:
-    parts = act.parts or ()
-    return Spoken(parts, Why.TOOL if any(isinstance(part, Use) for part in parts) else Why.END)
 
 
 def _call_ids(body: bytes, spoken: Spoken) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What refusals are made of: profiles, limits, and the words of a refusal."""
+"""What the rules work on: a request and its parts, profiles and limits; and what they give, the words of a refusal."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Limits(rule_table.Limits, frozen=True, kw_only=True, forbid_unknown_fields
     signatures: Literal["own", "strict"] = "own"  # rule 40: check those we made; strict: refuse all others
 
 
-# --- The signatures of the simulator's reasoning
+# --- the signatures of the simulator's reasoning
 
 
 _OURS = "sim."
@@ -93,7 +93,7 @@ def is_forged(words: str, signature: str, *, strict: bool) -> bool:
     return signature != sign(words) if signature.startswith(_OURS) or strict else False
 
 
-# --- A request to the simulated service: its parts, and an estimate of its tokens
+# --- a request: its parts, and an estimate of its tokens
 
 
 class Asked(RawRequest):
@@ -144,7 +144,7 @@ def _prose(value: Json) -> Iterator[str]:
             pending.extend(inner for name, inner in item.items() if name != "bytes")
 
 
-# --- The request's shape (facts 1.4) as data. What a numbered rule judges with its own grade or words is `_ANY` here
+# --- the shape of a request (facts 1.4) as data. What a numbered rule judges with its own grade or words is `_ANY`
 
 
 def _record(required: Mapping[str, Shape] | None = None, optional: Mapping[str, Shape] | None = None) -> Members:
@@ -225,7 +225,7 @@ REQUEST = _record(
 )
 
 
-# --- Which operation a request asks for, over either wire protocol (facts 1.1, 1.9)
+# --- which operation a request asks for, over either wire protocol (facts 1.1, 1.9)
 
 
 Operation: TypeAlias = Literal["generate", "usage", "models", "profiles", "mcp"]

@@ -1,4 +1,4 @@
-"""How a login is renewed: the social service, OIDC, or an external identity provider's own token endpoint."""
+"""The sign-in services: how a login is renewed (social, OIDC, an external provider), and made with a device code."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def seconds(value: Json, default: float) -> float:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 else default
 
 
-# --- Login with a device code (OIDC): register a client, show a code, poll until the person has said yes
+# --- login with a device code (OIDC): register a client, show a code, poll until the person has confirmed it
 
 
 SCOPES = tuple(

@@ -14,8 +14,7 @@ from msgspec import Struct
 from dragoman.upstream.credentials import CredentialFault, Secret, masked
 from dragoman.wire.jsonio import Json
 
-# --- The hosts of a Kiro login. A region from a file becomes part of a host name, so it is checked before one is
-# built
+# --- the hosts of a login. A region from a file becomes part of a host name, so it is checked first
 
 
 DEFAULT_REGION = "us-east-1"
