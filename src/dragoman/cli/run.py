@@ -22,9 +22,9 @@ import dragoman.dialects as registry
 from dragoman.cli.checks import saved_settings
 from dragoman.cli.found import NOTHING_FOUND, Find, configuration, missing, upstream_variables, what_to_set
 from dragoman.cli.recipes import Prepared, Recipe, assignments, prepare, recipe_for, shell_key
-from dragoman.cli.serve import port_number
+from dragoman.cli.serve import NOT_STARTED
 from dragoman.cli.status import ask
-from dragoman.cli.terminal import complain, plain
+from dragoman.cli.terminal import complain, port_number
 from dragoman.errors import DragomanError, LocalMisuse, UnknownModel
 from dragoman.gateway.config import Config, ConfigError, load
 from dragoman.gateway.listing import catalogue
@@ -78,8 +78,7 @@ def run(arguments: Namespace) -> int:
     try:
         return _run(arguments)
     except ConfigError as error:
-        print(plain(error), file=sys.stderr)
-        return complain("the configuration cannot be used, so nothing was started.", _CONFIG_IS_WRONG)
+        return complain(NOT_STARTED, _CONFIG_IS_WRONG, error)
     except _Stop as stop:
         return complain(stop, stop.status)
     except LocalMisuse as error:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from io import TextIOWrapper
 from pathlib import Path
@@ -81,7 +82,16 @@ def chunks(name: str) -> Iterator[bytes]:
         raise Unreadable(f"{name}: {error.strerror or error}") from None
 
 
-def complain(sentence: object, status: int) -> int:
-    """Say what is wrong on standard error and give the exit status."""
+def complain(sentence: object, status: int, cause: object = "") -> int:
+    """Say on standard error what is wrong, after what caused it, and give the exit status."""
+    if cause:
+        print(plain(cause), file=sys.stderr)
     print(f"dragoman: {plain(sentence)}", file=sys.stderr)
     return status
+
+
+def port_number(text: str) -> int:
+    """A port, for argparse."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r}")
+    return int(text)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from base64 import b64encode, urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import Generic, Literal, NoReturn, Protocol, TypeAlias, TypeVar, runtime_checkable
 from urllib.parse import quote, quote_plus, unquote, urlsplit
@@ -159,6 +160,25 @@ class SingleFlight(Generic[T]):
         self._task = None
         if not task.cancelled():
             task.exception()  # marks it as seen: all who asked may have left
+
+
+def object_in(response: HttpResponse) -> dict[str, Json]:
+    """The JSON object in an answer; empty if there is none."""
+    try:
+        document = jsonio.decode(response.body) if response.body else None
+    except jsonio.JsonError:
+        document = None
+    return document if isinstance(document, dict) else {}
+
+
+@asynccontextmanager
+async def fetching(environ: Mapping[str, str]) -> AsyncIterator[Fetch]:
+    """A `Fetch` with a client of its own, for as long as this lasts."""
+    client = Client()
+    try:
+        yield fetch_through(client, environ)
+    finally:
+        await client.aclose()
 
 
 def fetch_through(client: Client, environ: Mapping[str, str], tls: Tls | None = None) -> Fetch:

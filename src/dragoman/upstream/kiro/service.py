@@ -8,7 +8,7 @@ from uuid import uuid4
 from msgspec import Struct
 
 from dragoman._version import __version__
-from dragoman.upstream.credentials import CredentialFault, Fetch, with_headers
+from dragoman.upstream.credentials import CredentialFault, Fetch, object_in, with_headers
 from dragoman.upstream.kiro.token import API_REGIONS, Document, Endpoints, Token, region_of_arn
 from dragoman.wire import jsonio
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
@@ -89,6 +89,10 @@ class Usage(Struct, frozen=True):
     def remaining(self) -> float:
         return max(0.0, self.limit - self.used)
 
+    def describe(self) -> dict[str, Json]:
+        told: dict[str, Json] = {"used": self.used, "limit": self.limit, "remaining": self.remaining}
+        return told | {"plan": self.plan, "resets_at": self.resets_at}
+
 
 async def usage_limits(fetch: Fetch, endpoints: Endpoints, token: Token) -> Usage:
     """How much of the quota is used. Raises CredentialFault."""
@@ -136,11 +140,7 @@ _read_top = jsonio.typed(_Top)
 
 
 def _answer(response: HttpResponse, token: Token) -> Document:
-    try:
-        document = jsonio.decode(response.body) if response.body else None
-    except jsonio.JsonError:
-        document = None
-    known: Document = document if isinstance(document, dict) else {}
+    known = object_in(response)
     if response.status == 200 and known:
         return known
     words = known.get("message") or known.get("Message") or f"status {response.status}"

@@ -10,7 +10,7 @@ from urllib.parse import urlencode, urlsplit
 from msgspec import Struct, structs
 
 from dragoman.errors import TransportError, UpstreamViolation
-from dragoman.upstream.credentials import CredentialFault, Fetch, Secret
+from dragoman.upstream.credentials import CredentialFault, Fetch, Secret, object_in
 from dragoman.upstream.kiro.service import USER_AGENT
 from dragoman.upstream.kiro.token import (
     BUILDER_ID,
@@ -92,7 +92,7 @@ def _external(token: Token) -> tuple[str, HttpRequest]:
 
 def granted(response: HttpResponse, was: Token, now: float) -> Token:
     """Read an answer that grants a token; what it does not say stays as it was, the refresh token above all."""
-    document = read_answer(response)
+    document = object_in(response)
     if not pick(document, "accessToken", "access_token"):
         raise CredentialFault("the sign-in service answered without an access token.", lasting=False)
     new = parse_token(document, "the sign-in service's answer", was.kind)
@@ -108,7 +108,7 @@ def granted(response: HttpResponse, was: Token, now: float) -> Token:
 
 
 def read_refusal(response: HttpResponse, token: Token) -> Refusal:
-    document = read_answer(response)
+    document = object_in(response)
     named = response.header("x-amzn-errortype").partition(":")[0] or pick(document, "__type").rpartition("#")[2]
     words = pick(document, "error_description", "message", "Message") or f"status {response.status}"
     return Refusal(response.status, pick(document, "error") or _CODES.get(named, named), token.masked(words)[:300])
@@ -143,15 +143,6 @@ def _explained(refusal: Refusal, token: Token) -> CredentialFault:
             return CredentialFault(f"the login's client registration has ended ({refusal.words}). {_LOGIN}")
         case _:
             return CredentialFault(f"the refresh token is no longer good ({refusal.words}). {_LOGIN}")
-
-
-def read_answer(response: HttpResponse) -> Document:
-    """The JSON object in an answer; empty if there is none."""
-    try:
-        document = jsonio.decode(response.body) if response.body else None
-    except jsonio.JsonError:
-        document = None
-    return document if isinstance(document, dict) else {}
 
 
 def seconds(value: Json, default: float) -> float:
@@ -276,7 +267,7 @@ class DeviceLogin:
                 f"the sign-in service of {self._login.region} refused the login: {refusal.words}."
                 " Are --region and --start-url those of your organisation?"
             )
-        return read_answer(response)
+        return object_in(response)
 
     def _client(self) -> Document:
         return {"clientId": self._login.client_id, "clientSecret": self._login.client_secret.reveal()}
