@@ -26,6 +26,7 @@ from dragoman.gateway.app import Gateway
 from dragoman.gateway.config import assemble
 from dragoman.gateway.serve import loop_factory
 from dragoman.http.client import client as upstream
+from dragoman.http.server.connection import Connection
 from dragoman.http.server.serving import HttpServer
 
 STREAMS, HELD, TURNS = 64, 500, 5
@@ -94,7 +95,7 @@ class Bench:
         said = answer(self.scenario.upstream)
         opened = []
         for _ in range(count):
-            protocol: Any = self.carrier.protocol()
+            protocol: Any = Connection(self.carrier)
             socket = Socket()
             protocol.connection_made(socket)
             protocol.data_received(self.request)

@@ -27,9 +27,10 @@ from dragoman.gateway.layers import ConfigError
 from dragoman.gateway.secrets import minted_key
 from dragoman.http.client.client import Client
 from dragoman.upstream.credentials import CredentialFault, fetch_through
-from dragoman.upstream.kiro import Endpoints, KiroCredential, OwnStore
 from dragoman.upstream.kiro.cli_store import CliStore
-from dragoman.upstream.kiro.stores import IdeStore, Store
+from dragoman.upstream.kiro.credential import KiroCredential
+from dragoman.upstream.kiro.stores import IdeStore, OwnStore, Store
+from dragoman.upstream.kiro.token import Endpoints
 
 Say: TypeAlias = Callable[[str], None]
 SCOPES = 40

@@ -14,7 +14,7 @@ import pytest
 
 from dragoman.simulator import Simulator
 from dragoman.simulator.faults import FaultProxy
-from dragoman.simulator.faults.toxics import Latency
+from dragoman.simulator.faults.answer import Latency
 from dragoman.upstream.credentials import CredentialFault
 from dragoman.upstream.kiro import stores
 from dragoman.upstream.kiro.cli_store import CliStore

@@ -10,18 +10,18 @@ import time
 from collections.abc import Callable, Iterable
 
 from dragoman.simulator.faults import Fault
-from dragoman.simulator.faults.frames import Cut
-from dragoman.simulator.faults.heads import (
+from dragoman.simulator.faults.answer import (
     BothLengths,
     Compress,
     Header,
     Informed,
     Length,
     NoLastChunk,
+    SlowHead,
     Status,
     UntilClose,
 )
-from dragoman.simulator.faults.toxics import SlowHead
+from dragoman.simulator.faults.frames import Cut
 from tests.faults.connecting import both
 from tests.faults.judging import Probe, judge
 from tests.faults.listening import Wrong

@@ -20,7 +20,7 @@ import trustme
 from dragoman.errors import ConnectFailed
 from dragoman.http.client import dial
 from dragoman.http.client.client import Client
-from dragoman.simulator.faults.toxics import Drop, Stale
+from dragoman.simulator.faults.answer import Drop, Stale
 from dragoman.wire.http import HttpRequest
 from tests.faults.judging import Probe, judge
 from tests.faults.listening import Wrong

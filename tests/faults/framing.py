@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from dragoman.simulator.faults.answer import Slicer
 from dragoman.simulator.faults.frames import Corrupt, Garbage
-from dragoman.simulator.faults.toxics import Slicer
 from dragoman.wire.eventstream import encode_event
 from tests.faults.judging import CALLS, SAYS, Probe
 from tests.faults.stage import EVENT_STREAMS, Case, Pair, every, through

@@ -15,8 +15,8 @@ from unittest.mock import patch
 import dragoman.dialects as registry
 from dragoman.simulator import Simulator, parse
 from dragoman.simulator.faults import Fault, FaultProxy
+from dragoman.simulator.faults.answer import Latency
 from dragoman.simulator.faults.frames import Delay
-from dragoman.simulator.faults.toxics import Latency
 from tests.faults.hearing import refusal
 from tests.faults.judging import Probe, judge
 from tests.faults.listening import Hung, Lost, Told, Wrong, ask, connect, listen, written

@@ -19,8 +19,7 @@ from msgspec import structs
 
 from dragoman.simulator import Simulator, parse
 from dragoman.simulator.faults import FaultProxy
-from dragoman.simulator.faults.heads import Status
-from dragoman.simulator.faults.toxics import Hang
+from dragoman.simulator.faults.answer import Hang, Status
 from tests.faults.hearing import refusal
 from tests.faults.judging import Probe, judge
 from tests.faults.leaving import scaled

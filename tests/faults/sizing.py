@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 
 import dragoman.dialects as registry
 from dragoman.dialects.base import REAL_WORLD
-from dragoman.simulator import Script, turn
+from dragoman.simulator import Script, script
+from dragoman.simulator.faults.answer import Slicer
 from dragoman.simulator.faults.frames import (
     Delay,
     Garbage,
     Replace,
 )
-from dragoman.simulator.faults.toxics import Slicer
 from dragoman.wire import eventstream, sse
 from tests.faults.judging import Probe
 from tests.faults.listening import Wrong
@@ -44,8 +44,8 @@ def _silences(_: Pair) -> Iterable[Probe]:
 
 def big(text: str = "", arguments: str = "", chunk: int = 1 << 25) -> Script:
     """A script of more than one would write down."""
-    part = turn.Say(text) if text else turn.Use("get_weather", arguments, "c")
-    return Script(turns=(turn.Turn(parts=(part,), pace=turn.Pace(chunk=chunk)),), then="last")
+    part = script.Say(text) if text else script.Use("get_weather", arguments, "c")
+    return Script(turns=(script.Turn(parts=(part,), pace=script.Pace(chunk=chunk)),), then="last")
 
 
 def flood(case: Case) -> None:

@@ -27,7 +27,7 @@ from dragoman.model.events import (
     UsageReported,
 )
 from dragoman.simulator.faults import Answer, Fault
-from dragoman.simulator.faults.answer import Pieces, pieces_of
+from dragoman.simulator.faults.answer import Pieces, Slicer, pieces_of
 from dragoman.simulator.faults.frames import (
     Cut,
     Duplicate,
@@ -37,7 +37,6 @@ from dragoman.simulator.faults.frames import (
     Respell,
     Swap,
 )
-from dragoman.simulator.faults.toxics import Slicer
 from dragoman.simulator.pieces import Piece
 from dragoman.translate import plan
 from dragoman.wire.http import HttpRequest

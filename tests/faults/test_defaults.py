@@ -9,8 +9,8 @@ from dragoman.gateway import backend
 from dragoman.gateway.config import Server
 from dragoman.gateway.upstreams import Timeouts
 from dragoman.http import exchange
+from dragoman.http import framing as limits
 from dragoman.http.client import reply
-from dragoman.http.server import limits
 from dragoman.upstream.kiro import credential
 from tests.faults.rows import ROWS
 

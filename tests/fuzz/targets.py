@@ -19,7 +19,7 @@ from msgspec import structs
 import dragoman.dialects as registry
 from dragoman.answer import Answer
 from dragoman.conformance import laws
-from dragoman.conformance.compare import alike
+from dragoman.conformance.laws import alike
 from dragoman.dialects.base import Dialect
 from dragoman.errors import DragomanError
 from dragoman.filters.raw_tools.outputs import Remark

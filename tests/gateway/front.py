@@ -18,7 +18,8 @@ from msgspec import structs
 from dragoman.gateway import serve
 from dragoman.gateway.app import Gateway
 from dragoman.gateway.auth import sign
-from dragoman.http.server.answering import HttpExchange
+from dragoman.http.exchange import HttpExchange
+from dragoman.http.server.connection import Connection
 from dragoman.http.server.serving import HttpServer
 from dragoman.wire.http import HttpRequest
 from tests.gateway.house import KEY, PATIENCE, House, messages
@@ -65,7 +66,7 @@ def served(answer: Callable[[HttpExchange], Coroutine[Any, Any, None]], raw: byt
     """What a server whose requests go to `answer` writes to a client that sends these bytes."""
 
     async def serve() -> bytes:
-        connection, transport = HttpServer(answer).protocol(), Memory()
+        connection, transport = Connection(HttpServer(answer)), Memory()
         connection.connection_made(transport)
         connection.data_received(raw)
         for _ in range(3):
@@ -78,7 +79,7 @@ def served(answer: Callable[[HttpExchange], Coroutine[Any, Any, None]], raw: byt
 def gateway_servers() -> list[HttpServer]:
     """The servers of gateways; simulators in this process have some, too."""
     servers = [each for each in gc.get_objects() if type(each) is HttpServer]
-    return [each for each in servers if isinstance(getattr(each._answer, "__self__", None), Gateway)]
+    return [each for each in servers if isinstance(getattr(each.answer, "__self__", None), Gateway)]
 
 
 class Client:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from dragoman.gateway import admission
 from dragoman.http import exchange
-from dragoman.http.server.roster import Roster
+from dragoman.http.server.serving import Roster
 from dragoman.simulator import parse, running_simulator
 from tests.gateway.front import LOOPS, Client, converse, gateway_servers, hash_of, head, on_loop, question, raw, signed
 from tests.gateway.house import KEY, PATIENCE, House, house, upstream, wait_until

@@ -38,7 +38,7 @@ class Client:
         self.reads.set()
         self.left = asyncio.Event()
         scope: dict[str, Any] = {"method": "POST", "path": "/", "headers": []}
-        self.exchange = AsgiExchange(scope, self.receive, self.send, stall=stall)  # type: ignore[arg-type]
+        self.exchange = AsgiExchange.of(scope, self.receive, self.send, stall=stall)  # type: ignore[arg-type]
 
     async def receive(self) -> dict[str, Any]:
         await self.left.wait()

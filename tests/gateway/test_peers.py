@@ -15,11 +15,10 @@ from dragoman.gateway import serve
 from dragoman.gateway.limits import Account, MemoryBudget, Overloaded, RequestLimits, peer_share
 from dragoman.http.addresses import limit_key
 from dragoman.http.exchange import Exchange
-from dragoman.http.server import roster as roster_module
+from dragoman.http.framing import HEAD_SECONDS
+from dragoman.http.server import serving as roster_module
 from dragoman.http.server.connection import Connection
-from dragoman.http.server.limits import HEAD_SECONDS
-from dragoman.http.server.roster import Roster, Shed
-from dragoman.http.server.serving import HttpServer
+from dragoman.http.server.serving import HttpServer, Roster, Shed
 from dragoman.simulator import Simulator, parse, running_simulator
 from tests.gateway.front import Client, Memory, head, question
 from tests.gateway.house import House, house, upstream, wait_until

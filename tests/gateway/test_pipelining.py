@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.http.server.limits import MOST_PIPELINED
+from dragoman.http.framing import MOST_PIPELINED
 from dragoman.simulator import Simulator, parse, running_simulator
 from tests.gateway.front import LOOPS, Client, on_loop, question
 from tests.gateway.house import House, house, upstream, wait_until
@@ -88,7 +88,7 @@ def test_s16_while_the_first_is_answered_no_more_is_read_than_fits(tmp_path: Pat
         [connection] = home.running.gateway._live
         held = connection.connection  # type: ignore[attr-defined]
         wait_until(lambda: held._held or held._queue)
-        wait_until(lambda: not held._reading)
+        wait_until(lambda: not held.reading)
         assert MOST_PIPELINED <= len(held._queue) < MOST_PIPELINED + 100
         assert len(held._held) <= 1024 * 1024
         client.socket.close()

@@ -11,8 +11,9 @@ import pytest
 
 from dragoman.gateway import serve
 from dragoman.gateway.admin import _MOST, listener
-from dragoman.http.server import connection, limits, reading
-from dragoman.http.server.roster import Roster
+from dragoman.http import framing
+from dragoman.http.server import connection
+from dragoman.http.server.serving import Roster
 from dragoman.simulator import running_simulator
 from tests.gateway.front import Client, gateway_servers, question
 from tests.gateway.house import configured, house, upstream, wait_until
@@ -74,7 +75,7 @@ def test_s11_a_client_behind_a_proxy_has_the_limit_of_a_client(tmp_path: Path) -
 
 
 def test_a_header_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for module in (limits, reading, connection):
+    for module in (framing, connection):
         monkeypatch.setattr(module, "HEAD_SECONDS", 0.1)
     with house("", tmp_path, **FLAGS) as home, Client(home, PROXY, first=b"PROXY TCP4 ") as client:
         assert client.file.read() == b""

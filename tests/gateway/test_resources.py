@@ -37,8 +37,8 @@ EVENT_STREAMS = {"kiro": "assistantResponseEvent", "bedrock": "contentBlockDelta
 # So that a slow client need not be waited for.
 HURRY = """
 from dragoman.http import exchange
-from dragoman.http.server import connection, reading
-for module in (connection, reading, exchange):
+from dragoman.http.server import connection
+for module in (connection, exchange):
     for name in ("HEAD_SECONDS", "BODY_SECONDS"):
         if hasattr(module, name):
             setattr(module, name, 1.0)

@@ -33,8 +33,8 @@ from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.routing import refusal_of
 from dragoman.gateway.serve import running_gateway
 from dragoman.http import exchange
+from dragoman.http import framing as http_limits
 from dragoman.http.client.reply import Timeouts as UpstreamTimeouts
-from dragoman.http.server import limits as http_limits
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message
 from dragoman.simulator import Simulator, parse, running_simulator

@@ -332,7 +332,7 @@ def test_ctrl_c_is_not_handed_on_since_the_terminal_has_done_so(home: Home) -> N
     """Two signals at once may look like one to the child, so it is asked what we sent."""
     script = """
 import os, sys
-from dragoman.cli.child import run_child
+from dragoman.cli.run import run_child
 sent, plain = [], os.kill
 os.kill = lambda pid, number: (sent.append(number), plain(pid, number))
 code = "import signal; signal.signal(2, lambda *_: None); print('ready', flush=True); input()"

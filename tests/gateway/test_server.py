@@ -20,8 +20,8 @@ import pytest
 
 from dragoman.gateway import serve
 from dragoman.http import exchange
-from dragoman.http.server import connection, reading, sockets
-from dragoman.http.server.answering import HttpExchange
+from dragoman.http.exchange import HttpExchange
+from dragoman.http.server import connection, sockets
 from dragoman.simulator import Simulator, parse, running_simulator
 from tests.gateway.front import Client, gateway_servers
 from tests.gateway.house import KEY, House, RawClient, house, messages, upstream, wait_until
@@ -230,7 +230,7 @@ def test_an_answer_of_many_megabytes_is_whole(tmp_path: Path) -> None:
 
 def hurry(monkeypatch: pytest.MonkeyPatch, name: str, seconds: float) -> None:
     monkeypatch.setattr(serve, "SWEEP_SECONDS", 0.05)
-    for module in (connection, reading, exchange):
+    for module in (connection, exchange):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, seconds)
 
@@ -376,6 +376,6 @@ def test_nothing_is_kept_of_a_stream_that_has_ended(tmp_path: Path) -> None:
             servers, made = gateway_servers(), gc.get_objects()
             exchanges = [each.connection for each in made if isinstance(each, HttpExchange)]
             connections = [each for each in made if isinstance(each, connection.Connection)]
-            return sum(each._server in servers for each in (*exchanges, *connections))
+            return sum(each.server in servers for each in (*exchanges, *connections))
 
         wait_until(lambda: left() == 0)

@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.errors import TimedOut, Truncated
 from dragoman.http.client.client import Client, Timeouts
-from dragoman.http.client.connection import UNCOUNTED
+from dragoman.http.client.pool import UNCOUNTED
 from dragoman.http.client.reply import HELD, TURN_BYTES
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run, run  # noqa: F401  the fixture: each test on asyncio and on uvloop

@@ -89,8 +89,8 @@ def test_a_connection_that_was_reset_meanwhile_is_no_bug() -> None:
         client = Connection(carrier)
         client.connection_made(wire)
         client.data_received(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n\x00 no HTTP")
-        assert client._current is not None and client._current._task is not None
-        client._current._task.add_done_callback(lambda task: ended.append(task.exception()))
+        assert client._current is not None and client._current.task is not None
+        client._current.task.add_done_callback(lambda task: ended.append(task.exception()))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert wire.written.startswith(b"HTTP/1.1 200 ") and wire.closed and ended == [None]

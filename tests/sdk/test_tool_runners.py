@@ -21,8 +21,7 @@ import dragoman.dialects as registry
 from dragoman.model.blocks import ToolResult
 from dragoman.model.conversation import Conversation
 from dragoman.simulator import Simulator, running_simulator
-from dragoman.simulator.script import Script
-from dragoman.simulator.turn import Say, Turn, Use
+from dragoman.simulator.script import Say, Script, Turn, Use
 from tests.gateway.house import KEY, House, house, upstream
 from tests.sdk.asking import NODE
 

@@ -23,8 +23,7 @@ from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.secrets import write_private
 from dragoman.gateway.serve import running_gateway
 from dragoman.simulator import running_simulator
-from dragoman.upstream.credentials import Secret, StaticKey
-from dragoman.upstream.spellings import spellings
+from dragoman.upstream.credentials import Secret, StaticKey, spellings
 from dragoman.wire.http import HttpRequest
 from tests.gateway.house import KEY, QUICK, House, RawClient, chat, gated, house, messages, upstream
 from tests.security.parrot import Parrot, forms, parrot

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import dragoman
 from dragoman.errors import ConnectFailed, DragomanError, LocalMisuse
 from dragoman.gateway.config import ConfigError
+from dragoman.http.addresses import objection
 from dragoman.http.client import dial
-from dragoman.http.client.address import objection
 from dragoman.http.client.client import Client, Tls
 from dragoman.http.client.dial import context_for
 from dragoman.http.framing import header_value

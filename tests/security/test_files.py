@@ -27,8 +27,8 @@ from dragoman.gateway.secrets import (
     write_private,
 )
 from dragoman.upstream.credentials import CredentialFault, Secret
-from dragoman.upstream.kiro import OwnStore, Token
-from dragoman.upstream.kiro.token import render_token
+from dragoman.upstream.kiro.stores import OwnStore
+from dragoman.upstream.kiro.token import Token, render_token
 from tests.gateway.house import configured
 from tests.gateway.test_explain import refusal
 

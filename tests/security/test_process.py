@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dragoman.cli import checks
-from dragoman.cli.scene import Scene
+from dragoman.cli.checks import Scene
 from tests.security.parrot import Parrot
 
 ROOT = Path(__file__).parents[2]

@@ -13,8 +13,8 @@ import pytest
 from msgspec import structs
 
 from dragoman.cli import auth, main, status
+from dragoman.cli.checks import Check
 from dragoman.cli.doctor import _print
-from dragoman.cli.scene import Check
 from dragoman.cli.sim import _told
 from dragoman.cli.terminal import Paint, one_line, plain
 from dragoman.gateway.access_log import AccessLog, Record

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any, Literal, TypeAlias, TypedDict
 
 from msgspec import Struct
 
+import dragoman.dialects as registry
+from dragoman.errors import Fault, UpstreamViolation
+from dragoman.filters.rename_tools import rename
 from dragoman.model.conversation import Conversation, Usage
+
+# --- what is wrong with a raw response
+
+
+class BedrockResponseError(UpstreamViolation):
+    """A response of Bedrock that is malformed or lacks a required field.
+
+    `response` is the raw response, or the part of it that is malformed, for debugging. It may be anything: a response
+    can be malformed by being no object. It is never part of the message, so that logs do not hold conversations.
+    """
+
+    def __init__(self, message: str, response: Any = None, field: str | None = None) -> None:
+        told = f"{message} (field: {field})" if field else message
+        super().__init__(message, fault=Fault(self.kind, told, self.status, at=field or ""))
+        self.response = response
+        self.field = field
 
 
 class ToolUseBlock(TypedDict):
@@ -122,3 +143,24 @@ class Ended(Struct, frozen=True):
 
 
 Watched: TypeAlias = Asked | Said | Thought | Called | Answered | Stepped | Ended
+
+
+# --- ids of tool calls that Converse takes back: legal, short enough, and different from one another
+
+
+def with_legal_ids(calls: Sequence[ToolUseBlock]) -> list[ToolUseBlock]:
+    """Return the calls of one response with ids that the service takes back, as a run sends them (D4).
+
+    An id that is illegal or too long gets the alias that a request would carry. An id that an earlier call of the
+    response has is replaced by one made from the id and the call's position.
+    """
+    alphabet = registry.get("bedrock").codec.capabilities("").ids
+    given: set[str] = set()
+    mended: list[ToolUseBlock] = []
+    for position, call in enumerate(calls):
+        id_ = rename(call["id"], alphabet)
+        if id_ in given:
+            id_ = "call_" + sha256(f"{position}\0{call['id']}".encode(errors="surrogatepass")).hexdigest()[:24]
+        given.add(id_)
+        mended.append(ToolUseBlock(id=id_, name=call["name"], input=call["input"]))
+    return mended

@@ -1,4 +1,7 @@
-"""The command line: one command per file, imported only when it is called."""
+"""The command line: one command per file, imported only when it is called; `terminal` is for all of them.
+
+Only `python -m dragoman` and the script `dragoman` call it. It may do what a user may: files, processes, the network.
+"""
 
 from __future__ import annotations
 

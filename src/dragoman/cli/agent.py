@@ -10,8 +10,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from dragoman.cli.files import complain
-from dragoman.cli.terminal import plain
+from dragoman.cli.terminal import complain, plain
 from dragoman.errors import DragomanError, LocalMisuse, Reset
 from dragoman.wire import jsonio
 

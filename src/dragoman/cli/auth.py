@@ -7,36 +7,30 @@ import os
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import datetime
 
 from msgspec import structs
 
-from dragoman.cli.files import complain
-from dragoman.cli.terminal import plain
+from dragoman.cli.terminal import complain, plain
 from dragoman.errors import DragomanError
-from dragoman.http.client.client import Client
-from dragoman.upstream.credentials import CredentialFault, Fetch, Secret, fetch_through
-from dragoman.upstream.kiro import (
-    DeviceLogin,
-    Endpoints,
-    Found,
-    KeyStore,
-    KiroCredential,
-    OwnStore,
-    Places,
-    Profile,
-    Prompt,
-    Token,
-    find,
-    list_profiles,
-    open_store,
-)
+from dragoman.upstream.credentials import CredentialFault, Fetch, Secret, fetching
+from dragoman.upstream.kiro.credential import KiroCredential
 from dragoman.upstream.kiro.durable import locked, make_private_folder
-from dragoman.upstream.kiro.endpoints import BUILDER_ID, DEFAULT_REGION, is_loopback, region_of_arn
-from dragoman.upstream.kiro.finding import DEFAULT, link
-from dragoman.upstream.kiro.token import Document, render_token
+from dragoman.upstream.kiro.finding import DEFAULT, Found, Places, find, link, open_store
+from dragoman.upstream.kiro.service import Profile, list_profiles
+from dragoman.upstream.kiro.sign_in import DeviceLogin, Prompt
+from dragoman.upstream.kiro.stores import KeyStore, OwnStore
+from dragoman.upstream.kiro.token import (
+    BUILDER_ID,
+    DEFAULT_REGION,
+    Document,
+    Endpoints,
+    Token,
+    is_loopback,
+    region_of_arn,
+    render_token,
+)
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
@@ -92,7 +86,7 @@ async def _log_in(arguments: Namespace) -> int:
     if arguments.profile_arn and not region_of_arn(arguments.profile_arn):
         return complain(f"{arguments.profile_arn!r} is not the ARN of a profile.", 2)
     endpoints = _endpoints(arguments)
-    async with _fetching() as fetch:
+    async with fetching(os.environ) as fetch:
         login = DeviceLogin(fetch, region=arguments.region, start_url=arguments.start_url, endpoints=endpoints)
         prompt = await login.begin()
         _show(prompt, browse=not arguments.no_browser)
@@ -148,7 +142,7 @@ async def _store(store: OwnStore, document: Document) -> None:
 
 
 async def _list(arguments: Namespace) -> int:
-    async with _fetching() as fetch:
+    async with fetching(os.environ) as fetch:
         rows = [await _described(found, fetch, arguments) for found in find(Places())]
     if arguments.json:
         sys.stdout.write(jsonio.pretty(rows).decode() + "\n")
@@ -170,13 +164,7 @@ async def _described(found: Found, fetch: Fetch, arguments: Namespace) -> dict[s
             row["problem"] = str(fault)
         else:
             row |= credential.describe()
-            row["usage"] = {
-                "used": usage.used,
-                "limit": usage.limit,
-                "remaining": usage.remaining,
-                "plan": usage.plan,
-                "resets_at": usage.resets_at,
-            }
+            row["usage"] = usage.describe()
     return row
 
 
@@ -248,7 +236,7 @@ def _read_key() -> Secret:
 
 
 async def _refresh(arguments: Namespace) -> int:
-    async with _fetching() as fetch:
+    async with fetching(os.environ) as fetch:
         store = open_store(arguments.source)
         credential = KiroCredential(store, fetch, name="kiro", endpoints=_endpoints(arguments))
         await credential.renew()
@@ -263,15 +251,6 @@ async def _refresh(arguments: Namespace) -> int:
 
 
 # --- what they share
-
-
-@asynccontextmanager
-async def _fetching() -> AsyncIterator[Fetch]:
-    client = Client()
-    try:
-        yield fetch_through(client, os.environ)
-    finally:
-        await client.aclose()
 
 
 def _endpoints(arguments: Namespace) -> Endpoints | None:

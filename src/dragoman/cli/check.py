@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 import dragoman.dialects as registry
-from dragoman.cli.files import Unreadable, complain, read
-from dragoman.cli.terminal import one_line
+from dragoman.cli.terminal import Unreadable, complain, one_line, read
 from dragoman.dialects.base import Dialect
 from dragoman.dialects.rulebook import Breach
 from dragoman.errors import DragomanError, MalformedRequest

@@ -7,19 +7,186 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 import dragoman
-from dragoman.cli.client_checks import look_at_clients
 from dragoman.cli.ports import holder
-from dragoman.cli.scene import Check, Scene
-from dragoman.cli.status import duration, store_name
-from dragoman.errors import DragomanError
-from dragoman.gateway.config import ConfigError, Upstream
-from dragoman.gateway.secrets import Secret, gateway_key
+from dragoman.cli.status import ask, duration, store_name
+from dragoman.errors import DragomanError, UnknownModel
+from dragoman.gateway.config import Config, ConfigError, Loaded, Upstream, examine
+from dragoman.gateway.secrets import Places, Secret, gateway_key, places, read_private
+from dragoman.http.addresses import is_loopback
 from dragoman.upstream.credentials import CredentialFault
+from dragoman.wire import jsonio
+from dragoman.wire.jsonio import Json
+
+# --- what is looked at, and what one look gives
+
+
+State: TypeAlias = Literal["pass", "warn", "fail"]
+
+
+class Check(Struct, frozen=True):
+    """One thing that was looked at."""
+
+    id: str
+    state: State
+    what: str
+    remedy: str = ""
+
+
+class Scene:
+    """What the checks look at, and the secrets they came across, so that those can be masked."""
+
+    def __init__(self, environ: Mapping[str, str], file: Path | None, *, offline: bool = False) -> None:
+        self.environ = environ
+        self.offline = offline
+        self.places: Places = places(environ)
+        self.loaded: Loaded | None = None
+        self.error: ConfigError | None = None
+        self.secrets: list[str] = []
+        try:
+            self.loaded = examine(file, environ)
+        except ConfigError as error:
+            self.error = error
+        self.running = ask(self.admin_socket)
+
+    @property
+    def admin_socket(self) -> Path:
+        return self.loaded.config.server.admin_socket if self.loaded else self.places.admin_socket
+
+    @property
+    def upstreams(self) -> Sequence[Upstream]:
+        return tuple(self.loaded.config.upstreams.values()) if self.loaded else ()
+
+    def reveal(self, secret: Secret) -> str:
+        """Raises ConfigError."""
+        found = secret.reveal()
+        self.secrets.append(found)
+        return found
+
+
+# --- what may keep clients on this machine from the gateway: their environment, and what they have saved
+
+
+def look_at_clients(scene: Scene) -> Iterator[Check]:
+    found = [check for look in _CLIENT_LOOKS for check in look(scene)]
+    yield from found or [Check("clients", "pass", "nothing in this environment stands in a client's way")]
+
+
+def _anthropic(scene: Scene) -> Iterator[Check]:
+    environ = scene.environ
+    if environ.get("ANTHROPIC_API_KEY") and not _is_key(scene, environ["ANTHROPIC_API_KEY"]):
+        what = "ANTHROPIC_API_KEY is set: Claude Code may send it in place of ANTHROPIC_AUTH_TOKEN"
+        needed = any(key.shown == "env:ANTHROPIC_API_KEY" for each in scene.upstreams for key in each.keys)
+        remedy = "env -u ANTHROPIC_API_KEY … claude" if needed else "unset ANTHROPIC_API_KEY"
+        yield Check("clients", "warn", what, remedy)
+    base = environ.get("ANTHROPIC_BASE_URL", "")
+    if base and _is_here(base):
+        if urlsplit(base).path.rstrip("/").endswith("/v1"):
+            what = "ANTHROPIC_BASE_URL ends in /v1, which clients append themselves"
+            yield Check("clients", "warn", what, "leave the path out: http://HOST:PORT")
+        token = environ.get("ANTHROPIC_AUTH_TOKEN", "")
+        if token and not _is_key(scene, token):
+            what = "ANTHROPIC_AUTH_TOKEN is not this gateway's key"
+            yield Check("clients", "warn", what, f'ANTHROPIC_AUTH_TOKEN="$(cat {scene.places.key_file})"')
+    for name in ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX"):
+        if environ.get(name, "0").lower() not in ("", "0", "false"):
+            yield Check(
+                "clients", "warn", f"{name} is set: Claude Code does not read ANTHROPIC_BASE_URL then", f"unset {name}"
+            )
+
+
+def _saved(scene: Scene) -> Iterator[Check]:
+    config = scene.loaded.config if scene.loaded else None
+    for client in _SAVED:
+        yield from saved_settings(client, scene.places.home, config)
+
+
+def saved_settings(client: str, home: Path, config: Config | None) -> Iterator[Check]:
+    """What a client has saved that goes before its environment. Its files are only read."""
+    place, look = _SAVED.get(client, ("", None))
+    file = home / place
+    if look is None:
+        return
+    try:
+        saved = jsonio.decode(file.read_bytes())
+    except (OSError, jsonio.JsonError):
+        return
+    if isinstance(saved, dict):
+        yield from look(saved, file, config)
+
+
+def _claude(saved: dict[str, Json], file: Path, config: Config | None) -> Iterator[Check]:
+    inner = saved.get("env")
+    names = inner if isinstance(inner, dict) else {}
+    if saved.get("apiKeyHelper") or names.get("ANTHROPIC_API_KEY"):
+        what = f"{file} gives Claude Code a key of its own, which may go before ANTHROPIC_AUTH_TOKEN"
+        yield Check("clients", "warn", what, "take apiKeyHelper or env.ANTHROPIC_API_KEY out of it")
+    for name in ("ANTHROPIC_BASE_URL", "ANTHROPIC_AUTH_TOKEN"):
+        if names.get(name):
+            what = f"{file} sets {name}, which goes before the environment's"
+            yield Check("clients", "warn", what, f"take env.{name} out of it")
+    model = saved.get("model")
+    if isinstance(model, str) and config is not None:
+        try:
+            config.resolve(model)
+        except UnknownModel as error:
+            remedy = f"choose another with /model, or add a route (or [default]) for it; it is saved in {file}"
+            yield Check("clients", "warn", f"Claude Code's saved model: {error}", remedy)
+
+
+def _gemini(saved: dict[str, Json], file: Path, _: Config | None) -> Iterator[Check]:
+    chosen: Json = saved
+    for name in ("security", "auth", "selectedType"):
+        chosen = chosen.get(name) if isinstance(chosen, dict) else None
+    if isinstance(chosen, str) and chosen not in ("gateway", "gemini-api-key"):
+        what = f"{file} says that gemini-cli logs in by {chosen}, so that it does not ask the gateway"
+        yield Check("clients", "warn", what, "choose the API key with /auth")
+
+
+def _openai(scene: Scene) -> Iterator[Check]:
+    base = scene.environ.get("OPENAI_BASE_URL", "")
+    if base and _is_here(base) and not urlsplit(base).path.rstrip("/").endswith("/v1"):
+        yield Check("clients", "warn", "OPENAI_BASE_URL does not end in /v1, which OpenAI's SDKs expect", "append /v1")
+
+
+def _proxies(scene: Scene) -> Iterator[Check]:
+    """Clients on this machine would ask the proxy for loopback."""
+    environ = {name.lower(): value for name, value in scene.environ.items() if value}
+    named = next((name for name in ("http_proxy", "all_proxy") if name in environ), None)
+    spared = environ.get("no_proxy", "")
+    if named and not any(each in spared for each in ("127.0.0.1", "localhost", "*")):
+        what = f"{named.upper()} is set and NO_PROXY does not spare loopback: clients may not reach the gateway"
+        yield Check("clients", "warn", what, "export NO_PROXY=127.0.0.1,localhost")
+
+
+def _is_here(url: str) -> bool:
+    try:
+        return is_loopback(urlsplit(url).hostname or "")
+    except ValueError:
+        return False
+
+
+def _is_key(scene: Scene, value: str) -> bool:
+    try:
+        return value == read_private(scene.places.key_file).decode().strip()
+    except (OSError, ConfigError, UnicodeDecodeError):
+        return False
+
+
+_Saved: TypeAlias = Callable[[dict[str, Json], Path, Config | None], Iterator[Check]]
+_SAVED: dict[str, tuple[str, _Saved]] = {
+    "claude": (".claude/settings.json", _claude),
+    "gemini": (".gemini/settings.json", _gemini),
+}
+_CLIENT_LOOKS: tuple[Callable[[Scene], Iterator[Check]], ...] = (_anthropic, _saved, _openai, _proxies)
+
 
 _SOON = 600.0
 _ANSWER = 5.0  # seconds that an upstream has to take a connection
@@ -105,8 +272,8 @@ def _aws(name: str) -> Check:
 
 
 def _kiro(name: str, spec: str, scene: Scene) -> Check:
-    from dragoman.upstream.kiro import Places as KiroPlaces
-    from dragoman.upstream.kiro import open_store
+    from dragoman.upstream.kiro.finding import Places as KiroPlaces
+    from dragoman.upstream.kiro.finding import open_store
 
     try:
         store = open_store(spec, KiroPlaces(scene.environ))
@@ -149,11 +316,10 @@ async def _connect_all(upstreams: Sequence[Upstream]) -> list[str | None]:
 
 async def _connect(upstream: Upstream) -> str | None:
     """Connect and hang up; what went wrong, if anything. No request is sent."""
-    from dragoman.http.client.address import parse_address, parse_proxy
+    from dragoman.http.addresses import parse_address, parse_proxy
     from dragoman.http.client.client import Timeouts, Tls
-    from dragoman.http.client.connection import Connection
     from dragoman.http.client.dial import dial
-    from dragoman.http.client.pool import Lane, PoolLimits
+    from dragoman.http.client.pool import Connection, Lane, PoolLimits
 
     try:
         address = parse_address(upstream.base_url)
@@ -229,7 +395,7 @@ def _port(scene: Scene) -> Iterator[Check]:
 def _modes(scene: Scene) -> Iterator[Check]:
     if not hasattr(os, "geteuid"):
         return
-    from dragoman.upstream.kiro import Places as KiroPlaces
+    from dragoman.upstream.kiro.finding import Places as KiroPlaces
 
     private = [scene.places.state, scene.places.key_file, scene.admin_socket.parent, scene.admin_socket]
     private += sorted(KiroPlaces(scene.environ).own.glob("*.json"))

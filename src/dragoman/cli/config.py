@@ -7,8 +7,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from dragoman.cli.files import complain
-from dragoman.cli.terminal import plain
+from dragoman.cli.terminal import complain, plain
 from dragoman.gateway.config import ConfigError, Loaded, examine, find_file
 from dragoman.gateway.layers import Problem
 from dragoman.wire import jsonio

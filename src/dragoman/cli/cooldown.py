@@ -8,9 +8,8 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from urllib.parse import urlencode
 
-from dragoman.cli.files import complain
 from dragoman.cli.status import add_port, admin_socket, cooldown
-from dragoman.cli.terminal import forgive
+from dragoman.cli.terminal import complain, forgive
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json, JsonError
 

@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dragoman._version import __version__
-from dragoman.cli.checks import examine_all
-from dragoman.cli.scene import Check, Scene
+from dragoman.cli.checks import Check, Scene, examine_all
 from dragoman.cli.terminal import Paint, forgive, one_line
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.secrets import places
-from dragoman.upstream.spellings import MASK
+from dragoman.upstream.credentials import MASK
 from dragoman.wire import jsonio
 
 _FAILED = 3

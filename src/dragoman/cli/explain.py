@@ -9,8 +9,7 @@ from argparse import ArgumentParser, Namespace
 
 import msgspec
 
-from dragoman.cli.files import complain
-from dragoman.cli.terminal import forgive, one_line, width
+from dragoman.cli.terminal import complain, forgive, one_line, width
 from dragoman.gateway import explain
 from dragoman.gateway.explain import Refusal, RefusalLog
 from dragoman.gateway.secrets import places

@@ -54,7 +54,7 @@ def search(environ: Mapping[str, str]) -> list[Find]:
 
 
 def _kiro(environ: Mapping[str, str]) -> Iterator[Find]:
-    from dragoman.upstream.kiro import Places, find
+    from dragoman.upstream.kiro.finding import Places, find
 
     logins = find(Places(environ))
     if logins:

@@ -9,9 +9,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragoman.cli.files import complain
 from dragoman.cli.found import FIRST_MODEL, NOTHING_FOUND, Find, as_toml, key_variable, search, what_to_set
-from dragoman.cli.terminal import plain
+from dragoman.cli.terminal import complain
 from dragoman.gateway.config import ConfigError, assemble, find_file
 from dragoman.gateway.presets import PRESETS
 from dragoman.gateway.secrets import write_private
@@ -53,8 +52,7 @@ def run(arguments: Namespace) -> int:
     try:
         assemble(text, path, os.environ, {})  # what we write must be right
     except ConfigError as error:
-        print(plain(error), file=sys.stderr)
-        return complain("what was found makes no configuration; nothing was written.", 1)
+        return complain("what was found makes no configuration; nothing was written.", 1, error)
     for find in finds:
         _say(f"found: {find.what}  → {find.preset}")
     if not finds:

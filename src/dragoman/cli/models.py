@@ -8,9 +8,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from dragoman.cli.files import complain
 from dragoman.cli.found import NOTHING_FOUND, configuration
-from dragoman.cli.terminal import Paint, forgive, plain
+from dragoman.cli.terminal import Paint, complain, forgive
 from dragoman.gateway.config import Config, ConfigError
 from dragoman.gateway.listing import Listed, catalogue
 from dragoman.wire import jsonio
@@ -30,8 +29,7 @@ def run(arguments: Namespace) -> int:
     try:
         config, finds = configuration(arguments.config, os.environ)
     except ConfigError as error:
-        print(plain(error), file=sys.stderr)
-        return complain("the configuration cannot be used.", _CONFIG_IS_WRONG)
+        return complain("the configuration cannot be used.", _CONFIG_IS_WRONG, error)
     wanted = arguments.upstream
     if wanted is not None and wanted not in config.upstreams:
         return complain(f"there is no upstream {wanted!r}; known: {', '.join(config.upstreams)}.", 2)

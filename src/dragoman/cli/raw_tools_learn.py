@@ -15,8 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from dragoman.cli.chat_template import Template, TemplateError, read_template, render
-from dragoman.cli.files import complain, read
-from dragoman.cli.terminal import Paint, one_line
+from dragoman.cli.terminal import Paint, complain, one_line, read
 from dragoman.cli.translate import named_value
 from dragoman.filters.raw_tools.learning import CannotLearn
 from dragoman.filters.raw_tools.learning import learn as learn_table

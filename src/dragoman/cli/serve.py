@@ -6,7 +6,7 @@ import errno
 import gc
 import os
 import sys
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from dragoman.cli.clients import clients, key_words
-from dragoman.cli.files import complain
-from dragoman.cli.terminal import Paint, forgive, plain
+from dragoman.cli.recipes import clients, key_words
+from dragoman.cli.terminal import Paint, complain, forgive, port_number
 from dragoman.errors import LocalMisuse
 from dragoman.gateway.config import Config, ConfigError, load
 from dragoman.gateway.listing import catalogue
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from dragoman.gateway.serve import Running
 
 _CONFIG_IS_WRONG = 3
+NOT_STARTED = "the configuration cannot be used, so nothing was started."
 _ROOT = "the gateway runs as root, which it never needs: start it as a user of its own"
 
 
@@ -47,12 +47,12 @@ def run(arguments: Namespace) -> int:
     try:
         config = read()
     except ConfigError as error:
-        return _wrong(error)
+        return complain(NOT_STARTED, _CONFIG_IS_WRONG, error)
     gc.disable()  # until it serves: loading leaves nothing to collect
     try:
         return _serve(config, read, arguments)
     except ConfigError as error:
-        return _wrong(error)
+        return complain(NOT_STARTED, _CONFIG_IS_WRONG, error)
     except LocalMisuse as error:
         return complain(error, 1)
     except OSError as error:
@@ -83,18 +83,6 @@ def _of_worker(read: Callable[[], Config], number: int) -> Config:
     config = read()
     server = structs.replace(config.server, admin_socket=socket_of(config.server.admin_socket, number), admin_port=None)
     return structs.replace(config, server=server)
-
-
-def port_number(text: str) -> int:
-    """A port, for argparse."""
-    if not text.isdecimal() or int(text) > 65535:
-        raise ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r}")
-    return int(text)
-
-
-def _wrong(error: ConfigError) -> int:
-    print(plain(error), file=sys.stderr)
-    return complain("the configuration cannot be used, so nothing was started.", _CONFIG_IS_WRONG)
 
 
 def _unreachable(config: Config, error: OSError) -> str:

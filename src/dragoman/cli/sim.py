@@ -11,8 +11,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 import msgspec
 
 import dragoman.dialects as registry
-from dragoman.cli.files import complain
-from dragoman.cli.terminal import one_line
+from dragoman.cli.terminal import complain, one_line, port_number
 from dragoman.errors import LocalMisuse
 from dragoman.simulator import Limits, Received, Simulator
 from dragoman.simulator.faults import FAULTS, Fault, FaultProxy, parse_fault
@@ -25,7 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--profile", default="observed", help="what it refuses: official, observed (default), paranoid")
     parser.add_argument("--script", metavar="FILE", help="a TOML file of turns; without one a small model answers")
     parser.add_argument("--host", default="127.0.0.1", help="a loopback address (default: 127.0.0.1)")
-    parser.add_argument("--port", type=_port, default=_PORT, help=f"0 picks a free one (default: {_PORT})")
+    parser.add_argument("--port", type=port_number, default=_PORT, help=f"0 picks a free one (default: {_PORT})")
     parser.add_argument(
         "--limit",
         action="append",
@@ -42,12 +41,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         help=f"spoil the answers, as in cut:event=3,how=reset ({', '.join(FAULTS)})",
     )
     parser.add_argument("--quiet", action="store_true", help="no line for each request")
-
-
-def _port(text: str) -> int:
-    if not text.isdigit() or int(text) > 65535:
-        raise ArgumentTypeError(f"{text} is no port: 0 (any free one) to 65535")
-    return int(text)
 
 
 def run(arguments: Namespace) -> int:
@@ -67,9 +60,7 @@ def run(arguments: Namespace) -> int:
     try:
         asyncio.run(_serve(simulator, faults, arguments))
     except OSError as error:
-        where = f"http://{arguments.host}:{arguments.port}"
-        print(f"dragoman: cannot listen on {where}: {error.strerror or error}", file=sys.stderr)
-        return 1
+        return complain(f"cannot listen on http://{arguments.host}:{arguments.port}: {error.strerror or error}", 1)
     return 0
 
 

@@ -10,8 +10,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from dragoman.cli.files import complain
-from dragoman.cli.terminal import Paint, forgive, one_line
+from dragoman.cli.terminal import Paint, complain, forgive, one_line
 from dragoman.errors import DragomanError
 from dragoman.gateway.config import ConfigError, Login, load
 from dragoman.gateway.secrets import places
@@ -118,20 +117,16 @@ async def _add_usage(found: dict[str, Json], file: Path | None) -> None:
 
 
 async def _usage(login: Login) -> dict[str, Json]:
-    from dragoman.http.client.client import Client
-    from dragoman.upstream.credentials import fetch_through
-    from dragoman.upstream.kiro import KiroCredential, open_store
+    from dragoman.upstream.credentials import fetching
+    from dragoman.upstream.kiro.credential import KiroCredential
+    from dragoman.upstream.kiro.finding import open_store
 
-    client = Client()
     try:
-        credential = KiroCredential(open_store(store_name(login)), fetch_through(client, os.environ), name="kiro")
-        usage = await credential.usage()
+        async with fetching(os.environ) as fetch:
+            usage = await KiroCredential(open_store(store_name(login)), fetch, name="kiro").usage()
     except DragomanError as error:
         return {"problem": f"its quota cannot be had: {error}"}
-    finally:
-        await client.aclose()
-    left: dict[str, Json] = {"used": usage.used, "limit": usage.limit, "remaining": usage.remaining}
-    return {"usage": left | {"plan": usage.plan, "resets_at": usage.resets_at}}
+    return {"usage": usage.describe()}
 
 
 # --- for people

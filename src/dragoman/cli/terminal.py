@@ -1,11 +1,15 @@
-"""Colour and width, where there is a terminal to show them."""
+"""What several commands do with a terminal, their FILE argument and their complaints."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+import sys
+from argparse import ArgumentTypeError
+from collections.abc import Iterator
 from io import TextIOWrapper
+from pathlib import Path
 from typing import TextIO
 
 # What a terminal obeys, and what turns the direction of text; not the joiners that scripts and emoji need.
@@ -47,3 +51,47 @@ def one_line(text: object, longest: int = 300) -> str:
     """Text of others on one line, without what a terminal would obey."""
     plain = "".join(char if char.isprintable() else " " for char in str(text))
     return plain if len(plain) <= longest else f"{plain[: longest - 1]}…"
+
+
+# --- files and complaints
+
+
+CHUNK = 64 * 1024
+
+
+class Unreadable(Exception):
+    """A file that cannot be read; its text is the sentence to print."""
+
+
+def read(name: str) -> bytes:
+    """All of a file, or of standard input for `-`."""
+    return b"".join(chunks(name))
+
+
+def chunks(name: str) -> Iterator[bytes]:
+    """A file piece by piece, as it comes."""
+    try:
+        if name == "-":
+            while chunk := os.read(sys.stdin.fileno(), CHUNK):  # what is there, without waiting for more
+                yield chunk
+        else:
+            with Path(name).open("rb") as file:
+                while chunk := file.read(CHUNK):
+                    yield chunk
+    except OSError as error:
+        raise Unreadable(f"{name}: {error.strerror or error}") from None
+
+
+def complain(sentence: object, status: int, cause: object = "") -> int:
+    """Say on standard error what is wrong, after what caused it, and give the exit status."""
+    if cause:
+        print(plain(cause), file=sys.stderr)
+    print(f"dragoman: {plain(sentence)}", file=sys.stderr)
+    return status
+
+
+def port_number(text: str) -> int:
+    """A port, for argparse."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise ArgumentTypeError(f"a port is a number from 0 to 65535, not {text!r}")
+    return int(text)

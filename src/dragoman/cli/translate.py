@@ -10,8 +10,7 @@ from typing import Any
 
 import dragoman
 from dragoman.api import Translated
-from dragoman.cli.files import Unreadable, chunks, complain, read
-from dragoman.cli.terminal import one_line
+from dragoman.cli.terminal import Unreadable, chunks, complain, one_line, read
 from dragoman.errors import DragomanError, LocalMisuse
 from dragoman.model.notes import Note
 from dragoman.wire import jsonio

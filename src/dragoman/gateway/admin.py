@@ -18,7 +18,7 @@ from typing import Protocol
 from dragoman.errors import LocalMisuse, NotAuthorised
 from dragoman.gateway.auth import KeyCheck
 from dragoman.gateway.secrets import make_private_folder
-from dragoman.http.server.answering import HttpExchange
+from dragoman.http.exchange import HttpExchange
 from dragoman.http.server.serving import HttpServer, Listener
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest

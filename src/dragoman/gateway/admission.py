@@ -24,7 +24,7 @@ from dragoman.gateway.config import Server
 from dragoman.gateway.limits import Account, MemoryBudget, Overloaded, RequestLimits
 from dragoman.http.addresses import is_loopback, limit_key, plain_address
 from dragoman.http.exchange import Exchange, Pace
-from dragoman.http.server.limits import LONGEST_HEAD, LONGEST_TARGET, MOST_HEADERS
+from dragoman.http.framing import LONGEST_HEAD, LONGEST_TARGET, MOST_HEADERS
 from dragoman.wire.http import Headers, HttpRequest
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network

@@ -252,7 +252,7 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
             case "http":
-                exchange = AsgiExchange(scope, receive, send)
+                exchange = AsgiExchange.of(scope, receive, send)
                 try:
                     await self.answer(exchange)
                 finally:

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any, TypeAlias
 
+from msgspec import field
+
 from dragoman.errors import ClientFault, Fault
 from dragoman.gateway.limits import Account
 from dragoman.http.addresses import plain_address
@@ -39,39 +41,29 @@ _LAST_LOOK = 0.25  # seconds: after a slow turn of the loop, what has come is re
 _FAREWELL = 1.0  # seconds to write the last words when the server ends
 
 
-class AsgiExchange(Exchange[Account]):
-    __slots__ = (
-        "_broken",
-        "_counts",
-        "_patience",
-        "_pending",
-        "_receive",
-        "_send",
-        "_size",
-        "_stall",
-        "_start",
-        "_wake",
-        "_watcher",
-        "_writer",
-    )
+class AsgiExchange(Exchange[Account], kw_only=True, eq=False):
+    receive: Receive
+    send: Send
+    stall: float  # seconds that the client may read nothing
+    _patience: asyncio.Timeout | None = None  # of the wait for the body
+    _broken: Fault | None = None
+    _counts: bool = True  # pieces of the body, on the account, as they come
+    _start: Message | None = None
+    _pending: list[bytes] = field(default_factory=list)
+    _size: int = 0
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _writer: asyncio.Task[None] | None = None  # only where a stream needs one
+    _watcher: asyncio.Task[None] | None = None
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, *, stall: float | None = None) -> None:
-        request = _head(scope)
-        began = asyncio.get_running_loop().time()
-        super().__init__(request, target=request.path, version=scope.get("http_version", "1.1"), began=began)
-        self.client = plain_address((scope.get("client") or ("",))[0])
-        self._patience: asyncio.Timeout | None = None  # of the wait for the body
-        self._broken: Fault | None = None
-        self._counts = True  # pieces of the body, on the account, as they come
-        self._task = asyncio.current_task()
-        self._receive, self._send = receive, send
-        self._stall = STALL if stall is None else stall
-        self._start: Message | None = None
-        self._pending: list[bytes] = []
-        self._size = 0
-        self._wake = asyncio.Event()
-        self._writer: asyncio.Task[None] | None = None  # only where a stream needs one
-        self._watcher: asyncio.Task[None] | None = None
+    @classmethod
+    def of(cls, scope: Scope, receive: Receive, send: Send, *, stall: float | None = None) -> AsgiExchange:
+        """Make the exchange of a request, in the task that answers it."""
+        request, now = _head(scope), asyncio.get_running_loop().time()
+        client, task = plain_address((scope.get("client") or ("",))[0]), asyncio.current_task()
+        version, stall = scope.get("http_version", "1.1"), STALL if stall is None else stall
+        return cls(
+            request, request.path, version, now, client=client, task=task, receive=receive, send=send, stall=stall
+        )
 
     # --- in
 
@@ -99,10 +91,14 @@ class AsgiExchange(Exchange[Account]):
 
     def reserve(self, limit: int) -> None:
         announced = self.request.header("content-length")
-        if announced.isdecimal() and limit < int(announced[:20]) <= limit * _DRAINED:
-            return  # it is read to its end and then refused
-        super().reserve(limit)
-        self._counts = not announced.isdecimal()
+        if not announced.isdecimal():
+            return
+        if len(announced) > 18 or int(announced) > limit * _DRAINED:
+            raise too_large(limit)
+        if int(announced) <= limit:  # else it is read to its end and then refused
+            if self.account is not None:
+                self.account.reserve(int(announced))
+            self._counts = False
 
     def spoil(self, fault: Fault) -> None:
         self._broken = fault
@@ -115,7 +111,7 @@ class AsgiExchange(Exchange[Account]):
             return None
         try:
             async with asyncio.timeout_at(until) as self._patience:
-                message = await self._receive()
+                message = await self.receive()
         except TimeoutError:
             return None
         finally:
@@ -167,7 +163,7 @@ class AsgiExchange(Exchange[Account]):
 
     async def close(self) -> None:
         """Wait until all is written, or nobody reads it."""
-        self._task = None
+        self.task = None
         try:
             if self.finished and not self.gone:
                 writing = self._writer or asyncio.create_task(self._write())
@@ -183,7 +179,7 @@ class AsgiExchange(Exchange[Account]):
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                async with asyncio.timeout(self._stall):
+                async with asyncio.timeout(self.stall):
                     if await self._written():
                         return
                 if self._size <= LOW:
@@ -195,17 +191,17 @@ class AsgiExchange(Exchange[Account]):
     async def _written(self) -> bool:
         if self._start is not None:
             start, self._start = self._start, None
-            await self._send(start)
+            await self.send(start)
         last, data = self.finished, b"".join(self._pending)
         self._pending.clear()
         self._size = 0
         if data or last:
-            await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+            await self.send({"type": "http.response.body", "body": data, "more_body": not last})
         return last
 
     async def _watch(self) -> None:
         with suppress(OSError):
-            while (await self._receive())["type"] != "http.disconnect":
+            while (await self.receive())["type"] != "http.disconnect":
                 pass
         self.leave()
 

@@ -136,7 +136,8 @@ class _KiroKey(_Later):
         self._key, self._base_url, self._fetch = key, base_url, fetch
 
     async def _make(self) -> Credential:
-        from dragoman.upstream.kiro import KeyStore, KiroCredential  # noqa: PLC0415  only who uses it waits for it
+        from dragoman.upstream.kiro.credential import KiroCredential  # noqa: PLC0415  only who uses it waits for it
+        from dragoman.upstream.kiro.stores import KeyStore  # noqa: PLC0415
 
         store = KeyStore(credentials.Secret(await _revealed(self._key)))
         return KiroCredential(store, self._fetch, name=self.name, base_url=self._base_url)
@@ -157,7 +158,8 @@ class _LaterLogin(_Later):
 
             region = self._region or await asyncio.to_thread(find_region, login.detail)
             return AwsCredential(self.name, self._base_url, region, login.detail)
-        from dragoman.upstream.kiro import KiroCredential, open_store  # noqa: PLC0415
+        from dragoman.upstream.kiro.credential import KiroCredential  # noqa: PLC0415
+        from dragoman.upstream.kiro.finding import open_store  # noqa: PLC0415
 
         source = {"auto": "", "store": "own"}.get(login.source, login.source)
         spec = f"{source}:{login.detail}" if source and login.detail else source

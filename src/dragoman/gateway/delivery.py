@@ -82,7 +82,6 @@ class StreamDelivery:
         self._buffer = ResponseBuffer(
             exchange, headers, self._ping, silence=server.ping, hold=server.hold, keep_alive=keep_alive
         )
-        exchange.streams()
 
     async def __aenter__(self) -> StreamDelivery:
         return self

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 from urllib.parse import unquote
 
 from dragoman.errors import MalformedRequest
-from dragoman.http.client.address import is_metadata
+from dragoman.http.addresses import is_metadata
 from dragoman.model.blocks import Media, Opaque
 from dragoman.model.conversation import Conversation
 from dragoman.model.facts import inventory

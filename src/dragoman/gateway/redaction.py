@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec import structs
 
 from dragoman.errors import Fault, Kind
-from dragoman.upstream.spellings import MASK, masked
+from dragoman.upstream.credentials import MASK, masked
 from dragoman.wire.http import Headers
 from dragoman.wire.jsonio import Json
 

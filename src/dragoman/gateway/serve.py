@@ -24,11 +24,10 @@ from dragoman.gateway.config import Config
 from dragoman.gateway.config import Server as Settings
 from dragoman.gateway.limits import Trimmer, peer_share
 from dragoman.gateway.policy import Patience
-from dragoman.http.server.acceptor import Acceptor
+from dragoman.http.framing import SWEEP_SECONDS
 from dragoman.http.server.connection import Connection
-from dragoman.http.server.limits import SWEEP_SECONDS
 from dragoman.http.server.proxy_protocol import ProxiedConnection
-from dragoman.http.server.serving import HttpServer
+from dragoman.http.server.serving import Acceptor, HttpServer
 from dragoman.http.server.sockets import defer_accept
 
 # --- The life of the gateway's server: accept, sweep, and on a signal drain.

@@ -151,7 +151,6 @@ class StoredAnswer:
             if complete:
                 exchange.chunk(b"".join([frame.raw for frame in complete]))
 
-        exchange.streams()
         self._record.status = 200
         exchange.head(200, _STREAM)
         exchange.flush()

@@ -19,8 +19,7 @@ from dragoman.gateway.layers import DEFAULT, ConfigError, Key, Leaves, Problem, 
 from dragoman.gateway.presets import PRESETS, SIMULATOR
 from dragoman.gateway.schema import Look, Wrong, fields_of
 from dragoman.gateway.secrets import Secret, expanded, plain
-from dragoman.http.addresses import is_loopback
-from dragoman.http.client.address import proxy_variable
+from dragoman.http.addresses import is_loopback, proxy_variable
 from dragoman.translate import Settings, configured
 
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]

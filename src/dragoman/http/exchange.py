@@ -5,21 +5,24 @@
 
 Writing never waits. When the client reads more slowly than we write, `source` is paused, and later resumed; a
 client that leaves, or reads nothing for `STALL` seconds, ends the work wherever it waits. Two servers carry exchanges:
-our own (`http.server`) and any ASGI server (`gateway.asgi`).
+our own (`HttpExchange`) and any ASGI server (`gateway.asgi`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import inf
-from typing import Any, Generic, NewType, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NewType, Protocol, TypeVar
 
 from msgspec import Struct, structs
 
-from dragoman.errors import Fault, TooLarge
+from dragoman.errors import ClientFault, Fault, TooLarge
+from dragoman.http.framing import CHUNK, CONTINUE, LAST_CHUNK, header_lines, status_line
 from dragoman.wire.http import Headers, HttpRequest
+
+if TYPE_CHECKING:
+    from dragoman.http.server.connection import Connection
 
 BODY_SECONDS = 120.0
 STALL = 60.0  # seconds that a client may read nothing at all
@@ -27,8 +30,12 @@ HIGH = 256 * 1024  # bytes that wait for a client before its source is paused
 LOW = 64 * 1024
 RATE_SECONDS = 10.0  # over which the rate of a body is measured; the first of them are its grace
 
-ID_HEADERS = ("x-request-id", "request-id", "x-amzn-requestid")  # as the clients of each family read it
+_UNASKED = 64 * 1024  # bytes of a body kept before it is asked for
+_ONE_PIECE = 64 * 1024  # bytes of a body that are copied behind the head
+_BODILESS = frozenset({204, 304})
 
+ID_HEADERS = ("x-request-id", "request-id", "x-amzn-requestid")  # as the clients of each family read it
+_IDS = "".join([f"{name}: %s\r\n" for name in ID_HEADERS])
 
 Owner = NewType("Owner", str)  # who has proven a key
 
@@ -63,18 +70,14 @@ ANY_PACE = Pace()
 class BodyWatch:
     """Judges whether one body comes fast enough."""
 
-    __slots__ = ("_began", "_ends", "_next", "_rate", "_seconds", "_seen")
+    __slots__ = ("_began", "_ends", "_next", "_rate", "_seconds", "_seen", "due")
 
     def __init__(self, pace: Pace, now: float) -> None:
         self._seconds = BODY_SECONDS if pace.seconds is None else pace.seconds
         self._rate, self._seen = pace.rate, 0
         self._began, self._ends = now, now + self._seconds
         self._next = now + RATE_SECONDS if pace.rate else inf
-
-    @property
-    def due(self) -> float:
-        """The next time to judge."""
-        return min(self._ends, self._next)
+        self.due = min(self._ends, self._next)  # the next time to judge
 
     def is_slow(self, size: int, now: float, grace: float) -> bool:
         """Whether so many bytes are fewer than its rate asks for, `grace` seconds or more after it began."""
@@ -88,6 +91,7 @@ class BodyWatch:
             return None
         enough = size - self._seen >= self._rate * RATE_SECONDS
         self._seen, self._next = size, now + RATE_SECONDS
+        self.due = min(self._ends, self._next)
         if enough:
             return None
         message = f"the request came more slowly than {self._rate} bytes a second (server.min_body_rate)"
@@ -101,68 +105,40 @@ class Source(Protocol):
     def resume(self) -> None: ...
 
 
-class Exchange(ABC, Generic[A]):
+class Exchange(Struct, Generic[A], eq=False):
     """What the gateway knows of a client. The answer is begun once: check `begun` first."""
 
-    __slots__ = (
-        "_source",
-        "_task",
-        "account",
-        "began",
-        "begun",
-        "client",
-        "cut_off",
-        "finished",
-        "gone",
-        "headers",
-        "id",
-        "last",
-        "like",
-        "owner",
-        "paused",
-        "request",
-        "sign",
-        "target",
-        "version",
-        "wrote",
-    )
+    request: HttpRequest
+    target: str  # as it stood in the request line
+    version: str  # likewise
+    began: float
+    id: str = ""
+    client: str = ""  # its address; empty if the server that carries it does not say
+    owner: Owner = Owner("")  # whose key it has proven
+    account: A | None = None  # what is held for it is counted here
+    headers: Headers = ()  # of every response to it, beside its id
+    last: bool = False  # the connection ends with this answer
+    begun: bool = False
+    finished: bool = False
+    gone: bool = False
+    cut_off: bool = False  # the server ends and waits no longer
+    paused: bool = False  # the client reads more slowly than we write
+    wrote: bool = False  # a chunk, since this was last read
+    source: Source | None = None  # where the answer comes from: paused when the client does not keep up
+    task: asyncio.Task[Any] | None = None  # that answers it
+    sign: Callable[[], None] | None = None  # writes a sign of life into a stream
 
-    def __init__(self, request: HttpRequest, *, target: str, version: str, began: float) -> None:
-        self.id = ""
-        self.request = request
-        self.client = ""  # its address; empty if the server that carries it does not say
-        self.owner = Owner("")  # whose key it has proven
-        self.account: A | None = None  # what is held for it is counted here
-        self.target, self.version = target, version  # as they stood in the request line
-        self.headers: Headers = ()  # of every response to it, beside its id
-        self.like: object = None  # the same for all that have this one's head, but for the length of the body
-        self.last = False  # the connection ends with this answer
-        self.began = began
-        self.begun = False
-        self.finished = False
-        self.gone = False
-        self.cut_off = False  # the server ends and waits no longer
-        self.paused = False  # the client reads more slowly than we write
-        self.wrote = False  # a chunk, since this was last read
-        self._source: Source | None = None
-        self._task: asyncio.Task[Any] | None = None  # that answers it
-        self.sign: Callable[[], None] | None = None  # writes a sign of life into a stream
+    __repr__ = object.__repr__  # the request holds keys and prompts
 
     # --- in
 
-    @abstractmethod
     async def body(self, limit: int, pace: Pace = ANY_PACE) -> bytes:
         """Return the whole body. Raises TooLarge, Gone, and ClientFault for one that comes too slowly."""
+        raise NotImplementedError
 
     def reserve(self, limit: int) -> None:
         """Take room for the body that the head announces, on the account. Raises TooLarge, Overloaded."""
-        announced = self.request.header("content-length")
-        if not announced.isdecimal():
-            return
-        if len(announced) > 18 or int(announced) > limit:
-            raise too_large(limit)
-        if self.account is not None:
-            self.account.reserve(int(announced))
+        raise NotImplementedError
 
     def spoil(self, fault: Fault) -> None:
         """End the wait for the body with this fault."""
@@ -172,25 +148,25 @@ class Exchange(ABC, Generic[A]):
 
     # --- out
 
-    @abstractmethod
     def whole(self, status: int, headers: Headers, body: bytes) -> None:
         """Answer with a body that is there already."""
+        raise NotImplementedError
 
-    @abstractmethod
     def head(self, status: int, headers: Headers) -> None:
         """Begin a stream. It waits for the first chunk, or for `flush`."""
+        raise NotImplementedError
 
-    @abstractmethod
     def flush(self) -> None:
         """Let the client see that a stream has begun, though there is nothing in it yet."""
+        raise NotImplementedError
 
-    @abstractmethod
     def chunk(self, data: bytes) -> None:
         """Send a piece of a stream, never an empty one."""
+        raise NotImplementedError
 
-    @abstractmethod
     def end(self, data: bytes = b"") -> None:
         """Send the last piece of a stream."""
+        raise NotImplementedError
 
     def forget_body(self) -> None:
         """Drop the body: it is not read again."""
@@ -200,7 +176,7 @@ class Exchange(ABC, Generic[A]):
 
     def feed_from(self, source: Source | None) -> None:
         """Whom to pause when the client does not keep up."""
-        self._source = source
+        self.source = source
         if source is not None and self.paused:
             source.pause()
 
@@ -208,9 +184,6 @@ class Exchange(ABC, Generic[A]):
 
     def watch(self) -> None:
         """The body is read: from now on a client that leaves must be noticed."""
-
-    def streams(self) -> None:
-        """A long answer is to come."""
 
     def leave(self) -> None:
         """Give the client up: it left, or reads no more."""
@@ -226,13 +199,12 @@ class Exchange(ABC, Generic[A]):
 
     def interrupted(self) -> bool:
         """Whether only `leave` or `cut` cancelled this task: then it may go on, and end well."""
-        task = self._task
-        self._task = None
+        task, self.task = self.task, None
         return (self.gone or self.cut_off) and task is not None and task.uncancel() == 0
 
     def _interrupt(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        if self.task is not None:
+            self.task.cancel()
 
     # --- for those who carry it
 
@@ -240,15 +212,220 @@ class Exchange(ABC, Generic[A]):
         """The client does not keep up."""
         if not self.paused:
             self.paused = True
-            if self._source is not None:
-                self._source.pause()
+            if self.source is not None:
+                self.source.pause()
 
     def flow(self) -> None:
         """The client keeps up again."""
         if self.paused:
             self.paused = False
-            if self._source is not None:
-                self._source.resume()
+            if self.source is not None:
+                self.source.resume()
+
+
+class HttpExchange(Exchange[Any], kw_only=True, eq=False):
+    """An exchange of our own server: the body as it comes, the answer written straight to the socket."""
+
+    connection: Connection
+    chunked: bool  # the body of the answer
+    arrived: bool = False  # the body of the request, whole
+    size: int = 0  # of the body, as far as it has come
+    _counts: bool = False  # pieces of the body, on the account, as they come
+    _head: bytes = b""  # waits for the first chunk
+    _pieces: list[bytes] = []
+    _limit: int | None = None
+    _waiter: asyncio.Future[None] | None = None
+    _broken: Fault | None = None
+
+    # --- in
+
+    async def body(self, limit: int, pace: Pace = ANY_PACE) -> bytes:
+        connection = self.connection
+        if not self.arrived and self._broken is None:
+            self._limit = limit
+            if self.chunked and self.request.header("expect"):
+                connection.write(CONTINUE)
+            self._waiter = connection.server.loop.create_future()
+            if self is connection.arriving:
+                connection.body_watch = BodyWatch(pace, connection.server.clock())
+                connection.deadline = connection.body_watch.due
+            if not connection.reading:
+                connection.read_on()
+            if self.size <= limit:
+                await self._waiter
+            self._waiter = None
+        if not connection.reading:  # a body that came whole before it was asked for may have stopped it
+            connection.read_on()
+        if self._broken is not None:
+            raise ClientFault(self._broken.message, fault=self._broken)
+        if self.size > limit:
+            raise too_large(limit)
+        pieces = self._pieces
+        self._pieces = []
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def reserve(self, limit: int) -> None:
+        announced = self.request.header("content-length")
+        if self.arrived and self.size <= limit:
+            size = self.size
+        elif announced.isdecimal():
+            if len(announced) > 18 or int(announced) > limit:
+                raise too_large(limit)
+            size = int(announced)
+        else:
+            size, self._counts = self.size, True
+        if self.account is not None:
+            self.account.reserve(size)
+
+    def admitted(self) -> None:
+        connection = self.connection
+        if not connection.proven:
+            connection.proven = True
+            connection.server.roster.prove(connection)
+
+    # --- for the connection
+
+    def take(self, chunks: list[bytes], *, last: bool = False) -> None:
+        """Take these pieces of the body out of the list; the `last` ones, or none, end it."""
+        self.arrived = last
+        if last and self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+        if not chunks:
+            return
+        piece = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        chunks.clear()
+        if self.finished or self._broken is not None:
+            return
+        self.size += len(piece)
+        if self._counts and self.account is not None:
+            try:
+                self.account.reserve(len(piece))
+            except ClientFault as error:
+                self.spoil(error.fault)
+                return
+        if self._limit is None:
+            self._pieces.append(piece)
+            if self.size > _UNASKED:
+                self.connection.read_no_more()
+        elif self.size <= self._limit:
+            self._pieces.append(piece)
+        else:
+            self._pieces.clear()
+            self._wake()
+
+    def spoil(self, fault: Fault) -> None:
+        self.last = True
+        self._broken = fault
+        self._pieces.clear()
+        self._wake()
+
+    def drop(self, _: object) -> None:
+        """The task that answers is over. Without an answer the client must at least not wait for one."""
+        if not self.finished and not self.gone:
+            self.gone = True
+            self.connection.abort()
+
+    def probe(self) -> None:
+        """Write what says nothing: an interim response, or inside of a stream its dialect's sign of life."""
+        if self.begun:
+            if self.sign is not None:
+                self.sign()
+        elif self.chunked:  # HTTP/1.0 has no interim responses
+            self.connection.write(CONTINUE)
+
+    # --- out
+
+    def whole(self, status: int, headers: Headers, body: bytes) -> None:
+        if self.gone or self.finished:
+            return
+        self.head(status, headers, len(body))
+        self.finished = True
+        head, self._head = self._head, b""
+        if status in _BODILESS or self.request.method == "HEAD":
+            self.connection.write(head)
+        elif len(body) <= _ONE_PIECE:
+            self.connection.write(head + body)
+        else:
+            self.connection.write_both(head, body)
+        self.connection.answered(self)
+
+    def head(self, status: int, headers: Headers, length: int | None = None) -> None:
+        """Begin a stream; of a body whose `length` is known, without chunks."""
+        self.begun = True
+        framing = ""
+        if length is not None:
+            self.chunked = False
+            if status not in _BODILESS:
+                framing = f"content-length: {length}\r\n"
+        elif self.chunked:
+            framing = "transfer-encoding: chunked\r\n"
+        else:
+            self.last = True
+        if not self.arrived:
+            self.last = True  # what is still to come of the request is not read to its end
+        ids = _IDS % (self.id, self.id, self.id) if self.id else ""
+        close = "connection: close\r\n" if self.last else ""
+        lines = f"{status_line(status)}{header_lines(headers)}{ids}{header_lines(self.headers)}{framing}{close}\r\n"
+        self._head = lines.encode("latin-1", "replace")
+        self.headers = ()  # written
+
+    def flush(self) -> None:
+        if self._head and not self.gone:
+            self.connection.write(self._head)
+            self._head = b""
+
+    def chunk(self, data: bytes) -> None:
+        write = self.connection.write
+        if self.gone:
+            return
+        self.wrote = True
+        if self.chunked:
+            data = CHUNK % (len(data), data)
+        if self._head:
+            data, self._head = self._head + data, b""
+        write(data)
+
+    def end(self, data: bytes = b"") -> None:
+        if self.gone or self.finished:
+            return
+        self.finished = True
+        if self.chunked:
+            data = CHUNK % (len(data), data) + LAST_CHUNK if data else LAST_CHUNK
+        if self._head:
+            data, self._head = self._head + data, b""
+        if data:
+            self.connection.write(data)
+        self.connection.answered(self)
+
+    # --- what only those who test others need
+
+    @property
+    def is_half_closed(self) -> bool:
+        """Whether the client has closed its sending side."""
+        return self.connection.half_closed
+
+    def write_raw(self, data: bytes) -> None:
+        """Write bytes that are framed already, rightly or not."""
+        self.begun = True
+        if not self.gone:
+            self.connection.write(data)
+
+    def end_raw(self) -> None:
+        """All of the answer was written raw."""
+        if not self.gone and not self.finished:
+            self.finished = True
+            self.connection.answered(self)
+
+    def break_off(self, *, reset: bool = False) -> None:
+        """End the connection here, inside of the answer."""
+        self.finished = True
+        if not self.gone:
+            self.flush()
+            self.connection.break_off(reset=reset)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 def too_large(limit: int) -> TooLarge:

@@ -1,4 +1,4 @@
-"""How HTTP/1.1 frames a response: status line, header fields, chunks. Pure."""
+"""How HTTP/1.1 frames a response, and what our server allows a connection. Pure."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ LAST_CHUNK = b"0\r\n\r\n"
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
 
 
+@lru_cache(64)
 def status_line(status: int) -> str:
     return _STATUS_LINES.get(status) or f"HTTP/1.1 {status} \r\n"
 
@@ -37,3 +38,19 @@ def plain_refusal(status: int) -> bytes:
     body = f"{HTTPStatus(status).phrase}\n".encode()
     kind, length = ("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(body)))
     return response_head(status, (kind, length, ("connection", "close"))) + body
+
+
+HEAD_SECONDS = 10.0
+IDLE_SECONDS = 75.0
+SWEEP_SECONDS = 0.25
+GRACE = 1.0  # seconds that a connection has for its first byte, and a body to come at its rate, when room runs short
+MOST_HEADERS = 100
+LONGEST_HEAD = 32 * 1024
+LONGEST_TARGET = 8 * 1024
+HEAD_BYTES = LONGEST_HEAD + LONGEST_TARGET  # of an unfinished head; a finished one is counted exactly, by the guard
+MOST_PIPELINED = 16  # requests that wait for the answer to the one before them
+
+BAD_REQUEST = plain_refusal(400)
+TOO_SLOW = plain_refusal(408)
+TARGET_TOO_LONG = plain_refusal(414)
+HEAD_TOO_LONG = plain_refusal(431)

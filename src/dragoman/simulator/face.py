@@ -14,7 +14,7 @@ from dragoman.dialects.rulebook import Severity
 from dragoman.errors import DragomanError, Fault
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, ToolResult
-from dragoman.model.conversation import Conversation, Message, Stop, ToolSpec, Usage, Why
+from dragoman.model.conversation import Conversation, Message, Stop, ToolSpec, Usage
 from dragoman.model.events import (
     FINISHED,
     ArgumentsDelta,
@@ -29,10 +29,23 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
-from dragoman.simulator.model import Prompt, Spoken, Tool, estimate, output_tokens, respond
+from dragoman.simulator.model import Prompt, Tool, estimate, output_tokens, respond
 from dragoman.simulator.pieces import Pause, Piece, Response, header_text, scripted_headers, shaped, whole
-from dragoman.simulator.script import Player, Script
-from dragoman.simulator.turn import Emit, Part, Raise, Reason, Refuse, Say, Turn, Use, Wait, exception_for, fault
+from dragoman.simulator.script import (
+    Emit,
+    Part,
+    Player,
+    Raise,
+    Reason,
+    Refuse,
+    Say,
+    Script,
+    Turn,
+    Use,
+    Wait,
+    exception_for,
+    fault,
+)
 from dragoman.wire import jsonio
 from dragoman.wire.eventstream import EventStreamDecoder
 from dragoman.wire.frame import Payload
@@ -240,7 +253,7 @@ def _tell(asked: Conversation, turn: Turn, world: World, dialect: Dialect) -> It
     """A turn as events, one whole stream, with waits and raw frames where the script put them."""
     capabilities = dialect.codec.capabilities(asked.model)
     prompt = read_prompt(asked)
-    spoken = respond(prompt) if turn.parts is None else _scripted(turn)
+    spoken = respond(prompt, turn.parts)
     parts = (
         spoken.parts
         if "reasoning" in capabilities.traits
@@ -279,11 +292,6 @@ def _only_text(arguments: str) -> str:
         return arguments
     texts = list(said.values()) if isinstance(said, dict) else []
     return texts[0] if len(texts) == 1 and isinstance(texts[0], str) else arguments
-
-
-def _scripted(turn: Turn) -> Spoken:
-    parts = turn.parts or ()
-    return Spoken(parts, Why.TOOL if any(isinstance(part, Use) for part in parts) else Why.END)
 
 
 def _part_events(

@@ -6,14 +6,14 @@ fit their schemas (or the JSON object that the turn writes after the name); thin
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 from dragoman.model.conversation import Why
-from dragoman.simulator.example import example, example_value
-from dragoman.simulator.turn import Part, Reason, Say, Use
+from dragoman.simulator.script import Part, Reason, Say, Use
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 
@@ -53,8 +53,10 @@ class Spoken(Struct, frozen=True):
     sequence: str | None = None
 
 
-def respond(prompt: Prompt) -> Spoken:
-    """Answer a prompt."""
+def respond(prompt: Prompt, scripted: tuple[Part, ...] | None = None) -> Spoken:
+    """Answer a prompt: with what a script says, if it says something."""
+    if scripted is not None:
+        return Spoken(scripted, Why.TOOL if any(isinstance(part, Use) for part in scripted) else Why.END)
     thought: list[Part] = (
         [Reason(f"The last turn has {len(prompt.text)} characters; I answer it.")] if prompt.thinks else []
     )
@@ -165,3 +167,216 @@ def _written_object(rest: str) -> str | None:
             continue
         return text if isinstance(value, dict) else None
     return None
+
+
+# --- a value that fits a JSON schema: the least one that says something
+#
+# Known are types, enum, const, defaults, required and nested objects, arrays, bounds, the common formats, local `$ref`,
+# and the unions (the first branch; `allOf` merged). A `pattern` is tried against a few likely texts, and else not kept.
+
+
+_DEPTH = 12  # of nesting; a schema may refer to itself
+_LONGEST = 10_000  # characters or items that a minimum can ask for
+
+_FORMATS = {
+    "date": "2026-01-01",
+    "date-time": "2026-01-01T00:00:00Z",
+    "time": "00:00:00Z",
+    "duration": "PT1S",
+    "email": "someone@example.com",
+    "hostname": "example.com",
+    "ipv4": "127.0.0.1",
+    "ipv6": "::1",
+    "uri": "https://example.com/",
+    "uri-reference": "/example",
+    "url": "https://example.com/",
+    "uuid": "00000000-0000-4000-8000-000000000000",
+    "json-pointer": "/a",
+    "regex": ".*",
+}
+_LIKELY = (
+    "example",
+    "Example",
+    "EXAMPLE",
+    "a",
+    "A",
+    "1",
+    "42",
+    "a1",
+    "a-b",
+    "a_b",
+    "a.b",
+    "/a",
+    "a@b.c",
+    *_FORMATS.values(),
+)
+
+
+def example(schema: Mapping[str, Json] | None) -> dict[str, Json]:
+    """Arguments for a tool with this schema."""
+    made = _Maker(schema or {}).value(schema or {}, "value", 0)
+    return made if isinstance(made, dict) else {}
+
+
+def example_value(schema: Mapping[str, Json]) -> Json:
+    """Any value that fits the schema."""
+    return _Maker(schema).value(schema, "value", 0)
+
+
+class _Maker:
+    def __init__(self, root: Mapping[str, Json]) -> None:
+        self._root = root
+
+    def value(self, schema: Json | Mapping[str, Json], name: str, depth: int) -> Json:
+        if not isinstance(schema, Mapping) or depth > _DEPTH:
+            return name if schema is True or not isinstance(schema, Mapping) else None
+        node = self._settled(schema, depth)
+        if "const" in node:
+            return node["const"]
+        for keyword in ("enum", "examples"):
+            listed = node.get(keyword)
+            if isinstance(listed, list) and listed:
+                return listed[0]
+        if "default" in node and node["default"] is not None:
+            return node["default"]
+        match _type(node):
+            case "object":
+                return self._object(node, depth)
+            case "array":
+                return self._array(node, name, depth)
+            case "string":
+                return _string(node, name)
+            case "integer" | "number" as kind:
+                return _number(node, whole=kind == "integer")
+            case "boolean":
+                return True
+            case "null":
+                return None
+            case _:
+                return name
+
+    def _settled(self, schema: Mapping[str, Json], depth: int) -> dict[str, Json]:
+        """The schema with `$ref`, `allOf` and the first branch of a union merged into it."""
+        node = dict(schema)
+        for _ in range(_DEPTH):
+            target = self._referred(node.pop("$ref", None))
+            if target is not None:
+                node = _merged(dict(target), node)
+                continue
+            branches = _branches(node)
+            if not branches:
+                break
+            for branch in branches:
+                node = _merged(node, dict(branch))
+        return node
+
+    def _referred(self, reference: Json) -> Mapping[str, Json] | None:
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return None
+        found: Json | Mapping[str, Json] = self._root
+        for step in reference[1:].strip("/").split("/") if reference != "#" else ():
+            found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+        return found if isinstance(found, Mapping) else None
+
+    def _object(self, node: Mapping[str, Json], depth: int) -> Json:
+        properties = node.get("properties")
+        known = properties if isinstance(properties, dict) else {}
+        required = node.get("required")
+        wanted = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+        # Without `required` an empty object would fit, and say nothing.
+        names = wanted or [name for name in known if depth < _DEPTH // 2]
+        return {name: self.value(known.get(name, {}), name, depth + 1) for name in names}
+
+    def _array(self, node: Mapping[str, Json], name: str, depth: int) -> Json:
+        first = node.get("prefixItems")
+        shapes = list(first) if isinstance(first, list) else []
+        least, most = _count(node.get("minItems"), 0), _count(node.get("maxItems"), _LONGEST)
+        count = min(max(least, 1, len(shapes)), max(most, least))
+        items = node.get("items", {})
+        made = [self.value(shapes[i] if i < len(shapes) else items, name, depth + 1) for i in range(count)]
+        return [*made[:1], *map(_varied, made[1:], range(2, count + 1))] if node.get("uniqueItems") else list(made)
+
+
+def _branches(node: dict[str, Json]) -> list[Mapping[str, Json]]:
+    """Take the unions out of a node and give the branches to be merged into it."""
+    chosen: list[Mapping[str, Json]] = []
+    every = node.pop("allOf", None)
+    if isinstance(every, list):
+        chosen += [branch for branch in every if isinstance(branch, dict)]
+    for keyword in ("anyOf", "oneOf"):
+        some = node.pop(keyword, None)
+        if isinstance(some, list):
+            real = [branch for branch in some if isinstance(branch, dict)]
+            chosen += [next((branch for branch in real if branch.get("type") != "null"), real[0])] if real else []
+    return chosen
+
+
+def _merged(base: dict[str, Json], more: dict[str, Json]) -> dict[str, Json]:
+    for keyword, value in more.items():
+        held = base.get(keyword)
+        if isinstance(held, dict) and isinstance(value, dict):
+            base[keyword] = {**held, **value}
+        elif keyword == "required" and isinstance(held, list) and isinstance(value, list):
+            base[keyword] = [*held, *(name for name in value if name not in held)]
+        else:
+            base[keyword] = value
+    return base
+
+
+def _type(node: Mapping[str, Json]) -> str:
+    kind = node.get("type")
+    if isinstance(kind, list):
+        kind = next((each for each in kind if each != "null"), "null")
+    if isinstance(kind, str):
+        return kind
+    if "properties" in node or "required" in node:
+        return "object"
+    return "array" if "items" in node or "prefixItems" in node else ""
+
+
+def _string(node: Mapping[str, Json], name: str) -> str:
+    form, pattern = node.get("format"), node.get("pattern")
+    candidates = (_FORMATS[form],) if isinstance(form, str) and form in _FORMATS else (f"example {name}", *_LIKELY)
+    text = next((text for text in candidates if _matches(pattern, text)), candidates[0])
+    least, most = _count(node.get("minLength"), 0), _count(node.get("maxLength"), _LONGEST)
+    return (text + "x" * (least - len(text)))[: max(most, least)]
+
+
+def _matches(pattern: Json, text: str) -> bool:
+    if not isinstance(pattern, str):
+        return True
+    try:
+        return re.search(pattern, text) is not None
+    except re.error:
+        return True
+
+
+def _number(node: Mapping[str, Json], *, whole: bool) -> Json:
+    step = _bound(node, "multipleOf") or (1 if whole else 0)
+    low, high = _bound(node, "minimum"), _bound(node, "maximum")
+    above, below = _bound(node, "exclusiveMinimum"), _bound(node, "exclusiveMaximum")
+    if above is not None and (low is None or above >= low):
+        low = above + (step or 0.5)
+    if below is not None and (high is None or below <= high):
+        high = below - (step or 0.5)
+    value = 1 if low is None else max(low, 1) if high is None or high >= 1 else low
+    value = value if high is None else min(value, high)
+    if step:
+        value = math.ceil(value / step) * step if low is not None else math.floor(value / step) * step
+    return int(value) if whole or float(value).is_integer() else value
+
+
+def _bound(node: Mapping[str, Json], keyword: str) -> int | float | None:
+    value = node.get(keyword)
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _count(value: Json, default: int) -> int:
+    return min(value, _LONGEST) if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def _varied(value: Json, number: int) -> Json:
+    """A value unlike its neighbours, for arrays that want them unique."""
+    if isinstance(value, str):
+        return f"{value} {number}"
+    return value + number if isinstance(value, (int, float)) and not isinstance(value, bool) else value

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from dragoman.simulator.turn import Cut, Pace, Refuse
+from dragoman.simulator.script import Cut, Pace, Refuse
 from dragoman.wire.http import Headers
 
 

@@ -21,8 +21,7 @@ import dragoman.dialects as registry
 from dragoman.dialects.rulebook import Severity
 from dragoman.errors import ClientFault, Fault, LocalMisuse, TooLarge
 from dragoman.http.addresses import is_loopback
-from dragoman.http.exchange import Gone
-from dragoman.http.server.answering import HttpExchange
+from dragoman.http.exchange import Gone, HttpExchange
 from dragoman.http.server.connection import Connection
 from dragoman.http.server.serving import HttpServer, Listener
 from dragoman.simulator.face import DialectFace, Face

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import re
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import Generic, Literal, NoReturn, Protocol, TypeAlias, TypeVar, runtime_checkable
+from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 from msgspec import Struct
 
 from dragoman.errors import Fault, UpstreamFault
-from dragoman.http.client.address import choose_proxy
+from dragoman.http.addresses import choose_proxy
 from dragoman.http.client.client import Client, Timeouts, Tls
+from dragoman.wire import jsonio
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
 
@@ -156,6 +162,25 @@ class SingleFlight(Generic[T]):
             task.exception()  # marks it as seen: all who asked may have left
 
 
+def object_in(response: HttpResponse) -> dict[str, Json]:
+    """The JSON object in an answer; empty if there is none."""
+    try:
+        document = jsonio.decode(response.body) if response.body else None
+    except jsonio.JsonError:
+        document = None
+    return document if isinstance(document, dict) else {}
+
+
+@asynccontextmanager
+async def fetching(environ: Mapping[str, str]) -> AsyncIterator[Fetch]:
+    """A `Fetch` with a client of its own, for as long as this lasts."""
+    client = Client()
+    try:
+        yield fetch_through(client, environ)
+    finally:
+        await client.aclose()
+
+
 def fetch_through(client: Client, environ: Mapping[str, str], tls: Tls | None = None) -> Fetch:
     """Make a `Fetch` of a client; proxies are those the environment names."""
 
@@ -165,3 +190,59 @@ def fetch_through(client: Client, environ: Mapping[str, str], tls: Tls | None = 
         return HttpResponse(reply.status, reply.headers, await reply.read(_LARGEST))
 
     return fetch
+
+
+# --- how a secret may stand in a text: plainly, in JSON, in a URL, in base64; and the text without it
+
+
+MASK = "***"
+_SHORTEST = 6  # shorter ones would mask common words
+_SHORTEST_CORE = 8
+
+
+def masked(text: str, secrets: Iterable[str]) -> str:
+    """The text without these secrets, however they are spelt."""
+    for spelling in _all_spellings(tuple(secrets)):
+        if spelling in text:
+            text = text.replace(spelling, MASK)
+    return text
+
+
+@lru_cache(maxsize=16)
+def _all_spellings(secrets: tuple[str, ...]) -> tuple[str, ...]:
+    found = {spelling for secret in secrets for spelling in spellings(secret)}
+    return tuple(sorted(found, key=lambda each: (-len(each), each)))
+
+
+def spellings(secret: str) -> set[str]:
+    """All that gives the secret away; nothing for one too short to be told from a word."""
+    return {each for part in (secret, *_inside(secret)) if len(part) >= _SHORTEST for each in _spelt(part)}
+
+
+def _inside(secret: str) -> Iterator[str]:
+    """The secrets within an address: a proxy is told its user and password on their own, and decoded."""
+    if "@" not in secret:
+        return
+    try:
+        user = urlsplit(secret if "://" in secret else f"//{secret}").netloc.rpartition("@")[0]
+    except ValueError:
+        return
+    password = user.partition(":")[2]
+    yield from (user, unquote(user), password, unquote(password))
+
+
+def _spelt(text: str) -> Iterator[str]:
+    yield text
+    yield jsonio.quote(text).decode()[1:-1]
+    for spelt in (quote(text, safe=""), quote(text), quote_plus(text)):
+        yield spelt
+        yield re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), spelt)
+    raw = text.encode(errors="surrogatepass")
+    for encode in (b64encode, urlsafe_b64encode):
+        yield from (core for offset in range(3) if len(core := _core(raw, offset, encode)) >= _SHORTEST_CORE)
+
+
+def _core(raw: bytes, offset: int, encode: Callable[[bytes], bytes]) -> str:
+    """What is the same of its base64 wherever it stands in a longer text: after so many bytes, whatever follows."""
+    encoded = encode(bytes(offset) + raw).decode()
+    return encoded[(0, 2, 3)[offset] : len(encoded) - (0, 3, 2)[(offset + len(raw)) % 3]]

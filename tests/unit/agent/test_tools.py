@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from dragoman.agent import Tool, as_tool
-from dragoman.agent.schema import function_schema, parameter_texts, summary, type_schema
-from dragoman.agent.tools import Toolbox, ToolTrouble
+from dragoman.agent.tools import Toolbox, ToolTrouble, function_schema, parameter_texts, summary, type_schema
 from dragoman.errors import LocalMisuse
 from dragoman.model.blocks import Media, Text
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli import init, run
-from dragoman.cli.clients import shell_key
 from dragoman.cli.found import search
+from dragoman.cli.recipes import shell_key
 from dragoman.gateway.config import assemble
 
 

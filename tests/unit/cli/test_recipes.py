@@ -7,9 +7,8 @@ import re
 
 import pytest
 
-from dragoman.cli.child import run_child
 from dragoman.cli.recipes import CLIENTS, OTHER, SDKS, Prepared, Recipe, prepare, recipe_for
-from dragoman.cli.run import answers, child_environment
+from dragoman.cli.run import answers, child_environment, run_child
 from dragoman.gateway.config import assemble
 from dragoman.gateway.listing import Listed
 

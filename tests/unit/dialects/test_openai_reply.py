@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 import dragoman
-from dragoman.conformance.compare import summary
+from dragoman.conformance.laws import summary
 from dragoman.dialects.base import World
 from dragoman.dialects.openai import DIALECT
 from dragoman.errors import DragomanError, MissingField, UpstreamFault, UpstreamViolation

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from dragoman.conformance.compare import alike
+from dragoman.conformance.laws import alike
 from dragoman.dialects.base import Call
 from dragoman.dialects.openai import DIALECT, OpenaiCodec
 from dragoman.errors import DragomanError, MalformedRequest, Unrepresentable

@@ -9,8 +9,7 @@ import pytest
 
 from dragoman.errors import MalformedRequest, UnknownModel
 from dragoman.gateway.config import Config, assemble
-from dragoman.http.addresses import is_loopback
-from dragoman.http.client.address import proxy_variable
+from dragoman.http.addresses import is_loopback, proxy_variable
 from tests.growth import grows_linearly
 
 SET_UP = """

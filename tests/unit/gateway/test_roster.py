@@ -13,10 +13,9 @@ import pytest
 from bench.instructions import instructions
 from dragoman.errors import Fault
 from dragoman.gateway.admission import Pool
-from dragoman.http.server import roster as roster_module
-from dragoman.http.server.acceptor import Acceptor
-from dragoman.http.server.roster import Roster, Shed
-from dragoman.http.server.serving import HttpServer
+from dragoman.http.server import serving as roster_module
+from dragoman.http.server.connection import Connection
+from dragoman.http.server.serving import Acceptor, HttpServer, Roster, Shed
 
 
 class One:
@@ -75,7 +74,7 @@ def test_s11_one_turn_does_not_shed_a_connection_whose_request_was_just_read() -
         with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as stack:
             listening.setblocking(False)
             acceptor = Acceptor(listening, carrier, most=8, most_of_peer=lambda _: 8, exhausted=lambda _: None)
-            members = [carrier.protocol(f"192.0.2.{number}") for number in range(8)]
+            members = [Connection(carrier, f"192.0.2.{number}") for number in range(8)]
             for member in members:
                 carrier.roster.hear(member)
             for _ in range(32):

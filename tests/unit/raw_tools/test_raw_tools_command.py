@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli import chat_template, main
-from dragoman.cli.raw_tools import find
-from dragoman.cli.raw_tools_formats import MODELS, looks, rows
+from dragoman.cli.raw_tools import MODELS, find, looks, rows
 from dragoman.filters.raw_tools import TABLES
 from dragoman.filters.raw_tools.table import Table, parse
 

@@ -9,8 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from dragoman.dialects.kiro.rules import Grade
-from dragoman.simulator.kiro.signatures import sign
-from dragoman.simulator.kiro.verdict import IMPROPER, Limits
+from dragoman.simulator.kiro.verdict import IMPROPER, Limits, sign
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
 

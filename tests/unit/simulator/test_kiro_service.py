@@ -12,8 +12,7 @@ from botocore.eventstream import EventStreamBuffer
 
 from dragoman.simulator import Simulator, parse, running_simulator
 from dragoman.simulator.kiro.rules import first_refusal
-from dragoman.simulator.kiro.signatures import sign
-from dragoman.simulator.kiro.verdict import Limits
+from dragoman.simulator.kiro.verdict import Limits, sign
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
 from tests.unit.simulator.kiro_cases import ACCEPTED, REFUSED, Case, assistant, body, called, spec, user

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.model.conversation import Why
-from dragoman.simulator.example import example, example_value
-from dragoman.simulator.model import Prompt, Tool, respond
-from dragoman.simulator.turn import Reason, Say, Use
+from dragoman.simulator.model import Prompt, Tool, example, example_value, respond
+from dragoman.simulator.script import Reason, Say, Use
 from dragoman.wire import jsonio
 
 _TYPES: dict[str, Any] = {

@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 
 from dragoman.simulator.faults import FAULTS, parse_fault
-from dragoman.simulator.script import QUIRKS, Tokens, parse
-from dragoman.simulator.turn import Pace
+from dragoman.simulator.script import QUIRKS, Pace, Tokens, parse
 
 PAGE = (Path(__file__).parents[3] / "docs" / "simulator.md").read_text(encoding="utf-8")
 

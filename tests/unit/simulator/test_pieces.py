@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.simulator.pieces import Break, Pause, Piece, shaped
-from dragoman.simulator.turn import Cut, Pace
+from dragoman.simulator.script import Cut, Pace
 
 _FRAMES = st.lists(st.binary(min_size=1, max_size=9), max_size=6)
 

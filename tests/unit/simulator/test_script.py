@@ -8,8 +8,7 @@ import pytest
 
 from dragoman.errors import LocalMisuse
 from dragoman.model.conversation import Why
-from dragoman.simulator.script import Player, load, parse
-from dragoman.simulator.turn import Cut, Emit, Pace, Raise, Reason, Refuse, Say, Turn, Use, Wait
+from dragoman.simulator.script import Cut, Emit, Pace, Player, Raise, Reason, Refuse, Say, Turn, Use, Wait, load, parse
 
 FULL = """
 then = "last"

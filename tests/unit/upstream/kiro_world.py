@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 
 from dragoman.simulator import Script, parse
 from dragoman.upstream.credentials import Fetch
-from dragoman.upstream.kiro import Endpoints, KiroCredential, OwnStore
-from dragoman.upstream.kiro.token import render_time
+from dragoman.upstream.kiro.credential import KiroCredential
+from dragoman.upstream.kiro.stores import OwnStore
+from dragoman.upstream.kiro.token import Endpoints, render_time
 from dragoman.wire.http import HttpRequest, HttpResponse
 
 NOW = 1_800_000_000.0

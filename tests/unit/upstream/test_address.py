@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.errors import LocalMisuse
-from dragoman.http.client.address import Address, Proxy, choose_proxy, parse_address, parse_proxy
+from dragoman.http.addresses import Address, Proxy, choose_proxy, parse_address, parse_proxy
 
 PROXY = "http://proxy.corp:3128"
 

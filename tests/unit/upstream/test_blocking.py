@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from dragoman.errors import ConnectFailed, LocalMisuse, TimedOut, Truncated
-from dragoman.http.client.blocking import send
-from dragoman.http.client.client import Client, Timeouts
+from dragoman.http.client.client import Client, Timeouts, send
 from dragoman.simulator import Simulator, parse, running_simulator
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dragoman.errors import BadFrame, Reset, TooLarge, Truncated
-from dragoman.http.client import connection
+from dragoman.http.client import reply as replies
 from dragoman.http.client.client import Client, Reply
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
@@ -192,7 +192,7 @@ def test_what_is_not_http_is_refused(run: Run, case: str) -> None:
 
 
 def test_limits_hold_byte_by_byte_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "HEAD_BYTES", 500)
+    monkeypatch.setattr(replies, "HEAD_BYTES", 500)
     with pytest.raises(BadFrame):
         run(ask(once(b"HTTP/1.1 200 OK\r\na: " + b"x" * 1000, size=1, end=None)))
     body = b"y" * 1000  # chunk sizes between bytes of the body are no head

@@ -16,10 +16,10 @@ from msgspec import structs
 from dragoman.errors import ConnectFailed
 from dragoman.simulator import running_simulator
 from dragoman.upstream.credentials import CredentialFault, Secret, StaticKey
-from dragoman.upstream.kiro import Endpoints, KeyStore, KiroCredential, OwnStore, Token
 from dragoman.upstream.kiro.cli_store import CliStore
-from dragoman.upstream.kiro.stores import Store
-from dragoman.upstream.kiro.token import render_time
+from dragoman.upstream.kiro.credential import KiroCredential
+from dragoman.upstream.kiro.stores import KeyStore, OwnStore, Store
+from dragoman.upstream.kiro.token import Endpoints, Token, render_time
 from dragoman.wire.http import HttpRequest, HttpResponse
 from tests.unit.upstream.kiro_world import (
     ARN,

@@ -17,8 +17,9 @@ from dragoman.cli import auth
 from dragoman.errors import Reset
 from dragoman.simulator import Simulator, running_simulator
 from dragoman.upstream.credentials import CredentialFault, Secret
-from dragoman.upstream.kiro import DeviceLogin, Places, Token, open_store
-from dragoman.upstream.kiro.token import render_time
+from dragoman.upstream.kiro.finding import Places, open_store
+from dragoman.upstream.kiro.sign_in import DeviceLogin
+from dragoman.upstream.kiro.token import Token, render_time
 from dragoman.wire.http import HttpRequest, HttpResponse
 from tests.unit.upstream.kiro_world import NOW, Service, at, cli_database, fetch, tokens, told
 
@@ -163,7 +164,7 @@ def run(*words: str) -> int:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No waiting between polls."""
     monkeypatch.setattr(
-        "dragoman.upstream.kiro.device.seconds", lambda _value, default: 0.01 if default < 60 else default
+        "dragoman.upstream.kiro.sign_in.seconds", lambda _value, default: 0.01 if default < 60 else default
     )
 
 

@@ -20,9 +20,10 @@ import pytest
 from msgspec import structs
 
 from dragoman.upstream.credentials import CredentialFault, Secret
-from dragoman.upstream.kiro import IdeStore, KeyStore, OwnStore, Places, find, open_store
 from dragoman.upstream.kiro.cli_store import CliStore
 from dragoman.upstream.kiro.durable import check_replaceable, replace_file
+from dragoman.upstream.kiro.finding import Places, find, open_store
+from dragoman.upstream.kiro.stores import IdeStore, KeyStore, OwnStore
 from dragoman.upstream.kiro.token import Token, render_time, render_token
 from tests.unit.upstream.kiro_world import ARN, NOW, cli_database, document, own
 

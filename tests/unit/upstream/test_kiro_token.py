@@ -9,8 +9,18 @@ from typing import Any
 import pytest
 
 from dragoman.upstream.credentials import CredentialFault, Secret, StaticKey
-from dragoman.upstream.kiro.endpoints import Endpoints, is_region, is_safe_url, region_of_arn
-from dragoman.upstream.kiro.token import Token, parse_time, parse_token, render_time, render_token, renewed
+from dragoman.upstream.kiro.token import (
+    Endpoints,
+    Token,
+    is_region,
+    is_safe_url,
+    parse_time,
+    parse_token,
+    region_of_arn,
+    render_time,
+    render_token,
+    renewed,
+)
 from tests.unit.upstream.kiro_world import ARN, IDC, NOW, SECRETS, document
 
 CAMEL = {

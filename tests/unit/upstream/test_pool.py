@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 import pytest
 
 from dragoman.errors import ConnectFailed, DragomanError, LocalMisuse, Reset, Truncated
-from dragoman.http.client import connection, pool
+from dragoman.http.client import pool, reply
 from dragoman.http.client.client import Client, PoolLimits, Timeouts
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
@@ -269,7 +269,7 @@ def test_a_connection_the_server_closed_while_idle_is_not_used(run: Run, how: ob
 def test_an_end_that_the_loop_has_not_seen_yet_is_seen_before_the_request_is_sent(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "STALE_SECONDS", 0)  # a second try would hide it
+    monkeypatch.setattr(reply, "STALE_SECONDS", 0)  # a second try would hide it
 
     def serve(listener: socket.socket) -> socket.socket:
         peer_side, _ = listener.accept()
@@ -369,11 +369,11 @@ def test_after_one_byte_of_an_answer_nothing_is_sent_again(run: Run, said: bytes
 
 def test_the_numbers() -> None:
     """A request that was out for longer may have run; a kept connection's end shows within a round trip."""
-    assert connection.STALE_SECONDS == 1.0
+    assert reply.STALE_SECONDS == 1.0
 
 
 def test_a_request_that_may_have_run_is_not_sent_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "STALE_SECONDS", 0.1)
+    monkeypatch.setattr(reply, "STALE_SECONDS", 0.1)
 
     async def script(talk: Talk) -> None:
         await talk.request()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dragoman.errors import BadFrame, ConnectFailed, TimedOut
+from dragoman.http.addresses import objection
 from dragoman.http.client import dial
-from dragoman.http.client.address import objection
 from dragoman.http.client.client import Client, Timeouts
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run

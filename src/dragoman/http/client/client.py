@@ -10,20 +10,23 @@ carries credentials. Only a kept connection that closes before it has answered a
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from queue import SimpleQueue
 from time import monotonic
+from typing import Any
 
 from dragoman.errors import ConnectFailed, LocalMisuse
-from dragoman.http.client.address import Address, Proxy, parse_address, parse_proxy
-from dragoman.http.client.connection import Connection
+from dragoman.http.addresses import Address, Proxy, parse_address, parse_proxy
 from dragoman.http.client.dial import Tls, dial
-from dragoman.http.client.pool import Lane, LaneState, PoolLimits
-from dragoman.http.client.reply import Reply, Stale, Timeouts
-from dragoman.wire.http import Headers, HttpRequest, has_dot_segment
+from dragoman.http.client.pool import Connection, Lane, LaneState, PoolLimits
+from dragoman.http.client.reply import Reply, Timeouts
+from dragoman.wire.http import Headers, HttpRequest, HttpResponse, has_dot_segment
 
-__all__ = ["Client", "LaneState", "PoolLimits", "Reply", "Timeouts", "Tls"]
+__all__ = ["Client", "LaneState", "PoolLimits", "Reply", "Timeouts", "Tls", "send"]
 
 _ONE_PIECE = 64 * 1024  # bytes of a body that are copied behind the head rather than passed beside it
 _SWEEP_SECONDS = 0.25
@@ -94,17 +97,16 @@ class Client:
         shared = way.lane
         if not shared.take_slot():
             await shared.wait(limits.total)
-        reply = Reply(shared, limits, began, bodiless=request.method == "HEAD")
+        reply = Reply(shared, limits, began, request.method == "HEAD")
         try:
-            connection = (None if fresh else shared.take()) or await self._dial(way, limits, began)
-            self._watch(reply, shared)
-            try:
+            connection = None if fresh else shared.take()
+            while not reply.status:  # a kept connection may turn out to be closed, a new one answers or fails
+                connection = connection or await self._dial(way, limits, began)
+                shared.live.add(reply)
+                if self._timer is None:
+                    self._timer = shared.loop.call_later(self._sweep_seconds, self._sweep)
                 await reply.ask(connection, payload)
-            except Stale:
-                shared.live.discard(reply)
-                connection = await self._dial(way, limits, began)
-                self._watch(reply, shared)
-                await reply.ask(connection, payload)
+                connection = None
         except BaseException:
             reply.close()
             raise
@@ -155,11 +157,6 @@ class Client:
                 connection.abort()
             raise ConnectFailed("the upstream client was closed")
 
-    def _watch(self, reply: Reply, lane: Lane) -> None:
-        lane.live.add(reply)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._sweep_seconds, self._sweep)
-
     def _sweep(self) -> None:
         now = monotonic()
         busy = [lane.sweep(now) for lane in self._lanes.values()]
@@ -196,3 +193,54 @@ def _begun(before: str, asked: str, fixed: str, method: str, path: str, query: s
         return head.encode("latin-1")
     except UnicodeEncodeError as error:
         raise LocalMisuse("a request's header holds characters that HTTP cannot carry") from error
+
+
+# --- for code that is not async: each exchange runs an event loop in a thread of its own
+
+
+def send(
+    base_url: str, request: HttpRequest, *, timeouts: Timeouts
+) -> tuple[HttpResponse, Generator[bytes, None, None]]:
+    """Send a request over a connection of its own; return the head, and the body as it comes.
+
+    Raises what `Client.open` does, and from the body what `Reply.pump` does. To close the body closes the connection.
+    """
+    came: SimpleQueue[HttpResponse | bytes | Exception | None] = SimpleQueue()  # None is the end
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(_talk(base_url, request, timeouts, came.put))
+
+    def run() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(asyncio.wait([task]))
+
+    def received() -> Generator[Any, None, None]:
+        try:
+            while (item := came.get()) is not None:
+                if isinstance(item, Exception):
+                    raise item
+                yield item
+        finally:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(task.cancel)
+
+    threading.Thread(target=run, name="http", daemon=True).start()
+    body = received()
+    return next(body), body  # the head comes first
+
+
+async def _talk(
+    base_url: str,
+    request: HttpRequest,
+    timeouts: Timeouts,
+    put: Callable[[HttpResponse | bytes | Exception | None], None],
+) -> None:
+    client = Client()
+    try:
+        reply = await client.open(base_url, request, timeouts=timeouts, fresh=True)
+        put(HttpResponse(reply.status, reply.headers))
+        await reply.pump(put)
+        put(None)
+    except Exception as error:  # noqa: BLE001  it is raised where the exchange was begun
+        put(error)
+    finally:
+        await client.aclose()

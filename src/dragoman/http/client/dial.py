@@ -23,9 +23,9 @@ from httptools import HttpParserError, HttpResponseParser
 from msgspec import Struct
 
 from dragoman.errors import ConnectFailed, Fault, LocalMisuse
-from dragoman.http.client.address import Address, Proxy, ascii_host, objection
-from dragoman.http.client.connection import HEAD_BYTES, Connection
-from dragoman.http.client.reply import Timeouts
+from dragoman.http.addresses import Address, Proxy, ascii_host, objection
+from dragoman.http.client.pool import Connection
+from dragoman.http.client.reply import HEAD_BYTES, Timeouts
 
 _HEAD_START = 0.25  # seconds one address has before the next is tried beside it
 # Long thinking is silent, and balancers forget silent connections after some minutes.

@@ -1,28 +1,36 @@
-"""One lane per upstream and credential: its kept connections, how many exchanges may run, and the queue before them.
+"""One lane per upstream and credential: its connections, how many exchanges may run, and the queue before them.
 
-A new connection is made only when none is idle, so there are never more connections than slots.
+A new connection is made only when none is idle, so there are never more connections than slots. On a connection there
+is one exchange at a time.
 
 What is promised about a kept connection (S14): its answer was whole and nothing came with it or after it, up to the
 moment at which the next request is written; one that received a byte before that is closed, and the request goes over
 another. What HTTP/1.1 cannot tell: an answer that a peer sends after it was sent the next request, without having read
 it, looks like the answer to that request. So a connection is used again only for the upstream and credential it was
 made for, and a false answer can only come from the service that was asked, to a request with the same credential.
+
+Turns: the reader of a body translates it inside the read callback. So at most `TURN_BYTES` of one connection are given
+on in one turn of the event loop. The rest of a read is kept, nothing more is read, and the next turn goes on with it.
+An end of the connection that comes meanwhile takes effect after the kept bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import select
+import ssl
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from typing import cast
 
 from msgspec import Struct
 
-from dragoman.errors import ConnectFailed, Fault
+from dragoman.errors import ConnectFailed, Fault, Reset
+from dragoman.http.client.reply import TURN_BYTES, Reply
 
-if TYPE_CHECKING:
-    from dragoman.http.client.connection import Connection
-    from dragoman.http.client.reply import Reply
+UNCOUNTED = 512  # a read of so few bytes is not counted: libuv makes 32 reads in one turn, which is TURN_BYTES again
 
 
 class Full(Exception):
@@ -102,29 +110,34 @@ class Lane:
         self.connections: set[Connection] = set()
         self.live: set[Reply] = set()
         self.loop = asyncio.get_running_loop()
-        self._limits = limits
-        self._idle: list[Connection] = []
+        self.limits = limits
+        self.idle: list[Connection] = []
         self._slots = Slots(limits.connections, limits.waiting)
         self._poll = select.poll() if hasattr(select, "poll") else None  # one for all: each has a table of its own
         self.take_slot, self.leave = self._slots.take, self._slots.give
 
     @property
     def state(self) -> LaneState:
-        return LaneState(self.name, self._slots.active, len(self._idle), self._slots.waiting)
+        return LaneState(self.name, self._slots.active, len(self.idle), self._slots.waiting)
 
     async def wait(self, within: float) -> None:
         """Take a slot when it is our turn. Raises ConnectFailed of kind `overloaded`."""
         try:
-            await self._slots.wait(min(within, self._limits.wait_seconds))
+            await self._slots.wait(min(within, self.limits.wait_seconds))
         except Full as full:
-            message = f"{self.name} is busy: {self._limits.connections} requests are running, {full}"
+            message = f"{self.name} is busy: {self.limits.connections} requests are running, {full}"
             raise ConnectFailed(message, fault=Fault("overloaded", message, 503, retry_after=1.0)) from None
 
     def take(self) -> Connection | None:
         """Give the connection used last, if one is idle and still good."""
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.usable():
+        while self.idle:
+            connection = self.idle.pop()
+            transport = connection.transport
+            # Something to read would be its end, or bytes that belong to no request. What the loop has read of such
+            # bytes has closed the connection already (`data_received`).
+            if transport is None or transport.is_closing():
+                continue
+            if self.quiet(transport.get_extra_info("socket").fileno()):
                 return connection
             connection.abort()
         return None
@@ -140,30 +153,182 @@ class Lane:
         finally:
             poll.unregister(descriptor)
 
-    def keep(self, connection: Connection) -> bool:
-        """Keep a connection for the next exchange; False if there are enough."""
-        if len(self._idle) >= self._limits.idle:
-            return False
-        self._idle.append(connection)
-        return True
-
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
-        if connection in self._idle:
-            self._idle.remove(connection)
+        if connection in self.idle:
+            self.idle.remove(connection)
 
     def sweep(self, now: float) -> bool:
         """End what is overdue; False when nothing is left to watch."""
         for reply in list(self.live):
             reply.check(now)
-        oldest = now - self._limits.idle_seconds
-        for connection in [each for each in self._idle if each.idle_since <= oldest]:
-            self._idle.remove(connection)
+        oldest = now - self.limits.idle_seconds
+        for connection in [each for each in self.idle if each.idle_since <= oldest]:
+            self.idle.remove(connection)
             connection.abort()
-        return bool(self.live or self._idle)
+        return bool(self.live or self.idle)
 
     def shut(self) -> None:
         for reply in list(self.live):
             reply.close()
         for connection in list(self.connections):
             connection.abort()
+
+
+class Connection(Struct, asyncio.Protocol, eq=False):
+    """One connection to an upstream: its bytes go to the reply that is being read, as many as a turn may have."""
+
+    _lane: Lane
+    idle_since: float = 0.0
+    paused: bool = False  # by the reader of the body
+    reply: Reply | None = None
+    reused: bool = False
+    transport: asyncio.Transport | None = None
+    _reading: bool = True
+    _kept: bytes = b""  # bytes that were read and wait for the next turn
+    _left: int = TURN_BYTES  # that may be given on in this turn
+    _turning: bool = False  # `_next_turn` will be called
+    _last: Callable[[], None] | None = None  # how the connection ended, if bytes were kept then
+
+    __repr__ = object.__repr__
+
+    # --- for the reply and the pool
+
+    @property
+    def writing(self) -> bool:
+        """Whether part of the request is still here."""
+        return self.transport is not None and self.transport.get_write_buffer_size() > 0
+
+    def release(self, *, keep: bool) -> None:
+        """The answer is whole: keep the connection for the next exchange if it may be, else close it."""
+        self.reply, transport, lane = None, self.transport, self._lane
+        keep = keep and not self._kept and len(lane.idle) < lane.limits.idle
+        if not keep or transport is None or transport.is_closing():
+            self.abort()
+            return
+        # With bytes still to write, the answer came before the request was sent: the rest of it would go first.
+        # While paused, TLS may hold bytes behind the answer that no look at the socket shows.
+        if transport.get_write_buffer_size() or (self.paused and transport.get_extra_info("ssl_object") is not None):
+            self.abort()
+            return
+        if self.paused:
+            self.resume()
+        self.reused = True
+        self.idle_since = monotonic()
+        lane.idle.append(self)
+
+    def pause(self) -> None:
+        self.paused = True
+        self._read_on()
+
+    def resume(self) -> None:
+        if self.paused:
+            self.paused = False
+            self._read_on()
+            if self._kept or self._last is not None:
+                self._schedule()
+
+    def abort(self) -> None:
+        self.reply = self._last = None
+        self._kept = b""
+        if self.transport is not None:
+            self.transport.abort()
+
+    # --- for the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._lane.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        size = len(data)
+        if self._kept or size > self._left:
+            self._kept += data
+            if not self._turning and not self.paused:
+                self._next_turn()
+            self._read_on()
+            return
+        if size > UNCOUNTED:
+            self._left -= size
+            if not self._turning:
+                self._turning = True
+                self._lane.loop.call_soon(self._next_turn)
+        if self.reply is None:
+            self.abort()  # bytes that no request asked for
+        else:
+            self.reply.feed(data)
+
+    def _next_turn(self) -> None:
+        """Give on what was kept, as much as one turn may have; after the last of it, the end, or the next read."""
+        self._turning = False
+        self._left = TURN_BYTES
+        if self.paused:
+            return
+        if self._kept:
+            piece, self._kept = self._kept[:TURN_BYTES], self._kept[TURN_BYTES:]
+            self._left -= len(piece)
+            self._schedule()
+            if self.reply is None:
+                self.abort()
+            else:
+                self.reply.feed(piece)
+        elif self._last is not None:
+            last, self._last = self._last, None
+            last()
+        if not self._reading:
+            self._read_on()
+
+    def _schedule(self) -> None:
+        if not self._turning:
+            self._turning = True
+            self._lane.loop.call_soon(self._next_turn)
+
+    def _read_on(self) -> None:
+        """Read from the socket exactly while the reader wants more and nothing is kept."""
+        wanted, transport = not self.paused and not self._kept, self.transport
+        if wanted != self._reading and transport is not None and not transport.is_closing():
+            self._reading = wanted
+            if wanted:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+
+    def eof_received(self) -> None:
+        self._end_with(partial(self._ended, self.reply is not None and self._closed_in_order()))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lane.forget(self)
+        self.transport = None
+        self._end_with(partial(self._lost, exc))
+
+    def _end_with(self, last: Callable[[], None]) -> None:
+        """The connection ended: now, or after the bytes that came before the end. Of two ends the first counts."""
+        if self._last is not None:
+            return
+        if self._kept:
+            self._last = last
+        else:
+            last()
+
+    def _ended(self, in_order: bool) -> None:
+        if self.reply is not None:
+            self.reply.connection_ended(in_order=in_order)
+        self.abort()  # a mere close would first wait until all is written, perhaps to a peer that does not read
+
+    def _lost(self, exc: Exception | None) -> None:
+        if self.reply is None:
+            return
+        if exc is not None:
+            self.reply.break_off(Reset(f"{self._lane.name} broke the connection: {exc}"))
+        else:  # an end that `eof_received` was not told of: uvloop does so when TCP ends and TLS has not
+            self.reply.connection_ended(in_order=False)
+
+    def _closed_in_order(self) -> bool:
+        """Whether TLS was ended, too: else anybody on the way could have cut the body."""
+        tls = self.transport.get_extra_info("ssl_object") if self.transport is not None else None
+        try:
+            return tls is None or not tls.read(1)
+        except ssl.SSLZeroReturnError:
+            return True
+        except ssl.SSLError:
+            return False

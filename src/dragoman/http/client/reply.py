@@ -5,6 +5,9 @@
 
 Bytes are pushed: the connection's read callback calls the sink, no task is woken for a read. The task that awaits is
 woken twice, at the head and at the end. Nothing sets an exception on a future, since a cancelled task never fetches it.
+
+Each exchange has its own parser (httptools), so that nothing of one answer can leak into the next. The honest ends: a
+body is over when the parser says so, or, if the head announced no length, when the peer ends the stream in order.
 """
 
 from __future__ import annotations
@@ -14,17 +17,20 @@ from collections.abc import AsyncIterator, Callable
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from msgspec import Struct
 
-from dragoman.errors import LocalMisuse, Reset, TimedOut, TooLarge
-from dragoman.wire.http import Headers
+from dragoman.errors import BadFrame, DragomanError, LocalMisuse, Reset, TimedOut, TooLarge, Truncated
+from dragoman.wire.http import Headers, parse_headers
 
 if TYPE_CHECKING:
-    from dragoman.http.client.connection import Connection
-    from dragoman.http.client.pool import Lane
+    from dragoman.http.client.pool import Connection, Lane
 
 TURN_BYTES = 16 * 1024  # of one body in one turn of the loop; about 2 ms of translation if all deltas are short
 HELD = 64 * 1024  # body bytes kept for a reader who has not come yet; past it the transport is paused
+HEAD_BYTES = 64 * 1024  # of heads, 1xx included; and of anything else that brings no body, such as trailers
+HEAD_FIELDS = 128
+STALE_SECONDS = 1.0  # that a kept connection is closed shows within a round trip; later, the request may have run
 
 
 class Timeouts(Struct, frozen=True):
@@ -44,58 +50,47 @@ class Timeouts(Struct, frozen=True):
     total: float = 3600.0
 
 
-class Stale(Reset):
-    """A kept connection turned out to be closed before it answered a byte: the request may be sent again."""
-
-
-class Reply:
+class Reply(Struct, eq=False):
     """An answer whose head is here. Take the body by `pump` or `read`, once; `close` what you do not finish."""
 
-    __slots__ = (
-        "_connection",
-        "_end_by",
-        "_ended",
-        "_error",
-        "_held",
-        "_held_size",
-        "_hushed",
-        "_lane",
-        "_paused",
-        "_pieces",
-        "_read",
-        "_said",
-        "_said_at",
-        "_seen",
-        "_sink",
-        "_timeouts",
-        "_waiter",
-        "bodiless",
-        "fresh",
-        "headers",
-        "status",
-    )
+    _lane: Lane
+    _timeouts: Timeouts
+    _began: float
+    _bodiless: bool
+    status: int = 0
+    headers: Headers = ()
+    fresh: bool = False  # bytes came since the last sweep
+    on_body: Callable[[bytes], None] | None = None  # the parser calls it: no Python frame for a chunk
+    _chunks: list[bytes] = []
+    _parser: HttpResponseParser | None = None
+    _fields: list[tuple[bytes, bytes]] = []
+    _barren: int = 0  # bytes answered, since the request or the last of the body, that brought no body
+    _informal: bool = False  # inside a 1xx
+    _end: int | None = None  # how many of the chunks belong to the answer, once it is whole
+    _keep: bool = False  # the connection may be used again
+    _refusal: BadFrame | None = None
+    _end_by: float = 0.0
+    _seen: float = 0.0
+    _connection: Connection | None = None
+    _waiter: asyncio.Future[None] | None = None
+    _sink: Callable[[bytes], None] | None = None
+    _held: list[bytes] = []
+    _held_size: int = 0
+    _paused: bool = False
+    _read: bool = False
+    _ended: bool = False
+    _error: Exception | None = None
+    _pieces: int = 0  # of the body that came
+    _hushed: Callable[[], int] | None = None  # how many of them brought no content
+    _said: int = -1  # pieces with content at the last sweep that found more
+    _said_at: float = 0.0  # and when that was
 
-    def __init__(self, lane: Lane, timeouts: Timeouts, began: float, *, bodiless: bool) -> None:
-        self.status = 0
-        self.headers: Headers = ()
-        self.fresh = False  # bytes came since the last sweep
-        self.bodiless = bodiless
-        self._lane = lane
-        self._timeouts = timeouts
-        self._end_by = began + timeouts.total
-        self._seen = began
-        self._connection: Connection | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self._sink: Callable[[bytes], None] | None = None
-        self._held: list[bytes] = []
-        self._held_size = 0
-        self._paused = False
-        self._read = False
-        self._ended = False
-        self._error: Exception | None = None
-        self._pieces = 0  # of the body that came
-        self._hushed: Callable[[], int] | None = None  # how many of them brought no content
-        self._said, self._said_at = -1, 0.0  # pieces with content at the last sweep that found more, and when that was
+    __repr__ = object.__repr__
+
+    def __post_init__(self) -> None:
+        self.on_body = self._chunks.append
+        self._parser = HttpResponseParser(self)
+        self._seen, self._end_by = self._began, self._began + self._timeouts.total
 
     async def pump(self, on_bytes: Callable[[bytes], None], hushed: Callable[[], int] | None = None) -> None:
         """Hand every piece of the body to `on_bytes`, from the read callback; return at the body's own end.
@@ -114,15 +109,16 @@ class Reply:
             if not self._ended:
                 self._sink, self._hushed = on_bytes, hushed
                 self._waiter = self._lane.loop.create_future()
-                if not self._paused:
-                    self._let_flow()
+                if not self._paused and self._connection is not None and self._connection.paused:
+                    self._connection.resume()
                 await self._waiter
         except BaseException:
             self.close()
             raise
         finally:
             self._sink = self._hushed = None  # they know us, and all that was asked
-        self._raise_error()
+        if self._error is not None:
+            raise self._error
 
     async def _give_held(self, on_bytes: Callable[[bytes], None]) -> None:
         """Hand out what came before the reader did; others have their turn in between."""
@@ -193,7 +189,8 @@ class Reply:
 
     def resume(self) -> None:
         self._paused = False
-        self._let_flow()
+        if self._connection is not None and (self._sink is not None or not self._held):
+            self._connection.resume()
 
     def end_within(self, seconds: float) -> None:
         """Wait no longer than that for the body's end."""
@@ -204,54 +201,127 @@ class Reply:
         if not self._ended:
             self.fail(Reset(f"the exchange with {self._lane.name} was closed here before its end"))
 
-    # What follows is for the connection, the client and the sweeper.
+    # --- for the client
 
     async def ask(self, connection: Connection, payload: tuple[bytes, ...]) -> None:
-        """Send the request and wait for the head. Raises as `open` does, and Stale."""
-        self._connection, self._error = connection, None
+        """Send the request and wait for the head. Without one, a kept connection turned out to be closed: ask again.
+
+        Raises as `open` does.
+        """
+        self._connection, transport = connection, connection.transport
         self._waiter = self._lane.loop.create_future()
         self._seen = monotonic()
-        connection.send(self, payload, self._seen)
+        connection.reply = self
+        if transport is None or transport.is_closing():
+            self.break_off(Reset(f"{self._lane.name} closed the connection"))
+        else:
+            transport.writelines(payload)
         await self._waiter
-        if not self.status:
-            self._raise_error()
+        if not self.status and self._error is not None:
+            raise self._error
 
-    def answered(self, status: int, headers: Headers) -> None:
-        self.status, self.headers = status, headers
-        self._wake()
+    # --- for the connection
 
-    def take(self, body: bytes) -> None:
-        sink = self._sink
-        self._pieces += 1
-        if sink is None:
-            self._held.append(body)
-            self._held_size += len(body)
-            if self._connection is not None and self._held_size > HELD:
-                self._connection.pause()
-            return
+    def feed(self, data: bytes) -> None:
+        """Parse what has come, and give on what of it is body."""
+        self.fresh = True
+        chunks, parser = self._chunks, self._parser
+        assert parser is not None
         try:
-            sink(body)
-        except Exception as error:  # noqa: BLE001  whatever the reader raises belongs to whoever awaits `pump`
+            parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade) as error:
+            self._conclude(error)
+            return
+        if self._end is not None:
+            self._conclude(None)
+        elif chunks:
+            body = b"".join(chunks)  # of one piece it makes no copy
+            chunks.clear()
+            self._barren = 0
+            self._take(body)
+        else:
+            self._barren += len(data)
+            if self._barren > HEAD_BYTES:
+                self.break_off(BadFrame(f"{self._lane.name} sent more than {HEAD_BYTES} bytes of head or trailers"))
+
+    def connection_ended(self, *, in_order: bool) -> None:
+        """Nothing more comes: that is the end of a body without a length, if it came in order."""
+        framed = any(name in ("content-length", "transfer-encoding") for name, _ in self.headers)
+        if in_order and self.status and not framed:
+            self._finish()
+        elif self.status:
+            self.break_off(Truncated(f"{self._lane.name} ended the connection in the middle of its answer"))
+        elif self._barren:
+            self.break_off(Truncated(f"{self._lane.name} ended the connection in the middle of a head"))
+        else:
+            self.break_off(Reset(f"{self._lane.name} ended the connection without an answer"))
+
+    def break_off(self, error: DragomanError) -> None:
+        """The connection cannot be used any more. If it was a kept one, which did not answer a byte, ask again."""
+        connection, unanswered = self._connection, not self.status and not self._barren
+        if connection is None or not (connection.reused and unanswered and monotonic() - self._seen < STALE_SECONDS):
             self.fail(error)
-
-    def finish(self) -> None:
-        """The body came to its own end, and its connection is free already."""
-        self._connection = None
-        self._end()
-
-    def stale(self, error: Stale) -> None:
-        """The slot is kept: the client asks again."""
-        self._connection, self._error = None, error
-        self._wake()
+            return
+        self._connection = None  # the slot is kept
+        connection.abort()
+        self._lane.live.discard(self)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        if self._ended:
+        """End the exchange with this error, and its connection."""
+        if not self._ended:
+            self._error = error
+            if self._connection is not None:
+                self._connection.abort()
+            self._finish()
+
+    # --- for the parser
+
+    def on_message_begin(self) -> None:
+        if self._end is not None:
+            self._keep = False  # an answer after the answer
+        self._fields = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        parser, fields = self._parser, self._fields
+        if parser is None or self._end is not None:
             return
-        self._error = error
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.abort()
-        self._end()
+        status = parser.get_status_code()
+        if status < 200:
+            self._informal = True
+            return
+        if len(fields) > HEAD_FIELDS:
+            self._refuse(f"sent a head of more than {HEAD_FIELDS} fields")
+        headers = parse_headers(fields)
+        self._fields = []
+        for name, value in headers:
+            if name == "transfer-encoding" and value.lower() != "chunked":
+                self._refuse(f"sent its answer in the transfer encoding {value[:40]!r}, which was not asked for")
+            if name == "content-encoding" and value.lower() not in ("", "identity") and status < 300:
+                self._refuse(f"sent its answer compressed ({value[:40]!r}), which was not asked for")
+        if self._bodiless:
+            self._end = 0
+            self._keep = parser.should_keep_alive()
+        self.status, self.headers = status, headers
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def on_message_complete(self) -> None:
+        if self._informal:
+            self._informal = False
+        elif self._end is None and self._parser is not None:
+            self._end = len(self._chunks)
+            self._keep = self._parser.should_keep_alive()  # only in here does the parser know
+
+    def _refuse(self, what: str) -> None:
+        self._refusal = BadFrame(f"{self._lane.name} {what}")
+        raise self._refusal
+
+    # --- for the sweeper
 
     def check(self, now: float) -> None:
         """Fail if a deadline has passed, unless what waits in the socket shows that it was met.
@@ -293,22 +363,42 @@ class Reply:
             return False
         return now >= self._said_at + self._timeouts.silent
 
-    def _let_flow(self) -> None:
-        if self._connection is not None and (self._sink is not None or not self._held):
-            self._connection.resume()
+    # --- within
 
-    def _end(self) -> None:
-        if self._ended:
+    def _take(self, body: bytes) -> None:
+        sink = self._sink
+        self._pieces += 1
+        if sink is None:
+            self._held.append(body)
+            self._held_size += len(body)
+            if self._connection is not None and self._held_size > HELD:
+                self._connection.pause()
             return
+        try:
+            sink(body)
+        except Exception as error:  # noqa: BLE001  whatever the reader raises belongs to whoever awaits `pump`
+            self.fail(error)
+
+    def _conclude(self, fault: Exception | None) -> None:
+        """The answer is whole, or cannot be read on: hand out what came of it, then say how it ended."""
+        chunks, end = self._chunks, self._end
+        body = b"".join(chunks[:end])
+        keep = self._keep and fault is None and len(chunks) == end
+        chunks.clear()
+        if body:
+            self._take(body)
+        if self._connection is None:  # the reader has closed it
+            return
+        if end is None:
+            self.break_off(self._refusal or BadFrame(f"{self._lane.name} sent what is not HTTP: {fault}"))
+            return
+        self._connection.release(keep=keep)
+        self._finish()
+
+    def _finish(self) -> None:
         self._ended = True
+        self._connection = self._parser = None
         self._lane.live.discard(self)
         self._lane.leave()
-        self._wake()
-
-    def _raise_error(self) -> None:
-        if self._error is not None:
-            raise self._error
-
-    def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

@@ -15,21 +15,34 @@ when the client does not read its answers: the next request waits until it has r
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
+import sys
+from collections import deque
 from collections.abc import Callable
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from msgspec import Struct
+
 from dragoman.errors import Fault
 from dragoman.http.addresses import limit_key
-from dragoman.http.exchange import STALL, BodyWatch, Pace
-from dragoman.http.server.answering import HttpExchange
-from dragoman.http.server.limits import HEAD_SECONDS, IDLE_SECONDS, TOO_SLOW
-from dragoman.http.server.reading import Reader
-from dragoman.http.server.roster import GRACE
-from dragoman.http.server.sockets import is_readable, is_reset, probe, unsent
+from dragoman.http.exchange import STALL, BodyWatch, HttpExchange
+from dragoman.http.framing import (
+    BAD_REQUEST,
+    GRACE,
+    HEAD_BYTES,
+    HEAD_SECONDS,
+    HEAD_TOO_LONG,
+    IDLE_SECONDS,
+    LONGEST_TARGET,
+    MOST_HEADERS,
+    MOST_PIPELINED,
+    TARGET_TOO_LONG,
+    TOO_SLOW,
+)
+from dragoman.http.server.sockets import abort_with_reset, is_readable, is_reset, probe, unsent
+from dragoman.wire.http import HttpRequest, parse_headers
 
 if TYPE_CHECKING:
     from dragoman.http.server.serving import HttpServer
@@ -37,6 +50,9 @@ if TYPE_CHECKING:
 _LINGER_SECONDS = 2.0
 _LINGER_BYTES = 64 * 1024 * 1024
 _PROBE_SECONDS = 0.02  # after a client has closed its sending side, and again until its system has answered
+_PIECE = 8 * 1024  # bytes that are parsed before it is looked whether the queue is full
+_MOST_AHEAD = 64 * 1024  # bytes of bodies in the queue
+_METHODS = {method.encode(): method for method in ("GET", "HEAD", "POST")}
 _NO_HTTP = Fault("invalid", "the request's body is not framed as HTTP has it", 400)
 
 
@@ -44,67 +60,120 @@ def _nowhere(_: bytes) -> None:
     pass
 
 
-class Connection(Reader):
-    __slots__ = (
-        "_aborted",
-        "_discarded",
-        "_half_closed",
-        "_moved",
-        "_proven",
-        "_reading",
-        "_silent",
-        "_still_since",
-        "_transport",
-        "_write_paused",
-        "peer",
-        "since",
-        "write",
-    )
+class _Refused(Exception):
+    """Out of a parser's callback: this head is not read on."""
 
-    def __init__(self, server: HttpServer, client: str = "") -> None:
-        super().__init__(server, client)
-        self.peer = limit_key(client)
-        self._aborted = False
-        self._transport: asyncio.Transport | None = None
-        self.write: Callable[[bytes], None] = _nowhere  # the transport's own: no frame of ours for a chunk
-        self._half_closed = False  # the client sends nothing more
-        self._proven = False  # a request of it was let in
-        self._reading = True
-        self._write_paused = False
-        self._discarded = 0
-        self._moved = self._still_since = 0.0
-        self.since = monotonic()
-        self._silent = True  # nothing of it was read
-        server.roster.add(self)
 
-    def name_client(self, address: str) -> None:
-        self.client = address
-        self._server.roster.rename(self, limit_key(address))
+class Connection(Struct, asyncio.Protocol, eq=False):
+    """Parses requests. The first is begun at once; those that come before its answer wait in a queue."""
+
+    server: HttpServer
+    client: str = ""  # its address
+    peer: str = ""  # what limits count it for
+    since: float = 0.0  # from when on it has its grace, by the monotonic clock
+    deadline: float = inf  # read by the sweeper
+    proven: bool = False  # a request of it was let in
+    half_closed: bool = False  # the client sends nothing more
+    reading: bool = True
+    write: Callable[[bytes], None] = _nowhere  # the transport's own: no frame of ours for a chunk
+    arriving: HttpExchange | None = None  # its body is still coming
+    body_watch: BodyWatch | None = None  # of the one that arrives, once it is asked for
+    on_body: Callable[[bytes], None] = _nowhere  # the parser calls these two: no Python frame for a chunk
+    on_url: Callable[[bytes], None] = _nowhere
+    _chunks: list[bytes] = []
+    _url: list[bytes] = []
+    _fields: list[tuple[bytes, bytes]] = []
+    _parser: HttpRequestParser | None = None  # between two requests there is none
+    _in_head: bool = False
+    _barren: int = 0  # bytes of a head, or of trailers, since the last of anything else
+    _refusal: bytes = BAD_REQUEST  # the answer to a head that cannot be read
+    _current: HttpExchange | None = None  # is being answered
+    _queue: deque[HttpExchange] | None = None  # those that came before it was
+    _held: bytes = b""  # bytes that wait for room in the queue; then `reading` is False
+    _deaf: bool = False  # nothing is read any more
+    _silent: bool = True  # nothing of it was read
+    _aborted: bool = False
+    _transport: asyncio.Transport | None = None
+    _write_paused: bool = False
+    _discarded: int = 0
+    _moved: float = 0.0
+    _still_since: float = 0.0
+
+    __repr__ = object.__repr__  # what is read holds keys and prompts
+
+    def __post_init__(self) -> None:
+        self.peer, self.since = limit_key(self.client), monotonic()
+        self.deadline = self.server.clock() + HEAD_SECONDS
+        self.on_body, self.on_url = self._chunks.append, self._url.append
+        self.server.roster.add(self)
 
     # --- for the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self.write = self._transport.write
-        if self._server.write_buffer is not None:
-            self._transport.set_write_buffer_limits(self._server.write_buffer)
+        if self.server.write_buffer is not None:
+            self._transport.set_write_buffer_limits(self.server.write_buffer)
         if self._aborted:
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        """Parse what has come, as far as the queue has room; the rest is held."""
         if self._silent:
             self._silent = False
-            self._server.roster.hear(self)
+            self.server.roster.hear(self)
         if self._deaf:
-            self._discarded += len(data)
-            if self._discarded > _LINGER_BYTES:
-                self.abort()
+            self._discard(len(data))
             return
-        self._parse(data)
+        parser = self._parser = self._parser or HttpRequestParser(self)
+        view = memoryview(data) if len(data) > _PIECE else data
+        try:
+            for at in range(0, len(data), _PIECE):
+                parser.feed_data(view[at : at + _PIECE])
+                if self._chunks:
+                    self._barren = 0
+                elif self._in_head or self.arriving is not None:
+                    self._barren += min(_PIECE, len(data) - at)
+                if self._barren > LONGEST_TARGET and self._is_endless():
+                    self._no_further()
+                    return
+                if self._queue and self._is_ahead(self._queue):
+                    self._held = data[at + _PIECE :]
+                    self.deadline = inf  # it is we who do not read
+                    self.read_no_more()
+                    break
+        except HttpParserUpgrade:  # offered, not taken: what follows is another protocol's
+            self._deaf = True
+        except HttpParserError:
+            self._no_further()
+            return
+        if self._chunks and self.arriving is not None:
+            self.arriving.take(self._chunks)
+        elif not (self._in_head or self.arriving or self._queue or (self._current and self._current.last)):
+            self._parser = None  # a long answer may be to come: the next request makes another parser
+
+    def _discard(self, size: int) -> None:
+        self._discarded += size
+        if self._discarded > _LINGER_BYTES:
+            self.abort()
+
+    def _is_endless(self) -> bool:
+        """Whether a head, or what is around the chunks of a body, is too long; `_refusal` says what of it."""
+        if self._in_head and sum(map(len, self._url)) > LONGEST_TARGET:
+            self._refusal = TARGET_TOO_LONG
+        elif self._barren > HEAD_BYTES + _PIECE:  # a piece may begin with the end of another request
+            self._refusal = HEAD_TOO_LONG
+        return self._refusal is not BAD_REQUEST
+
+    def _is_ahead(self, queue: deque[HttpExchange]) -> bool:
+        """Whether enough requests wait for their turn."""
+        if self._chunks and self.arriving is not None:
+            self.arriving.take(self._chunks)
+        return len(queue) >= MOST_PIPELINED or sum([each.size for each in queue]) > _MOST_AHEAD
 
     def eof_received(self) -> bool:
         """Return whether the connection stays open: a client that has sent whole requests may wait for the answers."""
-        current, arriving = self._current, self._arriving
+        current, arriving = self._current, self.arriving
         if current is None:
             return False
         if arriving is current:
@@ -112,33 +181,90 @@ class Connection(Reader):
             return False
         if arriving is not None and self._queue:
             self._queue.pop()
-            self._arriving = None
-        self._half_closed, self._in_head, self._held = True, False, b""
+            self.arriving = None
+        self.half_closed, self._in_head, self._held = True, False, b""
         last = self._queue[-1] if self._queue else current
         last.last = last.last or not last.begun
-        self._server.half_closed(self, _PROBE_SECONDS)
+        self.server.roster.half_closed.add(self)
+        self.server.loop.call_later(_PROBE_SECONDS, self.probe)
+        self.server.loop.call_later(2 * _PROBE_SECONDS, self.check_left)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._server.forget(self)
-        self._lost()
+        self.server.roster.remove(self)
+        if self._current is not None or self._queue:
+            self._lost()
         self._transport = self._parser = None
         self.write = _nowhere
 
     def pause_writing(self) -> None:
         self._write_paused = True
-        self._server.slow.add(self)
+        self.server.roster.slow.add(self)
         if self._current is not None:
             self._current.hold()
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self._server.slow.discard(self)
+        self.server.roster.slow.discard(self)
         self._still_since = 0.0
         if self._current is not None:
             self._current.flow()
         elif not self._deaf:
             self._next()
+
+    # --- for the parser
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        self._barren = 0
+        self._url.clear()
+        self._fields = []
+        self.deadline = self.server.clock() + HEAD_SECONDS
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields.append((name, value))  # trailers, too, which are not used
+        if len(self._fields) > MOST_HEADERS:
+            self._refusal = HEAD_TOO_LONG
+            raise _Refused
+
+    def on_headers_complete(self) -> None:
+        parser, fields = self._parser, self._fields
+        assert parser is not None
+        target = b"".join(self._url).decode("latin-1")
+        if len(target) > LONGEST_TARGET:
+            self._refusal = TARGET_TOO_LONG
+            raise _Refused
+        self._in_head, self._fields = False, []
+        path, _, query = target.partition("?")
+        version = sys.intern(parser.get_http_version())
+        method = parser.get_method()
+        request = HttpRequest(_METHODS.get(method) or method.decode("latin-1"), path, query, parse_headers(fields))
+        exchange = HttpExchange(
+            request,
+            target,
+            version,
+            self.server.loop.time(),
+            client=self.client,
+            last=version != "1.1" or parser.should_upgrade() or not parser.should_keep_alive(),
+            connection=self,
+            chunked=version != "1.0",
+        )
+        self.arriving = exchange
+        if self._current is None:
+            self._begin(exchange)
+            return
+        if self._queue is None:
+            self._queue = deque()
+        self._queue.append(exchange)
+        self.deadline = inf  # it is not its turn
+
+    def on_message_complete(self) -> None:
+        arriving, self.arriving = self.arriving, None
+        if arriving is not None:
+            arriving.take(self._chunks, last=True)
+            self.body_watch = None
+            if self._current is not None:
+                self.deadline = inf
 
     # --- for the exchange
 
@@ -146,42 +272,27 @@ class Connection(Reader):
         if self._transport is not None:
             self._transport.writelines((head, body))
 
-    def prove(self) -> None:
-        """A request of this connection was let in."""
-        if not self._proven:
-            self._proven = True
-            self._server.roster.prove(self)
-
-    def expect_body(self, exchange: HttpExchange, pace: Pace) -> None:
-        """The body of the exchange is wanted, at this pace."""
-        if exchange is self._arriving:
-            self._body_watch = BodyWatch(pace, self._server.clock())
-            self.deadline = self._body_watch.due
-        self.read_on()
-
     def read_on(self) -> None:
-        if self._is_ahead():
+        """Read again, unless enough requests wait."""
+        if self._queue and self._is_ahead(self._queue):
             return
         if self._held:
             held, self._held = self._held, b""
-            self._parse(held)
+            self.data_received(held)
             if self._held:
                 return
-        if not self._reading and self._transport is not None and not self._transport.is_closing():
-            self._reading = True
+        if not self.reading and self._transport is not None and not self._transport.is_closing():
+            self.reading = True
             self._transport.resume_reading()
             if self._in_head:
-                self.deadline = self._server.clock() + HEAD_SECONDS
+                self.deadline = self.server.clock() + HEAD_SECONDS
 
     def read_no_more(self) -> None:
-        if self._reading and self._transport is not None and not self._transport.is_closing():
-            self._reading = False
-            self._transport.pause_reading()
-
-    def streams(self, exchange: HttpExchange) -> None:
-        """A long answer begins: what reads requests is made again when one comes."""
-        if exchange is self._current and not exchange.last and not self._in_head and self._arriving is None:
-            self._parser = None
+        """Stop reading from the socket."""
+        if self.reading:
+            self.reading = False
+            if self._transport is not None and not self._transport.is_closing():
+                self._transport.pause_reading()
 
     def answered(self, exchange: HttpExchange) -> None:
         """All of the answer is written: it is the next one's turn."""
@@ -191,26 +302,22 @@ class Connection(Reader):
         if exchange.last or (self._deaf and not self._queue):
             self._finish(whole=exchange.arrived and not self._deaf and not self._queue)
             return
-        if not self._queue and (self._server.quiet_now or self._half_closed):
+        if not self._queue and (self.server.quiet_now or self.half_closed):
             self._finish(whole=True)
         elif self._write_paused:  # answers must not pile up for a client that does not read them
             self.deadline = inf
             self.read_no_more()
-        else:
+        elif self._queue or not self.reading:
             self._next()
-
-    @property
-    def is_half_closed(self) -> bool:
-        return self._half_closed
+        elif not self._in_head:
+            self.deadline = self.server.clock() + IDLE_SECONDS
 
     def break_off(self, *, reset: bool) -> None:
         """End the connection inside of an answer: once all is written, or with a reset."""
         if self._transport is None or self._transport.is_closing():
             return
         if reset:
-            linger = struct.pack("ii", 1, 0)
-            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-            self._transport.abort()
+            abort_with_reset(self._transport)
         else:
             self._close()
 
@@ -224,9 +331,15 @@ class Connection(Reader):
         elif self._in_head:
             self._refusal = TOO_SLOW
             self._no_further()
-        elif self._arriving is not None:
-            self._judge_body(self._arriving, now)
-        elif self._current is None:
+        elif self.arriving is not None and self.body_watch is not None:
+            fault = self.body_watch.fault(self.arriving.size, now)
+            if fault is None:
+                self.deadline = self.body_watch.due
+            else:
+                self._deaf = True
+                self.arriving.spoil(fault)
+                self.arriving = None
+        elif self.arriving is None and self._current is None:
             self._close()
 
     def check_progress(self, now: float) -> None:
@@ -253,7 +366,7 @@ class Connection(Reader):
         """Keep the connection for no other request."""
         if self._current is not None:
             self._current.last = self._current.last or not self._current.begun
-        elif not self._queue and not self._in_head and self._arriving is None:
+        elif not self._queue and not self._in_head and self.arriving is None:
             self._close()
 
     @property
@@ -270,47 +383,41 @@ class Connection(Reader):
 
     @property
     def is_slow(self) -> bool:
-        watch, arriving = self._body_watch, self._arriving
-        return watch is not None and arriving is not None and watch.is_slow(arriving.size, self._server.clock(), GRACE)
+        watch, arriving = self.body_watch, self.arriving
+        return watch is not None and arriving is not None and watch.is_slow(arriving.size, self.server.clock(), GRACE)
 
     def abort(self) -> None:
         self._aborted = True
         if self._transport is not None:
             self._transport.abort()
         else:  # TLS was not agreed on, or not yet
-            self._server.forget(self)
+            self.server.roster.remove(self)
 
     # --- within
-
-    def _judge_body(self, arriving: HttpExchange, now: float) -> None:
-        watch = self._body_watch
-        fault = watch.fault(arriving.size, now) if watch is not None else None
-        if fault is not None:
-            self._arriving, self._deaf = None, True
-            arriving.spoil(fault)
-        elif watch is not None:
-            self.deadline = watch.due
 
     def _next(self) -> None:
         """Begin the next request, or wait for one."""
         if self._queue:
             self._begin(self._queue.popleft())
         elif not self._in_head:
-            self.deadline = self._server.clock() + IDLE_SECONDS
-        self.read_on()  # the queue may have been full, or the body was not asked for yet
+            self.deadline = self.server.clock() + IDLE_SECONDS
+        if not self.reading:  # the queue was full, or the body was not asked for yet
+            self.read_on()
 
     def _begin(self, exchange: HttpExchange) -> None:
         self._current = exchange
         exchange.paused = self._write_paused
         self.deadline = inf
-        self._server.begin(exchange)
+        exchange.task = task = self.server.loop.create_task(self.server.answer(exchange))
+        task.add_done_callback(exchange.drop, context=self.server.context)
 
     def _no_further(self) -> None:
         """What comes is no HTTP, or more than is taken. What was asked before it is still answered."""
         self._deaf, self._in_head, self._held = True, False, b""
         self._chunks.clear()
-        arriving, self._arriving = self._arriving, None
-        self.read_on()
+        arriving, self.arriving = self.arriving, None
+        if not self.reading:
+            self.read_on()
         if arriving is not None:
             arriving.spoil(_NO_HTTP)
         if self._current is None:
@@ -319,13 +426,14 @@ class Connection(Reader):
 
     def _finish(self, *, whole: bool) -> None:
         """The last answer is written. A client that may still send is heard until it stops, and not understood."""
-        if whole or self._half_closed or self._transport is None or self._transport.is_closing():
+        if whole or self.half_closed or self._transport is None or self._transport.is_closing():
             self._close()
             return
         self._deaf, self._queue = True, None
         self._held = b""
-        self.deadline = self._server.clock() + _LINGER_SECONDS
-        self.read_on()
+        self.deadline = self.server.clock() + _LINGER_SECONDS
+        if not self.reading:
+            self.read_on()
         try:
             self._transport.write_eof()
         except OSError:  # the client has reset the connection, which was not read yet
@@ -335,7 +443,7 @@ class Connection(Reader):
         """Once all is written; a client that does not read is given up by the sweeper."""
         if self._transport is not None and not self._transport.is_closing():
             if self._transport.get_write_buffer_size():
-                self._server.slow.add(self)
+                self.server.roster.slow.add(self)
             self._transport.close()
 
     def _leave(self) -> None:
@@ -344,7 +452,7 @@ class Connection(Reader):
 
     def _lost(self) -> None:
         queue, self._queue = self._queue, None
-        current, self._current, self._arriving = self._current, None, None
+        current, self._current, self.arriving = self._current, None, None
         for exchange in (current, *(queue or ())):
             if exchange is not None:
                 exchange.leave()

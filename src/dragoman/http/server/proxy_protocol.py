@@ -14,9 +14,9 @@ from typing import cast
 from msgspec import Struct
 
 from dragoman.http.addresses import limit_key, plain_address
+from dragoman.http.framing import BAD_REQUEST
 from dragoman.http.server.connection import Connection
-from dragoman.http.server.limits import BAD_REQUEST
-from dragoman.http.server.roster import Roster
+from dragoman.http.server.serving import Roster
 
 _V1, _V1_LONGEST = b"PROXY ", 107
 _V2, _V2_HEAD = b"\r\n\r\n\x00\r\nQUIT\n", 16
@@ -122,7 +122,8 @@ class ProxiedConnection(asyncio.Protocol):
             own.abort()
             return
         if client:
-            own.name_client(client)
+            own.client = client
+            self._roster.rename(own, peer)
         transport.set_protocol(own)
         if rest:
             own.data_received(rest)

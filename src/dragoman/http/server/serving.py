@@ -1,19 +1,189 @@
-"""The server: its connections, one timer that looks after all of them, and a plain way to listen."""
+"""The server: its connections, one timer that looks after all of them, and two ways to listen.
+
+`Listener` closes connections past its limit. `Acceptor`, which the gateway uses, closes those that are worth least to
+make room for new ones; `Roster` knows which these are.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import select
 import socket
 import ssl
 import time
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
-from typing import Any
+from enum import Enum, auto
+from time import monotonic
+from typing import Any, Generic, Protocol, TypeVar
 
-from dragoman.http.server.answering import HttpExchange
+from msgspec import Struct
+
+from dragoman.http.addresses import limit_key, plain_address
+from dragoman.http.exchange import HttpExchange
+from dragoman.http.framing import GRACE, SWEEP_SECONDS
 from dragoman.http.server.connection import Connection
-from dragoman.http.server.limits import SWEEP_SECONDS
-from dragoman.http.server.roster import Roster
+from dragoman.http.server.sockets import defers_accept
+
+_SHORT_GRACE = 0.1  # seconds
+_SHED_AT_ONCE = 16  # connections that are closed together: idle and slow ones are found by looking at all
+_AT_ONCE = 64  # connections taken in one go, so that those that are open are served in between
+_GRACE = 0.02  # seconds for those that were accepted to be read, before it is tried again
+_REST = 0.5  # seconds without file descriptors, before it is tried again
+_SILENCE = 10.0  # seconds between two complaints about that
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Shed(Enum):
+    """What came of an attempt to make room."""
+
+    CLOSED = auto()  # a connection, or several
+    LATER = auto()  # none, but some that have their grace now can be closed soon
+    NOTHING = auto()  # every connection has a request that runs, or arrives as it should
+
+
+class Member(Protocol):
+    """A connection, as the roster sees it."""
+
+    peer: str  # whom limits count it for
+    since: float  # from when on it has its grace, by the monotonic clock
+
+    @property
+    def idle_since(self) -> float:
+        """When its last answer was written, if it is not busy."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is arriving or being answered."""
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether bytes of the client wait to be read."""
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether a body is arriving that has come more slowly than it must, for `GRACE` seconds or more."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+
+M = TypeVar("M", bound=Member)
+
+
+class _Group(Struct, Generic[M]):
+    """The connections of one peer, or of all."""
+
+    members: set[M] = set()
+    # None of their requests was let in yet; oldest first.
+    silent: dict[M, None] = {}  # nothing was read of them
+    unproven: dict[M, None] = {}  # something was, and it was no request that is let in
+
+
+class Roster(Generic[M]):
+    """The open connections of a server: by peer, and in the order in which they are closed when room runs short."""
+
+    def __init__(self) -> None:
+        self._all: _Group[M] = _Group()
+        self._by_peer: dict[str, _Group[M]] = {}
+        self.members = self._all.members
+        self.slow: set[M] = set()  # whose clients do not read as fast as we write
+        self.half_closed: set[M] = set()  # whose clients send nothing more, and wait for an answer
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @property
+    def unproven(self) -> int:
+        """How many connections have sent something, but no request that was let in."""
+        return len(self._all.unproven)
+
+    def of(self, peer: str) -> int:
+        """How many connections this peer has."""
+        group = self._by_peer.get(peer)
+        return len(group.members) if group is not None else 0
+
+    def has_room(self, peer: str, most: int) -> bool:
+        """Whether one more connection of this peer may be. If it has `most`, one of them is closed for it."""
+        return self.of(peer) < most or self.shed(peer) is not Shed.NOTHING
+
+    def add(self, member: M) -> None:
+        for group in (self._all, self._by_peer.setdefault(member.peer, _Group())):
+            group.members.add(member)
+            group.silent[member] = None
+
+    def rename(self, member: M, peer: str) -> None:
+        """Count a connection for another peer: the client that its proxy has named."""
+        if member not in self.members:
+            return
+        heard = member not in self._all.silent
+        self.remove(member)
+        member.peer = peer
+        self.add(member)
+        if heard:
+            self.hear(member)
+
+    def hurry(self, member: M) -> None:
+        """Give a connection a short grace: the system has probably waited for its first byte already.
+
+        It has not where a flood of connections fills its queue.
+        """
+        if member in self.members:
+            member.since = monotonic() - GRACE + _SHORT_GRACE
+
+    def hear(self, member: M) -> None:
+        """The first bytes of this connection were read."""
+        if member in self._all.silent:
+            for group in (self._all, self._by_peer[member.peer]):
+                del group.silent[member]
+                group.unproven[member] = None
+
+    def prove(self, member: M) -> None:
+        """A request of this connection was let in."""
+        if member in self.members:
+            for group in (self._all, self._by_peer[member.peer]):
+                group.silent.pop(member, None)
+                group.unproven.pop(member, None)
+
+    def remove(self, member: M) -> None:
+        if member not in self.members:
+            return
+        for group in (self._all, of_peer := self._by_peer[member.peer]):
+            group.members.discard(member)
+            group.silent.pop(member, None)
+            group.unproven.pop(member, None)
+        if not of_peer.members:
+            del self._by_peer[member.peer]
+        self.slow.discard(member)
+        self.half_closed.discard(member)
+
+    def shed(self, peer: str = "") -> Shed:
+        """Close what is worth least, of this peer or of all.
+
+        First the oldest connection that sent something which is no request, or not yet; a client that means well sends
+        its whole head at once. Then the oldest that has sent nothing for `GRACE` seconds. While others have that grace,
+        nothing more is closed. Then come those that have been idle for longest, and last those whose request arrives
+        more slowly than `server.min_body_rate`. A request that has arrived, or arrives as it should, is never closed.
+        """
+        group = self._by_peer.get(peer, _Group()) if peer else self._all
+        for member in group.unproven:
+            self._close(member)
+            return Shed.CLOSED
+        for member in group.silent:
+            if monotonic() < member.since + GRACE or member.has_unread:
+                return Shed.LATER
+            self._close(member)
+            return Shed.CLOSED
+        idle = sorted((each for each in group.members if not each.is_busy), key=lambda each: each.idle_since)
+        weakest = idle or [each for each in group.members if each.is_slow]
+        for member in weakest[: _SHED_AT_ONCE if not peer else 1]:
+            self._close(member)
+        return Shed.CLOSED if weakest else Shed.NOTHING
+
+    def _close(self, member: M) -> None:
+        self.remove(member)
+        member.abort()
 
 
 class HttpServer:
@@ -23,20 +193,13 @@ class HttpServer:
         self, answer: Callable[[HttpExchange], Coroutine[Any, Any, None]], *, write_buffer: int | None = None
     ) -> None:
         self.roster: Roster[Connection] = Roster()
-        self.slow: set[Connection] = set()  # whose clients do not keep up
         self.quiet_now = False
         self.write_buffer = write_buffer  # bytes that a transport holds before it pauses the writer; None: its default
-        self._answer = answer
-        self._loop = asyncio.get_running_loop()
-        self._context = copy_context()  # one for all: what ends an exchange reads nothing of it
-        self.time = self._loop.time
+        self.answer = answer
+        self.loop = asyncio.get_running_loop()
+        self.context = copy_context()  # one for all: what ends an exchange reads nothing of it
         self.clock: Callable[[], float] = time.monotonic  # for deadlines: uvloop's own stands still during a turn
         self._late: set[Connection] = set()
-        self._half_closed: set[Connection] = set()  # whose clients send nothing more, and wait for an answer
-
-    def protocol(self, client: str = "") -> Connection:
-        """Make the protocol of a new connection from this address."""
-        return Connection(self, client)
 
     def sweep(self, now: float) -> None:
         """End what is overdue; called `SWEEP_SECONDS` apart."""
@@ -45,9 +208,9 @@ class HttpServer:
         for connection in late & self._late:
             connection.overdue(now)
         self._late = late - self._late
-        for connection in list(self.slow):
+        for connection in list(self.roster.slow):
             connection.check_progress(now)
-        for connection in list(self._half_closed):
+        for connection in list(self.roster.half_closed):
             connection.check_left()
 
     def quiet(self) -> None:
@@ -60,24 +223,6 @@ class HttpServer:
         """Close every connection at once."""
         for connection in list(self.roster.members):
             connection.abort()
-
-    # --- for connections
-
-    def begin(self, exchange: HttpExchange) -> None:
-        task = self._loop.create_task(self._answer(exchange))
-        task.add_done_callback(exchange.drop, context=self._context)
-        exchange.task(task)
-
-    def half_closed(self, connection: Connection, seconds: float) -> None:
-        """The client sends nothing more. Find out soon, and then at each sweep, whether it still waits."""
-        self._half_closed.add(connection)
-        self._loop.call_later(seconds, connection.probe)
-        self._loop.call_later(2 * seconds, connection.check_left)
-
-    def forget(self, connection: Connection) -> None:
-        self.roster.remove(connection)
-        self.slow.discard(connection)
-        self._half_closed.discard(connection)
 
 
 class Listener:
@@ -125,7 +270,7 @@ class Listener:
             await asyncio.sleep(0)
 
     def _connection(self) -> Connection:
-        connection = self._server.protocol()
+        connection = Connection(self._server)
         if len(self._server.roster) > self._most:
             connection.abort()
         return connection
@@ -134,3 +279,121 @@ class Listener:
         while True:
             self._server.sweep(time.monotonic())
             await asyncio.sleep(SWEEP_SECONDS)
+
+
+class Acceptor:
+    """Accepts while fewer than `most` connections are open, and of one peer fewer than `most_of_peer`.
+
+    Past that, a connection is shed for each new one. Only where all have running requests, the new ones wait in the
+    backlog, or are closed if it is their peer that has too many.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        server: HttpServer,
+        *,
+        most: int,
+        most_of_peer: Callable[[str], int],
+        exhausted: Callable[[OSError], None],
+        first: Callable[[Connection, str], asyncio.BaseProtocol] | None = None,
+    ) -> None:
+        self._listening, self._server = listening, server
+        self._most, self._most_of_peer, self._exhausted = most, most_of_peer, exhausted
+        self._first = first  # what reads the first bytes of a connection, if that is not the server's own
+        self._defers = defers_accept(listening)
+        self._loop = asyncio.get_running_loop()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._waits = self._closed = False
+        self._rest: asyncio.TimerHandle | None = None
+        self._silent_until = 0.0
+        self._pending = select.poll()
+        self._pending.register(listening, select.POLLIN)
+        self._loop.add_reader(listening, self._accept)
+
+    def look_again(self) -> None:
+        """Go on if there is room by now, or something to shed."""
+        if self._waits and self._rest is None and not self._closed:
+            self._waits = False
+            self._loop.add_reader(self._listening, self._accept)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._pause()
+            self._listening.close()
+
+    def _accept(self) -> None:
+        roster, shed_now = self._server.roster, 0
+        for _ in range(_AT_ONCE):
+            if len(roster.members) >= self._most:
+                # Not all in one turn: the newest of them may have sent a request that is let in in the next.
+                if (shed_now and shed_now >= roster.unproven) or not self._makes_room():
+                    return
+                shed_now += 1
+            try:
+                client, address = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    raise
+                self._exhausted_by(error)
+                return
+            name = plain_address(address[0])
+            most = self._most_of_peer(name)
+            if len(roster.members) >= most and not roster.has_room(limit_key(name), most):
+                client.close()
+                continue
+            client.setblocking(False)
+            opening = self._loop.create_task(self._open(client, Connection(self._server, name), name))
+            self._opening.add(opening)
+            opening.add_done_callback(self._opening.discard)
+
+    def _makes_room(self) -> bool:
+        """Close a connection for one that waits. Where none can be closed now, wait with accepting."""
+        if not self._pending.poll(0):  # no connection waits
+            return False
+        shed = self._server.roster.shed()
+        if shed is not Shed.CLOSED:
+            self._pause()
+            if shed is Shed.LATER:
+                self._rest = self._loop.call_later(_GRACE, self._rested)
+        return shed is Shed.CLOSED
+
+    def _exhausted_by(self, error: OSError) -> None:
+        """The system gives no more connections. What is shed is closed at the end of this turn of the loop."""
+        now = self._loop.time()
+        if now >= self._silent_until:
+            self._silent_until = now + _SILENCE
+            self._exhausted(error)
+        if self._server.roster.shed() is not Shed.CLOSED:
+            self._pause()
+            self._rest = self._loop.call_later(_REST, self._rested)
+
+    async def _open(self, client: socket.socket, protocol: Connection, name: str) -> None:
+        if self._defers:
+            try:
+                client.recv(1, socket.MSG_PEEK)
+            except BlockingIOError:
+                self._server.roster.hurry(protocol)  # it had its grace before it was accepted
+            except OSError:
+                pass
+        first = protocol if self._first is None else self._first(protocol, name)
+        try:
+            await self._loop.connect_accepted_socket(lambda: first, client)
+        except OSError:
+            self._server.roster.remove(protocol)
+            client.close()
+
+    def _pause(self) -> None:
+        if not self._waits:
+            self._waits = True
+            self._loop.remove_reader(self._listening)
+        if self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
+
+    def _rested(self) -> None:
+        self._rest = None
+        self.look_again()

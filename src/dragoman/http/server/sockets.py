@@ -6,6 +6,7 @@ import asyncio
 import os
 import select
 import socket
+import struct
 import sys
 
 from dragoman.http.addresses import is_loopback
@@ -62,6 +63,13 @@ def is_reset(transport: asyncio.Transport) -> bool:
         return False
 
 
+def abort_with_reset(transport: asyncio.Transport) -> None:
+    """Close a connection such that its client sees a reset."""
+    linger = struct.pack("ii", 1, 0)
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    transport.abort()
+
+
 def defer_accept(listening: socket.socket) -> None:
     """Have connections accepted only when their first bytes are here, where the system can do that.
 
@@ -88,14 +96,3 @@ def is_readable(transport: asyncio.Transport) -> bool:
         return bool(pending.poll(0))
     except (OSError, ValueError, AttributeError):
         return False
-
-
-def has_data(client: socket.socket) -> bool:
-    """Whether there is something to read, or the end."""
-    try:
-        client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True

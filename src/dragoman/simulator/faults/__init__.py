@@ -14,50 +14,23 @@ import re
 import msgspec
 
 from dragoman.errors import LocalMisuse
-from dragoman.simulator.faults import frames, heads, toxics
+from dragoman.simulator.faults import answer, frames
 from dragoman.simulator.faults.answer import Answer, Fault
 from dragoman.simulator.faults.proxy import FaultProxy
 
 __all__ = ["FAULTS", "Answer", "Fault", "FaultProxy", "parse_fault"]
-
-_KINDS: tuple[type[Fault], ...] = (
-    toxics.Hang,
-    toxics.Drop,
-    toxics.Latency,
-    toxics.Slicer,
-    toxics.Bandwidth,
-    toxics.LimitData,
-    toxics.SlowClose,
-    toxics.SlowHead,
-    toxics.Stale,
-    toxics.Flood,
-    heads.Status,
-    heads.Script,
-    heads.Header,
-    heads.Informed,
-    heads.Length,
-    heads.NoLastChunk,
-    heads.UntilClose,
-    heads.BothLengths,
-    heads.Compress,
-    frames.Cut,
-    frames.Delay,
-    frames.Duplicate,
-    frames.Omit,
-    frames.Swap,
-    frames.Garbage,
-    frames.Insert,
-    frames.Corrupt,
-    frames.Replace,
-    frames.Respell,
-)
 
 
 def _name(kind: type[Fault]) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
-FAULTS: dict[str, type[Fault]] = {_name(kind): kind for kind in _KINDS}
+FAULTS: dict[str, type[Fault]] = {
+    _name(kind): kind
+    for module in (answer, frames)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, Fault) and kind is not Fault and not kind.__name__.startswith("_")
+}
 
 
 def parse_fault(text: str) -> Fault:

@@ -14,12 +14,10 @@ from types import TracebackType
 from dragoman.dialects.base import Dialect
 from dragoman.errors import ClientFault, DragomanError, LocalMisuse, TransportError, UpstreamViolation
 from dragoman.http.client.client import Client, PoolLimits, Reply
-from dragoman.http.exchange import Gone
-from dragoman.http.server.answering import HttpExchange
+from dragoman.http.exchange import Gone, HttpExchange
 from dragoman.http.server.connection import Connection
 from dragoman.http.server.serving import HttpServer, Listener
-from dragoman.simulator.faults.answer import Answer, Fault, Pieces, rendered
-from dragoman.simulator.faults.toxics import Stale
+from dragoman.simulator.faults.answer import Answer, Fault, Pieces, Stale, rendered
 from dragoman.simulator.pieces import Break, Pause, Piece
 from dragoman.simulator.server import Flow, break_off, pause, received_request
 from dragoman.wire.http import HttpRequest

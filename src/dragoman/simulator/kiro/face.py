@@ -4,25 +4,138 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
 
 from dragoman.dialects.kiro.rules import EVIDENCE
 from dragoman.dialects.kit.values import Object, items, members, text
 from dragoman.model.conversation import Why
 from dragoman.simulator.kiro import catalogue
-from dragoman.simulator.kiro.frames import Performance, perform
-from dragoman.simulator.kiro.reading import Asked
-from dragoman.simulator.kiro.routes import Route, protocol, route
 from dragoman.simulator.kiro.rules import BODY_CAP, first_refusal
 from dragoman.simulator.kiro.tokens import TokenService
-from dragoman.simulator.kiro.verdict import Answer, Limits, Profile, Refusal
+from dragoman.simulator.kiro.verdict import Answer, Asked, Limits, Profile, Refusal, Route, protocol, route, sign
 from dragoman.simulator.model import Prompt, Spoken, Tool, output_tokens, respond
-from dragoman.simulator.pieces import Response, header_text, scripted_headers, shaped, whole
-from dragoman.simulator.script import Player, Script
-from dragoman.simulator.turn import TROUBLES, Refuse, Turn, Use, exception_for
+from dragoman.simulator.pieces import Break, Pause, Piece, Response, header_text, scripted_headers, shaped, whole
+from dragoman.simulator.script import (
+    TROUBLES,
+    Emit,
+    Part,
+    Player,
+    Raise,
+    Reason,
+    Refuse,
+    Say,
+    Script,
+    Turn,
+    Use,
+    Wait,
+    exception_for,
+    exception_name,
+)
 from dragoman.wire import jsonio
+from dragoman.wire.eventstream import encode_event
 from dragoman.wire.http import Headers, HttpRequest
 from dragoman.wire.jsonio import Json
+
+# --- the answer as wire frames, in the order in which the service sends them (facts 3.2); quirks are those of facts 3.3
+
+
+_STOP_REASONS = {
+    Why.END: "END_TURN",
+    Why.TOOL: "TOOL_USE",
+    Why.LENGTH: "MAX_TOKENS",
+    Why.SEQUENCE: "STOP_SEQUENCE",
+    Why.REFUSAL: "CONTENT_FILTERED",
+    Why.CONTEXT: "MODEL_CONTEXT_WINDOW_EXCEEDED",
+    Why.PAUSE: "MAX_TIME",
+}
+
+
+class Performance(Struct, frozen=True, kw_only=True):
+    """One answer, ready to be written."""
+
+    parts: tuple[Part, ...]
+    stop: Why
+    model: str
+    conversation: str
+    call_ids: tuple[str, ...]  # for calls without an id of their own
+    percentage: float
+    chunk: int = 12
+    tags: bool = False  # reasoning is written as <thinking> into the text
+    quirks: frozenset[str] = frozenset()
+
+
+def perform(performance: Performance) -> Iterator[Piece]:
+    """Every wire frame of the answer; after an exception there is nothing."""
+    quirks, wraps = performance.quirks, "nested" in performance.quirks
+    if "no_start" not in quirks:
+        yield _event("messageMetadataEvent", {"conversationId": performance.conversation, "utteranceId": "sim"}, wraps)
+    ids = iter(performance.call_ids)
+    for part in performance.parts:
+        if isinstance(part, Raise):
+            yield _exception(part)
+            yield Break("end")
+            return
+        call_id = part.id or next(ids) if isinstance(part, Use) else ""
+        for told in _told(part, call_id, performance):
+            yield told if isinstance(told, Pause) else _event(*told, wraps)
+    if "no_metadata" not in quirks:
+        yield _event("metadataEvent", {"stopReason": _STOP_REASONS[performance.stop]}, wraps)
+    if "no_usage" not in quirks:
+        yield _event("contextUsageEvent", {"contextUsagePercentage": performance.percentage}, wraps)
+        yield _event("meteringEvent", {"usage": 0.01, "unit": "credit", "unitPlural": "credits"}, wraps)
+
+
+def _told(part: Part, call_id: str, performance: Performance) -> Iterator[tuple[str, Json] | Pause]:
+    chunk = performance.chunk
+    match part:
+        case Say(text):
+            for piece in _pieces(text, chunk):
+                yield "assistantResponseEvent", {"content": piece, "modelId": performance.model}
+        case Reason(text) if performance.tags:
+            for piece in _pieces(f"<thinking>\n{text}</thinking>\n\n", chunk):
+                yield "assistantResponseEvent", {"content": piece, "modelId": performance.model}
+        case Reason(text):
+            for piece in _pieces(text, chunk):
+                yield "reasoningContentEvent", {"text": piece}
+            for piece in _pieces(sign(text), 40):  # in parts, as the service sends it
+                yield "reasoningContentEvent", {"signature": piece}
+        case Use():
+            yield from _use(part, call_id, performance)
+        case Wait(seconds):
+            yield Pause(seconds)
+        case Emit(event, data):
+            yield event, data
+        case Raise():
+            pass  # the end of the answer, and so not told here
+
+
+def _use(part: Use, call_id: str, performance: Performance) -> Iterator[tuple[str, Json]]:
+    named: dict[str, Json] = {"name": part.name, "toolUseId": call_id}
+    later = {} if "bare_fragments" in performance.quirks else named
+    yield "toolUseEvent", {**named, "input": {}} if "object_input" in performance.quirks else named
+    if part.arguments != "{}":  # a call without arguments has no input at all (facts 3.3, 2)
+        for piece in _pieces(part.arguments, performance.chunk):
+            yield "toolUseEvent", {**later, "input": piece}
+    yield "toolUseEvent", {**later, "stop": True}
+
+
+def _pieces(text: str, size: int) -> Iterator[str]:
+    return (text[at : at + size] for at in range(0, len(text), size))
+
+
+def _event(kind: str, data: Json, wraps: bool) -> bytes:
+    return encode_event(kind, jsonio.encode({kind: data} if wraps else data))
+
+
+def _exception(part: Raise) -> bytes:
+    kind = exception_name(part.type)
+    known = TROUBLES.get(kind)
+    message = part.message or (known.message if known else kind)
+    body: dict[str, Json] = {"message": message, "reason": part.reason} if part.reason else {"message": message}
+    return encode_event(kind, jsonio.encode(body), error=True)
+
 
 _NAMESPACE = "com.amazon.aws.codewhisperer#"
 _JSON_TYPES = {"rest": "application/json", "target": "application/x-amz-json-1.0"}
@@ -82,7 +195,7 @@ class KiroFace:
         self._answered += 1
         asked = Asked(request)
         prompt = read_prompt(asked)
-        spoken = respond(prompt) if act.parts is None else _scripted(act)
+        spoken = respond(prompt, act.parts)
         conversation = text(asked.state.get("conversationId")) or "sim-conversation"
         performance = Performance(
             parts=spoken.parts,
@@ -144,11 +257,6 @@ def _thinks_by_tags(asked: Asked) -> bool:
 
 
 # --- what it answers
-
-
-def _scripted(act: Turn) -> Spoken:
-    parts = act.parts or ()
-    return Spoken(parts, Why.TOOL if any(isinstance(part, Use) for part in parts) else Why.END)
 
 
 def _call_ids(body: bytes, spoken: Spoken) -> tuple[str, ...]:

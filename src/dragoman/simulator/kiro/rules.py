@@ -19,11 +19,19 @@ from dragoman.dialects.kiro.rules import GRADED, Grade, findings, image_bytes
 from dragoman.dialects.kit.shapes import flaws
 from dragoman.dialects.kit.values import members, text
 from dragoman.simulator.kiro.catalogue import MODELS, window
-from dragoman.simulator.kiro.reading import Asked
-from dragoman.simulator.kiro.routes import Route, route
-from dragoman.simulator.kiro.shape import REQUEST
-from dragoman.simulator.kiro.signatures import is_forged
-from dragoman.simulator.kiro.verdict import PROFILES, Answer, Finding, Limits, Profile, Refusal
+from dragoman.simulator.kiro.verdict import (
+    PROFILES,
+    REQUEST,
+    Answer,
+    Asked,
+    Finding,
+    Limits,
+    Profile,
+    Refusal,
+    Route,
+    is_forged,
+    route,
+)
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest
 

@@ -1,14 +1,22 @@
-"""What refusals are made of: profiles, limits, and the words of a refusal."""
+"""What the rules work on: a request and its parts, profiles and limits; and what they give, the words of a refusal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
 from dragoman.dialects.kiro import rules
+from dragoman.dialects.kiro.raw import RawRequest
 from dragoman.dialects.kiro.rules import Grade
+from dragoman.dialects.kit.shapes import Flag, Free, Members, Seq, Shape, Str
+from dragoman.dialects.kit.values import text
+from dragoman.wire import jsonio
+from dragoman.wire.http import HttpRequest
+from dragoman.wire.jsonio import Json
 
 Profile: TypeAlias = Literal["official", "observed", "paranoid"]
 
@@ -67,3 +75,213 @@ class Limits(rules.Limits, frozen=True, kw_only=True, forbid_unknown_fields=True
     profile_required: bool = False  # rule 49: the runtime.kiro.dev host needs a profileArn
     profile_arns: tuple[str, ...] = ()  # rule 49: those the token may use; none: any
     signatures: Literal["own", "strict"] = "own"  # rule 40: check those we made; strict: refuse all others
+
+
+# --- the signatures of the simulator's reasoning
+
+
+_OURS = "sim."
+
+
+def sign(reasoning: str) -> str:
+    """The signature this simulator puts on its reasoning, so that a replayed one can be checked."""
+    return _OURS + hashlib.sha256(reasoning.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def is_forged(words: str, signature: str, *, strict: bool) -> bool:
+    """Tell whether a signature does not fit its text; without `strict` only the simulator's own are checked."""
+    return signature != sign(words) if signature.startswith(_OURS) or strict else False
+
+
+# --- a request: its parts, and an estimate of its tokens
+
+
+class Asked(RawRequest):
+    """One request, read once. `problem` says why its body is no JSON."""
+
+    def __init__(self, request: HttpRequest) -> None:
+        super().__init__(None)
+        self.request = request
+        self.problem = ""
+        try:
+            self.document = jsonio.decode(request.body)
+        except jsonio.JsonError as error:
+            self.problem = str(error)
+
+    @property
+    def model(self) -> str:
+        """The model asked for; `auto` when none is."""
+        return text(self.current.body.get("modelId")) or "auto" if self.current else "auto"
+
+    @cached_property
+    def tokens(self) -> int:
+        """An estimate of the whole input: four ASCII characters or one other character a token."""
+        return sum(map(estimate, _prose(self.document))) + IMAGE_TOKENS * len(self.images)
+
+
+IMAGE_TOKENS = 1600
+
+
+def estimate(words: str) -> int:
+    """Tokens in a text, roughly; one character outside ASCII counts as one."""
+    if words.isascii():
+        return -(-len(words) // 4)
+    plain = sum(character < "\x80" for character in words)
+    return len(words) - plain + -(-plain // 4)
+
+
+def _prose(value: Json) -> Iterator[str]:
+    """All text of a document, keys included, except the bytes of images."""
+    pending: list[Json] = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, list):
+            pending.extend(item)
+        elif isinstance(item, dict):
+            yield from item
+            pending.extend(inner for name, inner in item.items() if name != "bytes")
+
+
+# --- the shape of a request (facts 1.4) as data. What a numbered rule judges with its own grade or words is `_ANY`
+
+
+def _record(required: Mapping[str, Shape] | None = None, optional: Mapping[str, Shape] | None = None) -> Members:
+    return Members({**(required or {}), **(optional or {})}, tuple(required or ()), lenient=True)
+
+
+def _one_of(members: Mapping[str, Shape]) -> Members:
+    """A Smithy union: an object with exactly one member."""
+    return Members(members, union=True, lenient=True)
+
+
+_ANY = Free()
+_TEXT = Str()
+_OBJECT = _record()
+_ORIGINS = (
+    "AI_EDITOR KIRO_CLI CLI CHATBOT CONSOLE DOCUMENTATION GITLAB IDE INLINE_CHAT MARKETING MD MD_CE "
+    "MD_IDE MOBILE OPENSEARCH_DASHBOARD Q_DEV_BEXT SAGE_MAKER SERVICE_INTERNAL SM_AI_STUDIO_IDE UNIFIED_SEARCH UNKNOWN"
+)
+
+_CACHE_POINT = _record({"type": Str(words=("default",))})
+_TOOL = _one_of(
+    {"toolSpecification": _record({"name": _ANY}, {"description": _ANY, "inputSchema": _ANY}), "cachePoint": _ANY}
+)
+_RESULT = _record({"toolUseId": _ANY}, {"content": Seq(_one_of({"text": _TEXT, "json": _ANY})), "status": _ANY})
+_CONTEXT = _record(
+    optional={
+        "tools": Seq(_TOOL),
+        "toolResults": Seq(_RESULT),
+        **dict.fromkeys(
+            ("envState", "editorState", "shellState", "gitState", "diagnostic", "userSettings", "appStudioContext"),
+            _OBJECT,
+        ),
+        "additionalContext": Seq(_ANY),
+        "consoleState": _OBJECT,
+    }
+)
+_USER = _record(
+    {"content": _TEXT},
+    {
+        "modelId": _ANY,
+        "origin": Str(words=tuple(_ORIGINS.split())),
+        "userIntent": _TEXT,
+        "images": Seq(_record({"format": _ANY, "source": _ANY})),
+        "cachePoint": _CACHE_POINT,
+        "clientCacheConfig": _record({}, {"useClientCachingOnly": Flag()}),
+        "userInputMessageContext": _CONTEXT,
+    },
+)
+_ASSISTANT = _record(
+    {"content": _TEXT},
+    {
+        "messageId": Str(most=128),
+        "toolUses": Seq(_record({"toolUseId": _ANY, "name": _ANY})),
+        "reasoningContent": _ANY,
+        "supplementaryWebLinks": Seq(_OBJECT),
+        "references": Seq(_OBJECT),
+        "followupPrompt": _OBJECT,
+        "cachePoint": _CACHE_POINT,
+    },
+)
+_MESSAGE = _one_of({"userInputMessage": _USER, "assistantResponseMessage": _ASSISTANT})
+_UUID = Str(36, 36, "[0-9a-fA-F-]+")
+REQUEST = _record(
+    {
+        "conversationState": _record(
+            {"chatTriggerType": _ANY, "currentMessage": _MESSAGE},
+            {
+                "conversationId": _ANY,
+                "workspaceId": _UUID,
+                "customizationArn": Str(most=1224),
+                "agentContinuationId": _TEXT,
+                "agentTaskType": Str(words=("vibe", "spectask")),
+                "history": Seq(_MESSAGE),
+            },
+        )
+    },
+    {"profileArn": _ANY, "agentMode": _TEXT, "additionalModelRequestFields": _OBJECT},
+)
+
+
+# --- which operation a request asks for, over either wire protocol (facts 1.1, 1.9)
+
+
+Operation: TypeAlias = Literal["generate", "usage", "models", "profiles", "mcp"]
+
+
+class Route(Struct, frozen=True):
+    operation: Operation
+    protocol: Literal["rest", "target"]
+
+
+_PATHS: dict[tuple[str, str], Operation] = {
+    ("POST", "generateassistantresponse"): "generate",
+    ("POST", "sendmessagestreaming"): "generate",
+    ("GET", "getusagelimits"): "usage",
+    ("POST", "getusagelimits"): "usage",
+    ("GET", "listavailablemodels"): "models",
+    ("POST", "listavailablemodels"): "models",
+    ("GET", "listavailableprofiles"): "profiles",
+    ("POST", "listavailableprofiles"): "profiles",
+    ("POST", "mcp"): "mcp",
+}
+_TARGETS: dict[str, Operation] = {
+    "AmazonCodeWhispererStreamingService.GenerateAssistantResponse": "generate",
+    "AmazonQDeveloperStreamingService.SendMessage": "generate",
+    "AmazonCodeWhispererService.GetUsageLimits": "usage",
+    "AmazonCodeWhispererService.ListAvailableModels": "models",
+    "AmazonCodeWhispererService.ListAvailableProfiles": "profiles",
+}
+_TARGET_TYPES = ("application/x-amz-json-1.0", "application/x-amz-json-1.1")
+
+
+def protocol(request: HttpRequest) -> Literal["rest", "target"]:
+    return "target" if request.header("x-amz-target") else "rest"
+
+
+def route(request: HttpRequest) -> Route | Refusal:
+    """The operation, or the refusal of one that does not exist or comes as the wrong content type."""
+    target, path = request.header("x-amz-target"), request.path.strip("/").replace("-", "").lower()
+    kind = request.header("content-type").partition(";")[0].strip().lower()
+    if target and request.path == "/":
+        operation = _TARGETS.get(target) if request.method == "POST" else None
+        if operation is None:
+            return _unknown(400, "x-amz-target", f"no operation {target!r}")
+        if kind not in _TARGET_TYPES:
+            return _unknown(400, "content-type", f"{kind or 'nothing'}, not {_TARGET_TYPES[0]}")
+        return Route(operation, "target")
+    operation = _PATHS.get((request.method, path))
+    if operation is None:
+        return _unknown(404, "path", f"no operation at {request.method} {request.path}")
+    if request.method == "POST" and kind != "application/json":
+        return _unknown(400, "content-type", f"{kind or 'nothing'}, not application/json")
+    return Route(operation, "rest")
+
+
+def _unknown(status: int, at: str, detail: str) -> Refusal:
+    answer = Answer(
+        "The requested operation is not recognized by the service.", None, status, "UnknownOperationException"
+    )
+    return Refusal(0, "the operation exists", "A", at, detail, answer)

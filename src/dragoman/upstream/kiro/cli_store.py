@@ -9,9 +9,8 @@ from pathlib import Path
 
 from dragoman.upstream.credentials import CredentialFault
 from dragoman.upstream.kiro.durable import left_ahead, lock_beside, unwritable, write_ahead
-from dragoman.upstream.kiro.endpoints import region_of_arn
 from dragoman.upstream.kiro.stores import outran
-from dragoman.upstream.kiro.token import Document, Kind, Token, parse_token, pick, renewed
+from dragoman.upstream.kiro.token import Document, Kind, Token, parse_token, pick, region_of_arn, renewed
 from dragoman.wire import jsonio
 
 # `odic` is how the program spells it.

@@ -12,20 +12,21 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from typing import Literal, TypeVar
 from urllib.parse import urlsplit
+from uuid import uuid4
 
 from msgspec import Struct, structs
 
 from dragoman.errors import DragomanError
-from dragoman.upstream.credentials import CredentialFault, Fetch, Secret, SingleFlight
+from dragoman.upstream.credentials import CredentialFault, Fetch, Secret, SingleFlight, with_headers
 from dragoman.upstream.kiro.durable import LockHeld, locked
-from dragoman.upstream.kiro.endpoints import Endpoints
-from dragoman.upstream.kiro.refresh import refresh
-from dragoman.upstream.kiro.service import Usage, list_profiles, signed, usage_limits, with_profile
+from dragoman.upstream.kiro.service import Usage, list_profiles, token_headers, usage_limits, with_profile
+from dragoman.upstream.kiro.sign_in import refresh
 from dragoman.upstream.kiro.stores import Store
-from dragoman.upstream.kiro.token import Token
-from dragoman.wire.http import HttpRequest
+from dragoman.upstream.kiro.token import Endpoints, Token
+from dragoman.wire.http import Headers, HttpRequest
 from dragoman.wire.jsonio import Json
 
 EARLY = 600.0  # seconds before its end that a token is renewed
@@ -76,12 +77,15 @@ class KiroCredential:
         self._base: Token | None = None  # what the store held when a token was refreshed that it could not take
         self._write_at = 0.0  # when to try that again
         self._bad = Secret()  # the access token that was refused
-        self._renewed_at = float("-inf")
+        self._check_at = 0.0  # until then the token is good, and the next two are as it needs them
+        self._headers: Callable[[], Headers] = tuple  # a function, since the repr of headers would show the token
+        self._has_profile = False
+        self._renewed_at = -inf
         self._failure: _Failure | None = None
         self._held: tuple[float, LockHeld] | None = None  # until when its failure is raised at once
         self._problem = ""
         self._arn = ""  # of a profile that had to be looked up
-        self._arn_tried = float("-inf")
+        self._arn_tried = -inf
         self._renewal = SingleFlight(self._renew)
         self._lookup = SingleFlight(self._look_up_profile)
 
@@ -93,11 +97,17 @@ class KiroCredential:
 
     async def sign(self, request: HttpRequest) -> HttpRequest:
         """Sign with a token that has at least ten minutes left; with less, if no better one can be had."""
-        token = await self.token()
-        if self._sends_profile(token):
+        token, headers, has_profile = self._token, self._headers(), self._has_profile
+        if token is None or self._now() >= self._check_at:
+            token = await self.token()
+            headers, has_profile = token_headers(token), self._sends_profile(token)
+            if token is self._token and self._base is None and not self._stale(token):
+                self._check_at = inf if token.expires_at is None else token.expires_at - EARLY
+                self._headers, self._has_profile = lambda: headers, has_profile
+        if has_profile:
             arn = token.profile_arn or await self._looked_up()
             request = with_profile(request, arn) if arn else request
-        return signed(request, token)
+        return with_headers(request, (*headers, ("amz-sdk-invocation-id", str(uuid4()))))
 
     async def refused(self, status: int, request: HttpRequest | None = None) -> bool:
         """Renew a token that was not accepted; `request`, as it was signed, tells which one that was.
@@ -112,7 +122,7 @@ class KiroCredential:
             return True  # renewed while the request was under way
         if self._now() - self._renewed_at < _SETTLED:
             return request is None  # most likely it was the token before; if not, yet another one will not help
-        self._bad = token.access
+        self._bad, self._check_at = token.access, 0.0
         try:
             renewed = await self._renewal.join()
             if renewed.access == self._bad:  # a run that had begun before
@@ -142,7 +152,7 @@ class KiroCredential:
         if token.kind == "api_key":
             return token
         if self._now() - self._renewed_at > 1:
-            self._bad = token.access
+            self._bad, self._check_at = token.access, 0.0
             try:
                 return await self._renewal.join()
             except CredentialFault:
@@ -262,7 +272,7 @@ class KiroCredential:
     def _failed(self, token: Token, fault: CredentialFault, before: _Failure | None) -> _Failure:
         """The failure to raise at once until its time is over, without a call of the service."""
         if fault.lasting:
-            return _Failure(token, float("inf"), fault)
+            return _Failure(token, inf, fault)
         repeated = before is not None and before.token == token and before.pause > 0
         pause = min(before.pause * 2, _LONGEST_PAUSE) if before is not None and repeated else _PAUSE
         return _Failure(token, self._now() + pause, fault, pause)
@@ -295,7 +305,7 @@ class KiroCredential:
         return self._adopt(kept)
 
     def _adopt(self, token: Token) -> Token:
-        self._token, self._failure = token, None
+        self._token, self._failure, self._check_at = token, None, 0.0
         if self._base is None:
             self._problem = ""
         return token

@@ -8,9 +8,8 @@ from uuid import uuid4
 from msgspec import Struct
 
 from dragoman._version import __version__
-from dragoman.upstream.credentials import CredentialFault, Fetch, with_headers
-from dragoman.upstream.kiro.endpoints import API_REGIONS, Endpoints, region_of_arn
-from dragoman.upstream.kiro.token import Document, Token
+from dragoman.upstream.credentials import CredentialFault, Fetch, object_in, with_headers
+from dragoman.upstream.kiro.token import API_REGIONS, Document, Endpoints, Token, region_of_arn
 from dragoman.wire import jsonio
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
@@ -21,18 +20,19 @@ _TOKEN_TYPES = {"api_key": "API_KEY", "external_idp": "EXTERNAL_IDP"}
 _MOST_PAGES = 10
 
 
-def signed(request: HttpRequest, token: Token) -> HttpRequest:
-    """The request with the token's headers; each attempt gets an id of its own."""
+def token_headers(token: Token) -> Headers:
+    """Return what every request with this token carries, beside an id of its own."""
     headers: Headers = (
         ("authorization", f"Bearer {token.access.reveal()}"),
         ("user-agent", USER_AGENT),
         ("x-amz-user-agent", USER_AGENT),
-        ("amz-sdk-invocation-id", str(uuid4())),
         ("amz-sdk-request", "attempt=1; max=1"),
     )
-    if token.kind in _TOKEN_TYPES:
-        headers += (("tokentype", _TOKEN_TYPES[token.kind]),)
-    return with_headers(request, headers)
+    return (*headers, ("tokentype", _TOKEN_TYPES[token.kind])) if token.kind in _TOKEN_TYPES else headers
+
+
+def _signed(request: HttpRequest, token: Token) -> HttpRequest:
+    return with_headers(request, (*token_headers(token), ("amz-sdk-invocation-id", str(uuid4()))))
 
 
 class Profile(Struct, frozen=True):
@@ -61,7 +61,7 @@ async def _profiles_at(fetch: Fetch, base: str, token: Token) -> list[Profile]:
     headers: Headers = (("content-type", "application/x-amz-json-1.0"), ("x-amz-target", _PROFILES))
     for _ in range(_MOST_PAGES):
         body = jsonio.encode({"maxResults": 10, **more})
-        answer = _answer(await fetch(base, signed(HttpRequest("POST", "/", headers=headers, body=body), token)), token)
+        answer = _answer(await fetch(base, _signed(HttpRequest("POST", "/", headers=headers, body=body), token)), token)
         found += [profile for item in _list(answer, "profiles") if (profile := _profile(item))]
         following = answer.get("nextToken")
         if not isinstance(following, str) or not following:
@@ -89,6 +89,10 @@ class Usage(Struct, frozen=True):
     def remaining(self) -> float:
         return max(0.0, self.limit - self.used)
 
+    def describe(self) -> dict[str, Json]:
+        told: dict[str, Json] = {"used": self.used, "limit": self.limit, "remaining": self.remaining}
+        return told | {"plan": self.plan, "resets_at": self.resets_at}
+
 
 async def usage_limits(fetch: Fetch, endpoints: Endpoints, token: Token) -> Usage:
     """How much of the quota is used. Raises CredentialFault."""
@@ -96,7 +100,7 @@ async def usage_limits(fetch: Fetch, endpoints: Endpoints, token: Token) -> Usag
     if token.profile_arn:
         query["profileArn"] = token.profile_arn
     request = HttpRequest("GET", "/getUsageLimits", urlencode(query), (("accept", "application/json"),))
-    answer = _answer(await fetch(endpoints.at("api", token.api_region), signed(request, token)), token)
+    answer = _answer(await fetch(endpoints.at("api", token.api_region), _signed(request, token)), token)
     used = limit = 0.0
     for item in _list(answer, "usageBreakdownList"):
         trial = item.get("freeTrialInfo")
@@ -136,11 +140,7 @@ _read_top = jsonio.typed(_Top)
 
 
 def _answer(response: HttpResponse, token: Token) -> Document:
-    try:
-        document = jsonio.decode(response.body) if response.body else None
-    except jsonio.JsonError:
-        document = None
-    known: Document = document if isinstance(document, dict) else {}
+    known = object_in(response)
     if response.status == 200 and known:
         return known
     words = known.get("message") or known.get("Message") or f"status {response.status}"

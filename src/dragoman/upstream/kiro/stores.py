@@ -9,8 +9,7 @@ from typing import Protocol
 
 from dragoman.upstream.credentials import CredentialFault, Secret
 from dragoman.upstream.kiro.durable import check_replaceable, lock_beside, make_private_folder, replace_file, unwritable
-from dragoman.upstream.kiro.endpoints import region_of_arn
-from dragoman.upstream.kiro.token import Document, Token, parse_token, pick, renewed
+from dragoman.upstream.kiro.token import Document, Token, parse_token, pick, region_of_arn, renewed
 from dragoman.wire import jsonio
 
 _LARGEST = 1024 * 1024

@@ -1,15 +1,29 @@
-"""How a login is renewed: the social service, OIDC, or an external identity provider's own token endpoint."""
+"""The sign-in services: how a login is renewed (social, OIDC, an external provider), and made with a device code."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
 from urllib.parse import urlencode, urlsplit
 
 from msgspec import Struct, structs
 
-from dragoman.upstream.credentials import CredentialFault, Fetch
-from dragoman.upstream.kiro.endpoints import Endpoints, is_safe_url, region_of_arn
+from dragoman.errors import TransportError, UpstreamViolation
+from dragoman.upstream.credentials import CredentialFault, Fetch, Secret, object_in
 from dragoman.upstream.kiro.service import USER_AGENT
-from dragoman.upstream.kiro.token import Document, Token, parse_token, pick
+from dragoman.upstream.kiro.token import (
+    BUILDER_ID,
+    DEFAULT_REGION,
+    Document,
+    Endpoints,
+    Token,
+    is_safe_url,
+    parse_time,
+    parse_token,
+    pick,
+    region_of_arn,
+)
 from dragoman.wire import jsonio
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
@@ -78,7 +92,7 @@ def _external(token: Token) -> tuple[str, HttpRequest]:
 
 def granted(response: HttpResponse, was: Token, now: float) -> Token:
     """Read an answer that grants a token; what it does not say stays as it was, the refresh token above all."""
-    document = read_answer(response)
+    document = object_in(response)
     if not pick(document, "accessToken", "access_token"):
         raise CredentialFault("the sign-in service answered without an access token.", lasting=False)
     new = parse_token(document, "the sign-in service's answer", was.kind)
@@ -94,7 +108,7 @@ def granted(response: HttpResponse, was: Token, now: float) -> Token:
 
 
 def read_refusal(response: HttpResponse, token: Token) -> Refusal:
-    document = read_answer(response)
+    document = object_in(response)
     named = response.header("x-amzn-errortype").partition(":")[0] or pick(document, "__type").rpartition("#")[2]
     words = pick(document, "error_description", "message", "Message") or f"status {response.status}"
     return Refusal(response.status, pick(document, "error") or _CODES.get(named, named), token.masked(words)[:300])
@@ -131,15 +145,140 @@ def _explained(refusal: Refusal, token: Token) -> CredentialFault:
             return CredentialFault(f"the refresh token is no longer good ({refusal.words}). {_LOGIN}")
 
 
-def read_answer(response: HttpResponse) -> Document:
-    """The JSON object in an answer; empty if there is none."""
-    try:
-        document = jsonio.decode(response.body) if response.body else None
-    except jsonio.JsonError:
-        document = None
-    return document if isinstance(document, dict) else {}
-
-
 def seconds(value: Json, default: float) -> float:
     """A duration that a service names, if it is one."""
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 else default
+
+
+# --- login with a device code (OIDC): register a client, show a code, poll until the person has confirmed it
+
+
+SCOPES = tuple(
+    f"codewhisperer:{name}" for name in ("completions", "analysis", "conversations", "transformations", "taskassist")
+)
+_GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
+_SLOWER = 5.0  # seconds that `slow_down` adds, as RFC 8628 says
+_LONGEST = 900.0
+
+
+class Prompt(Struct, frozen=True):
+    """What to show: open `url` (it holds the code), or `page` and type `code`."""
+
+    url: str
+    page: str
+    code: str
+    device: Secret
+    interval: float
+    lives: float
+
+
+class DeviceLogin:
+    """One login. `begin`, show the prompt, `wait`. Raises CredentialFault, TransportError."""
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        *,
+        region: str = DEFAULT_REGION,
+        start_url: str = BUILDER_ID,
+        endpoints: Endpoints | None = None,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        if not is_safe_url(start_url):
+            raise CredentialFault(f"{start_url!r} is no start page: it begins with https://.")
+        self._fetch = fetch
+        self._base = (endpoints or Endpoints()).at("oidc", region)
+        self._sleep = sleep
+        builder = start_url.rstrip("/#") == BUILDER_ID
+        self._login = Token(
+            kind="idc",
+            access=Secret(),
+            region=region,
+            start_url=start_url.rstrip("/#"),
+            provider="BuilderId" if builder else "Enterprise",
+            scopes=SCOPES,
+        )
+
+    async def begin(self) -> Prompt:
+        """Register and ask for a code."""
+        client = await self._ask(
+            "/client/register",
+            {
+                "clientName": "dragoman",
+                "clientType": "public",
+                "scopes": [*SCOPES],
+                "grantTypes": [_GRANT, "refresh_token"],
+            },
+        )
+        self._login = structs.replace(
+            self._login,
+            client_id=_needed(client, "clientId"),
+            client_secret=Secret(_needed(client, "clientSecret")),
+            client_expires_at=parse_time(client.get("clientSecretExpiresAt")) or None,
+        )
+        given = await self._ask("/device_authorization", {**self._client(), "startUrl": self._login.start_url})
+        page = _needed(given, "verificationUri")
+        url = pick(given, "verificationUriComplete") or page
+        if not is_safe_url(page) or not is_safe_url(url):
+            raise CredentialFault("the sign-in service named a page that is no https address.")
+        return Prompt(
+            url,
+            page,
+            _needed(given, "userCode"),
+            Secret(_needed(given, "deviceCode")),
+            seconds(given.get("interval"), 5.0),
+            min(_LONGEST, seconds(given.get("expiresIn"), 600.0)),
+        )
+
+    async def wait(self, prompt: Prompt, now: Callable[[], float]) -> Token:
+        """Poll until the person has decided, or the code has ended."""
+        interval, waited = prompt.interval, 0.0
+        body: Document = {**self._client(), "grantType": _GRANT, "deviceCode": prompt.device.reveal()}
+        while waited < prompt.lives:
+            await self._sleep(interval)
+            waited += interval
+            try:
+                response = await self._fetch(self._base, _post("/token", body))
+            except (TransportError, UpstreamViolation):
+                continue  # the person is still busy in the browser; the next poll may get through
+            if response.status == 200:
+                return granted(response, self._login, now())
+            refusal = read_refusal(response, self._login)
+            match refusal.code:
+                case "authorization_pending":
+                    continue
+                case "slow_down":
+                    interval += _SLOWER
+                case "expired_token":
+                    break
+                case "access_denied":
+                    raise CredentialFault("the login was declined in the browser.")
+                case _ if refusal.status < 500:
+                    raise CredentialFault(f"the sign-in service refused the login: {refusal.words}")
+        raise CredentialFault(
+            "the code has ended before the login was confirmed. Run `dragoman auth login kiro` again."
+        )
+
+    async def _ask(self, path: str, body: Document) -> Document:
+        response = await self._fetch(self._base, _post(path, body))
+        if response.status != 200:
+            refusal = read_refusal(response, self._login)
+            raise CredentialFault(
+                f"the sign-in service of {self._login.region} refused the login: {refusal.words}."
+                " Are --region and --start-url those of your organisation?"
+            )
+        return object_in(response)
+
+    def _client(self) -> Document:
+        return {"clientId": self._login.client_id, "clientSecret": self._login.client_secret.reveal()}
+
+
+def _post(path: str, body: Document) -> HttpRequest:
+    return HttpRequest("POST", path, headers=JSON, body=jsonio.encode(body))
+
+
+def _needed(document: Document, name: str) -> str:
+    value = pick(document, name)
+    if not value:
+        raise CredentialFault(f"the sign-in service answered without {name}.", lasting=False)
+    return value
