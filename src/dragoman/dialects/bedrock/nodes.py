@@ -154,9 +154,7 @@ def vendor_of(model: str, otherwise: str = "") -> Vendor:
     return _VENDORS[found.group()] if found else UNKNOWN
 
 
-# ---
-# Media, both directions: a format name here is a mime type in the model, bytes are base64, an S3 object is a URL.
-
+# --- media, both directions: a format name here is a mime type in the model, bytes are base64, an S3 object is a URL
 
 Kind: TypeAlias = Literal["image", "document", "audio", "video"]
 

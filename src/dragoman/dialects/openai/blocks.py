@@ -47,9 +47,7 @@ class OpenaiSettings(Struct, frozen=True, kw_only=True):
     more_knobs: tuple[str, ...] = ()  # numeric fields beyond OpenAI's own: top_k, min_p, repetition_penalty …
 
 
-# ---
-# Content: a string or a list of parts, to blocks and back. Reading is lenient (D1, D2), writing is not.
-
+# --- content: a string or a list of parts, to blocks and back. Reading is lenient (D1, D2), writing is not
 
 ResultBlock: TypeAlias = Text | Media | Opaque
 JsonObject: TypeAlias = dict[str, Json]
@@ -363,9 +361,7 @@ def without_place(text: Text) -> Text:
     return structs.replace(text, extra=extra_of(fields))
 
 
-# ---
-# Sources of an answer: `annotations` of a message or a delta, and Perplexity's lists beside the choices.
-
+# --- sources of an answer: `annotations` of a message or a delta, and Perplexity's lists beside the choices
 
 BESIDE = ("citations", "search_results")  # Perplexity's: a Chat client gets them with the envelope
 

@@ -41,7 +41,6 @@ from dragoman.wire.jsonio import Json
 
 # --- Token counts. Chat's prompt_tokens include what came from and went to the cache; ours do not
 
-
 _PROMPT, _COMPLETION = "prompt_tokens_details", "completion_tokens_details"
 
 

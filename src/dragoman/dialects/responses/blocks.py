@@ -60,7 +60,6 @@ extra_of, own_fields, wire_fields = _KEPT.extra_of, _KEPT.own_fields, _KEPT.wire
 
 # --- Content parts, to blocks and back: input_text, input_image, input_file, output_text, refusal. Reading is lenient
 
-
 Part: TypeAlias = Text | Media | Opaque
 
 PART = "~part"  # on an Opaque: it is a part of a message, not an item

@@ -105,7 +105,6 @@ class ResponsesCodec(Struct, frozen=True):
 
 # --- Where Responses live: paths, headers, SSE with event names
 
-
 _PATH = "/responses"
 _COUNT = "/responses/input_tokens"
 _STORED = re.compile(r"/responses/([A-Za-z0-9_-]{1,512})(?:/(cancel|input_items))?\Z")

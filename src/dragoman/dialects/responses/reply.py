@@ -47,7 +47,6 @@ from dragoman.wire.jsonio import Json
 
 # --- Token counts. `input_tokens` include what came from and went to the cache; ours do not
 
-
 _INPUT, _OUTPUT = "input_tokens_details", "output_tokens_details"
 _TOTALS = ("input_tokens", "output_tokens", "total_tokens")
 _CACHES = ("cached_tokens", "cache_write_tokens")

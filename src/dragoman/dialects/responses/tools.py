@@ -314,7 +314,6 @@ def render_choice(conversation: Conversation) -> JsonObject:
 
 # --- Tools that items of the input declare, and the one name of each tool in all that speaks of it
 
-
 ADDING = "additional_tools"  # the items that declare tools
 FOUND = "tool_search_output"
 SEARCHING = "tool_search_call"
