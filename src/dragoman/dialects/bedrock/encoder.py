@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dragoman.dialects.base import Encoder, World
-from dragoman.dialects.bedrock.blocks import own_data, render_citation, render_redacted
+from dragoman.dialects.bedrock.blocks import render_citation, render_redacted
 from dragoman.dialects.bedrock.faults import exception_payload
-from dragoman.dialects.bedrock.nodes import FAMILY, with_extra
+from dragoman.dialects.bedrock.nodes import FAMILY, own_data, with_extra
 from dragoman.dialects.bedrock.reply import render_stop, render_usage
 from dragoman.errors import LocalMisuse
 from dragoman.model import events as ev

@@ -20,7 +20,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from dragoman.dialects.base import Decoder, World
-from dragoman.dialects.bedrock.blocks import SERVER_TOOL, identifier, parse_citation, parse_redacted
+from dragoman.dialects.bedrock.blocks import SERVER_TOOL, parse_citation, parse_redacted
 from dragoman.dialects.bedrock.faults import exception_fault
 from dragoman.dialects.bedrock.nodes import FAMILY, extra
 from dragoman.dialects.bedrock.reply import malformed_fault, parse_stop, parse_usage
@@ -272,7 +272,7 @@ class BedrockDecoder(Decoder):
         use = start.peek("toolUse")
         if start.has("toolUse") and not (isinstance(use, dict) and use.get("type") == SERVER_TOOL):
             inner = start.child("toolUse")
-            call = ToolCall(identifier(inner, "toolUseId"), identifier(inner, "name"), extra=extra(inner), at=at)
+            call = ToolCall(inner.identifier("toolUseId"), inner.identifier("name"), extra=extra(inner), at=at)
             return self._begin(index, call)
         if start.has("text"):
             text = start.text("text", "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -12,6 +12,8 @@ from dragoman.dialects.openai.blocks import JsonObject
 from dragoman.errors import BadFrame, MissingField
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
+
+T = TypeVar("T")
 
 
 class FunctionPart(Struct, gc=False):
@@ -71,9 +73,10 @@ class Chunk(Struct, gc=False):
     search_results: Any = None
 
 
-class _OnlyChoice(Struct, gc=False, kw_only=True):
-    """What stands beside the delta in a chunk of a lane: the first choice, which has not stopped."""
+class _OnlyChoice(Struct, Generic[T], gc=False, kw_only=True):
+    """What stands around the delta in a chunk of a lane: the first choice, which has not stopped."""
 
+    delta: T
     index: Literal[0] = 0
     finish_reason: None = None
     logprobs: None = None
@@ -81,9 +84,10 @@ class _OnlyChoice(Struct, gc=False, kw_only=True):
     error: None = None
 
 
-class _OnlyChunk(Struct, gc=False, kw_only=True):
-    """What stands beside the choice in a chunk of a lane. All else is refused."""
+class _OnlyChunk(Struct, Generic[T], gc=False, kw_only=True):
+    """What stands around the choice in a chunk of a lane. All else is refused."""
 
+    choices: tuple[_OnlyChoice[T]]
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     usage: None = None
     error: None = None
@@ -103,14 +107,6 @@ class _MoreText(Struct, forbid_unknown_fields=True, gc=False):
     function_call: None = None
 
 
-class _TextChoice(_OnlyChoice, gc=False, kw_only=True):
-    delta: _MoreText
-
-
-class _TextChunk(_OnlyChunk, gc=False, kw_only=True):
-    choices: tuple[_TextChoice]
-
-
 class _MoreThought(Struct, forbid_unknown_fields=True, gc=False):
     reasoning_content: str = ""
     reasoning: str = ""
@@ -119,14 +115,6 @@ class _MoreThought(Struct, forbid_unknown_fields=True, gc=False):
     refusal: None = None
     tool_calls: None = None
     function_call: None = None
-
-
-class _ThoughtChoice(_OnlyChoice, gc=False, kw_only=True):
-    delta: _MoreThought
-
-
-class _ThoughtChunk(_OnlyChunk, gc=False, kw_only=True):
-    choices: tuple[_ThoughtChoice]
 
 
 class _MoreWords(Struct, forbid_unknown_fields=True, gc=False):
@@ -149,14 +137,6 @@ class _MoreCalls(Struct, forbid_unknown_fields=True, gc=False):
     reasoning: Literal["", None] = None
     refusal: None = None
     function_call: None = None
-
-
-class _CallChoice(_OnlyChoice, gc=False, kw_only=True):
-    delta: _MoreCalls
-
-
-class _CallChunk(_OnlyChunk, gc=False, kw_only=True):
-    choices: tuple[_CallChoice]
 
 
 # And what says nothing beside what every first chunk and every stop says.
@@ -193,24 +173,22 @@ _DELTA = frozenset(Delta.__struct_fields__) - {"rest"}
 _CALL = frozenset(CallPart.__struct_fields__) - {"rest"}
 
 
-def _thought_in(chunk: _ThoughtChunk) -> str:
-    delta = chunk.choices[0].delta
-    return delta.reasoning_content or delta.reasoning
-
-
 # The text, or the reasoning in a plain field, of a chunk that holds nothing else; empty for every other.
-more_text = jsonio.text_reader(_TextChunk, lambda chunk: chunk.choices[0].delta.content)
-more_thought = jsonio.text_reader(_ThoughtChunk, _thought_in)
+more_text = jsonio.text_reader(_OnlyChunk[_MoreText], lambda chunk: chunk.choices[0].delta.content)
+more_thought = jsonio.text_reader(
+    _OnlyChunk[_MoreThought],
+    lambda chunk: chunk.choices[0].delta.reasoning_content or chunk.choices[0].delta.reasoning,
+)
 
 
 def more_arguments(index: int | None) -> Callable[[bytes], str]:
     """Make a reader of the arguments in chunks that hold a piece of the call with this index and nothing else."""
 
-    def arguments(chunk: _CallChunk) -> str | None:
+    def arguments(chunk: _OnlyChunk[_MoreCalls]) -> str | None:
         call = chunk.choices[0].delta.tool_calls[0]
         return call.function.arguments if call.index == index else None
 
-    return jsonio.text_reader(_CallChunk, arguments)
+    return jsonio.text_reader(_OnlyChunk[_MoreCalls], arguments)
 
 
 def read_chunk(data: bytes) -> Chunk:
