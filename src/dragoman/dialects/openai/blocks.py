@@ -49,7 +49,6 @@ class OpenaiSettings(Struct, frozen=True, kw_only=True):
 
 # --- content: a string or a list of parts, to blocks and back. Reading is lenient (D1, D2), writing is not
 
-ResultBlock: TypeAlias = Text | Media | Opaque
 JsonObject: TypeAlias = dict[str, Json]
 
 DETAIL = "image_url.detail"
@@ -114,12 +113,6 @@ def parse_content(value: Json, at: str) -> list[Block]:
     if isinstance(value, str):
         return [Text(value, at=Where(at))] if value else []
     return list(_blocks(value, at, in_result=False))
-
-
-def parse_result_content(value: Json, at: str) -> tuple[ResultBlock, ...]:
-    if isinstance(value, str):
-        return (Text(value, at=Where(at)),) if value else ()
-    return tuple(block for block in _blocks(value, at) if isinstance(block, Text | Media | Opaque))  # all of them are
 
 
 def _blocks(value: Json, at: str, *, in_result: bool = True) -> Iterable[Block]:
@@ -194,16 +187,15 @@ def refusal(text: str, at: str) -> Text:
     return Text(text, extra=extra_of({"refusal": True}), at=Where(at))
 
 
+def is_refusal(block: Block) -> bool:
+    return own_fields(block.extra).get("refusal") is True
+
+
 def _tool_use(fields: Fields) -> ToolCall:
     fields.any("type")
-    call_id, name, given = required(fields, "id"), required(fields, "name"), fields.any("input")
+    call_id, name, given = fields.identifier("id"), fields.identifier("name"), fields.any("input")
     extra = extra_of(to_keep(fields.rest()))
     return ToolCall(call_id, name, arguments_text(given), extra=extra, at=Where(fields.at))
-
-
-def required(fields: Fields, name: str) -> str:
-    """A string that may be neither missing nor empty (D5)."""
-    return fields.identifier(name)
 
 
 def parse_result(fields: Fields) -> ToolResult:
@@ -221,9 +213,14 @@ def parse_result(fields: Fields) -> ToolResult:
     failed = isinstance(status, str) and status.lower() in _FAILURES
     if status is not None and status != "success" and not failed:
         rest["status"] = status  # it counts as success; the word is kept
+    value = text if content is None else content
+    if isinstance(value, str):
+        blocks: list[Block] = [Text(value, at=Where(at))] if value else []
+    else:
+        blocks = list(_blocks(value, at))
     return ToolResult(
         call_id,
-        parse_result_content(text if content is None else content, at),
+        tuple(block for block in blocks if isinstance(block, Text | Media | Opaque)),  # all of them are
         failed if is_error is None else is_error,
         extra=extra_of(rest),
         at=Where(fields.at, bare=content is None and text is None),
@@ -245,7 +242,7 @@ def _image_url(fields: Fields) -> Media:
 def _input_audio(fields: Fields) -> Media:
     fields.any("type")
     inner = fields.child("input_audio")
-    form = required(inner, "format")
+    form = inner.identifier("format")
     data = base64_text(inner, "data", inner.text("data"))
     mime = _AUDIO_FORMATS.get(form, f"audio/{form}")
     return Media("audio", mime, "base64", data, extra=_nested(fields, "input_audio", inner), at=Where(fields.at))
@@ -256,7 +253,7 @@ def _file(fields: Fields) -> Media:
     inner = fields.child("file")
     name = inner.text("filename", "")
     if inner.peek("file_data") is None:
-        file_id = required(inner, "file_id")
+        file_id = inner.identifier("file_id")
         return Media("document", "", "file", file_id, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
     mime, how, data = take_file_data(inner, name, _DATA_URL)  # an address is as OpenRouter takes it
     return Media("document", mime, how, data, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
@@ -270,8 +267,8 @@ def _source(fields: Fields) -> Media:
     name = fields.text("title", "")
     extra = extra_of(to_keep(fields.rest()))
     if how == "url":
-        return Media(kind, "", "url", required(source, "url"), name, extra=extra, at=Where(fields.at))
-    mime, data = required(source, "media_type"), base64_text(source, "data", source.text("data"))
+        return Media(kind, "", "url", source.identifier("url"), name, extra=extra, at=Where(fields.at))
+    mime, data = source.identifier("media_type"), base64_text(source, "data", source.text("data"))
     return Media(kind, mime, "base64", data, name, extra=extra, at=Where(fields.at))
 
 

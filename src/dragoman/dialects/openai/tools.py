@@ -22,7 +22,6 @@ from dragoman.dialects.openai.blocks import (
     extra_of,
     own_fields,
     plain,
-    required,
     wire_fields,
 )
 from dragoman.errors import Unrepresentable
@@ -75,7 +74,7 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
     if kind == "custom":
         fields.any("type")
         inner = fields.child("custom")
-        name, description, strict = required(inner, "name"), inner.text("description", ""), inner.flag("strict", None)
+        name, description, strict = inner.identifier("name"), inner.text("description", ""), inner.flag("strict", None)
         rest, inside = to_keep(fields.rest()), inner.rest()
         if form := _flat(inside.get("format")):
             rest[FORMAT] = form
@@ -91,7 +90,7 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
 
 
 def _function(fields: Fields, inner: Fields, rest: JsonObject) -> ToolSpec:
-    name, description = required(inner, "name"), inner.text("description", "")
+    name, description = inner.identifier("name"), inner.text("description", "")
     strict, parameters = inner.flag("strict", None), inner.any("parameters")
     inside, at = inner.rest(), Where(fields.at, bare=parameters is None)
     schema = take_parameters(parameters, inside)
@@ -177,7 +176,7 @@ def _choice(fields: Fields, name: str, value: Json) -> ToolChoice | None:
 
 
 def _chosen(tool: Fields) -> str:
-    return required(tool.maybe_child(str(tool.peek("type"))) or tool, "name")
+    return (tool.maybe_child(str(tool.peek("type"))) or tool).identifier("name")
 
 
 def render_choice(conversation: Conversation) -> JsonObject:
@@ -213,7 +212,7 @@ def parse_call(fields: Fields) -> ToolCall | Opaque:
 def _call(fields: Fields, kind: str, words: str) -> ToolCall:
     fields.any("type")
     call_id, inner = fields.maybe_identifier("id"), fields.child(kind)
-    name, arguments = required(inner, "name"), arguments_text(inner.any(words))
+    name, arguments = inner.identifier("name"), arguments_text(inner.any(words))
     extra = _nested(to_keep(fields.rest()), kind, inner.rest())
     return ToolCall(call_id, name, arguments, "text" if kind == "custom" else "json", extra=extra, at=Where(fields.at))
 

@@ -37,7 +37,7 @@ from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
-KNOBS = ("temperature", "top_p")
+KNOBS = {"temperature": "temperature", "top_p": "top_p"}
 _MAX = "max_output_tokens"
 
 
@@ -59,7 +59,7 @@ def parse_request(call: Call) -> Conversation:
         output=_output(fields, kept),
         thinking=_thinking(fields, kept),
         max_tokens=take_limit(fields, _MAX),
-        knobs=take_knobs(fields, {name: name for name in KNOBS}),
+        knobs=take_knobs(fields, KNOBS),
         stream=call.stream,
         previous=_previous(fields),
         user=take_user(fields, kept),
