@@ -115,7 +115,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     rules = staticmethod(RULES.declared)
 
 
-# --- Where Chat Completions live: paths, headers, SSE
+# --- paths, headers, SSE
 
 
 class OpenaiBinding(SseBinding, frozen=True):
@@ -145,9 +145,6 @@ class OpenaiBinding(SseBinding, frozen=True):
 
     def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
         return refusal(fault, status_of(fault), body)
-
-
-# --- Which models there are, in OpenAI's shape
 
 
 class OpenaiListing:

@@ -303,7 +303,7 @@ def parse_usage(told: Json) -> Usage | None:
     prompt, completion, total = (count(told.get(name)) for name in _TOTALS)
     read = first_count(*map(before.get, _READ), *map(told.get, _READ_BESIDE))
     write = first_count(*map(before.get, _WRITE), *map(told.get, _WRITE_BESIDE))
-    # SGLang's figure stands beside the totals. Perplexity's deep research counts thoughts that its answer does not hold.
+    # SGLang's figure stands beside the totals. Perplexity's deep research counts thoughts that it does not tell.
     thought = count(told.get("reasoning_tokens"))
     reasoning = first_count(after.get("reasoning_tokens"), thought if thought <= completion else 0)
     usage = inclusive_usage(prompt, completion, read, write, reasoning, total=total)
