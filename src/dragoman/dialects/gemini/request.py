@@ -54,29 +54,22 @@ def parse_request(call: Call) -> Conversation:
     fields = read(call.body, "", MalformedRequest, _BODY)
     fields.any("model")
     kept: dict[str, Json] = {}
-    settings = Settings(fields)
+    asked, left = _settings(call, fields)
     messages = tuple(_turns(_messages(fields.any("contents"))))
     system = _system(fields.any("systemInstruction"), kept)
     spelling = frozenset(kept)
     tools = parse_tools(fields)
     choice = parse_choice(fields, kept)
-    if settings.left:
-        kept["generationConfig"] = settings.left
+    if left:
+        kept["generationConfig"] = left
     hints = {name: value for name, value in call.hints.items() if value}
     held = (Held("cachedContent", "cachedContent", _NOT_CACHED, turns=True),) if fields.peek("cachedContent") else ()
-    conversation = Conversation(
-        call.model,
-        messages,
+    conversation = structs.replace(
+        asked,
+        messages=messages,
         system=system,
         tools=tools,
         tool_choice=choice,
-        output=settings.output,
-        thinking=settings.thinking,
-        max_tokens=settings.max_tokens,
-        stop=settings.stop,
-        knobs=settings.knobs,
-        choices=settings.choices,
-        stream=call.stream,
         hints=Extra(FAMILY, hints, frozenset(hints)) if hints else None,
         held=held,
         extra=extra_of({**to_keep(fields.rest()), **kept}, spelling),
@@ -234,20 +227,22 @@ _SHAPE = "~schema"  # the schema as it came, in OpenAPI's spelling
 _DYNAMIC = -1
 
 
-class Settings:
-    """What a request's configuration says; `left` is what no other family knows of it."""
-
-    def __init__(self, fields: Fields) -> None:
-        config = child(fields, "generationConfig", CONFIG) or Fields({}, "generationConfig")
-        self.knobs = take_knobs(config, KNOBS)
-        self.max_tokens = take_limit(config, "maxOutputTokens")
-        self.stop = take_stops(config, "stopSequences")
-        self.choices = take_choices(config, "candidateCount")
-        self.output = _output(config)
-        self.thinking, thoughts = _thinking(config)
-        self.left = config.rest()
-        if thoughts:
-            self.left["thinkingConfig"] = thoughts
+def _settings(call: Call, fields: Fields) -> tuple[Conversation, dict[str, Json]]:
+    """What a request's configuration says, as a conversation without messages, and what no other family knows of it."""
+    config = child(fields, "generationConfig", CONFIG) or Fields({}, "generationConfig")
+    asked = Conversation(
+        call.model,
+        (),
+        knobs=take_knobs(config, KNOBS),
+        max_tokens=take_limit(config, "maxOutputTokens"),
+        stop=take_stops(config, "stopSequences"),
+        choices=take_choices(config, "candidateCount"),
+        output=_output(config),
+        stream=call.stream,
+    )
+    thinking, thoughts = _thinking(config)
+    left = config.rest() | ({"thinkingConfig": thoughts} if thoughts else {})
+    return structs.replace(asked, thinking=thinking), left
 
 
 def _output(config: Fields) -> Output:

@@ -170,7 +170,7 @@ def json_schema(schema: Json) -> Json:
             continue
         found[word] = _value(word, value)
     if nullable:
-        kinds = found["type"] if isinstance(found["type"], list) else [found["type"]]
+        kinds: list[Json] = found["type"] if isinstance(found["type"], list) else [found["type"]]
         found["type"] = kinds if "null" in kinds else [*kinds, "null"]
     return found
 

@@ -16,7 +16,7 @@ from dragoman.dialects.openai import reply, request, rules, stream_rules
 from dragoman.dialects.openai.blocks import DETAIL, FAMILY, FORMAT, OpenaiSettings
 from dragoman.dialects.openai.encoder import OpenaiEncoder
 from dragoman.dialects.openai.quirks import AskUsage, KeepSpecialTokens, OfferTools, OrderBlocks
-from dragoman.dialects.openai.rule_table import RULES
+from dragoman.dialects.openai.rules import RULES
 from dragoman.dialects.openai.shapes import PATH, is_chat
 from dragoman.dialects.openai.stream import OpenaiDecoder
 from dragoman.errors import Fault

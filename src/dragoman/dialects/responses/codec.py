@@ -21,7 +21,7 @@ from dragoman.dialects.responses.blocks import FAMILY
 from dragoman.dialects.responses.encoder import ResponsesEncoder
 from dragoman.dialects.responses.quirks import JoinAnswers, LeastTokens
 from dragoman.dialects.responses.request import NAMES as HELD_NAMES
-from dragoman.dialects.responses.rule_table import RULES
+from dragoman.dialects.responses.rules import RULES
 from dragoman.dialects.responses.stream import ResponsesDecoder
 from dragoman.errors import ClientFault, Fault
 from dragoman.model.capabilities import Alphabet, Capabilities, traits

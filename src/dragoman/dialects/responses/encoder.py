@@ -106,9 +106,7 @@ class ResponsesEncoder(Encoder):
         number = self._number
         if len(events) == 1 and type(events[0]) is ev.TextDelta:
             self._open[events[0].key].pieces.add(events[0].text)
-        elif (
-            len(events) > 1 and not any({type(event) for event in events} <= together for together in _TOGETHER)
-        ) or not all(map(self._regular, events)):
+        elif not (_may_stand_together(events) and all(map(self._regular, events))):
             return False
         else:
             self._written(events)
@@ -373,3 +371,7 @@ _EMPTY_PART: JsonObject = {"type": "output_text", "text": "", "annotations": [],
 
 def _slot(block: Block) -> tuple[str, str, str, str]:
     return _CONTENT if own_fields(block.extra).get(IN_CONTENT) else _SUMMARY
+
+
+def _may_stand_together(events: ev.Events) -> bool:
+    return len(events) < 2 or any({type(event) for event in events} <= together for together in _TOGETHER)
