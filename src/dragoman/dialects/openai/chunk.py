@@ -139,35 +139,6 @@ class _MoreCalls(Struct, forbid_unknown_fields=True, gc=False):
     function_call: None = None
 
 
-# And what says nothing beside what every first chunk and every stop says.
-
-
-class _BareEnvelope(Struct, forbid_unknown_fields=True, gc=False):
-    id: Any = None
-    object: Any = None
-    created: Any = None
-    model: Any = None
-    choices: Any = None
-    usage: Any = None
-    service_tier: None = None
-    system_fingerprint: None = None
-
-
-class _BareChoice(Struct, forbid_unknown_fields=True, gc=False):
-    index: Any = None
-    delta: Any = None
-    finish_reason: Any = None
-    logprobs: Any = None
-    stop_reason: None = None
-    matched_stop: None = None
-
-
-class _BareStop(Struct, gc=False):
-    choices: tuple[_BareChoice]
-
-
-_is_bare_envelope = jsonio.fitting(_BareEnvelope)
-_is_bare_stop = jsonio.fitting(_BareStop)
 _typed = jsonio.typed(Chunk)
 _DELTA = frozenset(Delta.__struct_fields__) - {"rest"}
 _CALL = frozenset(CallPart.__struct_fields__) - {"rest"}
@@ -199,15 +170,8 @@ def read_chunk(data: bytes) -> Chunk:
         return _read_odd(data)
 
 
-def beside_the_usual(data: bytes) -> JsonObject:
-    """All that a chunk says, if that is more than every one says. Raises BadFrame."""
-    return {} if _is_bare_envelope(data) is not None else read_plain(data)
-
-
 def beside_the_stop(data: bytes, position: int) -> JsonObject:
-    """The fields of a choice that has stopped, if they are more than every one has. Raises BadFrame."""
-    if _is_bare_stop(data) is not None:
-        return {}
+    """The fields of a choice that has stopped. Raises BadFrame."""
     choices = read_plain(data).get("choices")
     choice = choices[position] if isinstance(choices, list) else None
     return {name: value for name, value in choice.items() if name != "logprobs"} if isinstance(choice, dict) else {}

@@ -17,7 +17,6 @@ from dragoman.dialects.openai.chunk import (
     Chunk,
     ChunkChoice,
     beside_the_stop,
-    beside_the_usual,
     read_chunk,
     read_plain,
 )
@@ -133,7 +132,7 @@ class OpenaiDecoder(Decoder):
 
     def _start(self, chunk: Chunk, data: bytes, events: list[ev.Event]) -> bool:
         """Begin with the first chunk that is one; Azure sends a frame with nothing but its filters before."""
-        rest = self._early | envelope_rest(beside_the_usual(data))
+        rest = self._early | envelope_rest(read_plain(data))
         if not (chunk.id or chunk.choices or chunk.usage):
             self._keys.budget.keep(json_size(rest) - json_size(self._early))
             self._early = rest
