@@ -262,6 +262,3 @@ def test_a_name_that_stands_twice_is_found_with_the_tree_at_hand(
         text = json.dumps(tree).replace("a:", "a\\u003A")
     data = around.format(text).encode()
     assert jsonio.doubled(data, jsonio.decode(data)) == jsonio.doubled(data) == ("x" if "x" in around else None)
-
-
-# --- how long a conversation is (kiro)

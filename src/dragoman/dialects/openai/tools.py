@@ -19,6 +19,7 @@ from dragoman.dialects.openai.blocks import (
     FAMILY,
     FORMAT,
     JsonObject,
+    around,
     extra_of,
     own_fields,
     plain,
@@ -133,12 +134,7 @@ def render_tool(tool: ToolSpec | Opaque) -> Json:
     own = own_fields(tool.extra)
     if FORMAT in own:
         inner["format"] = _nested_form(own[FORMAT])
-    return _around(kind, inner, wire_fields(tool.extra))
-
-
-def _around(kind: str, inner: JsonObject, fields: JsonObject, **head: Json) -> JsonObject:
-    inside = fields.pop(kind, None)
-    return {**head, "type": kind, kind: {**inner, **inside} if isinstance(inside, dict) else inner, **fields}
+    return around(kind, inner, wire_fields(tool.extra))
 
 
 # --- choice
@@ -229,6 +225,6 @@ def render_call(call: ToolCall | Opaque) -> Json:
         return call.data
     plain(call)
     if call.form == "text":
-        return _around("custom", {"name": call.name, "input": call.arguments}, wire_fields(call.extra), id=call.id)
+        return around("custom", {"name": call.name, "input": call.arguments}, wire_fields(call.extra), id=call.id)
     arguments = call.arguments or "{}"  # clients and services parse it
-    return _around("function", {"name": call.name, "arguments": arguments}, wire_fields(call.extra), id=call.id)
+    return around("function", {"name": call.name, "arguments": arguments}, wire_fields(call.extra), id=call.id)

@@ -252,21 +252,15 @@ def is_placing(name: str) -> bool:
 
 
 def _render_media(media: Media) -> Json:
-    fields = wire_fields(media.extra)
-    named: JsonObject = {"filename": media.name} if media.name else {}
+    data = f"data:{media.mime};base64,{media.data}" if media.how == "base64" else media.data
     match media.kind, media.how:
-        case "image", "base64":
-            return {"type": "input_image", "image_url": f"data:{media.mime};base64,{media.data}", **fields}
-        case "image", "url":
-            return {"type": "input_image", "image_url": media.data, **fields}
-        case "image", "file":
-            return {"type": "input_image", "file_id": media.data, **fields}
-        case "document", "base64":
-            return {"type": "input_file", **named, "file_data": f"data:{media.mime};base64,{media.data}", **fields}
-        case "document", "url":
-            return {"type": "input_file", **named, "file_url": media.data, **fields}
-        case "document", "file":
-            return {"type": "input_file", **named, "file_id": media.data, **fields}
+        case "image", "base64" | "url" | "file":
+            field = "file_id" if media.how == "file" else "image_url"
+            return {"type": "input_image", field: data, **wire_fields(media.extra)}
+        case "document", "base64" | "url" | "file":
+            named: JsonObject = {"filename": media.name} if media.name else {}
+            field = {"base64": "file_data", "url": "file_url", "file": "file_id"}[media.how]
+            return {"type": "input_file", **named, field: data, **wire_fields(media.extra)}
         case _:
             raise cannot(media, f"a message cannot hold {describe(media)}")
 
