@@ -20,8 +20,6 @@ from dragoman.dialects.kiro.models import estimate, estimate_input, estimate_mes
 from dragoman.dialects.kiro.quirks import results as kiro_results
 from dragoman.dialects.kiro.quirks import surrogates as kiro_surrogates
 from dragoman.dialects.openai import messages as openai_messages
-from dragoman.dialects.openai.chunk import beside_the_stop, beside_the_usual
-from dragoman.dialects.openai.reply import envelope_rest, parse_stop
 from dragoman.errors import DragomanError
 from dragoman.filters import PairTools, rename_tools
 from dragoman.filters import pair_tools as pairing
@@ -259,24 +257,3 @@ def test_a_name_that_stands_twice_is_found_with_the_tree_at_hand(
         text = json.dumps(tree).replace("a:", "a\\u003A")
     data = around.format(text).encode()
     assert jsonio.doubled(data, jsonio.decode(data)) == jsonio.doubled(data) == ("x" if "x" in around else None)
-
-
-# --- a stream's few frames that are no deltas (openai), and how long a conversation is (kiro)
-
-odd: st.SearchStrategy[Any] = st.sampled_from([None, 0, 3, "x", [], {}, {"a": 1}, True, 1.5])
-
-
-@given(st.dictionaries(st.sampled_from(["id", "usage", "service_tier", "system_fingerprint", "provider"]), odd))
-@example({"service_tier": "flex"})
-def test_a_first_chunk_that_says_no_more_than_usual_has_nothing_beside_it(fields: dict[str, Any]) -> None:
-    data = json.dumps({"object": "chat.completion.chunk", "choices": [], **fields}).encode()
-    assert envelope_rest(beside_the_usual(data)) == envelope_rest(json.loads(data))
-
-
-@given(st.dictionaries(st.sampled_from(["stop_reason", "matched_stop", "logprobs", "native"]), odd))
-@example({"stop_reason": "END"})
-def test_a_stop_that_says_no_more_than_usual_has_nothing_beside_it(fields: dict[str, Any]) -> None:
-    choice = {"index": 0, "delta": {}, "finish_reason": "stop", **fields}
-    data = json.dumps({"choices": [choice]}).encode()
-    beside = {name: value for name, value in choice.items() if name != "logprobs"}
-    assert parse_stop("stop", beside_the_stop(data, 0), ("END",)) == parse_stop("stop", beside, ("END",))

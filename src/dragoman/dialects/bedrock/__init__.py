@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dragoman.dialects.base import Dialect
-from dragoman.dialects.bedrock.codec import BedrockBinding, BedrockCodec, BedrockCounts
+from dragoman.dialects.bedrock.codec import COUNTS, BedrockBinding, BedrockCodec
 
 __all__ = ["DIALECT", "BedrockBinding", "BedrockCodec"]
 
-DIALECT = Dialect("bedrock", BedrockCodec(), BedrockBinding(), BedrockCounts())
+DIALECT = Dialect("bedrock", BedrockCodec(), BedrockBinding(), COUNTS)

@@ -14,12 +14,12 @@ from dragoman.dialects.bedrock.nodes import (
     FAMILY,
     MIMES,
     SUCCESS,
-    Kind,
     beside,
     extra,
     extra_beside,
     extra_of,
     opaque,
+    own_data,
     own_fields,
     parse_media,
     render_mark,
@@ -94,23 +94,16 @@ def parse_block(fields: Fields) -> Block:
         fields.any("type")
     for name, read in _MEMBERS.items():
         if fields.peek(name) is not None:
-            return _with_beside(read(fields, name), fields)
+            block = read(fields, name)
+            if isinstance(block, Text | Opaque) or not fields.rest():
+                return block
+            return structs.replace(block, extra=extra_beside(block.extra, fields))
     if fields.has("toolUse") and not any(value is not None for value in fields.rest().values()):
         fields.child("toolUse")  # a call that is null: raises, as one without an id does (D5)
-    return opaque(fields, _unknown_member(fields))
-
-
-def _unknown_member(fields: Fields) -> str:
     names = list(fields.rest())
     if not names:
         fields.fail("", "expected a block with one member, found none")
-    return names[0]
-
-
-def _with_beside(block: Block, fields: Fields) -> Block:
-    if isinstance(block, Text | Opaque) or not fields.rest():
-        return block
-    return structs.replace(block, extra=extra_beside(block.extra, fields))
+    return opaque(fields, names[0])
 
 
 def _text(fields: Fields, name: str) -> Text:
@@ -165,8 +158,9 @@ def _guarded(fields: Fields, name: str) -> Block:
 
 def _media(fields: Fields, name: str) -> Block:
     whole = fields.rest()
-    kind: Kind = name  # type: ignore[assignment]  # _MEMBERS sees to it
-    return parse_media(kind, fields.child(name), fields.at) or Opaque(FAMILY, whole, name, at=Where(fields.at))
+    # _MEMBERS has no other names.
+    media = parse_media(name, fields.child(name), fields.at)  # type: ignore[arg-type]
+    return media or Opaque(FAMILY, whole, name, at=Where(fields.at))
 
 
 def _reasoning(fields: Fields, name: str) -> Block:
@@ -183,11 +177,6 @@ def _reasoning(fields: Fields, name: str) -> Block:
     return Reasoning(text, FAMILY, Seal(FAMILY, signature) if signature else None, extra=extra_of(rest), at=at)
 
 
-def identifier(fields: Fields, name: str) -> str:
-    """An id or a name: never the empty string (D5)."""
-    return fields.identifier(name)
-
-
 def parse_redacted(fields: Fields) -> str:
     """Redacted reasoning: the bytes are the text of what Anthropic's own API calls `data`. Other bytes survive too."""
     data = base64_bytes(fields.text("redactedContent"))
@@ -196,14 +185,14 @@ def parse_redacted(fields: Fields) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def _use(fields: Fields, name: str) -> Block:
+def _call(fields: Fields, name: str) -> Block:
     if isinstance(inner := fields.peek(name), dict) and inner.get("type") == SERVER_TOOL:
         return opaque(fields, SERVER_TOOL)
     return _tool_use(fields.child(name), fields.at)
 
 
 def _tool_use(fields: Fields, at: str) -> ToolCall:
-    call_id, name = identifier(fields, "toolUseId"), identifier(fields, "name")
+    call_id, name = fields.identifier("toolUseId"), fields.identifier("name")
     value = fields.any("input")
     arguments = "" if value is None else json_text(value, fields.path("input"), fields.blame)
     return ToolCall(call_id, name, arguments, extra=extra(fields), at=Where(at))
@@ -222,7 +211,7 @@ def _result(fields: Fields, name: str) -> Block:
 
 
 def _tool_result(fields: Fields, at: str) -> ToolResult:
-    call_id, status = identifier(fields, "toolUseId"), fields.peek("status")
+    call_id, status = fields.identifier("toolUseId"), fields.peek("status")
     if status in (None, "success", "error"):
         fields.any("status")  # any other stays to be seen
     is_error = _STATUSES.get(status.lower(), False) if isinstance(status, str) else False
@@ -280,7 +269,7 @@ def _other_part(fields: Fields) -> Text | Media | Opaque:
 
 _MEMBERS: dict[str, Callable[[Fields, str], Block]] = {
     "text": _text,
-    "toolUse": _use,
+    "toolUse": _call,
     "toolResult": _result,
     "reasoningContent": _reasoning,
     **dict.fromkeys(MIMES, _media),
@@ -293,14 +282,12 @@ _MEMBERS: dict[str, Callable[[Fields, str], Block]] = {
 
 def render_content(blocks: Iterable[Block], blame: type[DragomanError] = Unrepresentable) -> list[Json]:
     """Blocks, each followed by its cache point if it has a mark."""
-    return [body for block in blocks for body in _with_mark(block, blame)]
-
-
-def _with_mark(block: Block, blame: type[DragomanError]) -> Iterator[Json]:
-    yield render_block(block, blame)
-    cache = None if isinstance(block, Reasoning) else block.cache
-    if cache is not None:
-        yield render_mark(cache)
+    bodies: list[Json] = []
+    for block in blocks:
+        bodies.append(render_block(block, blame))
+        if not isinstance(block, Reasoning) and block.cache is not None:
+            bodies.append(render_mark(block.cache))
+    return bodies
 
 
 def render_block(block: Block, blame: type[DragomanError] = Unrepresentable) -> dict[str, Json]:
@@ -313,7 +300,9 @@ def render_block(block: Block, blame: type[DragomanError] = Unrepresentable) -> 
         case Reasoning():
             body = {"reasoningContent": with_extra(render_reasoning(block, blame), block.extra)}
         case ToolCall():
-            body = {"toolUse": with_extra(_render_call(block, blame), block.extra)}
+            _no_seal(block.seal, block.at, blame)
+            body = {"toolUseId": block.id, "name": block.name, "input": render_arguments(block, blame)}
+            body = {"toolUse": with_extra(body, block.extra)}
         case ToolResult():
             body = {"toolResult": with_extra(_render_result(block, blame), block.extra)}
         case Media():
@@ -355,11 +344,6 @@ def render_redacted(seal: Seal, blame: type[DragomanError]) -> str:
         raise blame("redacted reasoning with a lone surrogate has no bytes") from None
 
 
-def _render_call(block: ToolCall, blame: type[DragomanError]) -> dict[str, Json]:
-    _no_seal(block.seal, block.at, blame)
-    return {"toolUseId": block.id, "name": block.name, "input": render_arguments(block, blame)}
-
-
 def _render_result(block: ToolResult, blame: type[DragomanError]) -> dict[str, Json]:
     body: dict[str, Json] = {"toolUseId": block.call_id}
     body["content"] = [each for part in block.content for each in _render_part(part, blame)]
@@ -386,12 +370,6 @@ def as_json(part: Text | Media | Opaque) -> tuple[Json] | None:
         return (jsonio.decode(part.text),)
     except jsonio.JsonError:
         return None
-
-
-def own_data(block: Opaque, blame: type[DragomanError]) -> dict[str, Json]:
-    if block.family != FAMILY or not isinstance(block.data, dict):
-        raise blame(f"{block.kind or 'a block'} of {block.family} has no place here", at=block.at.path)
-    return {**block.data}
 
 
 def _no_seal(seal: Seal | None, at: Where, blame: type[DragomanError]) -> None:

@@ -6,11 +6,12 @@ import base64
 import binascii
 import re
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Call, Operation, World, in_cache_order
+from dragoman.dialects.base import Call, Operation, in_cache_order
 from dragoman.dialects.bedrock import faults, reply, request, rules, stream_rules
 from dragoman.dialects.bedrock.encoder import BedrockEncoder
 from dragoman.dialects.bedrock.faults import (
@@ -29,12 +30,11 @@ from dragoman.dialects.bedrock.quirks.tools import NoChoice, SettleResults, Sett
 from dragoman.dialects.bedrock.rules import RULES
 from dragoman.dialects.bedrock.stream import BedrockDecoder
 from dragoman.dialects.kit import faults as kit
+from dragoman.dialects.kit.binding import JSON, TokenCounts, json_post
 from dragoman.dialects.rulebook import Breach
-from dragoman.errors import BadFrame, Fault, Kind, MalformedRequest, MissingField
-from dragoman.model.budget import Budget
+from dragoman.errors import BadFrame, Fault, Kind, MalformedRequest
 from dragoman.model.capabilities import Alphabet, Capabilities, traits
 from dragoman.model.conversation import Conversation
-from dragoman.model.events import BlockKeys
 from dragoman.model.families import reads_results_by_order
 from dragoman.model.filter import Filter
 from dragoman.wire import jsonio
@@ -54,11 +54,8 @@ class BedrockCodec(Struct, frozen=True):
 
     The setting: `vendor` is whose model an id means that does not tell it, such as an inference profile's ARN."""
 
+    family: ClassVar[str] = FAMILY
     vendor: str = ""
-
-    @property
-    def family(self) -> str:
-        return FAMILY
 
     def capabilities(self, model: str) -> Capabilities:
         vendor = vendor_of(model, self.vendor)
@@ -129,15 +126,9 @@ class BedrockCodec(Struct, frozen=True):
 
     parse_reply = staticmethod(reply.parse_reply)
     render_reply = staticmethod(reply.render_reply)
-
-    def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> BedrockDecoder:
-        return BedrockDecoder(asked, keys)
-
-    def encoder(self, asked: Conversation, world: World, budget: Budget | None = None) -> BedrockEncoder:
-        return BedrockEncoder(budget)
-
-    def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
-        return faults.parse_fault(response)
+    decoder = staticmethod(BedrockDecoder)
+    encoder = staticmethod(BedrockEncoder)
+    parse_fault = staticmethod(faults.parse_fault)
 
     def breaches(self, call: Call) -> Sequence[Breach]:
         return rules.breaches(call, vendor_of(call.model, self.vendor))
@@ -147,9 +138,7 @@ class BedrockCodec(Struct, frozen=True):
     rules = staticmethod(RULES.declared)
 
 
-# ---
-# Path, headers and framing: POST /model/{modelId}/converse[-stream], event streams, the error's type in a header.
-
+# --- path, headers and framing: POST /model/{modelId}/converse[-stream], event streams, the error's type in a header
 
 EVENT_STREAM = "application/vnd.amazon.eventstream"
 _PATH = re.compile(r"/model/(.*)/(converse|converse-stream|count-tokens)/?\Z", re.DOTALL)
@@ -165,22 +154,9 @@ def model_path(model: str, operation: str) -> str:
     return f"/model/{quote(path_name(model), safe='', errors='surrogatepass')}/{operation}"
 
 
-def model_in(label: str) -> str:
-    """The model id in a path, whose colons may come raw or encoded. Raises MalformedRequest."""
-    return path_name(unquote(label))
-
-
 def refusal(fault: Fault, body: bytes) -> HttpResponse:
     """The HTTP answer for a fault, in the way of AWS."""
     return kit.refusal(fault, status_of(fault), body, (TYPE_HEADER, fault_type(fault)))
-
-
-def post(path: str, body: Json, accept: str) -> HttpRequest:
-    try:
-        data = jsonio.encode(body)
-    except jsonio.JsonError as error:
-        raise MalformedRequest(str(error)) from None
-    return HttpRequest("POST", path, headers=(("content-type", "application/json"), ("accept", accept)), body=data)
 
 
 class BedrockBinding(Struct, frozen=True):
@@ -188,11 +164,13 @@ class BedrockBinding(Struct, frozen=True):
         found = _PATH.match(request.path)
         if request.method != "POST" or found is None:
             return None
-        model, name = model_in(found[1]), found[2]
+        model, name = path_name(unquote(found[1])), found[2]
         fields = Fields.of(request) if request.body else Fields({})
         if name == "count-tokens":
-            counted = _counted(fields)
-            return None if counted is None else Call("count", model, False, counted)
+            asked = fields.child("input")
+            if asked.peek("converse") is None and asked.has("invokeModel"):
+                return None  # another binding's
+            return Call("count", model, False, asked.child("converse").rest())
         return Call("generate", model, name == "converse-stream", fields.rest())
 
     def unwrap(self, body: Json) -> Call:
@@ -204,10 +182,10 @@ class BedrockBinding(Struct, frozen=True):
         body = call.body if isinstance(call.body, dict) else {}
         if call.operation == "count":
             counted: Json = {name: value for name, value in body.items() if name in _COUNTED}
-            return post(model_path(call.model, "count-tokens"), {"input": {"converse": counted}}, "application/json")
+            return json_post(model_path(call.model, "count-tokens"), {"input": {"converse": counted}})
         body = in_cache_order(body, ("toolConfig", "system"), "messages")
         operation: Operation | str = "converse-stream" if call.stream else "converse"
-        return post(model_path(call.model, operation), body, EVENT_STREAM if call.stream else "application/json")
+        return json_post(model_path(call.model, operation), body, EVENT_STREAM if call.stream else JSON)
 
     def frames(self) -> FrameDecoder:
         return EventStreamDecoder()
@@ -219,22 +197,7 @@ class BedrockBinding(Struct, frozen=True):
         return refusal(fault, body)
 
 
-def _counted(fields: Fields) -> Json:
-    """What shall be counted; None if it is a body of InvokeModel, which is another binding's."""
-    asked = fields.child("input")
-    return None if asked.peek("converse") is None and asked.has("invokeModel") else asked.child("converse").rest()
-
-
-class BedrockCounts(Struct, frozen=True):
-    def parse_count(self, body: bytes) -> int:
-        return Fields.parse(body, blame=MissingField).integer("inputTokens")
-
-    def render_count(self, tokens: int, estimated: bool) -> bytes:
-        return jsonio.encode({"inputTokens": tokens})
-
-
-# ---
-# InvokeModel: a binding for another family's body, Anthropic's, which this service takes as it is.
+# --- InvokeModel: a binding for another family's body, Anthropic's, which this service takes as it is
 #
 # The path names the model and says whether to stream; the body says `anthropic_version` and lists betas instead of
 # headers; each event of a stream is base64 in a `chunk` of an event stream; errors are those of AWS.
@@ -266,7 +229,7 @@ class InvokeBinding(Struct, frozen=True):
         found = _INVOKED_PATH.match(request.path)
         if request.method != "POST" or found is None:
             return None
-        model, name = model_in(found[1]), found[2]
+        model, name = path_name(unquote(found[1])), found[2]
         fields = Fields.of(request) if request.body else Fields({})
         if name == "count-tokens":
             asked = fields.peek("input")
@@ -288,12 +251,12 @@ class InvokeBinding(Struct, frozen=True):
             body["anthropic_beta"] = list(betas)
         body = in_cache_order(body, ("tools", "system"), "messages")
         if call.operation == "count":
-            inner = base64.b64encode(post("", body, "").body).decode()
+            inner = base64.b64encode(json_post("", body).body).decode()
             counted: Json = {"input": {"invokeModel": {"body": inner}}}
-            return post(model_path(call.model, "count-tokens"), counted, "application/json")
+            return json_post(model_path(call.model, "count-tokens"), counted)
         if call.stream:
-            return post(model_path(call.model, "invoke-with-response-stream"), body, EVENT_STREAM)
-        return post(model_path(call.model, "invoke"), body, "application/json")
+            return json_post(model_path(call.model, "invoke-with-response-stream"), body, EVENT_STREAM)
+        return json_post(model_path(call.model, "invoke"), body)
 
     def frames(self) -> FrameDecoder:
         return _Chunks()
@@ -386,4 +349,4 @@ def _fault_in(data: bytes) -> Fault:
 
 
 BINDING = InvokeBinding()
-COUNTS = BedrockCounts()
+COUNTS = TokenCounts("inputTokens")

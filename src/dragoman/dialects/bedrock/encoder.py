@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dragoman.dialects.base import Encoder
-from dragoman.dialects.bedrock.blocks import own_data, render_citation, render_redacted
+from dragoman.dialects.base import Encoder, World
+from dragoman.dialects.bedrock.blocks import render_citation, render_redacted
 from dragoman.dialects.bedrock.faults import exception_payload
-from dragoman.dialects.bedrock.nodes import FAMILY, with_extra
+from dragoman.dialects.bedrock.nodes import FAMILY, own_data, with_extra
 from dragoman.dialects.bedrock.reply import render_stop, render_usage
 from dragoman.errors import LocalMisuse
 from dragoman.model import events as ev
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.budget import Budget, text_size
-from dragoman.model.conversation import Stop, Usage, Why
+from dragoman.model.conversation import Conversation, Stop, Usage, Why
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import Json
@@ -55,7 +55,7 @@ _PASSING: frozenset[tuple[type, ...]] = frozenset(
 class BedrockEncoder(Encoder):
     """Events to payloads. Relies on the grammar; raises LocalMisuse for content that filters should have removed."""
 
-    def __init__(self, budget: Budget | None = None) -> None:
+    def __init__(self, asked: Conversation, world: World, budget: Budget | None = None) -> None:
         self._budget = budget or Budget()
         self._index: dict[int, int] = {}
         self._moved: set[int] = set()  # blocks whose number is not that of the upstream's frames

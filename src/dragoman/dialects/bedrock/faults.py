@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dragoman.dialects.kit.faults import FaultTable, unreadable
-from dragoman.dialects.kit.values import decoded
+from dragoman.dialects.kit.values import decoded, members, text
 from dragoman.errors import Fault, Kind
+from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame, Payload
 from dragoman.wire.http import HttpResponse
@@ -75,10 +76,10 @@ _STREAM: dict[Kind, str] = {
 _IN_STREAM = frozenset(_STREAM.values()) | {"validationException"}
 
 
-def parse_fault(response: HttpResponse) -> Fault:
+def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fault:
     """What a refusal says, whoever sent it: the service, or a proxy on the way that speaks no JSON."""
     body = decoded(response.body)
-    code = error_type(response.header(TYPE_HEADER)) or _type_in(body)
+    code = error_type(response.header(TYPE_HEADER)) or error_type(text(members(body).get("__type")))
     kind = _TABLE.by_type(code) or _TABLE.by_status(response.status)
     message = _message(body) or (
         f"the upstream refused ({code})" if code else unreadable(response, unquoted=("<", "{", "["))
@@ -91,8 +92,7 @@ def exception_fault(frame: Frame) -> Fault:
     body = decoded(frame.data)
     code = frame.kind[:1].upper() + frame.kind[1:]
     kind = _TABLE.by_type(code) or "server"
-    original = body.get("originalMessage") if isinstance(body, dict) else None
-    message = _message(body) or (original if isinstance(original, str) else "")
+    message = _message(body) or text(members(body).get("originalMessage"))
     return _told(kind, message or f"the upstream's stream failed ({frame.kind or 'no reason given'})", None, code, None)
 
 
@@ -132,13 +132,5 @@ def _told(kind: Kind, message: str, status: int | None, code: str, wait: float |
     )
 
 
-def _type_in(body: Json) -> str:
-    said = body.get("__type") if isinstance(body, dict) else None
-    return error_type(said) if isinstance(said, str) else ""
-
-
 def _message(body: Json) -> str:
-    if not isinstance(body, dict):
-        return ""
-    said = body.get("message") or body.get("Message")
-    return said if isinstance(said, str) else ""
+    return text(members(body).get("message") or members(body).get("Message"))

@@ -20,7 +20,7 @@ AS_JSON = "~json"  # how a text of a tool result was spelt: as a JSON value
 SUCCESS = "~status"  # the client wrote the status `success`, which is the default
 _KEPT = Kept(FAMILY)
 extra, extra_of, own_fields, with_extra = _KEPT.extra, _KEPT.extra_of, _KEPT.own_fields, _KEPT.with_extra
-opaque = _KEPT.opaque
+opaque, own_data = _KEPT.opaque, _KEPT.own_data
 _BESIDE = "~beside"  # fields that stand beside an object's one member, which the service refuses
 
 
@@ -154,9 +154,7 @@ def vendor_of(model: str, otherwise: str = "") -> Vendor:
     return _VENDORS[found.group()] if found else UNKNOWN
 
 
-# ---
-# Media, both directions: a format name here is a mime type in the model, bytes are base64, an S3 object is a URL.
-
+# --- media, both directions: a format name here is a mime type in the model, bytes are base64, an S3 object is a URL
 
 Kind: TypeAlias = Literal["image", "document", "audio", "video"]
 
@@ -213,7 +211,10 @@ def parse_media(kind: Kind, fields: Fields, at: str) -> Media | None:
 def _source(source: Fields, kind: Kind) -> tuple[Literal["base64", "url", "text"], str, dict[str, Json]] | None:
     """How the data comes, the data, and what else the source says."""
     if source.has("bytes"):
-        return "base64", _base64(source), source.rest()
+        data = source.text("bytes")
+        if not base64_bytes(data):
+            source.fail("bytes", "expected base64")
+        return "base64", data, source.rest()
     if source.has("text") and kind == "document":
         return "text", source.text("text"), source.rest()
     if source.has("s3Location"):
@@ -226,13 +227,6 @@ def _source(source: Fields, kind: Kind) -> tuple[Literal["base64", "url", "text"
     if not source.rest():
         source.fail("", "expected bytes, text or s3Location")
     return None
-
-
-def _base64(source: Fields) -> str:
-    data = source.text("bytes")
-    if not base64_bytes(data):
-        source.fail("bytes", "expected base64")
-    return data
 
 
 def render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:

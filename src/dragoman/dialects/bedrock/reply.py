@@ -5,9 +5,10 @@ from __future__ import annotations
 from dragoman.dialects.base import World
 from dragoman.dialects.bedrock.blocks import parse_block, render_block
 from dragoman.dialects.bedrock.nodes import FAMILY, extra_of, own_fields, with_extra
+from dragoman.dialects.kit.settings import guards_depth
 from dragoman.dialects.kit.values import reply_fields
 from dragoman.errors import BadFrame, Fault, LocalMisuse, UpstreamFault
-from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
+from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
 from dragoman.model.naming import to_keep
 from dragoman.model.stops import known_stop
@@ -38,16 +39,14 @@ _SPELLING = frozenset({"metrics"})  # how long it took is nothing that an answer
 # --- reading
 
 
+@guards_depth(BadFrame, "the reply is nested too deeply")
 def parse_reply(body: bytes, asked: Conversation) -> Reply:
     """Read a whole reply. Raises UpstreamViolation, or UpstreamFault for an answer that the service calls malformed."""
     fields = reply_fields(body)
     output = fields.child("output")
     message = output.child("message")
     message.any("role")
-    try:
-        blocks = tuple(map(_block, message.children("content")))
-    except RecursionError:
-        raise BadFrame("the reply is nested too deeply") from None
+    blocks = tuple(map(_block, message.children("content")))
     if (fault := malformed_fault(fields.peek("stopReason"), said=any(map(usable, blocks)))) is not None:
         raise UpstreamFault(fault.message, fault=fault)
     stop, usage = parse_stop(fields), parse_usage(fields)
@@ -133,12 +132,11 @@ def render_stop(stop: Stop) -> dict[str, Json]:
     body: dict[str, Json] = {"stopReason": _SAID[stop.why]}
     if stop.sequence is not None:
         body["additionalModelResponseFields"] = {"stop_sequence": stop.sequence}
-    return with_extra(body, stop.extra if stop.why in (Why.END, Why.REFUSAL) else _unreasoned(stop))
-
-
-def _unreasoned(stop: Stop) -> Extra | None:
-    """A reason that a filter has changed since is no longer what the service said."""
-    return extra_of({name: value for name, value in own_fields(stop.extra).items() if name != "stopReason"})
+    if stop.why in (Why.END, Why.REFUSAL):
+        return with_extra(body, stop.extra)
+    # A reason that a filter has changed since is no longer what the service said.
+    kept = {name: value for name, value in own_fields(stop.extra).items() if name != "stopReason"}
+    return with_extra(body, extra_of(kept))
 
 
 def render_usage(usage: Usage) -> dict[str, Json]:

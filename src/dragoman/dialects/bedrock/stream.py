@@ -19,8 +19,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Decoder
-from dragoman.dialects.bedrock.blocks import SERVER_TOOL, identifier, parse_citation, parse_redacted
+from dragoman.dialects.base import Decoder, World
+from dragoman.dialects.bedrock.blocks import SERVER_TOOL, parse_citation, parse_redacted
 from dragoman.dialects.bedrock.faults import exception_fault
 from dragoman.dialects.bedrock.nodes import FAMILY, extra
 from dragoman.dialects.bedrock.reply import malformed_fault, parse_stop, parse_usage
@@ -35,8 +35,7 @@ from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json
 
-# ---
-# Blocks of a stream that must come whole: what the service's own tools call, return and draw, and what is unknown.
+# --- blocks of a stream that must come whole: what the service's own tools call, return and draw, and what is unknown
 
 
 class Held:
@@ -161,7 +160,7 @@ _TEXT, _REASONING = Text(""), Reasoning("", FAMILY)
 class BedrockDecoder(Decoder):
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
-    def __init__(self, asked: Conversation, keys: ev.BlockKeys | None = None) -> None:
+    def __init__(self, asked: Conversation, world: World, keys: ev.BlockKeys | None = None) -> None:
         self._model = asked.model
         self._keys = keys or ev.BlockKeys()
         self._open: dict[int, _Open] = {}  # by index
@@ -251,7 +250,7 @@ class BedrockDecoder(Decoder):
         use = start.peek("toolUse")
         if start.has("toolUse") and not (isinstance(use, dict) and use.get("type") == SERVER_TOOL):
             inner = start.child("toolUse")
-            call = ToolCall(identifier(inner, "toolUseId"), identifier(inner, "name"), extra=extra(inner), at=at)
+            call = ToolCall(inner.identifier("toolUseId"), inner.identifier("name"), extra=extra(inner), at=at)
             return self._begin(index, call)
         if start.has("text"):
             text = start.text("text", "")

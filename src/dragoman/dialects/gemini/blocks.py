@@ -1,4 +1,7 @@
-"""What every node of this dialect shares: its family, its unknown fields, and both spellings of a name."""
+"""Parts, both directions, and what every node shares: its family, its unknown fields, both spellings of a name.
+
+The same readers serve a client's request and an upstream's reply; blame differs.
+"""
 
 from __future__ import annotations
 
@@ -56,9 +59,7 @@ def each_of(fields: Fields, name: str) -> Iterator[tuple[str, Json]]:
         yield f"{fields.path(name)}[{index}]", item
 
 
-# ---
-# What the name of a model tells.
-
+# --- what the name of a model tells
 
 _VERSION = re.compile(r"gemini-(\d+)")
 _LEVELS_SINCE = 3
@@ -72,9 +73,7 @@ def is_older(model: str) -> bool:
     return found is not None and int(found[1]) < _LEVELS_SINCE
 
 
-# ---
-# Media, both directions: bytes inside the part, or an address.
-
+# --- media, both directions: bytes inside the part, or an address
 
 _DATA = names("mimeType", "displayName", "fileUri")
 NAMED = "~named"  # the name is the client's own displayName
@@ -119,9 +118,7 @@ def render_media(block: Media, blame: type[DragomanError]) -> dict[str, Json]:
     return with_extra({"inlineData" if block.how == "base64" else "fileData": body}, block.extra)
 
 
-# ---
-# Which result answers which call, where neither need have an id.
-
+# --- which result answers which call, where neither need have an id
 
 _MADE = "call_gemini_{}"
 
@@ -172,9 +169,7 @@ class Pairs:
         return made
 
 
-# ---
-# Results of calls, both directions: what a tool said stands inside an object here.
-
+# --- results of calls, both directions: what a tool said stands inside an object here
 
 _RESULT_PART = names("inlineData", "fileData")
 _SAYING = {"output": False, "result": False, "error": True}
@@ -197,7 +192,7 @@ def parse_result(fields: Fields, pairs: Pairs) -> ToolResult:
         answer.fail("response", "expected an object")
     text, is_error = _said(value or {}, answer)
     content: list[Text | Media | Opaque] = [Text(text, at=Where(answer.path("response")))] if text else []
-    content += _result_parts(answer)
+    content += _part_of(answer.any("parts"), answer.path("parts"), answer.blame)
     rest = to_keep(fields.rest())
     if unknown := answer.rest():
         rest["functionResponse"] = unknown
@@ -225,11 +220,6 @@ def _said(value: dict[str, Json], answer: Fields) -> tuple[str, bool]:
         return "", _SAYING[name]
     text = said if isinstance(said, str) else json_text(said, f"{answer.path('response')}.{name}", answer.blame)
     return text, _SAYING[name]
-
-
-def _result_parts(answer: Fields) -> Iterable[Text | Media | Opaque]:
-    value = answer.any("parts")
-    yield from _part_of(value, answer.path("parts"), answer.blame)
 
 
 def _part_of(value: Json, at: str, blame: type[DragomanError]) -> Iterable[Text | Media | Opaque]:
@@ -313,9 +303,7 @@ def _as_it_came(kept: Mapping[str, Json], text: str, is_error: bool) -> Json:
     return shape if same and shape is not None else usual
 
 
-# ---
-# Parts, both directions. The same readers serve a client's request and an upstream's reply; blame differs.
-
+# --- parts, both directions. The same readers serve a client's request and an upstream's reply; blame differs
 
 _PART = names(
     "thoughtSignature",
@@ -337,22 +325,19 @@ def parse_part(value: Json, at: str, blame: type[DragomanError], pairs: Pairs | 
     if isinstance(value, str):
         return Text(value, at=Where(at))
     fields = read(value, at, blame, _PART)
-    for name, data in (("functionCall", _call), ("functionResponse", _response)):
-        if fields.peek(name) is not None:
-            return data(fields, pairs)
+    if fields.peek("functionCall") is not None:
+        return _call(fields, pairs)
+    if fields.peek("functionResponse") is not None:
+        return parse_result(fields, pairs or Pairs())
     for name in ("inlineData", "fileData"):
         if fields.peek(name) is not None:
             return parse_media(fields, name)
     if fields.peek("text") is not None or fields.rest().keys() <= {"text", "thought", "thoughtSignature"}:
-        return _words(fields)
+        text, thought, seal = fields.text("text", ""), fields.flag("thought", False), take_seal(fields)
+        if thought:
+            return Reasoning(text, FAMILY, seal, extra=extra(fields), at=Where(at))
+        return Text(text, seal=seal, extra=extra(fields), at=Where(at))
     return opaque(fields, next((name for name in fields.rest() if name not in ("thought", "thoughtSignature")), "part"))
-
-
-def _words(fields: Fields) -> Text | Reasoning:
-    text, thought, seal = fields.text("text", ""), fields.flag("thought", False), take_seal(fields)
-    if thought:
-        return Reasoning(text, FAMILY, seal, extra=extra(fields), at=Where(fields.at))
-    return Text(text, seal=seal, extra=extra(fields), at=Where(fields.at))
 
 
 def take_seal(fields: Fields) -> Seal | None:
@@ -376,10 +361,6 @@ def _call(fields: Fields, pairs: Pairs | None) -> ToolCall:
     return ToolCall(call_id, name, arguments, seal=seal, extra=extra_of(rest), at=Where(fields.at))
 
 
-def _response(fields: Fields, pairs: Pairs | None) -> ToolResult:
-    return parse_result(fields, pairs or Pairs())
-
-
 # --- rendering
 
 
@@ -399,7 +380,9 @@ def _bare(block: Text | Reasoning | Media | ToolCall | Opaque, blame: type[Drago
         case Reasoning():
             return {"text": block.text, "thought": True, **render_seal(block.seal)}
         case ToolCall():
-            return {"functionCall": _render_call(block, blame), **render_seal(block.seal)}
+            call: dict[str, Json] = {"id": block.id} if block.id and MINTED not in own_fields(block.extra) else {}
+            call |= {"name": block.name, "args": render_arguments(block, blame)}
+            return {"functionCall": call, **render_seal(block.seal)}
         case Media():
             return render_media(block, blame)
         case Opaque():
@@ -409,10 +392,3 @@ def _bare(block: Text | Reasoning | Media | ToolCall | Opaque, blame: type[Drago
 
 def render_seal(seal: Seal | None) -> dict[str, Json]:
     return {"thoughtSignature": seal.data} if seal else {}
-
-
-def _render_call(call: ToolCall, blame: type[DragomanError]) -> dict[str, Json]:
-    body: dict[str, Json] = {"id": call.id} if call.id and MINTED not in own_fields(call.extra) else {}
-    body["name"] = call.name
-    body["args"] = render_arguments(call, blame)
-    return body

@@ -3,41 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import ClassVar
 from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Call, Model, Operation, World, in_cache_order
+from dragoman.dialects.base import Call, Model, Operation, in_cache_order
 from dragoman.dialects.gemini import faults, quirks, reply, request, rules
 from dragoman.dialects.gemini.blocks import FAMILY, is_older, names, read
 from dragoman.dialects.gemini.encoder import ARRAY, ITEM, GeminiEncoder
 from dragoman.dialects.gemini.faults import status_of
 from dragoman.dialects.gemini.request import KNOBS
 from dragoman.dialects.gemini.rules import RULES
-from dragoman.dialects.gemini.stream import GeminiDecoder
+from dragoman.dialects.gemini.stream import GeminiDecoder, GeminiFrames
+from dragoman.dialects.kit.binding import EVENTS, JSON, json_post
 from dragoman.dialects.kit.faults import refusal
-from dragoman.errors import Fault, MalformedRequest, MissingField
-from dragoman.model.budget import Budget
+from dragoman.errors import Fault, MalformedRequest
 from dragoman.model.capabilities import Alphabet, Capabilities, traits
-from dragoman.model.conversation import Conversation
-from dragoman.model.events import BlockKeys
 from dragoman.model.filter import Filter
-from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
-from dragoman.wire.frame import Frame, FrameDecoder, Payload
+from dragoman.wire.frame import FrameDecoder, Payload
 from dragoman.wire.http import HttpRequest, HttpResponse, path_name
 from dragoman.wire.jsonio import Json
-from dragoman.wire.jsonscan import ObjectScanner
-from dragoman.wire.sse import MAX_FRAME, FrameTooLong, SseDecoder, encode_sse
+from dragoman.wire.sse import encode_sse
 
 
 class GeminiCodec(Struct, frozen=True):
     """Gemini's generateContent."""
 
-    @property
-    def family(self) -> str:
-        return FAMILY
+    family: ClassVar[str] = FAMILY
 
     def capabilities(self, model: str) -> Capabilities:
         older = is_older(model)
@@ -103,99 +98,16 @@ class GeminiCodec(Struct, frozen=True):
     render_request = staticmethod(request.render_request)
     parse_reply = staticmethod(reply.parse_reply)
     render_reply = staticmethod(reply.render_reply)
-
-    def decoder(self, asked: Conversation, world: World, keys: BlockKeys | None = None) -> GeminiDecoder:
-        return GeminiDecoder(asked, keys)
-
-    def encoder(self, asked: Conversation, world: World, budget: Budget | None = None) -> GeminiEncoder:
-        return GeminiEncoder(asked, world, budget)
-
-    def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
-        return faults.parse_fault(response)
-
+    decoder = staticmethod(GeminiDecoder)
+    encoder = staticmethod(GeminiEncoder)
+    parse_fault = staticmethod(faults.parse_fault)
     render_fault = staticmethod(faults.render_fault)
     breaches = staticmethod(rules.breaches)
     stream_breaches = staticmethod(rules.stream_breaches)
     rules = staticmethod(RULES.declared)
 
 
-# ---
-# Frames of a stream: server-sent events, bare JSON among them, or one JSON array.
-#
-# The service tells an error in mid-stream as bare JSON, in a line of its own; no line of an event begins with `{`. A
-# stream that nobody asked for as events is one array of the same objects.
-
-
-_BARE = re.compile(rb"[\r\n]\{")
-_SPACE = b" \t\r\n"
-
-
-class GeminiFrames:
-    """Feed bytes cut anywhere; get the same frames as if they came whole."""
-
-    def __init__(self) -> None:
-        self._events = SseDecoder()
-        self._begun = False
-        self._array = False
-        self._line_begins = True
-        self._held: list[bytes] = []  # of one object of bare JSON
-        self._size = 0
-        self._scanner: ObjectScanner | None = None
-
-    @property
-    def held(self) -> int:
-        """See FrameDecoder."""
-        return self._size + self._events.held
-
-    def feed(self, chunk: bytes) -> Iterator[Frame]:
-        if not self._begun:
-            chunk = chunk.lstrip(_SPACE)
-            if not chunk:
-                return
-            self._begun = True
-            self._array = chunk.startswith(b"[")
-        while chunk:
-            if self._scanner is not None:
-                chunk, frame = self._bare(chunk, self._scanner)
-                if frame is not None:
-                    yield frame
-            elif self._array:
-                chunk = chunk.lstrip(b"[,]" + _SPACE)
-                self._scanner = ObjectScanner() if chunk else None
-            elif self._line_begins and chunk.startswith(b"{"):
-                self._scanner = ObjectScanner()
-            else:
-                found = _BARE.search(chunk)
-                end = found.start() + 1 if found else len(chunk)
-                lines, chunk = chunk[:end], chunk[end:]
-                self._line_begins = lines.endswith((b"\n", b"\r"))
-                yield from self._events.feed(lines)
-
-    def close(self) -> Iterator[Frame]:
-        if self._held:
-            broken = b"".join(self._held)
-            self._held = []
-            yield Frame("", broken, broken)
-        yield from self._events.close()
-
-    def _bare(self, chunk: bytes, scanner: ObjectScanner) -> tuple[bytes, Frame | None]:
-        """Take more of an object; give what follows it, and itself if it is whole."""
-        rest = scanner.feed(chunk.decode("latin-1"))
-        if not scanner.complete:
-            self._held.append(chunk)
-            self._size += len(chunk)
-            if self._size > MAX_FRAME:
-                raise FrameTooLong(f"a frame is longer than {MAX_FRAME} bytes")
-            return b"", None
-        end = len(chunk) - len(rest)
-        whole = b"".join([*self._held, chunk[:end]])
-        self._held, self._size, self._scanner, self._line_begins = [], 0, None, False
-        return chunk[end:], Frame("", whole, whole)
-
-
-# ---
-# Path, headers and framing: POST /v1beta/models/{model}:{method}, server-sent events or one array.
-
+# --- path, headers and framing: POST /v1beta/models/{model}:{method}, server-sent events or one array
 
 _VERSION = r"/v\d+(?:alpha|beta)?\d*"
 _METHODS: dict[str, Operation] = {
@@ -209,7 +121,6 @@ _OWNER = re.compile(r"(?:projects/[^/]+/locations/[^/]+/)?(?:publishers/[^/]+/)?
 _SHARED = "/v1"  # where other dialects list their models too
 _HEADERS = ("x-goog-api-key", "x-goog-api-client")
 _COUNT = names("generateContentRequest")
-_JSON = ("content-type", "application/json")
 
 
 class GeminiBinding(Struct, frozen=True):
@@ -218,14 +129,18 @@ class GeminiBinding(Struct, frozen=True):
     def match(self, request: HttpRequest) -> Call | None:
         path = unquote(request.path)
         if request.method == "GET":
-            return _listing(path, request)
+            listed = _LIST.match(path)
+            if listed is None or (listed[1] == _SHARED and not any(map(request.header, _HEADERS))):
+                return None
+            return Call("models", model_in(listed[2] or ""), False, None)
         found = _CALL.match(path)
         if request.method != "POST" or found is None:
             return None
         model, method = path_name(model_in(found[1])), found[2]
         fields = Fields.of(request) if request.body else Fields({})
         if _METHODS[method] == "count":
-            return Call("count", model, False, _counted(fields))
+            body = read(fields.rest(), "", MalformedRequest, _COUNT)  # it holds a whole request, or contents alone
+            return Call("count", model, False, (body.maybe_child("generateContentRequest") or body).rest())
         stream = method.startswith("stream")
         hints = {"alt": ARRAY} if stream and request.parameter("alt") != "sse" else {}
         return Call("generate", model, stream, fields.rest(), hints)
@@ -239,17 +154,17 @@ class GeminiBinding(Struct, frozen=True):
         name = quote(path_name(call.model), safe="", errors="surrogatepass")
         path = f"{self.prefix}/models/{name}" if name else f"{self.prefix}/models"
         if call.operation == "models":
-            return HttpRequest("GET", path, headers=(("accept", "application/json"),))
+            return HttpRequest("GET", path, headers=(("accept", JSON),))
         body = call.body if isinstance(call.body, dict) else {}
         if call.operation == "count":
             counted: Json = {"generateContentRequest": {"model": f"models/{call.model}", **body}}
-            return _post(f"{path}:countTokens", "", counted, "application/json")
+            return json_post(f"{path}:countTokens", counted)
         body = in_cache_order(body, ("tools", "systemInstruction"), "contents")
         if not call.stream:
-            return _post(f"{path}:generateContent", "", body, "application/json")
+            return json_post(f"{path}:generateContent", body)
         if call.hints.get("alt") == ARRAY:
-            return _post(f"{path}:streamGenerateContent", "", body, "application/json")
-        return _post(f"{path}:streamGenerateContent", "alt=sse", body, "text/event-stream")
+            return json_post(f"{path}:streamGenerateContent", body)
+        return json_post(f"{path}:streamGenerateContent", body, EVENTS, query="alt=sse")
 
     def frames(self) -> FrameDecoder:
         return GeminiFrames()
@@ -273,40 +188,6 @@ def model_in(name: str) -> str:
     while found := _OWNER.match(name):
         name = name[found.end() :]
     return name
-
-
-def _listing(path: str, request: HttpRequest) -> Call | None:
-    found = _LIST.match(path)
-    if found is None or (found[1] == _SHARED and not any(map(request.header, _HEADERS))):
-        return None
-    return Call("models", model_in(found[2] or ""), False, None)
-
-
-def _counted(fields: Fields) -> Json:
-    """What shall be counted: a whole request, or contents alone."""
-    body = read(fields.rest(), "", MalformedRequest, _COUNT)
-    whole = body.maybe_child("generateContentRequest")
-    return whole.rest() if whole is not None else body.rest()
-
-
-def _post(path: str, query: str, body: Json, accept: str) -> HttpRequest:
-    try:
-        data = jsonio.encode(body)
-    except jsonio.JsonError as error:
-        raise MalformedRequest(str(error)) from None
-    return HttpRequest("POST", path, query, (_JSON, ("accept", accept)), data)
-
-
-class GeminiCounts(Struct, frozen=True):
-    def parse_count(self, body: bytes) -> int:
-        return Fields.parse(body, blame=MissingField).integer("totalTokens", 0)
-
-    def render_count(self, tokens: int, estimated: bool) -> bytes:
-        return jsonio.encode({"totalTokens": tokens})
-
-
-# ---
-# Which models there are, in Gemini's shape.
 
 
 class GeminiListing:

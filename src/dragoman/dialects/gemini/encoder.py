@@ -110,7 +110,8 @@ class GeminiEncoder(Encoder):
                     self._budget.keep(text_size(seal.data))
                     self._seals[key] = seal
                 else:
-                    yield self._sealed(key, seal)
+                    thought: dict[str, Json] = {"thought": True} if key in self._thinks else {}
+                    yield self._part(key, jsonio.encode({"text": "", **thought, **render_seal(seal)}))
             case ev.BlockEnded(key):
                 yield from self._ended(key)
             case ev.UsageReported(usage):
@@ -152,12 +153,6 @@ class GeminiEncoder(Encoder):
                     self._thinks.add(key)
                 if block.text or with_extra({}, block.extra):
                     yield self._part(key, jsonio.encode(render_part(block, LocalMisuse)))
-
-    def _sealed(self, key: int, seal: Seal) -> Payload:
-        body: dict[str, Json] = {"text": ""}
-        if key in self._thinks:
-            body["thought"] = True
-        return self._part(key, jsonio.encode({**body, **render_seal(seal)}))
 
     def _ended(self, key: int) -> Iterable[Payload]:
         call = self._calls.pop(key, None)

@@ -9,6 +9,7 @@ from msgspec import structs
 from dragoman.dialects.kit.faults import FaultTable, unreadable
 from dragoman.dialects.kit.values import decoded, items
 from dragoman.errors import Fault, Kind
+from dragoman.model.conversation import Conversation
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import Json
@@ -44,7 +45,7 @@ _BAD = "type.googleapis.com/google.rpc.BadRequest"
 _CONTEXT_WORDS = ("exceeds the maximum number of tokens", "input token count", "context window", "prompt is too long")
 
 
-def parse_fault(response: HttpResponse) -> Fault:
+def parse_fault(response: HttpResponse, sent: Conversation | None = None) -> Fault:
     """What a refusal says, whoever sent it: the service, or a proxy on the way that speaks no JSON."""
     body = decoded(response.body)
     if isinstance(body, list) and body:
@@ -113,13 +114,10 @@ def render_fault(fault: Fault) -> bytes:
         details.append({"@type": _RETRY, "retryDelay": f"{fault.retry_after:g}s"})
     if fault.at:
         details.append({"@type": _BAD, "fieldViolations": [{"field": fault.at, "description": fault.message}]})
-    error: dict[str, Json] = {"code": status_of(fault), "message": _words(fault), "status": _TABLE.type_of(fault)}
+    message = fault.message
+    if fault.kind == "context_full" and not any(words in message.lower() for words in _CONTEXT_WORDS):
+        message = f"The input token count exceeds the maximum number of tokens allowed: {message}"
+    error: dict[str, Json] = {"code": status_of(fault), "message": message, "status": _TABLE.type_of(fault)}
     if details:
         error["details"] = details
     return jsonio.encode({"error": error})
-
-
-def _words(fault: Fault) -> str:
-    if fault.kind != "context_full" or any(words in fault.message.lower() for words in _CONTEXT_WORDS):
-        return fault.message
-    return f"The input token count exceeds the maximum number of tokens allowed: {fault.message}"

@@ -19,6 +19,8 @@ from dragoman.dialects.gemini.blocks import (
     with_extra,
 )
 from dragoman.dialects.gemini.faults import fault_of
+from dragoman.dialects.kit.settings import guards_depth
+from dragoman.dialects.kit.values import items, members, objects, text
 from dragoman.errors import BadFrame, Fault, LocalMisuse, MissingField, UpstreamFault
 from dragoman.model.blocks import Block, Opaque, Reasoning, Source, Text, ToolCall
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
@@ -28,93 +30,6 @@ from dragoman.model.usage import LARGEST, count, inclusive_usage
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json, Raw
-
-# ---
-# Token counts, both directions: a prompt includes what was cached, an answer excludes its thoughts.
-
-
-_TOOLS = "toolUsePromptTokenCount"
-_COUNTED = frozenset({_TOOLS})  # kept apart for home; everywhere else it is among the input
-_NAMES = (
-    "promptTokenCount",
-    "cachedContentTokenCount",
-    "candidatesTokenCount",
-    "thoughtsTokenCount",
-    _TOOLS,
-    "totalTokenCount",
-)
-_COUNTS = names(*_NAMES)
-
-
-def parse_usage(value: Json) -> Usage | None:
-    """Read the counts of a response; None where there are none."""
-    if not isinstance(value, dict):
-        return None
-    told = {_COUNTS.get(name, name): each for name, each in value.items()}
-    prompt, cached, answer, thoughts, tools, total = (count(told.pop(name, None)) for name in _NAMES)
-    output = answer + thoughts
-    if thoughts and total == prompt + tools + answer:  # here the answer's count includes its thoughts
-        output = answer
-    rest = to_keep(told)
-    if tools := min(tools, LARGEST - prompt):
-        rest[_TOOLS] = tools
-    extra = extra_of(rest, _COUNTED)
-    return inclusive_usage(prompt + tools, output, min(cached, prompt), 0, thoughts, extra=extra)
-
-
-def render_usage(usage: Usage) -> dict[str, Json]:
-    kept = own_fields(usage.extra).get(_TOOLS)
-    tools = kept if type(kept) is int else 0
-    prompt = max(usage.input - tools, 0) + usage.cache_read + usage.cache_write
-    answer = max(usage.output - usage.reasoning, 0)
-    body: dict[str, Json] = {"promptTokenCount": prompt, "candidatesTokenCount": answer}
-    if usage.cache_read:
-        body["cachedContentTokenCount"] = usage.cache_read
-    if usage.reasoning:
-        body["thoughtsTokenCount"] = usage.reasoning
-    body["totalTokenCount"] = prompt + tools + answer + usage.reasoning
-    return with_extra(body, usage.extra)
-
-
-# ---
-# Sources of an answer: `groundingMetadata` and `citationMetadata` of a candidate.
-
-
-FIELDS = ("groundingMetadata", "citationMetadata")
-
-
-def parse_sources(candidate: dict[str, Json]) -> list[Opaque]:
-    """Read the addresses that a candidate names, each once. A Gemini client gets them with the candidate itself."""
-    found: dict[str, Source] = {}
-    for fields in (*_grounding(candidate.get("groundingMetadata")), *_citations(candidate.get("citationMetadata"))):
-        url, title = fields.get("uri"), fields.get("title")
-        if isinstance(url, str) and url:
-            found.setdefault(url, Source(url, title if isinstance(title, str) else ""))
-    return [Opaque(FAMILY, None, "source", source=source) for source in found.values()]
-
-
-def _grounding(metadata: Json) -> list[dict[str, Json]]:
-    chunks = metadata.get("groundingChunks") if isinstance(metadata, dict) else None
-    kinds = [chunk for chunk in chunks if isinstance(chunk, dict)] if isinstance(chunks, list) else []
-    return [inner for chunk in kinds for inner in chunk.values() if isinstance(inner, dict)]
-
-
-def _citations(metadata: Json) -> list[dict[str, Json]]:
-    if not isinstance(metadata, dict):
-        return []
-    entries = metadata.get("citationSources") or metadata.get("citations")
-    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-
-
-def render_sources(citations: Iterable[Opaque]) -> dict[str, Json]:
-    """Write another family's citations as the field of a candidate; nothing, if there are none.
-
-    `groundingSupports` say which bytes of the answer a source is for, which other families do not tell.
-    """
-    sources = {each.source.url: each.source for each in citations if each.source is not None and each.family != FAMILY}
-    chunks: list[Json] = [{"web": {"uri": each.url, "title": each.title}} for each in sources.values()]
-    return {"groundingMetadata": {"groundingChunks": chunks}} if chunks else {}
-
 
 Arguments: TypeAlias = dict[tuple[int, int], str]
 RESPONSE = names("usageMetadata", "modelVersion", "responseId", "promptFeedback")
@@ -136,31 +51,10 @@ UNSPECIFIED = ("", "FINISH_REASON_UNSPECIFIED")
 # --- reading
 
 
+@guards_depth(BadFrame, "the reply is nested too deeply")
 def parse_reply(body: bytes, asked: Conversation) -> Reply:
     """Read a whole reply. Raises UpstreamViolation, or UpstreamFault if it is an error after all."""
-    fields = open_response(body)
-    try:
-        return _reply(fields, raw_arguments(body), asked)
-    except RecursionError:
-        raise BadFrame("the reply is nested too deeply") from None
-
-
-def open_response(body: bytes) -> Fields:
-    """The object of a reply or of a frame. Raises UpstreamFault for an error."""
-    try:
-        data = jsonio.decode(body)
-    except jsonio.JsonError as error:
-        raise BadFrame(f"not JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise BadFrame("expected an object")
-    fields = read(data, "", MissingField, RESPONSE)
-    if fields.peek("error") is not None:
-        fault = fault_of(fields.rest())
-        raise UpstreamFault(fault.message, fault=fault)
-    return fields
-
-
-def _reply(fields: Fields, arguments: Arguments, asked: Conversation) -> Reply:
+    fields, arguments = open_response(body), raw_arguments(body)
     usage = fields.any("usageMetadata")
     entries = candidates(fields)
     blocked = None if entries else parse_block_reason(fields)
@@ -177,6 +71,21 @@ def _reply(fields: Fields, arguments: Arguments, asked: Conversation) -> Reply:
         parse_usage(usage),
         extra=extra_of(to_keep(fields.rest())),
     )
+
+
+def open_response(body: bytes) -> Fields:
+    """The object of a reply or of a frame. Raises UpstreamFault for an error."""
+    try:
+        data = jsonio.decode(body)
+    except jsonio.JsonError as error:
+        raise BadFrame(f"not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise BadFrame("expected an object")
+    fields = read(data, "", MissingField, RESPONSE)
+    if fields.peek("error") is not None:
+        fault = fault_of(fields.rest())
+        raise UpstreamFault(fault.message, fault=fault)
+    return fields
 
 
 class Candidate(Struct, frozen=True):
@@ -219,16 +128,10 @@ def _choice(candidate: Candidate, arguments: Arguments) -> Choice:
     demand_readable(candidate, said=bool(blocks))
     called = any(isinstance(block, ToolCall) for block in blocks)
     if sources := parse_sources(candidate.rest):
-        blocks = _cite(blocks, sources)
+        texts = [at for at, block in enumerate(blocks) if isinstance(block, Text)]
+        for at in texts[-1:]:  # they stand on the last text
+            blocks[at] = structs.replace(blocks[at], citations=tuple(sources))
     return Choice(tuple(blocks), parse_stop(candidate.reason, candidate.rest, called=called))
-
-
-def _cite(blocks: list[Block], sources: list[Opaque]) -> list[Block]:
-    """Put the sources of a candidate on its last text."""
-    texts = [at for at, block in enumerate(blocks) if isinstance(block, Text)]
-    if texts:
-        blocks[texts[-1]] = structs.replace(blocks[texts[-1]], citations=tuple(sources))
-    return blocks
 
 
 def says_nothing(block: Block) -> bool:
@@ -249,7 +152,7 @@ def parse_stop(reason: str, rest: dict[str, Json], *, called: bool) -> Stop:
     """Why it stopped. STOP is said of calls too; a reason that we do not know is an end, and keeps its name."""
     why = Why.PAUSE if reason == _CONTINUATION else known_stop(reason) or Why.END
     kept: dict[str, Json] = {}
-    if reason not in UNSPECIFIED and _said(why) != reason:
+    if reason not in UNSPECIFIED and _USUAL.get(why, _USUALLY) != reason:
         kept["finishReason"] = reason
     if why is Why.END and called:
         why = Why.TOOL
@@ -362,10 +265,79 @@ def _render_choice(choice: Choice, index: int) -> Json:
 def render_stop(stop: Stop) -> dict[str, Json]:
     kept = own_fields(stop.extra)
     own, rest, sources = map(kept.get, ("finishReason", "candidate", "~sources"))
-    reason = own if isinstance(own, str) and own else _said(stop.why)
+    reason = own if isinstance(own, str) and own else _USUAL.get(stop.why, _USUALLY)
     fields = {"finishReason": reason, **(rest if isinstance(rest, dict) else {})}
     return fields | (sources if isinstance(sources, dict) else {})
 
 
-def _said(why: Why) -> str:
-    return _USUAL.get(why, _USUALLY)
+# --- token counts: a prompt includes what was cached, an answer excludes its thoughts
+
+_TOOLS = "toolUsePromptTokenCount"
+_COUNTED = frozenset({_TOOLS})  # kept apart for home; everywhere else it is among the input
+_NAMES = (
+    "promptTokenCount",
+    "cachedContentTokenCount",
+    "candidatesTokenCount",
+    "thoughtsTokenCount",
+    _TOOLS,
+    "totalTokenCount",
+)
+_COUNTS = names(*_NAMES)
+
+
+def parse_usage(value: Json) -> Usage | None:
+    """Read the counts of a response; None where there are none."""
+    if not isinstance(value, dict):
+        return None
+    told = {_COUNTS.get(name, name): each for name, each in value.items()}
+    prompt, cached, answer, thoughts, tools, total = (count(told.pop(name, None)) for name in _NAMES)
+    output = answer + thoughts
+    if thoughts and total == prompt + tools + answer:  # here the answer's count includes its thoughts
+        output = answer
+    rest = to_keep(told)
+    if tools := min(tools, LARGEST - prompt):
+        rest[_TOOLS] = tools
+    extra = extra_of(rest, _COUNTED)
+    return inclusive_usage(prompt + tools, output, min(cached, prompt), 0, thoughts, extra=extra)
+
+
+def render_usage(usage: Usage) -> dict[str, Json]:
+    kept = own_fields(usage.extra).get(_TOOLS)
+    tools = kept if type(kept) is int else 0
+    prompt = max(usage.input - tools, 0) + usage.cache_read + usage.cache_write
+    answer = max(usage.output - usage.reasoning, 0)
+    body: dict[str, Json] = {"promptTokenCount": prompt, "candidatesTokenCount": answer}
+    if usage.cache_read:
+        body["cachedContentTokenCount"] = usage.cache_read
+    if usage.reasoning:
+        body["thoughtsTokenCount"] = usage.reasoning
+    body["totalTokenCount"] = prompt + tools + answer + usage.reasoning
+    return with_extra(body, usage.extra)
+
+
+# --- sources of an answer: `groundingMetadata` and `citationMetadata` of a candidate
+
+FIELDS = ("groundingMetadata", "citationMetadata")
+
+
+def parse_sources(candidate: dict[str, Json]) -> list[Opaque]:
+    """Read the addresses that a candidate names, each once. A Gemini client gets them with the candidate itself."""
+    grounding, citations = (members(candidate.get(name)) for name in FIELDS)
+    chunks = [inner for chunk, _ in objects(grounding.get("groundingChunks"), "") for inner in chunk.values()]
+    entries = citations.get("citationSources") or citations.get("citations")
+    found: dict[str, Source] = {}
+    for fields in (*chunks, *items(entries)):
+        url, title = (text(members(fields).get(name)) for name in ("uri", "title"))
+        if url:
+            found.setdefault(url, Source(url, title))
+    return [Opaque(FAMILY, None, "source", source=source) for source in found.values()]
+
+
+def render_sources(citations: Iterable[Opaque]) -> dict[str, Json]:
+    """Write another family's citations as the field of a candidate; nothing, if there are none.
+
+    `groundingSupports` say which bytes of the answer a source is for, which other families do not tell.
+    """
+    sources = {each.source.url: each.source for each in citations if each.source is not None and each.family != FAMILY}
+    chunks: list[Json] = [{"web": {"uri": each.url, "title": each.title}} for each in sources.values()]
+    return {"groundingMetadata": {"groundingChunks": chunks}} if chunks else {}

@@ -13,9 +13,7 @@ from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json
 
-# ---
-# The rules of generateContent: what the service refuses in a request, and what its clients break on in a stream.
-
+# --- the rules of generateContent: what the service refuses in a request, and what its clients break on in a stream
 
 RULES = Rulebook.parse(
     "gemini",
@@ -167,8 +165,8 @@ def _named(holder: Object, at: str) -> Iterator[Breach]:
         yield RULES.breach("name", f"{at}.name", "it must have 1 to 128 letters, digits, _ . : and -")
 
 
-def _count(content: Object, kind: str) -> int:
-    return sum(kind in part for part, _ in _objects(content.get("parts"), ""))
+def _count(content: Object, kind: str, *, absent: bool = False) -> int:
+    return sum((kind in part) != absent for part, _ in _objects(content.get("parts"), ""))
 
 
 def _order(contents: Sequence[Placed], *, continues: bool) -> Iterator[Breach]:
@@ -222,15 +220,15 @@ def _turns(contents: Sequence[Placed]) -> Iterator[Placed]:
 def _signatures(contents: Sequence[Placed]) -> Iterator[Breach]:
     """Only the current turn is checked: from the last content of the user that is more than results."""
     turns = list(_turns(contents))
-    asked = [place for place, (turn, _) in enumerate(turns) if turn["role"] == "user" and _asks(turn)]
+    asked = [
+        place
+        for place, (turn, _) in enumerate(turns)
+        if turn["role"] == "user" and _count(turn, "functionResponse", absent=True)
+    ]
     for turn, at in turns[asked[-1] if asked else 0 :]:
         first = next((part for part, _ in _objects(turn.get("parts"), "") if "functionCall" in part), None)
         if first is not None and not first.get("thoughtSignature"):
             yield RULES.breach("call.signature", at, "the first call of a turn must have its thoughtSignature")
-
-
-def _asks(turn: Object) -> bool:
-    return any("functionResponse" not in part for part, _ in _objects(turn.get("parts"), ""))
 
 
 # --- tools and settings
@@ -288,8 +286,7 @@ def _settings(body: Object) -> Iterator[Breach]:
         yield RULES.breach("output.mime", f"{at}.responseMimeType", "a schema goes with application/json")
 
 
-# ---
-# What clients need of a stream, as a lint over captured frames; independent of the decoder and the encoder.
+# --- what clients need of a stream, as a lint over captured frames; independent of the decoder and the encoder
 
 
 def stream_breaches(frames: Iterable[Frame]) -> Sequence[Breach]:

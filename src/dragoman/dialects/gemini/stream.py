@@ -8,11 +8,12 @@ own. There is no last frame: each candidate ends with its finishReason, and the 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from msgspec import structs
 
-from dragoman.dialects.base import Decoder
+from dragoman.dialects.base import Decoder, World
 from dragoman.dialects.gemini.blocks import FAMILY, extra_of, names, parse_part
 from dragoman.dialects.gemini.reply import (
     UNSPECIFIED,
@@ -37,94 +38,8 @@ from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json
-
-# ---
-# Calls whose arguments come in pieces, as Vertex AI sends them where `streamFunctionCallArguments` is set.
-#
-# The first piece has the name, later ones have `partialArgs`: a JSON path and a value each. A piece without
-# `willContinue` is the last one. The call is sent when it is whole.
-
-
-_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d{1,6})\]|\['([^']*)'\]")
-_VALUES = ("stringValue", "numberValue", "boolValue")
-_MOST_ITEMS = 10_000
-_SPELLINGS = names("functionCall", "partialArgs", "willContinue", "thoughtSignature", "jsonPath", *_VALUES)
-
-
-class PartialCall:
-    """One call that has begun and has more pieces to come."""
-
-    def __init__(self) -> None:
-        self._part: dict[str, Json] = {}  # beside the call
-        self._call: dict[str, Json] = {}
-        self._args: dict[str, Any] = {}
-
-    def take(self, part: dict[str, Json], call: dict[str, Json], at: str) -> Json | None:
-        """Add a piece; give the part of the whole call after the last one. Raises MissingField."""
-        self._part |= {name: value for name, value in part.items() if name != "functionCall"}
-        pieces, more = call.pop("partialArgs", None), call.pop("willContinue", None)
-        given = call.pop("args", None)
-        self._args |= given if isinstance(given, dict) else {}
-        self._call |= {name: value for name, value in call.items() if value}
-        for piece in pieces if isinstance(pieces, list) else ():
-            self._set(_spelt(piece), f"{at}.functionCall.partialArgs")
-        return None if more else self.part
-
-    @property
-    def part(self) -> dict[str, Json]:
-        """The part that a whole call would be, as far as it has come."""
-        return {**self._part, "functionCall": {**self._call, "args": self._args}}
-
-    def _set(self, piece: dict[str, Json], at: str) -> None:
-        path = piece.get("jsonPath")
-        found = [*_STEP.finditer(path)] if isinstance(path, str) else []
-        if not found or "$" + "".join(step[0] for step in found) != path:
-            raise MissingField("expected a JSON path", at=at)
-        steps = [int(step[2]) if step[2] else step[1] or step[3] for step in found]
-        _put(self._args, steps, next((piece[name] for name in _VALUES if name in piece), None), at)
-
-
-def joined(parts: list[Json], begun: PartialCall | None, at: str) -> tuple[list[Json], PartialCall | None]:
-    """Parts with calls in pieces made whole, and the call that is still open."""
-    found: list[Json] = []
-    for index, part in enumerate(parts):
-        spelt = _spelt(part)
-        call = spelt.get("functionCall")
-        call = _spelt(call) if isinstance(call, dict) else None
-        if call is None or not (begun or call.get("willContinue") or call.get("partialArgs")):
-            found.append(part)
-            continue
-        begun = begun or PartialCall()
-        whole = begun.take(spelt, call, f"{at}.content.parts[{index}]")
-        if whole is not None:
-            found.append(whole)
-            begun = None
-    return found, begun
-
-
-def _spelt(value: Json) -> dict[str, Json]:
-    """The fields of an object by their usual names."""
-    return {_SPELLINGS.get(name, name): each for name, each in value.items()} if isinstance(value, dict) else {}
-
-
-def _put(place: Any, steps: list[str | int], value: Json, at: str) -> None:
-    """Set a value where the path leads; a string goes on where one stands."""
-    for step, following in zip(steps, [*steps[1:], None], strict=True):
-        if not _leads_on(place, step):
-            raise MissingField("the path leads through a value of another kind", at=at)
-        if isinstance(step, int):
-            place.extend([None] * (step + 1 - len(place)))
-        there = place[step] if isinstance(step, int) else place.get(step)
-        if following is None:
-            place[step] = there + value if isinstance(there, str) and isinstance(value, str) else value
-        elif there is None:
-            place[step] = [] if isinstance(following, int) else {}
-        place = place[step]
-
-
-def _leads_on(place: Any, step: str | int) -> bool:
-    return isinstance(place, list) and step <= _MOST_ITEMS if isinstance(step, int) else isinstance(place, dict)
-
+from dragoman.wire.jsonscan import ObjectScanner
+from dragoman.wire.sse import MAX_FRAME, FrameTooLong, SseDecoder
 
 _SILENT = (b"", b"null")
 
@@ -148,7 +63,7 @@ class _Choice:
 class GeminiDecoder(Decoder):
     """Frames to events. Raises UpstreamViolation for what the dialect does not allow."""
 
-    def __init__(self, asked: Conversation, keys: ev.BlockKeys | None = None) -> None:
+    def __init__(self, asked: Conversation, world: World, keys: ev.BlockKeys | None = None) -> None:
         self._model = asked.model
         self._keys = keys or ev.BlockKeys()
         self._choices: dict[int, _Choice] = {}
@@ -305,3 +220,160 @@ class GeminiDecoder(Decoder):
         if choice.key >= 0:
             events.append(ev.BlockEnded(choice.key))
             choice.key = -1
+
+
+# --- calls whose arguments come in pieces, as Vertex AI sends them where `streamFunctionCallArguments` is set
+#
+# The first piece has the name, later ones have `partialArgs`: a JSON path and a value each. A piece without
+# `willContinue` is the last one. The call is sent when it is whole.
+
+
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d{1,6})\]|\['([^']*)'\]")
+_VALUES = ("stringValue", "numberValue", "boolValue")
+_MOST_ITEMS = 10_000
+_SPELLINGS = names("functionCall", "partialArgs", "willContinue", "thoughtSignature", "jsonPath", *_VALUES)
+
+
+class PartialCall:
+    """One call that has begun and has more pieces to come."""
+
+    def __init__(self) -> None:
+        self._part: dict[str, Json] = {}  # beside the call
+        self._call: dict[str, Json] = {}
+        self._args: dict[str, Any] = {}
+
+    def take(self, part: dict[str, Json], call: dict[str, Json], at: str) -> Json | None:
+        """Add a piece; give the part of the whole call after the last one. Raises MissingField."""
+        self._part |= {name: value for name, value in part.items() if name != "functionCall"}
+        pieces, more = call.pop("partialArgs", None), call.pop("willContinue", None)
+        given = call.pop("args", None)
+        self._args |= given if isinstance(given, dict) else {}
+        self._call |= {name: value for name, value in call.items() if value}
+        for piece in pieces if isinstance(pieces, list) else ():
+            self._set(_spelt(piece), f"{at}.functionCall.partialArgs")
+        return None if more else self.part
+
+    @property
+    def part(self) -> dict[str, Json]:
+        """The part that a whole call would be, as far as it has come."""
+        return {**self._part, "functionCall": {**self._call, "args": self._args}}
+
+    def _set(self, piece: dict[str, Json], at: str) -> None:
+        path = piece.get("jsonPath")
+        found = [*_STEP.finditer(path)] if isinstance(path, str) else []
+        if not found or "$" + "".join(step[0] for step in found) != path:
+            raise MissingField("expected a JSON path", at=at)
+        steps = [int(step[2]) if step[2] else step[1] or step[3] for step in found]
+        _put(self._args, steps, next((piece[name] for name in _VALUES if name in piece), None), at)
+
+
+def joined(parts: list[Json], begun: PartialCall | None, at: str) -> tuple[list[Json], PartialCall | None]:
+    """Parts with calls in pieces made whole, and the call that is still open."""
+    found: list[Json] = []
+    for index, part in enumerate(parts):
+        spelt = _spelt(part)
+        call = spelt.get("functionCall")
+        call = _spelt(call) if isinstance(call, dict) else None
+        if call is None or not (begun or call.get("willContinue") or call.get("partialArgs")):
+            found.append(part)
+            continue
+        begun = begun or PartialCall()
+        whole = begun.take(spelt, call, f"{at}.content.parts[{index}]")
+        if whole is not None:
+            found.append(whole)
+            begun = None
+    return found, begun
+
+
+def _spelt(value: Json) -> dict[str, Json]:
+    """The fields of an object by their usual names."""
+    return {_SPELLINGS.get(name, name): each for name, each in value.items()} if isinstance(value, dict) else {}
+
+
+def _put(place: Any, steps: list[str | int], value: Json, at: str) -> None:
+    """Set a value where the path leads; a string goes on where one stands."""
+    for step, following in zip(steps, [*steps[1:], None], strict=True):
+        in_list = isinstance(step, int) and step <= _MOST_ITEMS and isinstance(place, list)
+        if not (in_list or (isinstance(step, str) and isinstance(place, dict))):
+            raise MissingField("the path leads through a value of another kind", at=at)
+        if isinstance(step, int):
+            place.extend([None] * (step + 1 - len(place)))
+        there = place[step] if isinstance(step, int) else place.get(step)
+        if following is None:
+            place[step] = there + value if isinstance(there, str) and isinstance(value, str) else value
+        elif there is None:
+            place[step] = [] if isinstance(following, int) else {}
+        place = place[step]
+
+
+# --- frames: server-sent events, bare JSON among them, or one JSON array
+#
+# The service tells an error in mid-stream as bare JSON, in a line of its own; no line of an event begins with `{`. A
+# stream that nobody asked for as events is one array of the same objects.
+
+
+_BARE = re.compile(rb"[\r\n]\{")
+_SPACE = b" \t\r\n"
+
+
+class GeminiFrames:
+    """Feed bytes cut anywhere; get the same frames as if they came whole."""
+
+    def __init__(self) -> None:
+        self._events = SseDecoder()
+        self._begun = False
+        self._array = False
+        self._line_begins = True
+        self._held: list[bytes] = []  # of one object of bare JSON
+        self._size = 0
+        self._scanner: ObjectScanner | None = None
+
+    @property
+    def held(self) -> int:
+        """See FrameDecoder."""
+        return self._size + self._events.held
+
+    def feed(self, chunk: bytes) -> Iterator[Frame]:
+        if not self._begun:
+            chunk = chunk.lstrip(_SPACE)
+            if not chunk:
+                return
+            self._begun = True
+            self._array = chunk.startswith(b"[")
+        while chunk:
+            if self._scanner is not None:
+                chunk, frame = self._bare(chunk, self._scanner)
+                if frame is not None:
+                    yield frame
+            elif self._array:
+                chunk = chunk.lstrip(b"[,]" + _SPACE)
+                self._scanner = ObjectScanner() if chunk else None
+            elif self._line_begins and chunk.startswith(b"{"):
+                self._scanner = ObjectScanner()
+            else:
+                found = _BARE.search(chunk)
+                end = found.start() + 1 if found else len(chunk)
+                lines, chunk = chunk[:end], chunk[end:]
+                self._line_begins = lines.endswith((b"\n", b"\r"))
+                yield from self._events.feed(lines)
+
+    def close(self) -> Iterator[Frame]:
+        if self._held:
+            broken = b"".join(self._held)
+            self._held = []
+            yield Frame("", broken, broken)
+        yield from self._events.close()
+
+    def _bare(self, chunk: bytes, scanner: ObjectScanner) -> tuple[bytes, Frame | None]:
+        """Take more of an object; give what follows it, and itself if it is whole."""
+        rest = scanner.feed(chunk.decode("latin-1"))
+        if not scanner.complete:
+            self._held.append(chunk)
+            self._size += len(chunk)
+            if self._size > MAX_FRAME:
+                raise FrameTooLong(f"a frame is longer than {MAX_FRAME} bytes")
+            return b"", None
+        end = len(chunk) - len(rest)
+        whole = b"".join([*self._held, chunk[:end]])
+        self._held, self._size, self._scanner, self._line_begins = [], 0, None, False
+        return chunk[end:], Frame("", whole, whole)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dragoman.dialects.kit.lint import Found
@@ -53,8 +53,22 @@ def part_rules(content: list[Any], role: str, at: str, parts: Mapping[str, set[s
             yield "message.part", f"{at}.content[{index}]", f"{role} content has no parts of type {kind!r}"
 
 
-def parameter_rules(kind: Any, tool: dict[str, Any], at: str) -> Found:
-    """The schema of a function."""
-    parameters = tool.get("parameters")
+def tool_rules(
+    tool: Any, at: str, inside: Callable[[dict[str, Any]], tuple[Any, dict[str, Any], str]], seen: set[Any]
+) -> Found:
+    """A declared tool. `inside` gives its kind, its definition and where that stands; `seen` has the names so far."""
+    if not isinstance(tool, dict):
+        yield "tools.shape", at, "a tool is an object"
+        return
+    if not isinstance(tool.get("type"), str):
+        yield "tools.type", f"{at}.type", "a tool has a type"
+    kind, definition, place = inside(tool)
+    if kind not in ("function", "custom"):
+        return
+    name, parameters = definition.get("name"), definition.get("parameters")
+    yield from name_rules(name, "tools", f"{at}{place}.name")
+    if isinstance(name, str) and name in seen:
+        yield "tools.duplicate", f"{at}{place}.name", "no two tools have one name"
+    seen.add(str(name))
     if kind == "function" and parameters is not None and not isinstance(parameters, dict):
-        yield "tools.parameters", f"{at}.parameters", "parameters is a schema"
+        yield "tools.parameters", f"{at}{place}.parameters", "parameters is a schema"

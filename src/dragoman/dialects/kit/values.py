@@ -29,6 +29,11 @@ def text(value: Json) -> str:
     return value if isinstance(value, str) else ""
 
 
+def telling(fields: Object) -> Object:
+    """Return the fields that say something: nulls, zeros and empty objects do not."""
+    return {name: value for name, value in fields.items() if value}
+
+
 def objects(value: Json, at: str) -> Iterator[Placed]:
     """Yield the objects of an array, each with its place."""
     for index, item in enumerate(items(value)):
@@ -42,6 +47,15 @@ def decoded(data: bytes | str) -> Json:
         return jsonio.decode(data)
     except jsonio.JsonError:
         return None
+
+
+def is_json(text: str) -> bool:
+    """Tell whether a text is JSON."""
+    try:
+        jsonio.decode(text)
+    except jsonio.JsonError:
+        return False
+    return True
 
 
 def json_text(value: Json, at: str, blame: type[DragomanError]) -> str:

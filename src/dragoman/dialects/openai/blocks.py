@@ -1,4 +1,7 @@
-"""What one may set about the dialect; the codec is these settings with methods."""
+"""Content, both directions: a string or a list of parts. Reading is lenient (D1, D2), writing is not.
+
+First stands what every node shares: the family, the settings (the codec is these with methods), unknown fields.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from msgspec import Struct, structs
 from dragoman.dialects.kit.kept import Kept, cannot, describe
 from dragoman.dialects.kit.media import base64_text
 from dragoman.dialects.kit.openai_requests import arguments_text, image_at, refuse_marks, take_file_data
+from dragoman.dialects.kit.values import text
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Block, Extra, Media, Opaque, Source, Text, ToolCall, ToolResult, Where
 from dragoman.model.naming import OUTER, WORD, to_keep
@@ -21,6 +25,7 @@ from dragoman.wire.jsonio import Json
 
 FAMILY = "openai"
 API = "Chat"  # in messages to people
+JsonObject: TypeAlias = dict[str, Json]
 MAX_TOKENS_FIELDS = ("max_completion_tokens", "max_tokens")
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 OPTIONS = (
@@ -47,13 +52,6 @@ class OpenaiSettings(Struct, frozen=True, kw_only=True):
     more_knobs: tuple[str, ...] = ()  # numeric fields beyond OpenAI's own: top_k, min_p, repetition_penalty …
 
 
-# ---
-# Content: a string or a list of parts, to blocks and back. Reading is lenient (D1, D2), writing is not.
-
-
-ResultBlock: TypeAlias = Text | Media | Opaque
-JsonObject: TypeAlias = dict[str, Json]
-
 DETAIL = "image_url.detail"
 FORMAT = "custom.format"  # what a custom tool's text must look like
 _USUAL: JsonObject = {DETAIL: "auto", FORMAT: {"type": "text"}}  # as without a word
@@ -62,11 +60,8 @@ _FAILURES = frozenset({"error", "failed", "failure"})
 _DATA_URL = re.compile(r"data:([^,]+?);base64,(.*)", re.DOTALL | re.IGNORECASE)
 _AUDIO_FORMATS = {"mp3": "audio/mpeg"}  # all others are called audio/<format>
 _AUDIO_MIMES = {"audio/mpeg": "mp3", "audio/mp3": "mp3"}
-
-
-_SPELLING = frozenset(
-    {"created", "stream_options", "refusal", "citations", "search_results"}
-)  # nothing is lost where another dialect has no such field
+# Nothing is lost where another dialect has no such field.
+_SPELLING = frozenset({"created", "stream_options", "refusal", "citations", "search_results"})
 
 
 def _is_spelling(name: str, value: Json) -> bool:
@@ -116,12 +111,6 @@ def parse_content(value: Json, at: str) -> list[Block]:
     if isinstance(value, str):
         return [Text(value, at=Where(at))] if value else []
     return list(_blocks(value, at, in_result=False))
-
-
-def parse_result_content(value: Json, at: str) -> tuple[ResultBlock, ...]:
-    if isinstance(value, str):
-        return (Text(value, at=Where(at)),) if value else ()
-    return tuple(block for block in _blocks(value, at) if isinstance(block, Text | Media | Opaque))  # all of them are
 
 
 def _blocks(value: Json, at: str, *, in_result: bool = True) -> Iterable[Block]:
@@ -196,16 +185,15 @@ def refusal(text: str, at: str) -> Text:
     return Text(text, extra=extra_of({"refusal": True}), at=Where(at))
 
 
+def is_refusal(block: Block) -> bool:
+    return own_fields(block.extra).get("refusal") is True
+
+
 def _tool_use(fields: Fields) -> ToolCall:
     fields.any("type")
-    call_id, name, given = required(fields, "id"), required(fields, "name"), fields.any("input")
+    call_id, name, given = fields.identifier("id"), fields.identifier("name"), fields.any("input")
     extra = extra_of(to_keep(fields.rest()))
     return ToolCall(call_id, name, arguments_text(given), extra=extra, at=Where(fields.at))
-
-
-def required(fields: Fields, name: str) -> str:
-    """A string that may be neither missing nor empty (D5)."""
-    return fields.identifier(name)
 
 
 def parse_result(fields: Fields) -> ToolResult:
@@ -223,9 +211,14 @@ def parse_result(fields: Fields) -> ToolResult:
     failed = isinstance(status, str) and status.lower() in _FAILURES
     if status is not None and status != "success" and not failed:
         rest["status"] = status  # it counts as success; the word is kept
+    value = text if content is None else content
+    if isinstance(value, str):
+        blocks: list[Block] = [Text(value, at=Where(at))] if value else []
+    else:
+        blocks = list(_blocks(value, at))
     return ToolResult(
         call_id,
-        parse_result_content(text if content is None else content, at),
+        tuple(block for block in blocks if isinstance(block, Text | Media | Opaque)),  # all of them are
         failed if is_error is None else is_error,
         extra=extra_of(rest),
         at=Where(fields.at, bare=content is None and text is None),
@@ -247,7 +240,7 @@ def _image_url(fields: Fields) -> Media:
 def _input_audio(fields: Fields) -> Media:
     fields.any("type")
     inner = fields.child("input_audio")
-    form = required(inner, "format")
+    form = inner.identifier("format")
     data = base64_text(inner, "data", inner.text("data"))
     mime = _AUDIO_FORMATS.get(form, f"audio/{form}")
     return Media("audio", mime, "base64", data, extra=_nested(fields, "input_audio", inner), at=Where(fields.at))
@@ -258,7 +251,7 @@ def _file(fields: Fields) -> Media:
     inner = fields.child("file")
     name = inner.text("filename", "")
     if inner.peek("file_data") is None:
-        file_id = required(inner, "file_id")
+        file_id = inner.identifier("file_id")
         return Media("document", "", "file", file_id, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
     mime, how, data = take_file_data(inner, name, _DATA_URL)  # an address is as OpenRouter takes it
     return Media("document", mime, how, data, name, extra=_nested(fields, "file", inner), at=Where(fields.at))
@@ -272,8 +265,8 @@ def _source(fields: Fields) -> Media:
     name = fields.text("title", "")
     extra = extra_of(to_keep(fields.rest()))
     if how == "url":
-        return Media(kind, "", "url", required(source, "url"), name, extra=extra, at=Where(fields.at))
-    mime, data = required(source, "media_type"), base64_text(source, "data", source.text("data"))
+        return Media(kind, "", "url", source.identifier("url"), name, extra=extra, at=Where(fields.at))
+    mime, data = source.identifier("media_type"), base64_text(source, "data", source.text("data"))
     return Media(kind, mime, "base64", data, name, extra=extra, at=Where(fields.at))
 
 
@@ -321,32 +314,25 @@ def render_part(block: Block) -> Json:
 
 def _render_media(media: Media) -> Json:
     fields, own = wire_fields(media.extra), own_fields(media.extra)
-    shown: JsonObject = {"detail": own[DETAIL]} if DETAIL in own else {}
-    match media:
-        case Media(kind="image", how="base64"):
-            return _around("image_url", {"url": f"data:{media.mime};base64,{media.data}", **shown}, fields)
-        case Media(kind="image", how="url"):
-            return _around("image_url", {"url": media.data, **shown}, fields)
-        case Media(kind="audio", how="base64"):
+    data = f"data:{media.mime};base64,{media.data}" if media.how == "base64" else media.data
+    match media.kind, media.how:
+        case "image", "base64" | "url":
+            shown: JsonObject = {"detail": own[DETAIL]} if DETAIL in own else {}
+            return around("image_url", {"url": data, **shown}, fields)
+        case "audio", "base64":
             form = _AUDIO_MIMES.get(media.mime) or media.mime.removeprefix("audio/")
-            return _around("input_audio", {"data": media.data, "format": form}, fields)
-        case Media(kind="document", how="base64"):
+            return around("input_audio", {"data": media.data, "format": form}, fields)
+        case "document", "base64" | "url" | "file":
             named: JsonObject = {"filename": media.name} if media.name else {}
-            return _around("file", {**named, "file_data": f"data:{media.mime};base64,{media.data}"}, fields)
-        case Media(kind="document", how="url"):
-            named = {"filename": media.name} if media.name else {}
-            return _around("file", {**named, "file_data": media.data}, fields)
-        case Media(kind="document", how="file"):
-            named = {"filename": media.name} if media.name else {}
-            return _around("file", {**named, "file_id": media.data}, fields)
+            return around("file", {**named, "file_id" if media.how == "file" else "file_data": data}, fields)
         case _:
             raise cannot(media, f"Chat content cannot hold {describe(media)}")
 
 
-def _around(kind: str, inner: JsonObject, fields: JsonObject) -> JsonObject:
-    """A part around its inner object, with what was kept of both."""
+def around(kind: str, inner: JsonObject, fields: JsonObject, **head: Json) -> JsonObject:
+    """A part, a tool or a call around its inner object, with what was kept of both."""
     inside = fields.pop(kind, None)
-    return {"type": kind, kind: {**inner, **inside} if isinstance(inside, dict) else inner, **fields}
+    return {**head, "type": kind, kind: {**inner, **inside} if isinstance(inside, dict) else inner, **fields}
 
 
 def plain(block: Text | Media | ToolCall | ToolResult) -> None:
@@ -363,9 +349,7 @@ def without_place(text: Text) -> Text:
     return structs.replace(text, extra=extra_of(fields))
 
 
-# ---
-# Sources of an answer: `annotations` of a message or a delta, and Perplexity's lists beside the choices.
-
+# --- sources of an answer: `annotations` of a message or a delta, and Perplexity's lists beside the choices
 
 BESIDE = ("citations", "search_results")  # Perplexity's: a Chat client gets them with the envelope
 
@@ -385,12 +369,9 @@ def _annotation(annotation: Json) -> Opaque:
 
 
 def _source_in(fields: JsonObject, start: int | None = None, end: int | None = None) -> Source | None:
-    url, title, quote = (_first_text(fields, *names) for names in (("url",), ("title",), ("content", "snippet")))
+    url, title, quote, snippet = (text(fields.get(name)) for name in ("url", "title", "content", "snippet"))
+    quote = quote if isinstance(fields.get("content"), str) else snippet
     return Source(url, title, quote, start, end) if url else None
-
-
-def _first_text(fields: JsonObject, *names: str) -> str:
-    return next((value for name in names if isinstance(value := fields.get(name), str)), "")
 
 
 def parse_sources(citations: Json, results: Json) -> list[Opaque]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -12,6 +12,8 @@ from dragoman.errors import BadFrame, MissingField
 from dragoman.model.lane import LaneSource, Listener
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
+
+T = TypeVar("T")
 
 
 class FunctionPart(Struct, gc=False):
@@ -71,9 +73,10 @@ class Chunk(Struct, gc=False):
     search_results: Any = None
 
 
-class _OnlyChoice(Struct, gc=False, kw_only=True):
-    """What stands beside the delta in a chunk of a lane: the first choice, which has not stopped."""
+class _OnlyChoice(Struct, Generic[T], gc=False, kw_only=True):
+    """What stands around the delta in a chunk of a lane: the first choice, which has not stopped."""
 
+    delta: T
     index: Literal[0] = 0
     finish_reason: None = None
     logprobs: None = None
@@ -81,9 +84,10 @@ class _OnlyChoice(Struct, gc=False, kw_only=True):
     error: None = None
 
 
-class _OnlyChunk(Struct, gc=False, kw_only=True):
-    """What stands beside the choice in a chunk of a lane. All else is refused."""
+class _OnlyChunk(Struct, Generic[T], gc=False, kw_only=True):
+    """What stands around the choice in a chunk of a lane. All else is refused."""
 
+    choices: tuple[_OnlyChoice[T]]
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
     usage: None = None
     error: None = None
@@ -103,14 +107,6 @@ class _MoreText(Struct, forbid_unknown_fields=True, gc=False):
     function_call: None = None
 
 
-class _TextChoice(_OnlyChoice, gc=False, kw_only=True):
-    delta: _MoreText
-
-
-class _TextChunk(_OnlyChunk, gc=False, kw_only=True):
-    choices: tuple[_TextChoice]
-
-
 class _MoreThought(Struct, forbid_unknown_fields=True, gc=False):
     reasoning_content: str = ""
     reasoning: str = ""
@@ -119,14 +115,6 @@ class _MoreThought(Struct, forbid_unknown_fields=True, gc=False):
     refusal: None = None
     tool_calls: None = None
     function_call: None = None
-
-
-class _ThoughtChoice(_OnlyChoice, gc=False, kw_only=True):
-    delta: _MoreThought
-
-
-class _ThoughtChunk(_OnlyChunk, gc=False, kw_only=True):
-    choices: tuple[_ThoughtChoice]
 
 
 class _MoreWords(Struct, forbid_unknown_fields=True, gc=False):
@@ -151,58 +139,20 @@ class _MoreCalls(Struct, forbid_unknown_fields=True, gc=False):
     function_call: None = None
 
 
-class _CallChoice(_OnlyChoice, gc=False, kw_only=True):
-    delta: _MoreCalls
-
-
-class _CallChunk(_OnlyChunk, gc=False, kw_only=True):
-    choices: tuple[_CallChoice]
-
-
-# And what says nothing beside what every first chunk and every stop says.
-
-
-class _BareEnvelope(Struct, forbid_unknown_fields=True, gc=False):
-    id: Any = None
-    object: Any = None
-    created: Any = None
-    model: Any = None
-    choices: Any = None
-    usage: Any = None
-    service_tier: None = None
-    system_fingerprint: None = None
-
-
-class _BareChoice(Struct, forbid_unknown_fields=True, gc=False):
-    index: Any = None
-    delta: Any = None
-    finish_reason: Any = None
-    logprobs: Any = None
-    stop_reason: None = None
-    matched_stop: None = None
-
-
-class _BareStop(Struct, gc=False):
-    choices: tuple[_BareChoice]
-
-
-_is_bare_envelope = jsonio.fitting(_BareEnvelope)
-_is_bare_stop = jsonio.fitting(_BareStop)
 _typed = jsonio.typed(Chunk)
 _DELTA = frozenset(Delta.__struct_fields__) - {"rest"}
 _CALL = frozenset(CallPart.__struct_fields__) - {"rest"}
 
 
-def _thought_in(chunk: _ThoughtChunk) -> str:
+# The lanes of text, of reasoning in a plain field, and of the arguments of a call: chunks that hold nothing else.
+_decode_thought = jsonio.strict(_OnlyChunk[_MoreThought])
+_decode_call = jsonio.strict(_OnlyChunk[_MoreCalls])
+TEXT_LANE = LaneSource("", jsonio.strict(_OnlyChunk[_MoreText]), lambda chunk: chunk.choices[0].delta.content)
+
+
+def _thought_in(chunk: _OnlyChunk[_MoreThought]) -> str:
     delta = chunk.choices[0].delta
     return delta.reasoning_content or delta.reasoning
-
-
-# The lanes of text, of reasoning in a plain field, and of the arguments of a call: chunks that hold nothing else.
-_decode_text = jsonio.strict(_TextChunk)
-_decode_thought = jsonio.strict(_ThoughtChunk)
-_decode_call = jsonio.strict(_CallChunk)
-TEXT_LANE = LaneSource("", _decode_text, lambda chunk: chunk.choices[0].delta.content)
 
 
 def thought_lane(listener: Listener) -> LaneSource:
@@ -212,7 +162,7 @@ def thought_lane(listener: Listener) -> LaneSource:
 def call_lane(index: int | None, listener: Listener) -> LaneSource:
     """Return the lane of the call with this index."""
 
-    def arguments(chunk: _CallChunk) -> str | None:
+    def arguments(chunk: _OnlyChunk[_MoreCalls]) -> str | None:
         call = chunk.choices[0].delta.tool_calls[0]
         return call.function.arguments if call.index == index else None
 
@@ -227,15 +177,8 @@ def read_chunk(data: bytes) -> Chunk:
         return _read_odd(data)
 
 
-def beside_the_usual(data: bytes) -> JsonObject:
-    """All that a chunk says, if that is more than every one says. Raises BadFrame."""
-    return {} if _is_bare_envelope(data) is not None else read_plain(data)
-
-
 def beside_the_stop(data: bytes, position: int) -> JsonObject:
-    """The fields of a choice that has stopped, if they are more than every one has. Raises BadFrame."""
-    if _is_bare_stop(data) is not None:
-        return {}
+    """The fields of a choice that has stopped. Raises BadFrame."""
     choices = read_plain(data).get("choices")
     choice = choices[position] if isinstance(choices, list) else None
     return {name: value for name, value in choice.items() if name != "logprobs"} if isinstance(choice, dict) else {}

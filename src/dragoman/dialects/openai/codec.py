@@ -16,7 +16,7 @@ from dragoman.dialects.openai import reply, request, rules, stream_rules
 from dragoman.dialects.openai.blocks import DETAIL, FAMILY, FORMAT, OpenaiSettings
 from dragoman.dialects.openai.encoder import OpenaiEncoder
 from dragoman.dialects.openai.quirks import AskUsage, KeepSpecialTokens, OfferTools, OrderBlocks
-from dragoman.dialects.openai.rule_table import RULES
+from dragoman.dialects.openai.rules import RULES
 from dragoman.dialects.openai.shapes import PATH, is_chat
 from dragoman.dialects.openai.stream import OpenaiDecoder
 from dragoman.errors import Fault
@@ -115,7 +115,7 @@ class OpenaiCodec(OpenaiSettings, frozen=True):
     rules = staticmethod(RULES.declared)
 
 
-# --- Where Chat Completions live: paths, headers, SSE
+# --- paths, headers, SSE
 
 
 class OpenaiBinding(SseBinding, frozen=True):
@@ -145,9 +145,6 @@ class OpenaiBinding(SseBinding, frozen=True):
 
     def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
         return refusal(fault, status_of(fault), body)
-
-
-# --- Which models there are, in OpenAI's shape
 
 
 class OpenaiListing:

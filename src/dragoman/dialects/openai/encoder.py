@@ -18,6 +18,7 @@ from dragoman.dialects.openai.blocks import (
     JsonObject,
     OpenaiSettings,
     is_older,
+    is_refusal,
     own_fields,
     render_annotations,
     render_part,
@@ -177,7 +178,7 @@ class OpenaiEncoder(Encoder):
                 yield from self._next(key)
             case ev.Cited(key, citation):
                 if annotations := render_annotations([citation]):
-                    yield self._chunk(self._speaking_choice(key), {"annotations": annotations})
+                    yield self._chunk(self._speaking_choice(key) or 0, {"annotations": annotations})
             case ev.UsageReported(usage):
                 self._usage = usage
             case ev.Stopped(stop, choice):
@@ -195,8 +196,9 @@ class OpenaiEncoder(Encoder):
             case _:
                 pass  # deltas do not come here
 
-    def _speaking_choice(self, key: int) -> int:
-        return next((choice for choice, started in self._speaking.items() if started.key == key), 0)
+    def _speaking_choice(self, key: int) -> int | None:
+        """The choice whose open text or reasoning this is."""
+        return next((choice for choice, started in self._speaking.items() if started.key == key), None)
 
     def _may_speak(self, started: ev.BlockStarted) -> bool:
         """Whether its turn has come: calls wait for reasoning only, the others for any text or reasoning."""
@@ -205,7 +207,7 @@ class OpenaiEncoder(Encoder):
 
     def _next(self, ended: int) -> Iterable[Payload]:
         """Let those speak that waited for this end, in their order, as long as none of them stays open."""
-        choice = next((choice for choice, started in self._speaking.items() if started.key == ended), None)
+        choice = self._speaking_choice(ended)
         if choice is None:
             return
         del self._speaking[choice]
@@ -245,7 +247,7 @@ class OpenaiEncoder(Encoder):
             self._speaking[choice] = event
         match block:
             case Text():
-                name = b"refusal" if own_fields(block.extra).get("refusal") is True else b"content"
+                name = b"refusal" if is_refusal(block) else b"content"
                 self._grow(key, b'%b{"%b":' % (begin, name), b"}" + self._goes_on)
                 if block.text:
                     yield from self.feed((ev.TextDelta(key, block.text),))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import TypeAlias
 
 from msgspec import structs
 
@@ -27,7 +26,6 @@ from dragoman.dialects.openai.blocks import (
     refusal,
     render_content,
     render_part,
-    required,
     wire_fields,
     without_place,
 )
@@ -39,169 +37,6 @@ from dragoman.model.conversation import Message
 from dragoman.model.naming import OUTER, of_what_it_came_in, to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
-
-# --- Reasoning on an assistant's message: `reasoning_content`, `reasoning`, `reasoning_details` and
-# `thinking_blocks`.
-#
-# Details say more than the plain field (whose signature it is, what is encrypted), so they win where both tell the
-# text.
-
-
-_Parse: TypeAlias = Callable[[Fields, int], Reasoning | Opaque]
-_BLOCKS = "thinking_blocks"
-_PART = "content"  # Mistral's place: parts of the content, `{"type": "thinking", "thinking": [{"type": "text", …}]}`
-AS_PART = extra_of({"~field": _PART})
-TEXT, SUMMARY, ENCRYPTED = "reasoning.text", "reasoning.summary", "reasoning.encrypted"
-
-
-def parse_reasoning(fields: Fields, settings: OpenaiSettings) -> list[Reasoning | Opaque]:
-    """Take all reasoning out of a message."""
-    plain = _parse_plain(fields, settings)
-    entries = _entries(fields, "reasoning_details", _parse_detail)
-    blocks = _entries(fields, _BLOCKS, _parse_block)
-    detailed = entries or blocks
-    if any(isinstance(each, Reasoning) and each.text for each in detailed):
-        return detailed
-    return plain + detailed
-
-
-def _parse_plain(fields: Fields, settings: OpenaiSettings) -> list[Reasoning | Opaque]:
-    found: list[Reasoning | Opaque] = []
-    for name in REASONING_FIELDS:
-        text = fields.text(name, "")
-        if text and not found:
-            spelt: JsonObject = {} if name == settings.reasoning_field else {"~field": name}
-            found.append(Reasoning(text, FAMILY, extra=extra_of(spelt), at=Where(fields.path(name))))
-    return found
-
-
-def _entries(fields: Fields, name: str, parse: _Parse) -> list[Reasoning | Opaque]:
-    return [parse(entry, index) for index, entry in enumerate(fields.children(name, ()))]
-
-
-def _parse_detail(fields: Fields, position: int) -> Reasoning | Opaque:
-    kind = fields.any("type")
-    if kind not in (TEXT, SUMMARY, ENCRYPTED):
-        return Opaque(
-            FAMILY,
-            dict(fields.rest(), type=kind),
-            "reasoning detail",
-            extra=extra_of({"~slot": "reasoning_details"}),
-            at=Where(fields.at),
-        )
-    text, summary = fields.text("text", ""), fields.text("summary", "")
-    signature, data = fields.text("signature", ""), fields.text("data", "")
-    seal = Seal(FAMILY, data, "encrypted") if data else Seal(FAMILY, signature) if signature else None
-    if fields.peek("index") == position:
-        fields.any("index")
-    rest = to_keep(fields.rest())
-    if kind == SUMMARY:
-        rest["type"] = SUMMARY
-    return Reasoning(text or summary, FAMILY, seal, extra=extra_of(rest), at=Where(fields.at))
-
-
-def _parse_block(fields: Fields, position: int) -> Reasoning | Opaque:
-    """An entry of litellm's `thinking_blocks`."""
-    kind, spelt = fields.any("type"), {"~field": _BLOCKS}
-    if kind == "thinking":
-        text, signature = fields.text("thinking", ""), fields.text("signature", "")
-        seal = Seal(FAMILY, signature) if signature else None
-        return Reasoning(text, FAMILY, seal, extra=extra_of({**to_keep(fields.rest()), **spelt}), at=Where(fields.at))
-    if kind == "redacted_thinking":
-        seal = Seal(FAMILY, fields.text("data"), "redacted")
-        return Reasoning("", FAMILY, seal, extra=extra_of({**to_keep(fields.rest()), **spelt}), at=Where(fields.at))
-    return Opaque(
-        FAMILY,
-        dict(fields.rest(), type=kind),
-        "thinking block",
-        extra=extra_of({"~slot": _BLOCKS}),
-        at=Where(fields.at),
-    )
-
-
-def thinking_text(thinking: Json) -> str:
-    """The text of a thinking part; pieces of an answer join with nothing."""
-    return "".join(map(flat_text, thinking)) if isinstance(thinking, list) else flat_text(thinking)
-
-
-def read_thinking_part(block: Block) -> Block:
-    """Read a content part of the type `thinking` as reasoning. All other blocks stay, and one that is signed."""
-    if not isinstance(block, Opaque) or block.kind != "thinking" or not isinstance(block.data, dict):
-        return block
-    if block.data.get("signature") or "thinking" not in block.data:
-        return block
-    rest = {name: value for name, value in block.data.items() if name not in ("type", "thinking")}
-    spelt: JsonObject = {"~field": _PART, **({"~part": rest} if rest else {})}
-    return Reasoning(thinking_text(block.data["thinking"]), FAMILY, extra=extra_of(spelt), at=block.at)
-
-
-def goes_as_part(block: Reasoning, settings: OpenaiSettings) -> bool:
-    """Whether this reasoning of a request is sent as a part of the content."""
-    return block.seal is None and own_fields(block.extra).get("~field", settings.reasoning_field) == _PART
-
-
-def render_thinking_part(block: Reasoning) -> JsonObject:
-    rest = own_fields(block.extra).get("~part")
-    part: JsonObject = {"type": "thinking", "thinking": [{"type": "text", "text": block.text}]}
-    return part | (rest if isinstance(rest, dict) else {})
-
-
-def plain_field(block: Reasoning | None, settings: OpenaiSettings) -> str:
-    """The field of a message, or of a delta, that holds plain reasoning."""
-    spelt = own_fields(block.extra).get("~field") if block is not None else None
-    return next((name for name in (spelt, settings.reasoning_field) if name in REASONING_FIELDS), REASONING_FIELDS[0])
-
-
-def render_reasoning(blocks: Sequence[Reasoning | Opaque], settings: OpenaiSettings) -> JsonObject:
-    """The message's fields that say this reasoning. The plain field is always one of them: some demand it back."""
-    if not blocks:
-        return {}
-    text = "".join(block.text for block in blocks if isinstance(block, Reasoning))
-    first = blocks[0]
-    if len(blocks) == 1 and isinstance(first, Reasoning) and _is_plain(first):
-        return {plain_field(first, settings): text}
-    fields: JsonObject = {plain_field(None, settings): text} if text else {}
-    for name in ("reasoning_details", _BLOCKS):
-        entries = [block for block in blocks if _field(block) == name]
-        if entries:
-            fields[name] = [_render_entry(entry, index, name) for index, entry in enumerate(entries)]
-    return fields
-
-
-def _is_plain(block: Reasoning) -> bool:
-    return bool(block.text) and block.seal is None and not wire_fields(block.extra) and _field(block) != _BLOCKS
-
-
-def _field(block: Reasoning | Opaque) -> str:
-    fields = own_fields(block.extra)
-    return _BLOCKS if _BLOCKS in (fields.get("~field"), fields.get("~slot")) else "reasoning_details"
-
-
-def _render_entry(block: Reasoning | Opaque, index: int, name: str) -> Json:
-    if isinstance(block, Opaque):
-        return block.data
-    fields, seal = wire_fields(block.extra), block.seal
-    if name == "reasoning_details":
-        return render_detail(block, index)
-    if seal is not None and seal.kind != "signature":
-        return {"type": "redacted_thinking", "data": seal.data, **fields}
-    return {"type": "thinking", "thinking": block.text, "signature": seal.data if seal else "", **fields}
-
-
-def render_detail(block: Reasoning, index: int) -> JsonObject:
-    fields, seal = wire_fields(block.extra), block.seal
-    detail: JsonObject
-    if seal is not None and seal.kind != "signature":
-        detail = {"type": ENCRYPTED, "data": seal.data}
-        detail |= {"text": block.text} if block.text else {}
-    elif fields.get("type") == SUMMARY:
-        detail = {"type": SUMMARY, "summary": block.text}
-        detail |= {"signature": seal.data} if seal else {}
-    else:
-        detail = {"type": TEXT, "text": block.text}
-        detail |= {"signature": seal.data} if seal else {}
-    return {**detail, "index": index, **fields}
-
 
 # Fields that SDKs write as null when they echo a message: null says nothing there.
 _OFTEN_NULL = ("name", "audio", "refusal", "function_call", "tool_calls", "annotations", "tool_call_id")
@@ -256,14 +91,12 @@ class MessageParser:
             if isinstance(block, ToolCall) and not block.id:
                 raise fields.blame("expected a string that is not empty", at=f"{block.at.path}.id")
         if call := take_function_call(fields):
-            blocks.append(self._older_call(call))
+            name, arguments = call.identifier("name"), arguments_text(call.any("arguments"))
+            call_id = self._next_id()
+            self._unanswered.append((name, call_id))
+            extra = extra_of(to_keep(call.rest()))
+            blocks.append(ToolCall(call_id, name, arguments, extra=extra, at=Where(call.at)))
         return Message("assistant", tuple(blocks), extra=extra_of(_rest(fields)), at=Where(fields.at))
-
-    def _older_call(self, fields: Fields) -> ToolCall:
-        name, arguments = required(fields, "name"), arguments_text(fields.any("arguments"))
-        call_id = self._next_id()
-        self._unanswered.append((name, call_id))
-        return ToolCall(call_id, name, arguments, extra=extra_of(to_keep(fields.rest())), at=Where(fields.at))
 
     def _next_id(self) -> str:
         """An id for a call or result of the time before ids; it depends on nothing but the messages before."""
@@ -273,7 +106,11 @@ class MessageParser:
     def _tool(self, fields: Fields) -> Message:
         content = fields.peek("content")
         named = any(fields.peek(name) for name in CALL_ID_FIELDS)
-        if not named and isinstance(content, list) and any(map(_is_result, content)):
+        if (
+            not named
+            and isinstance(content, list)
+            and any(isinstance(part, dict) and part.get("type") == "tool_result" for part in content)
+        ):
             return self._user(fields)
         for name in _OFTEN_NULL:
             if fields.peek(name) is None:
@@ -281,7 +118,7 @@ class MessageParser:
         return Message("user", (parse_result(fields),), at=Where(fields.at))
 
     def _function(self, fields: Fields) -> Message:
-        name = required(fields, "name")
+        name = fields.identifier("name")
         asked = next((pair for pair in self._unanswered if pair[0] == name), None)
         if asked is None:
             call_id = self._next_id()
@@ -304,10 +141,6 @@ def lead(messages: Sequence[Message]) -> tuple[list[Text], Sequence[Message]]:
         placing |= {f"{OUTER}{name}": value for name, value in own.items()}
         texts += [structs.replace(text, extra=extra_of(own_fields(text.extra) | placing)) for text in said]
     return texts, () if texts else messages[-1:]  # one that says something empty is still a message
-
-
-def _is_result(part: Json) -> bool:
-    return isinstance(part, dict) and part.get("type") == "tool_result"
 
 
 def _rest(fields: Fields) -> JsonObject:
@@ -347,7 +180,10 @@ def take_function_call(fields: Fields) -> Fields | None:
 
 
 def render_messages(system: Sequence[Text], messages: Iterable[Message], settings: OpenaiSettings) -> list[Json]:
-    rendered: list[Json] = [_render_system(list(texts)) for _, texts in groupby(system, _placing)]
+    rendered: list[Json] = []
+    for (role, own), texts in groupby(system, _placing):
+        content = render_content([without_place(text) for text in texts])
+        rendered.append({"role": role or "system", "content": content, **own})
     for message in messages:
         words = _words(message)
         if words is not None:
@@ -376,12 +212,6 @@ def _placing(text: Text) -> tuple[Json, JsonObject]:
     """What the texts of one system message share: its role and its own fields."""
     fields = own_fields(text.extra)
     return fields.get("~role"), of_what_it_came_in(fields)
-
-
-def _render_system(texts: Sequence[Text]) -> Json:
-    role, own = _placing(texts[0])
-    content = render_content([without_place(text) for text in texts])
-    return {"role": role or "system", "content": content, **own}
 
 
 def _render_plain(message: Message, role: str, blocks: Sequence[Block]) -> JsonObject:
@@ -464,3 +294,158 @@ def _own_reasoning(block: Reasoning | Opaque) -> Reasoning | Opaque:
     if seal is None and block.family not in {"", FAMILY}:
         raise cannot(block, f"Chat cannot give back {describe(block)} of {block.family}")
     return block
+
+
+# --- reasoning on an assistant's message: `reasoning_content`, `reasoning`, `reasoning_details`, `thinking_blocks`
+#
+# Details say more than the plain field (whose signature it is, what is encrypted): they win where both tell the text.
+
+_BLOCKS = "thinking_blocks"
+_PART = "content"  # Mistral's place: parts of the content, `{"type": "thinking", "thinking": [{"type": "text", …}]}`
+AS_PART = extra_of({"~field": _PART})
+TEXT, SUMMARY, ENCRYPTED = "reasoning.text", "reasoning.summary", "reasoning.encrypted"
+
+
+def parse_reasoning(fields: Fields, settings: OpenaiSettings) -> list[Reasoning | Opaque]:
+    """Take all reasoning out of a message."""
+    plain = _parse_plain(fields, settings)
+    entries = [_parse_detail(entry, at) for at, entry in enumerate(fields.children("reasoning_details", ()))]
+    blocks = list(map(_parse_block, fields.children(_BLOCKS, ())))
+    detailed = entries or blocks
+    if any(isinstance(each, Reasoning) and each.text for each in detailed):
+        return detailed
+    return plain + detailed
+
+
+def _parse_plain(fields: Fields, settings: OpenaiSettings) -> list[Reasoning | Opaque]:
+    found: list[Reasoning | Opaque] = []
+    for name in REASONING_FIELDS:
+        text = fields.text(name, "")
+        if text and not found:
+            spelt: JsonObject = {} if name == settings.reasoning_field else {"~field": name}
+            found.append(Reasoning(text, FAMILY, extra=extra_of(spelt), at=Where(fields.path(name))))
+    return found
+
+
+def _parse_detail(fields: Fields, position: int) -> Reasoning | Opaque:
+    kind = fields.any("type")
+    if kind not in (TEXT, SUMMARY, ENCRYPTED):
+        return Opaque(
+            FAMILY,
+            dict(fields.rest(), type=kind),
+            "reasoning detail",
+            extra=extra_of({"~slot": "reasoning_details"}),
+            at=Where(fields.at),
+        )
+    text, summary = fields.text("text", ""), fields.text("summary", "")
+    signature, data = fields.text("signature", ""), fields.text("data", "")
+    seal = Seal(FAMILY, data, "encrypted") if data else Seal(FAMILY, signature) if signature else None
+    if fields.peek("index") == position:
+        fields.any("index")
+    rest = to_keep(fields.rest())
+    if kind == SUMMARY:
+        rest["type"] = SUMMARY
+    return Reasoning(text or summary, FAMILY, seal, extra=extra_of(rest), at=Where(fields.at))
+
+
+def _parse_block(fields: Fields) -> Reasoning | Opaque:
+    """An entry of litellm's `thinking_blocks`."""
+    kind, spelt = fields.any("type"), {"~field": _BLOCKS}
+    if kind == "thinking":
+        text, signature = fields.text("thinking", ""), fields.text("signature", "")
+        seal = Seal(FAMILY, signature) if signature else None
+        return Reasoning(text, FAMILY, seal, extra=extra_of({**to_keep(fields.rest()), **spelt}), at=Where(fields.at))
+    if kind == "redacted_thinking":
+        seal = Seal(FAMILY, fields.text("data"), "redacted")
+        return Reasoning("", FAMILY, seal, extra=extra_of({**to_keep(fields.rest()), **spelt}), at=Where(fields.at))
+    return Opaque(
+        FAMILY,
+        dict(fields.rest(), type=kind),
+        "thinking block",
+        extra=extra_of({"~slot": _BLOCKS}),
+        at=Where(fields.at),
+    )
+
+
+def thinking_text(thinking: Json) -> str:
+    """The text of a thinking part; pieces of an answer join with nothing."""
+    return "".join(map(flat_text, thinking)) if isinstance(thinking, list) else flat_text(thinking)
+
+
+def read_thinking_part(block: Block) -> Block:
+    """Read a content part of the type `thinking` as reasoning. All other blocks stay, and one that is signed."""
+    if not isinstance(block, Opaque) or block.kind != "thinking" or not isinstance(block.data, dict):
+        return block
+    if block.data.get("signature") or "thinking" not in block.data:
+        return block
+    rest = {name: value for name, value in block.data.items() if name not in ("type", "thinking")}
+    spelt: JsonObject = {"~field": _PART, **({"~part": rest} if rest else {})}
+    return Reasoning(thinking_text(block.data["thinking"]), FAMILY, extra=extra_of(spelt), at=block.at)
+
+
+def goes_as_part(block: Reasoning, settings: OpenaiSettings) -> bool:
+    """Whether this reasoning of a request is sent as a part of the content."""
+    return block.seal is None and own_fields(block.extra).get("~field", settings.reasoning_field) == _PART
+
+
+def render_thinking_part(block: Reasoning) -> JsonObject:
+    rest = own_fields(block.extra).get("~part")
+    part: JsonObject = {"type": "thinking", "thinking": [{"type": "text", "text": block.text}]}
+    return part | (rest if isinstance(rest, dict) else {})
+
+
+def plain_field(block: Reasoning | None, settings: OpenaiSettings) -> str:
+    """The field of a message, or of a delta, that holds plain reasoning."""
+    spelt = own_fields(block.extra).get("~field") if block is not None else None
+    return next((name for name in (spelt, settings.reasoning_field) if name in REASONING_FIELDS), REASONING_FIELDS[0])
+
+
+def render_reasoning(blocks: Sequence[Reasoning | Opaque], settings: OpenaiSettings) -> JsonObject:
+    """The message's fields that say this reasoning. The plain field is always one of them: some demand it back."""
+    if not blocks:
+        return {}
+    text = "".join(block.text for block in blocks if isinstance(block, Reasoning))
+    first = blocks[0]
+    if len(blocks) == 1 and isinstance(first, Reasoning) and text and first.seal is None and _is_plain(first):
+        return {plain_field(first, settings): text}
+    fields: JsonObject = {plain_field(None, settings): text} if text else {}
+    for name in ("reasoning_details", _BLOCKS):
+        entries = [block for block in blocks if _field(block) == name]
+        if entries:
+            fields[name] = [_render_entry(entry, index, name) for index, entry in enumerate(entries)]
+    return fields
+
+
+def _is_plain(block: Reasoning) -> bool:
+    return not wire_fields(block.extra) and _field(block) != _BLOCKS
+
+
+def _field(block: Reasoning | Opaque) -> str:
+    fields = own_fields(block.extra)
+    return _BLOCKS if _BLOCKS in (fields.get("~field"), fields.get("~slot")) else "reasoning_details"
+
+
+def _render_entry(block: Reasoning | Opaque, index: int, name: str) -> Json:
+    if isinstance(block, Opaque):
+        return block.data
+    fields, seal = wire_fields(block.extra), block.seal
+    if name == "reasoning_details":
+        return render_detail(block, index)
+    if seal is not None and seal.kind != "signature":
+        return {"type": "redacted_thinking", "data": seal.data, **fields}
+    return {"type": "thinking", "thinking": block.text, "signature": seal.data if seal else "", **fields}
+
+
+def render_detail(block: Reasoning, index: int) -> JsonObject:
+    fields, seal = wire_fields(block.extra), block.seal
+    detail: JsonObject
+    if seal is not None and seal.kind != "signature":
+        detail = {"type": ENCRYPTED, "data": seal.data}
+        detail |= {"text": block.text} if block.text else {}
+    elif fields.get("type") == SUMMARY:
+        detail = {"type": SUMMARY, "summary": block.text}
+        detail |= {"signature": seal.data} if seal else {}
+    else:
+        detail = {"type": TEXT, "text": block.text}
+        detail |= {"signature": seal.data} if seal else {}
+    return {**detail, "index": index, **fields}

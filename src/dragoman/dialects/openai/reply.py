@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec import structs
 
@@ -10,6 +10,7 @@ from dragoman.dialects.base import World
 from dragoman.dialects.kit.openai_errors import fault_in, fault_of, status_of
 from dragoman.dialects.kit.openai_requests import arguments_text, blamed_upstream
 from dragoman.dialects.kit.values import members
+from dragoman.dialects.kit.values import telling as nonzero
 from dragoman.dialects.openai.blocks import (
     BESIDE,
     FAMILY,
@@ -18,13 +19,13 @@ from dragoman.dialects.openai.blocks import (
     extra_of,
     is_blank,
     is_older,
+    is_refusal,
     own_fields,
     parse_annotations,
     parse_content,
     parse_sources,
     render_annotations,
     render_part,
-    required,
     wire_fields,
 )
 from dragoman.dialects.openai.messages import assistant_blocks, render_reasoning, take_function_call
@@ -38,102 +39,6 @@ from dragoman.model.usage import count, first_count, inclusive_usage
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
-
-# --- Token counts. Chat's prompt_tokens include what came from and went to the cache; ours do not
-
-
-_PROMPT, _COMPLETION = "prompt_tokens_details", "completion_tokens_details"
-
-
-# Names of one figure at the services that speak Chat, in the details of the prompt and beside the totals. A figure
-# that has a second name is only spelt differently: no other dialect loses anything without it.
-_READ = ("cached_tokens", "cache_read_input_tokens")
-_READ_BESIDE = (
-    "cached_tokens",  # Moonshot
-    "prompt_cache_hit_tokens",  # DeepSeek
-    "num_cached_tokens",  # Mistral
-    "cache_read_input_tokens",
-)
-_WRITE = ("cache_write_tokens", "cache_creation_input_tokens", "cache_creation_tokens")  # OpenRouter, DashScope
-_WRITE_BESIDE = ("cache_creation_input_tokens",)
-_SECOND_NAMES = (*_READ_BESIDE, *_WRITE_BESIDE, "prompt_cache_miss_tokens")
-_TOTALS = ("prompt_tokens", "completion_tokens", "total_tokens")
-
-
-def parse_usage(told: Json) -> Usage | None:
-    """Read the counts of a reply or a chunk; None where there are none."""
-    if not isinstance(told, dict):
-        return None
-    before, after = members(told.get(_PROMPT)), members(told.get(_COMPLETION))
-    prompt, completion, total = (count(told.get(name)) for name in _TOTALS)
-    read = first_count(*map(before.get, _READ), *map(told.get, _READ_BESIDE))
-    write = first_count(*map(before.get, _WRITE), *map(told.get, _WRITE_BESIDE))
-    reasoning = first_count(after.get("reasoning_tokens"), _reasoning_beside(told, completion))
-    usage = inclusive_usage(prompt, completion, read, write, reasoning, total=total)
-    return structs.replace(usage, extra=_kept(told, usage))
-
-
-def _reasoning_beside(told: JsonObject, completion: int) -> int:
-    """SGLang's figure beside the totals. Perplexity's deep research counts thoughts that are no part of its answer."""
-    reasoning = count(told.get("reasoning_tokens"))
-    return reasoning if reasoning <= completion else 0
-
-
-def _kept(told: JsonObject, usage: Usage) -> Extra | None:
-    """What a service tells beside the counts that every dialect has; of a second name for one of them, the name."""
-    before, after = members(told.get(_PROMPT)), members(told.get(_COMPLETION))
-    rest = {name: value for name, value in told.items() if name not in {*_TOTALS, *_SECOND_NAMES}}
-    rest[_PROMPT] = _telling({name: value for name, value in before.items() if name not in {*_READ, *_WRITE}})
-    rest[_COMPLETION] = _telling({name: value for name, value in after.items() if name != "reasoning_tokens"})
-    again: JsonObject = {name: _again(name, usage) for name in _SECOND_NAMES if told.get(name)}
-    extra = extra_of({**to_keep(_telling(rest)), **_telling(again)})
-    return None if extra is None else structs.replace(extra, spelling=extra.spelling | again.keys())
-
-
-def _again(name: str, usage: Usage) -> int:
-    if name in _WRITE_BESIDE:
-        return usage.cache_write
-    return usage.cache_read if name in _READ_BESIDE else usage.input + usage.cache_write
-
-
-def _telling(fields: JsonObject) -> JsonObject:
-    """What says something: nulls, zeros and empty objects do not."""
-    return {name: value for name, value in fields.items() if value}
-
-
-def render_usage(usage: Usage) -> JsonObject:
-    prompt = usage.input + usage.cache_read + usage.cache_write
-    extra = wire_fields(usage.extra)
-    before: JsonObject = {"cached_tokens": usage.cache_read, **members(extra.pop(_PROMPT, None))}
-    if usage.cache_write:
-        before["cache_write_tokens"] = usage.cache_write
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": usage.output,
-        "total_tokens": prompt + usage.output,
-        _PROMPT: before,
-        _COMPLETION: {"reasoning_tokens": usage.reasoning, **members(extra.pop(_COMPLETION, None))},
-        **extra,
-    }
-
-
-# --- Errors where only Chat Completions have them; all others are those of the service (openai_errors.py)
-
-
-def stopped_by_error(word: str, choice: JsonObject) -> Fault | None:
-    """Return the fault of a choice that stopped because something failed; None for one that only stopped.
-
-    `word` is its finish_reason, `choice` its other fields: OpenRouter tells what happened in `error`.
-    """
-    if choice.get("error"):
-        return fault_of({"error": choice["error"]}, None)
-    kind = failure_kind(word)
-    if kind is None:
-        return None
-    named = "" if word == "error" else f" ({word})"
-    status = 502 if kind == "server" else status_of(Fault(kind, ""))
-    return Fault(kind, f"the upstream stopped because of an error{named}", status, code="" if word == "error" else word)
-
 
 _WORDS = {
     Why.END: "stop",
@@ -177,7 +82,7 @@ def _reply(fields: Fields, asked: Conversation, settings: OpenaiSettings) -> Rep
         fields.text("id", ""),
         fields.text("model", ""),
         tuple(_choice(entry, asked, settings, sources) for _, entry in choices),
-        usage or parse_usage(_embedded_usage(fields.peek("x_groq"), entries)),
+        usage or parse_usage(embedded_usage(fields.peek("x_groq"), (entry.peek("usage") for entry in entries))),
         extra=extra_of(envelope_rest(fields.rest()) | timed),
     )
 
@@ -207,10 +112,6 @@ def _cite(blocks: list[Block], citations: list[Opaque]) -> list[Block]:
     return blocks
 
 
-def is_refusal(text: Text) -> bool:
-    return own_fields(text.extra).get("refusal") is True
-
-
 def _choice(fields: Fields, asked: Conversation, settings: OpenaiSettings, sources: list[Opaque]) -> Choice:
     word = fields.text("finish_reason", "")
     if (fault := stopped_by_error(word, fields.rest())) is not None:
@@ -221,7 +122,7 @@ def _choice(fields: Fields, asked: Conversation, settings: OpenaiSettings, sourc
     if images := message.any("images"):
         blocks += parse_images(images, message.path("images"))
     if call := take_function_call(message):
-        name, arguments = required(call, "name"), arguments_text(call.any("arguments"))
+        name, arguments = call.identifier("name"), arguments_text(call.any("arguments"))
         blocks.append(ToolCall("", name, arguments, at=Where(call.at)))
     blocks = _cite(blocks, [*parse_annotations(message.any("annotations")), *sources])
     if rest := telling(message.rest()):
@@ -239,12 +140,6 @@ def _message(fields: Fields) -> Fields:
     if isinstance(message, dict):
         message = {name: value for name, value in message.items() if value not in ("", [], {})}
     return Fields(message, fields.path("message"), fields.blame)
-
-
-def _embedded_usage(groq: Json, choices: Sequence[Fields]) -> Json:
-    """Counts that stand elsewhere: Groq's `x_groq.usage`, Moonshot's `choices[].usage`."""
-    own = groq.get("usage") if isinstance(groq, dict) else None
-    return own or next((usage for entry in choices if (usage := entry.peek("usage"))), None)
 
 
 def parse_images(images: Json, at: str) -> list[Block]:
@@ -337,7 +232,7 @@ def _render_message(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonOb
     for block in blocks:
         match block:
             case Text():
-                refused = own_fields(block.extra).get("refusal") is True
+                refused = is_refusal(block)
                 texts[refused] = texts.get(refused, "") + block.text
                 annotations += render_annotations(block.citations)
             case Reasoning():
@@ -345,7 +240,8 @@ def _render_message(blocks: Sequence[Block], settings: OpenaiSettings) -> JsonOb
             case ToolCall():
                 calls.append(render_call(structs.replace(block, seal=None, cache=None)))
             case Media():
-                images.append(_indexed(render_part(structs.replace(block, cache=None)), len(images)))
+                part = render_part(structs.replace(block, cache=None))
+                images.append({**part, "index": len(images)} if isinstance(part, dict) else part)
             case Opaque():
                 _place(block, own, reasoning, calls, parts)
             case _:
@@ -379,5 +275,91 @@ def _place(
             parts.append(data)
 
 
-def _indexed(part: Json, index: int) -> Json:
-    return {**part, "index": index} if isinstance(part, dict) else part
+# --- token counts: Chat's prompt_tokens include what came from and went to the cache; ours do not
+
+_PROMPT, _COMPLETION = "prompt_tokens_details", "completion_tokens_details"
+
+
+# Names of one figure at the services that speak Chat, in the details of the prompt and beside the totals. A figure
+# that has a second name is only spelt differently: no other dialect loses anything without it.
+_READ = ("cached_tokens", "cache_read_input_tokens")
+_READ_BESIDE = (
+    "cached_tokens",  # Moonshot
+    "prompt_cache_hit_tokens",  # DeepSeek
+    "num_cached_tokens",  # Mistral
+    "cache_read_input_tokens",
+)
+_WRITE = ("cache_write_tokens", "cache_creation_input_tokens", "cache_creation_tokens")  # OpenRouter, DashScope
+_WRITE_BESIDE = ("cache_creation_input_tokens",)
+_SECOND_NAMES = (*_READ_BESIDE, *_WRITE_BESIDE, "prompt_cache_miss_tokens")
+_TOTALS = ("prompt_tokens", "completion_tokens", "total_tokens")
+
+
+def parse_usage(told: Json) -> Usage | None:
+    """Read the counts of a reply or a chunk; None where there are none."""
+    if not isinstance(told, dict):
+        return None
+    before, after = members(told.get(_PROMPT)), members(told.get(_COMPLETION))
+    prompt, completion, total = (count(told.get(name)) for name in _TOTALS)
+    read = first_count(*map(before.get, _READ), *map(told.get, _READ_BESIDE))
+    write = first_count(*map(before.get, _WRITE), *map(told.get, _WRITE_BESIDE))
+    # SGLang's figure stands beside the totals. Perplexity's deep research counts thoughts that it does not tell.
+    thought = count(told.get("reasoning_tokens"))
+    reasoning = first_count(after.get("reasoning_tokens"), thought if thought <= completion else 0)
+    usage = inclusive_usage(prompt, completion, read, write, reasoning, total=total)
+    return structs.replace(usage, extra=_kept(told, usage))
+
+
+def embedded_usage(groq: Json, usages: Iterable[Json]) -> Json:
+    """Counts that stand elsewhere: Groq's `x_groq.usage`, Moonshot's `choices[].usage`."""
+    return members(groq).get("usage") or next((usage for usage in usages if usage), None)
+
+
+def _kept(told: JsonObject, usage: Usage) -> Extra | None:
+    """What a service tells beside the counts that every dialect has; of a second name for one of them, the name."""
+    before, after = members(told.get(_PROMPT)), members(told.get(_COMPLETION))
+    rest = {name: value for name, value in told.items() if name not in {*_TOTALS, *_SECOND_NAMES}}
+    rest[_PROMPT] = nonzero({name: value for name, value in before.items() if name not in {*_READ, *_WRITE}})
+    rest[_COMPLETION] = nonzero({name: value for name, value in after.items() if name != "reasoning_tokens"})
+    figures = {
+        "prompt_cache_miss_tokens": usage.input + usage.cache_write,
+        **dict.fromkeys(_READ_BESIDE, usage.cache_read),
+        **dict.fromkeys(_WRITE_BESIDE, usage.cache_write),
+    }
+    again: JsonObject = {name: figures[name] for name in _SECOND_NAMES if told.get(name)}
+    extra = extra_of({**to_keep(nonzero(rest)), **nonzero(again)})
+    return None if extra is None else structs.replace(extra, spelling=extra.spelling | again.keys())
+
+
+def render_usage(usage: Usage) -> JsonObject:
+    prompt = usage.input + usage.cache_read + usage.cache_write
+    extra = wire_fields(usage.extra)
+    before: JsonObject = {"cached_tokens": usage.cache_read, **members(extra.pop(_PROMPT, None))}
+    if usage.cache_write:
+        before["cache_write_tokens"] = usage.cache_write
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": usage.output,
+        "total_tokens": prompt + usage.output,
+        _PROMPT: before,
+        _COMPLETION: {"reasoning_tokens": usage.reasoning, **members(extra.pop(_COMPLETION, None))},
+        **extra,
+    }
+
+
+# --- errors where only Chat Completions have them; all others are those of the service (openai_errors.py)
+
+
+def stopped_by_error(word: str, choice: JsonObject) -> Fault | None:
+    """Return the fault of a choice that stopped because something failed; None for one that only stopped.
+
+    `word` is its finish_reason, `choice` its other fields: OpenRouter tells what happened in `error`.
+    """
+    if choice.get("error"):
+        return fault_of({"error": choice["error"]}, None)
+    kind = failure_kind(word)
+    if kind is None:
+        return None
+    named = "" if word == "error" else f" ({word})"
+    status = 502 if kind == "server" else status_of(Fault(kind, ""))
+    return Fault(kind, f"the upstream stopped because of an error{named}", status, code="" if word == "error" else word)

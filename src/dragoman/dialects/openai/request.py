@@ -28,12 +28,133 @@ from dragoman.model.naming import SHAPES, to_keep
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
-# --- A Responses body on Chat's path, as Cursor's agent mode sends it, written as a Chat body.
-#
-# Its client reads the answer as Chat's. Only names and nesting change here; what Chat has no field for is left out,
-# and
-# the caller's list of oddities tells it.
+KNOBS = {name: name for name in ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed")}
+# Known fields that only Chat understands: null there is as good as absent.
+_NULLABLE = (
+    "audio", "function_call", "functions", "logit_bias", "logprobs", "max_completion_tokens", "max_tokens", "metadata",
+    "modalities", "moderation", "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
+    "safety_identifier", "service_tier", "store", "stream_options", "tool_choice", "top_logprobs", "user", "verbosity",
+    "web_search_options",
+)  # fmt: skip
 
+
+@guards_depth(MalformedRequest)
+def parse_request(call: Call, settings: OpenaiSettings) -> Conversation:
+    """Raises MalformedRequest, naming the place."""
+    odd: Oddities = []
+    body = call.body
+    if isinstance(body, dict) and not body.get("messages") and isinstance(body.get("input"), list | str):
+        body = chat_body(body, odd)
+    fields = Fields(body)
+    parser = MessageParser(settings)
+    system, messages = lead(parser.messages(fields.objects("messages")))
+    kept: JsonObject = {}
+    max_tokens = _max_tokens(fields, settings, kept)
+    user = take_user(fields, kept)
+    tool_choice, unknown = parse_choice(fields, odd)
+    kept |= unknown
+    if fields.peek("functions") and not fields.peek("tools"):
+        kept["~older"] = True  # its client reads `function_call` and knows no `tool_calls`
+    tools = parse_tools(fields, odd)
+    if odd:
+        kept[SHAPES] = [list(each) for each in odd]
+    conversation = Conversation(
+        model=call.model,
+        messages=tuple(messages),
+        system=tuple(system),
+        tools=tools,
+        tool_choice=tool_choice,
+        output=_output(fields, kept),
+        thinking=thinking_of(fields.text("reasoning_effort", "")),
+        max_tokens=max_tokens,
+        stop=take_stops(fields, "stop"),
+        knobs=take_knobs(fields, {**KNOBS, **{name: name for name in settings.more_knobs}}),
+        choices=take_choices(fields, "n"),
+        stream=call.stream,
+        user=user,
+    )
+    rest = {name: value for name, value in fields.rest().items() if value is not None or name not in _NULLABLE}
+    return canonical(structs.replace(conversation, extra=extra_of({**to_keep(rest), **kept})))
+
+
+def _max_tokens(fields: Fields, settings: OpenaiSettings, kept: JsonObject) -> int | None:
+    name = next((name for name in MAX_TOKENS_FIELDS if fields.peek(name) is not None), settings.max_tokens_field)
+    if name != settings.max_tokens_field:
+        kept["~max_tokens"] = name
+    return take_limit(fields, name)
+
+
+def _output(fields: Fields, kept: JsonObject) -> Output:
+    given = fields.any("response_format")
+    if given is None:
+        return Output()
+    form = Fields(given, "response_format")
+    match form.any("type"):
+        case "text":
+            return Output(extra=extra_of(to_keep(form.rest())))
+        case "json_object":
+            return Output("json", extra=extra_of(to_keep(form.rest())))
+        case "json_schema":
+            return _schema(form)
+        case str():
+            kept["response_format"] = given
+            return Output()
+        case _:
+            raise form.blame("expected one of text, json_object, json_schema", at=form.path("type"))
+
+
+def _schema(form: Fields) -> Output:
+    inner = form.child("json_schema")
+    output = parse_schema(inner)
+    inside, rest = inner.rest(), to_keep(form.rest())
+    return structs.replace(output, extra=extra_of({**rest, "json_schema": inside} if inside else rest))
+
+
+# --- canonical to wire
+
+
+def render_request(conversation: Conversation, settings: OpenaiSettings) -> Call:
+    """Raises Unrepresentable for what Chat cannot say."""
+    if conversation.previous is not None:
+        raise Unrepresentable("Chat has no previous response to go on from", at="previous_response_id")
+    spelt = own_fields(conversation.extra)
+    body: dict[str, Json] = {"messages": render_messages(conversation.system, conversation.messages, settings)}
+    if conversation.tools:
+        body["tools"] = list(map(render_tool, conversation.tools))
+    body |= render_choice(conversation)
+    body |= _render_output(conversation.output)
+    if effort := effort_of(conversation.thinking, API):
+        body["reasoning_effort"] = effort
+    if conversation.max_tokens is not None:
+        body[str(spelt.get("~max_tokens", settings.max_tokens_field))] = conversation.max_tokens
+    if conversation.stop:
+        body["stop"] = list(conversation.stop)
+    body |= conversation.knobs
+    if conversation.choices != 1:
+        body["n"] = conversation.choices
+    if conversation.user:
+        body[str(spelt.get("~user", "user"))] = conversation.user
+    body = {**wire_fields(conversation.extra), **body}
+    return Call("generate", conversation.model, conversation.stream, body)
+
+
+def _render_output(output: Output) -> JsonObject:
+    fields = wire_fields(output.extra)
+    match output.kind:
+        case "text":
+            return {"response_format": {"type": "text", **fields}} if fields else {}
+        case "json":
+            return {"response_format": {"type": "json_object", **fields}}
+        case "schema":
+            inside = fields.pop("json_schema", {})
+            inner = render_schema(output) | (inside if isinstance(inside, dict) else {})
+            return {"response_format": {"type": "json_schema", "json_schema": inner, **fields}}
+
+
+# --- a Responses body on Chat's path, as Cursor's agent mode sends it, written as a Chat body
+#
+# Its client reads the answer as Chat's. Only names and nesting change here; what Chat has no field for is left out, and
+# the caller's list of oddities tells it.
 
 RULE = "openai.responses_body"
 
@@ -41,10 +162,6 @@ _RENAMED = {"max_output_tokens": "max_completion_tokens"}
 _UNKNOWN = ("truncation", "max_tool_calls", "background", "prompt")  # to Chat
 _STATE = ("previous_response_id", "conversation")
 _TEXTS = ("input_text", "output_text", "text")
-
-
-def is_responses_body(body: Json) -> bool:
-    return isinstance(body, dict) and not body.get("messages") and isinstance(body.get("input"), list | str)
 
 
 def chat_body(body: JsonObject, odd: Oddities) -> JsonObject:
@@ -84,15 +201,11 @@ def _settings(fields: JsonObject, odd: Oddities) -> None:
         if text.get("verbosity") is not None:
             fields["verbosity"] = text["verbosity"]
         if isinstance(form := text.get("format"), dict):
-            fields["response_format"] = _format(form)
+            inner: JsonObject = {name: value for name, value in form.items() if name != "type"}
+            is_schema = form.get("type") == "json_schema"
+            fields["response_format"] = {"type": "json_schema", "json_schema": inner} if is_schema else form
         lost += [f"text.{name}" for name in text if name not in ("verbosity", "format")]
     odd.extend((RULE, "dropped", place, "Chat has no such field") for place in lost)
-
-
-def _format(form: JsonObject) -> Json:
-    if form.get("type") != "json_schema":
-        return form
-    return {"type": "json_schema", "json_schema": {name: value for name, value in form.items() if name != "type"}}
 
 
 def _add(messages: list[JsonObject], item: Fields, odd: Oddities) -> None:
@@ -176,126 +289,3 @@ _ADDING: dict[str, Callable[[list[JsonObject], Fields], None]] = {
     "custom_tool_call_output": _add_output,
     "reasoning": _add_reasoning,
 }
-
-
-KNOBS = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed")
-# Known fields that only Chat understands: null there is as good as absent.
-_NULLABLE = (
-    "audio", "function_call", "functions", "logit_bias", "logprobs", "max_completion_tokens", "max_tokens", "metadata",
-    "modalities", "moderation", "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
-    "safety_identifier", "service_tier", "store", "stream_options", "tool_choice", "top_logprobs", "user", "verbosity",
-    "web_search_options",
-)  # fmt: skip
-
-
-@guards_depth(MalformedRequest)
-def parse_request(call: Call, settings: OpenaiSettings) -> Conversation:
-    """Raises MalformedRequest, naming the place."""
-    odd: Oddities = []
-    body = call.body
-    if isinstance(body, dict) and is_responses_body(body):
-        body = chat_body(body, odd)
-    fields = Fields(body)
-    parser = MessageParser(settings)
-    system, messages = lead(parser.messages(fields.objects("messages")))
-    kept: JsonObject = {}
-    max_tokens = _max_tokens(fields, settings, kept)
-    user = take_user(fields, kept)
-    tool_choice, unknown = parse_choice(fields, odd)
-    kept |= unknown
-    if fields.peek("functions") and not fields.peek("tools"):
-        kept["~older"] = True  # its client reads `function_call` and knows no `tool_calls`
-    tools = parse_tools(fields, odd)
-    if odd:
-        kept[SHAPES] = [list(each) for each in odd]
-    conversation = Conversation(
-        model=call.model,
-        messages=tuple(messages),
-        system=tuple(system),
-        tools=tools,
-        tool_choice=tool_choice,
-        output=_output(fields, kept),
-        thinking=thinking_of(fields.text("reasoning_effort", "")),
-        max_tokens=max_tokens,
-        stop=take_stops(fields, "stop"),
-        knobs=take_knobs(fields, {name: name for name in (*KNOBS, *settings.more_knobs)}),
-        choices=take_choices(fields, "n"),
-        stream=call.stream,
-        user=user,
-    )
-    rest = {name: value for name, value in fields.rest().items() if value is not None or name not in _NULLABLE}
-    return canonical(structs.replace(conversation, extra=extra_of({**to_keep(rest), **kept})))
-
-
-def _max_tokens(fields: Fields, settings: OpenaiSettings, kept: JsonObject) -> int | None:
-    name = next((name for name in MAX_TOKENS_FIELDS if fields.peek(name) is not None), settings.max_tokens_field)
-    if name != settings.max_tokens_field:
-        kept["~max_tokens"] = name
-    return take_limit(fields, name)
-
-
-def _output(fields: Fields, kept: JsonObject) -> Output:
-    given = fields.any("response_format")
-    if given is None:
-        return Output()
-    form = Fields(given, "response_format")
-    match form.any("type"):
-        case "text":
-            return Output(extra=extra_of(to_keep(form.rest())))
-        case "json_object":
-            return Output("json", extra=extra_of(to_keep(form.rest())))
-        case "json_schema":
-            return _schema(form)
-        case str():
-            kept["response_format"] = given
-            return Output()
-        case _:
-            raise form.blame("expected one of text, json_object, json_schema", at=form.path("type"))
-
-
-def _schema(form: Fields) -> Output:
-    inner = form.child("json_schema")
-    output = parse_schema(inner)
-    inside, rest = inner.rest(), to_keep(form.rest())
-    return structs.replace(output, extra=extra_of({**rest, "json_schema": inside} if inside else rest))
-
-
-# --- canonical to wire
-
-
-def render_request(conversation: Conversation, settings: OpenaiSettings) -> Call:
-    """Raises Unrepresentable for what Chat cannot say."""
-    if conversation.previous is not None:
-        raise Unrepresentable("Chat has no previous response to go on from", at="previous_response_id")
-    spelt = own_fields(conversation.extra)
-    body: dict[str, Json] = {"messages": render_messages(conversation.system, conversation.messages, settings)}
-    if conversation.tools:
-        body["tools"] = list(map(render_tool, conversation.tools))
-    body |= render_choice(conversation)
-    body |= _render_output(conversation.output)
-    if effort := effort_of(conversation.thinking, API):
-        body["reasoning_effort"] = effort
-    if conversation.max_tokens is not None:
-        body[str(spelt.get("~max_tokens", settings.max_tokens_field))] = conversation.max_tokens
-    if conversation.stop:
-        body["stop"] = list(conversation.stop)
-    body |= conversation.knobs
-    if conversation.choices != 1:
-        body["n"] = conversation.choices
-    if conversation.user:
-        body[str(spelt.get("~user", "user"))] = conversation.user
-    body = {**wire_fields(conversation.extra), **body}
-    return Call("generate", conversation.model, conversation.stream, body)
-
-
-def _render_output(output: Output) -> JsonObject:
-    fields = wire_fields(output.extra)
-    match output.kind:
-        case "text":
-            return {"response_format": {"type": "text", **fields}} if fields else {}
-        case "json":
-            return {"response_format": {"type": "json_object", **fields}}
-        case "schema":
-            inside = fields.pop("json_schema", {})
-            inner = render_schema(output) | (inside if isinstance(inside, dict) else {})
-            return {"response_format": {"type": "json_schema", "json_schema": inner, **fields}}

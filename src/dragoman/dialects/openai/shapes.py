@@ -66,32 +66,27 @@ def exact_message(item: Json, at: Where) -> Message | None:
     if shape is None:
         return None
     role, content, calls = shape.role, shape.content, shape.tool_calls
+    said = _texts(content, Where(at, "content"))
     if role == "tool":
-        return _result(shape, at)
+        if not isinstance(content, str) or not shape.tool_call_id or calls is not None:
+            return None
+        return Message("user", (ToolResult(shape.tool_call_id, said, at=at),), at=at)
     if shape.tool_call_id is not None or (role != "assistant" and (content is None or calls is not None)):
         return None
-    said = _texts(content, Where(at, "content"))
-    return Message(role, said if calls is None else (*said, *_calls(calls, Where(at, "tool_calls"))), at=at)
-
-
-def _result(shape: _Message, at: Where) -> Message | None:
-    content = shape.content
-    if not isinstance(content, str) or not shape.tool_call_id or shape.tool_calls is not None:
-        return None
-    return Message("user", (ToolResult(shape.tool_call_id, _texts(content, Where(at, "content")), at=at),), at=at)
+    if calls is None:
+        return Message(role, said, at=at)
+    place = Where(at, "tool_calls")
+    made = [
+        ToolCall(call.id, call.function.name, call.function.arguments, at=Where(place, index))
+        for index, call in enumerate(calls)
+    ]
+    return Message(role, (*said, *made), at=at)
 
 
 def _texts(content: str | list[_TextPart] | None, at: Where) -> tuple[Text, ...]:
     if isinstance(content, list):
         return tuple([Text(part.text, at=Where(at, index)) for index, part in enumerate(content)])
     return (Text(content, at=at),) if content else ()
-
-
-def _calls(calls: list[_Call], at: Where) -> list[ToolCall]:
-    return [
-        ToolCall(call.id, call.function.name, call.function.arguments, at=Where(at, index))
-        for index, call in enumerate(calls)
-    ]
 
 
 # --- small requests

@@ -9,8 +9,6 @@ The end is `[DONE]`; some leave it out, so a clean end of bytes after every choi
 
 from __future__ import annotations
 
-from typing import Any
-
 from dragoman.dialects.base import Decoder, World
 from dragoman.dialects.kit.openai_errors import fault_in, fault_of
 from dragoman.dialects.openai.blocks import FAMILY, JsonObject, extra_of, parse_sources
@@ -19,11 +17,10 @@ from dragoman.dialects.openai.chunk import (
     Chunk,
     ChunkChoice,
     beside_the_stop,
-    beside_the_usual,
     read_chunk,
     read_plain,
 )
-from dragoman.dialects.openai.reply import envelope_rest, parse_usage, stopped_by_error
+from dragoman.dialects.openai.reply import embedded_usage, envelope_rest, parse_usage, stopped_by_error
 from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, UpstreamFault
 from dragoman.model import events as ev
 from dragoman.model.blocks import Opaque
@@ -76,7 +73,10 @@ class OpenaiDecoder(Decoder):
                 self._choice(choice, position, data, events, sources)
             if self._over:
                 return tuple(events)
-        if (usage := parse_usage(_usage_of(chunk))) is not None:
+        told = chunk.usage or embedded_usage(
+            chunk.x_groq, (each.usage for each in chunk.choices or () if each is not None)
+        )
+        if (usage := parse_usage(told)) is not None:
             self._counted = True
             events.append(ev.UsageReported(usage))
         return tuple(events)
@@ -132,7 +132,7 @@ class OpenaiDecoder(Decoder):
 
     def _start(self, chunk: Chunk, data: bytes, events: list[ev.Event]) -> bool:
         """Begin with the first chunk that is one; Azure sends a frame with nothing but its filters before."""
-        rest = self._early | envelope_rest(beside_the_usual(data))
+        rest = self._early | envelope_rest(read_plain(data))
         if not (chunk.id or chunk.choices or chunk.usage):
             self._keys.budget.keep(json_size(rest) - json_size(self._early))
             self._early = rest
@@ -179,11 +179,3 @@ def _told_fault(chunk: Chunk, data: bytes) -> Fault | None:
     if chunk.choices and chunk.base_resp is None and chunk.x_groq is None:
         return None
     return fault_in(read_plain(data))
-
-
-def _usage_of(chunk: Chunk) -> Any:
-    """The counts of a chunk: its own, or Groq's `x_groq.usage`, or Moonshot's `choices[].usage`."""
-    if chunk.usage:
-        return chunk.usage
-    groq = chunk.x_groq.get("usage") if isinstance(chunk.x_groq, dict) else None
-    return groq or next((choice.usage for choice in chunk.choices or () if choice is not None and choice.usage), None)

@@ -19,10 +19,10 @@ from dragoman.dialects.openai.blocks import (
     FAMILY,
     FORMAT,
     JsonObject,
+    around,
     extra_of,
     own_fields,
     plain,
-    required,
     wire_fields,
 )
 from dragoman.errors import Unrepresentable
@@ -75,7 +75,7 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
     if kind == "custom":
         fields.any("type")
         inner = fields.child("custom")
-        name, description, strict = required(inner, "name"), inner.text("description", ""), inner.flag("strict", None)
+        name, description, strict = inner.identifier("name"), inner.text("description", ""), inner.flag("strict", None)
         rest, inside = to_keep(fields.rest()), inner.rest()
         if form := _flat(inside.get("format")):
             rest[FORMAT] = form
@@ -91,7 +91,7 @@ def _tool(fields: Fields) -> ToolSpec | Opaque:
 
 
 def _function(fields: Fields, inner: Fields, rest: JsonObject) -> ToolSpec:
-    name, description = required(inner, "name"), inner.text("description", "")
+    name, description = inner.identifier("name"), inner.text("description", "")
     strict, parameters = inner.flag("strict", None), inner.any("parameters")
     inside, at = inner.rest(), Where(fields.at, bare=parameters is None)
     schema = take_parameters(parameters, inside)
@@ -134,12 +134,7 @@ def render_tool(tool: ToolSpec | Opaque) -> Json:
     own = own_fields(tool.extra)
     if FORMAT in own:
         inner["format"] = _nested_form(own[FORMAT])
-    return _around(kind, inner, wire_fields(tool.extra))
-
-
-def _around(kind: str, inner: JsonObject, fields: JsonObject, **head: Json) -> JsonObject:
-    inside = fields.pop(kind, None)
-    return {**head, "type": kind, kind: {**inner, **inside} if isinstance(inside, dict) else inner, **fields}
+    return around(kind, inner, wire_fields(tool.extra))
 
 
 # --- choice
@@ -177,7 +172,7 @@ def _choice(fields: Fields, name: str, value: Json) -> ToolChoice | None:
 
 
 def _chosen(tool: Fields) -> str:
-    return required(tool.maybe_child(str(tool.peek("type"))) or tool, "name")
+    return (tool.maybe_child(str(tool.peek("type"))) or tool).identifier("name")
 
 
 def render_choice(conversation: Conversation) -> JsonObject:
@@ -213,7 +208,7 @@ def parse_call(fields: Fields) -> ToolCall | Opaque:
 def _call(fields: Fields, kind: str, words: str) -> ToolCall:
     fields.any("type")
     call_id, inner = fields.maybe_identifier("id"), fields.child(kind)
-    name, arguments = required(inner, "name"), arguments_text(inner.any(words))
+    name, arguments = inner.identifier("name"), arguments_text(inner.any(words))
     extra = _nested(to_keep(fields.rest()), kind, inner.rest())
     return ToolCall(call_id, name, arguments, "text" if kind == "custom" else "json", extra=extra, at=Where(fields.at))
 
@@ -230,6 +225,6 @@ def render_call(call: ToolCall | Opaque) -> Json:
         return call.data
     plain(call)
     if call.form == "text":
-        return _around("custom", {"name": call.name, "input": call.arguments}, wire_fields(call.extra), id=call.id)
+        return around("custom", {"name": call.name, "input": call.arguments}, wire_fields(call.extra), id=call.id)
     arguments = call.arguments or "{}"  # clients and services parse it
-    return _around("function", {"name": call.name, "arguments": arguments}, wire_fields(call.extra), id=call.id)
+    return around("function", {"name": call.name, "arguments": arguments}, wire_fields(call.extra), id=call.id)

@@ -1,28 +1,18 @@
-"""What every node of this dialect shares: its family, its unknown fields, and what it refuses to say."""
+"""Content parts and reasoning items, both directions, and what every node shares: its family, its unknown fields."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from msgspec import structs
 
 from dragoman.dialects.kit.kept import Kept, cannot, describe
 from dragoman.dialects.kit.openai_requests import image_at, refuse_marks, take_file_data
-from dragoman.dialects.kit.values import members, text
+from dragoman.dialects.kit.values import items, members, text
 from dragoman.errors import MalformedRequest
-from dragoman.model.blocks import (
-    Block,
-    Extra,
-    Media,
-    Opaque,
-    Reasoning,
-    Seal,
-    Source,
-    Text,
-    Where,
-)
+from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Seal, Source, Text, Where
 from dragoman.model.naming import OUTER, WORD, to_keep
 from dragoman.model.parts import read_bad_media, read_loose_part
 from dragoman.wire.fields import Fields
@@ -58,8 +48,7 @@ object_of, text_of = members, text
 extra_of, own_fields, wire_fields = _KEPT.extra_of, _KEPT.own_fields, _KEPT.wire_fields
 
 
-# --- Content parts, to blocks and back: input_text, input_image, input_file, output_text, refusal. Reading is lenient
-
+# --- content parts: input_text, input_image, input_file, output_text, refusal. Reading is lenient
 
 Part: TypeAlias = Text | Media | Opaque
 
@@ -263,31 +252,23 @@ def is_placing(name: str) -> bool:
 
 
 def _render_media(media: Media) -> Json:
-    fields = wire_fields(media.extra)
-    named: JsonObject = {"filename": media.name} if media.name else {}
+    data = f"data:{media.mime};base64,{media.data}" if media.how == "base64" else media.data
     match media.kind, media.how:
-        case "image", "base64":
-            return {"type": "input_image", "image_url": f"data:{media.mime};base64,{media.data}", **fields}
-        case "image", "url":
-            return {"type": "input_image", "image_url": media.data, **fields}
-        case "image", "file":
-            return {"type": "input_image", "file_id": media.data, **fields}
-        case "document", "base64":
-            return {"type": "input_file", **named, "file_data": f"data:{media.mime};base64,{media.data}", **fields}
-        case "document", "url":
-            return {"type": "input_file", **named, "file_url": media.data, **fields}
-        case "document", "file":
-            return {"type": "input_file", **named, "file_id": media.data, **fields}
+        case "image", "base64" | "url" | "file":
+            field = "file_id" if media.how == "file" else "image_url"
+            return {"type": "input_image", field: data, **wire_fields(media.extra)}
+        case "document", "base64" | "url" | "file":
+            named: JsonObject = {"filename": media.name} if media.name else {}
+            field = {"base64": "file_data", "url": "file_url", "file": "file_id"}[media.how]
+            return {"type": "input_file", **named, field: data, **wire_fields(media.extra)}
         case _:
             raise cannot(media, f"a message cannot hold {describe(media)}")
 
 
-# --- Reasoning items: a summary, the thinking itself where it is shown, and what only its maker can read.
+# --- reasoning items: a summary, the thinking itself where it is shown, and what only its maker can read
 #
 # One item is one block. Its text is that of its parts with blank lines between them; where there is more than one
-# summary
-# part, the parts are remembered as spelling and written again as long as they still say the same.
-
+# summary part, the parts are remembered as spelling and written again as long as they still say the same.
 
 SEAM = "\n\n"
 IN_CONTENT = "~content"  # the text stands in `content`, not in `summary`
@@ -320,14 +301,9 @@ def _array(fields: Fields, name: str) -> list[Json]:
 
 
 def joined_text(parts: JsonObject) -> str:
-    return SEAM.join(filter(None, _texts(parts)))
-
-
-def _texts(parts: JsonObject) -> Iterable[str]:
-    for name in _KINDS:
-        given = parts.get(name)
-        for part in given if isinstance(given, list) else ():
-            yield text_of(part.get("text")) if isinstance(part, dict) else text_of(part)
+    given = [part for name in _KINDS for part in items(parts.get(name))]
+    texts = (text_of(part.get("text")) if isinstance(part, dict) else text_of(part) for part in given)
+    return SEAM.join(filter(None, texts))
 
 
 def render_reasoning(block: Reasoning) -> JsonObject:

@@ -21,7 +21,7 @@ from dragoman.dialects.responses.blocks import FAMILY
 from dragoman.dialects.responses.encoder import ResponsesEncoder
 from dragoman.dialects.responses.quirks import JoinAnswers, LeastTokens
 from dragoman.dialects.responses.request import NAMES as HELD_NAMES
-from dragoman.dialects.responses.rule_table import RULES
+from dragoman.dialects.responses.rules import RULES
 from dragoman.dialects.responses.stream import ResponsesDecoder
 from dragoman.errors import ClientFault, Fault
 from dragoman.model.capabilities import Alphabet, Capabilities, traits
@@ -103,8 +103,7 @@ class ResponsesCodec(Struct, frozen=True):
     rules = staticmethod(RULES.declared)
 
 
-# --- Where Responses live: paths, headers, SSE with event names
-
+# --- paths, headers, SSE with event names
 
 _PATH = "/responses"
 _COUNT = "/responses/input_tokens"
@@ -168,13 +167,10 @@ def _stored(request: HttpRequest, path: str) -> Call:
     action = _ACTIONS.get((request.method, found[2] or "")) if found else None
     if found is None or action is None:
         raise _not_here(request.method, path)
+    # Without a key: that one is of the service that the client asked.
+    query = "&".join(pair for pair in request.query.split("&") if unquote(pair.partition("=")[0]) != "key")
     streams = action == "read" and "true" in parse_qs(request.query).get("stream", ())
-    return Call("stored", "", streams, None, {"id": found[1], "action": action, "query": _query(request.query)})
-
-
-def _query(query: str) -> str:
-    """The query for the upstream, without a key: that one is of the service that the client asked."""
-    return "&".join(pair for pair in query.split("&") if unquote(pair.partition("=")[0]) != "key")
+    return Call("stored", "", streams, None, {"id": found[1], "action": action, "query": query})
 
 
 def _stored_request(call: Call, prefix: str) -> HttpRequest:
@@ -212,7 +208,7 @@ def _not_here(method: str, path: str) -> ClientFault:
     return ClientFault(message, fault=Fault("not_found", message, 404, code="unknown_url"))
 
 
-# --- How a request goes on from an earlier answer by its id (`previous_response_id`, `item_reference`)
+# --- how a request goes on from an earlier answer by its id (`previous_response_id`, `item_reference`)
 
 
 class ResponsesContinuation(Struct, frozen=True):

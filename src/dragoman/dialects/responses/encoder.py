@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import Encoder, World
+from dragoman.dialects.kit.values import is_json
 from dragoman.dialects.responses.blocks import (
     ANNOUNCED,
     FAMILY,
@@ -105,19 +106,13 @@ class ResponsesEncoder(Encoder):
         number = self._number
         if len(events) == 1 and type(events[0]) is ev.TextDelta:
             self._open[events[0].key].pieces.add(events[0].text)
-        elif not self._may_pass(events):
+        elif not (_may_stand_together(events) and all(map(self._regular, events))):
             return False
         else:
             self._written(events)
         self._number = number + 1
         self._passed += 1
         return True
-
-    def _may_pass(self, events: ev.Events) -> bool:
-        kinds = {type(event) for event in events}
-        if len(events) > 1 and not any(kinds <= together for together in _TOGETHER):
-            return False
-        return all(map(self._regular, events))
 
     def _regular(self, event: ev.Event) -> bool:
         match event:
@@ -180,7 +175,9 @@ class ResponsesEncoder(Encoder):
             case ev.Stopped(stop):
                 yield from self._stopped(stop)
             case ev.Finished():
-                yield self._finished()
+                assert self._envelope is not None
+                response = self._envelope.ended(self._stop, self._told(), self._usage)
+                yield self._event(f"response.{response['status']}", {"response": response})
             case ev.Failed(fault):
                 yield from self._failed(fault)
             case ev.OpaqueEvent():
@@ -202,11 +199,6 @@ class ResponsesEncoder(Encoder):
         for call in self._doubtful:
             if stop.why not in (Why.LENGTH, Why.CONTEXT):
                 yield from self._call_done(call)
-
-    def _finished(self) -> Payload:
-        assert self._envelope is not None
-        response = self._envelope.ended(self._stop, self._told(), self._usage)
-        return self._event(f"response.{response['status']}", {"response": response})
 
     def _failed(self, fault: Fault) -> Iterator[Payload]:
         if self._envelope is None:  # the SDKs take nothing before response.created
@@ -232,18 +224,15 @@ class ResponsesEncoder(Encoder):
         if not announced:
             yield self._event("response.output_item.added", {"output_index": index, "item": item})
 
-    def _is_announced(self, block: Block) -> bool:
-        """Whether a frame that was let through has announced the item: then it has its place, the upstream's."""
-        by = own_fields(block.extra).get(ANNOUNCED)
-        return isinstance(by, int) and by <= self._passed
-
     def _done(self, index: int, item: JsonObject) -> Payload:
         self._budget.keep(json_size(item))
         self._output[index] = item
         return self._event("response.output_item.done", {"output_index": index, "item": item})
 
     def _begin(self, key: int, block: Block, given_place: int | None) -> Iterator[Payload]:
-        announced = given_place is not None and self._is_announced(block)
+        # By a frame that was let through: then the item has its place, the upstream's.
+        by = own_fields(block.extra).get(ANNOUNCED)
+        announced = given_place is not None and isinstance(by, int) and by <= self._passed
         keeps = given_place is not None and (announced or not self._rewritten)
         index = given_place if given_place is not None and keeps else self._count
         match block:
@@ -318,7 +307,7 @@ class ResponsesEncoder(Encoder):
             case Reasoning() as block:
                 yield from self._thought_done(grows, block)
             case ToolCall() as block:
-                if complete and (block.form == "text" or _is_json(grows.text())):
+                if complete and (block.form == "text" or is_json(grows.text() or "{}")):
                     yield from self._call_done(grows)
                 elif complete:
                     self._doubtful.append(grows)
@@ -384,9 +373,5 @@ def _slot(block: Block) -> tuple[str, str, str, str]:
     return _CONTENT if own_fields(block.extra).get(IN_CONTENT) else _SUMMARY
 
 
-def _is_json(text: str) -> bool:
-    try:
-        jsonio.decode(text or "{}")
-    except jsonio.JsonError:
-        return False
-    return True
+def _may_stand_together(events: ev.Events) -> bool:
+    return len(events) < 2 or any({type(event) for event in events} <= together for together in _TOGETHER)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from msgspec import structs
 
+from dragoman.dialects.kit.openai_requests import arguments_text
+from dragoman.dialects.kit.values import is_json
 from dragoman.dialects.responses.blocks import (
     ANNOUNCED,
     FAMILY,
@@ -32,7 +34,6 @@ from dragoman.wire.jsonio import Json
 
 CALLS = ("function_call", "custom_tool_call")
 _ITEM = 1024  # bytes of an item, beside what it says
-_SLOTS = {"summary": "summary", "content": "content"}
 
 
 class _Grown:
@@ -144,7 +145,7 @@ class Item:
         events: list[ev.Event] = []
         for part, grown in self._grown.items():
             if not grown.ended:
-                whole = grown.told or (not listed and _is_json(grown.given.text()))
+                whole = grown.told or (not listed and is_json(grown.given.text()))
                 if self.kind in CALLS and not cut and not whole:
                     raise OutOfOrder("the call was never done", at=self._at)
                 events += self._late(part, grown)
@@ -219,7 +220,9 @@ class Item:
         if kind not in ("output_text", "refusal", "text"):
             if grown is not None:
                 return ()
-            return self._odd_part(part, told)
+            data = told.rest()
+            extra = extra_of({**self._placing, PART: True, IRREGULAR: True})  # we write no messages of several parts
+            return self._came_whole(part, Opaque(FAMILY, data, text_of(data.get("type")), extra=extra))
         refused = kind == "refusal"
         words = told.text("refusal" if refused else "text", "")
         events: ev.Events = self.text(part, "", refused=refused) if words or told.peek("annotations") else ()
@@ -232,12 +235,6 @@ class Item:
         notes = told.array("annotations", [])
         cited = [event for each in notes[grown.cited :] for event in self.annotate(part, each)]
         return (*events, *cited, self._end(part))
-
-    def _odd_part(self, part: int, told: Fields) -> ev.Events:
-        data = told.rest()
-        extra = extra_of({**self._placing, PART: True, IRREGULAR: True})  # we write no messages of several parts
-        block = Opaque(FAMILY, data, text_of(data.get("type")), extra=extra)
-        return self._came_whole(part, block)
 
     def _finish_message(self, told: Fields) -> ev.Events:
         events: list[ev.Event] = []
@@ -268,10 +265,11 @@ class Item:
         grown.given.add(delta)
         return (ev.ArgumentsDelta(grown.key, delta),) if delta else ()
 
-    def told_arguments(self, whole: str) -> None:
+    def told(self, whole: str) -> ev.Events:
         """The arguments told whole, before the item is: what of them was not given is given with the item's end."""
         if 0 in self._grown:
             self._grown[0].tell(whole)
+        return ()
 
     def arguments_whole(self, whole: str) -> ev.Events:
         """The end of the arguments as told whole; where they are others than those given, nobody knows which to run."""
@@ -282,7 +280,7 @@ class Item:
         grown.tell(whole)
         if whole.startswith(given):
             return self.arguments(whole[len(given) :])
-        if whole and not _same(given, whole):
+        if whole and not (is_json(given) and is_json(whole) and jsonio.decode(given) == jsonio.decode(whole)):
             raise OutOfOrder("the arguments told at the end are not those told before", at=self._at)
         return ()
 
@@ -291,8 +289,7 @@ class Item:
             events = self._call(told)
         else:
             words = told.any("input" if self.kind == "custom_tool_call" else "arguments")
-            whole = words if isinstance(words, str) else "" if words is None else jsonio.encode(words).decode()
-            events = self.arguments_whole(whole)
+            events = self.arguments_whole(arguments_text(words))
         return (*events, self._end(0, complete=told.peek("status") != "incomplete"))
 
     # --- reasoning
@@ -323,7 +320,7 @@ class Item:
 
     def _finish_reasoning(self, told: Fields) -> ev.Events:
         events: list[ev.Event] = []
-        for slot in _SLOTS:
+        for slot in ("summary", "content"):
             given = told.any(slot)
             parts = [given] if isinstance(given, str) else given if isinstance(given, list) else []
             for part, each in enumerate(parts):
@@ -361,18 +358,3 @@ def _envelope(told: Fields) -> Fields:
     """What a message says beside its content, and beside how far it has come."""
     beside = ("type", "role", "content", "status")
     return Fields({name: value for name, value in told.rest().items() if name not in beside}, told.at, told.blame)
-
-
-def _is_json(text: str) -> bool:
-    try:
-        jsonio.decode(text)
-    except jsonio.JsonError:
-        return False
-    return True
-
-
-def _same(one: str, other: str) -> bool:
-    try:
-        return bool(jsonio.decode(one) == jsonio.decode(other))
-    except jsonio.JsonError:
-        return False

@@ -240,7 +240,9 @@ def _messages(role: Role, blocks: Sequence[Block], message: Message | None) -> I
             yield from (_opaque(block) for block in together)
         else:
             kind = "output_text" if role == "assistant" else "input_text"
-            yield {**_head(role, placing), "content": render_content(together, kind)}
+            head: JsonObject = {"type": "message", **object_of(placing.get("~message"))}
+            head["role"] = text_of(placing.get("~role")) or role
+            yield {**head, **of_what_it_came_in(placing), "content": render_content(together, kind)}
 
 
 def _placing(block: Block) -> JsonObject | None:
@@ -251,12 +253,6 @@ def _placing(block: Block) -> JsonObject | None:
     return {name: value for name, value in own.items() if is_placing(name)}
 
 
-def _head(role: Role, placing: JsonObject) -> JsonObject:
-    head: JsonObject = {"type": "message", **object_of(placing.get("~message"))}
-    head["role"] = text_of(placing.get("~role")) or role
-    return {**head, **of_what_it_came_in(placing)}
-
-
 def _opaque(block: Block) -> Json:
     if isinstance(block, Opaque) and block.family == FAMILY:
         return block.data
@@ -265,7 +261,7 @@ def _opaque(block: Block) -> Json:
 
 def render_said(blocks: Sequence[Block], kinds: dict[str, str] | None = None) -> Iterator[Json]:
     """What an assistant said, item by item; `kinds` learns what kind of calls they were."""
-    for is_content, group in groupby(blocks, lambda block: isinstance(block, Text | Media) or _is_part(block)):
+    for is_content, group in groupby(blocks, _is_content):
         if is_content:
             yield from _messages("assistant", list(group), None)
             continue
@@ -282,8 +278,8 @@ def render_said(blocks: Sequence[Block], kinds: dict[str, str] | None = None) ->
                     yield _opaque(block)
 
 
-def _is_part(block: Block) -> bool:
-    return isinstance(block, Opaque) and own_fields(block.extra).get(PART) is True
+def _is_content(block: Block) -> bool:
+    return isinstance(block, Text | Media) or (isinstance(block, Opaque) and own_fields(block.extra).get(PART) is True)
 
 
 def render_call(call: ToolCall) -> JsonObject:

@@ -9,6 +9,7 @@ from msgspec import structs
 from dragoman.dialects.base import World
 from dragoman.dialects.kit.openai_errors import KINDS, TOLD_WAIT, fault_of
 from dragoman.dialects.kit.openai_requests import blamed_upstream
+from dragoman.dialects.kit.values import telling
 from dragoman.dialects.responses.blocks import (
     FAMILY,
     JsonObject,
@@ -44,87 +45,6 @@ from dragoman.model.usage import count, inclusive_usage
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
-
-# --- Token counts. `input_tokens` include what came from and went to the cache; ours do not
-
-
-_INPUT, _OUTPUT = "input_tokens_details", "output_tokens_details"
-_TOTALS = ("input_tokens", "output_tokens", "total_tokens")
-_CACHES = ("cached_tokens", "cache_write_tokens")
-
-
-def parse_usage(told: Json) -> Usage | None:
-    """Read the counts of a response; None where there are none."""
-    if not isinstance(told, dict):
-        return None
-    before, after = object_of(told.get(_INPUT)), object_of(told.get(_OUTPUT))
-    given, answered, total = (count(told.get(name)) for name in _TOTALS)
-    read, write = count(before.get("cached_tokens")), count(before.get("cache_write_tokens"))
-    rest = {name: value for name, value in told.items() if name not in _TOTALS}
-    rest[_INPUT] = _telling({name: value for name, value in before.items() if name not in _CACHES})
-    rest[_OUTPUT] = _telling({name: value for name, value in after.items() if name != "reasoning_tokens"})
-    extra = extra_of(to_keep(_telling(rest)))
-    thought = count(after.get("reasoning_tokens"))
-    return inclusive_usage(given, answered, read, write, thought, total=total, extra=extra)
-
-
-def _telling(fields: JsonObject) -> JsonObject:
-    """What says something: nulls, zeros and empty objects do not."""
-    return {name: value for name, value in fields.items() if value}
-
-
-def render_usage(usage: Usage) -> JsonObject:
-    """All counts with their details: Codex gives the turn up if one of them is missing."""
-    given = usage.input + usage.cache_read + usage.cache_write
-    extra = wire_fields(usage.extra)
-    before = {"cached_tokens": usage.cache_read, "cache_write_tokens": usage.cache_write}
-    return {
-        "input_tokens": given,
-        _INPUT: {**before, **object_of(extra.pop(_INPUT, None))},
-        "output_tokens": usage.output,
-        _OUTPUT: {"reasoning_tokens": usage.reasoning, **object_of(extra.pop(_OUTPUT, None))},
-        "total_tokens": given + usage.output,
-        **extra,
-    }
-
-
-# --- Errors where only Responses have them: those that failed, and what Codex acts on. Others are the service's
-
-
-# The code of a response that failed.
-_CODES: dict[Kind, str] = {
-    "invalid": "invalid_prompt",
-    "auth": "invalid_api_key",
-    "permission": "permission_denied",
-    "not_found": "model_not_found",
-    "too_large": "invalid_prompt",
-    "rate_limit": "rate_limit_exceeded",
-    "quota": "insufficient_quota",
-    "overloaded": "server_is_overloaded",
-    "context_full": "context_length_exceeded",
-    "timeout": "server_error",
-    "server": "server_error",
-}
-
-
-def failure_of(response: JsonObject) -> Fault | None:
-    """The fault of a response that failed, or of an error that came as a success; None if there is none."""
-    error = response.get("error")
-    if not error and response.get("object") != "error":
-        return None
-    return fault_of({"error": error} if error else response, None)
-
-
-def render_failure(fault: Fault) -> JsonObject:
-    """The error of a response that failed, in the codes that Codex acts on; it reads the wait from the words."""
-    code = _CODES[fault.kind]
-    if KINDS.get(fault.code) == fault.kind and fault.code != "invalid_request_error":
-        code = fault.code
-    message = fault.message
-    if fault.kind == "rate_limit" and fault.retry_after is not None and not TOLD_WAIT.search(message):
-        message = f"{message} (try again in {fault.retry_after:g}s)"
-    return object_of({"code": code, "message": message})
-
 
 _REASONS = {"max_output_tokens": Why.LENGTH, "content_filter": Why.REFUSAL}
 _INCOMPLETE = {Why.LENGTH: "max_output_tokens", Why.CONTEXT: "max_output_tokens", Why.REFUSAL: "content_filter"}
@@ -369,3 +289,77 @@ class ItemWriter:
 def output_part(text: Text) -> Json:
     part = render_part(structs.replace(text, seal=None, cache=None), "output_text")
     return {"logprobs": [], **part} if isinstance(part, dict) and part["type"] == "output_text" else part
+
+
+# --- token counts: `input_tokens` include what came from and went to the cache; ours do not
+
+_INPUT, _OUTPUT = "input_tokens_details", "output_tokens_details"
+_TOTALS = ("input_tokens", "output_tokens", "total_tokens")
+_CACHES = ("cached_tokens", "cache_write_tokens")
+
+
+def parse_usage(told: Json) -> Usage | None:
+    """Read the counts of a response; None where there are none."""
+    if not isinstance(told, dict):
+        return None
+    before, after = object_of(told.get(_INPUT)), object_of(told.get(_OUTPUT))
+    given, answered, total = (count(told.get(name)) for name in _TOTALS)
+    read, write = count(before.get("cached_tokens")), count(before.get("cache_write_tokens"))
+    rest = {name: value for name, value in told.items() if name not in _TOTALS}
+    rest[_INPUT] = telling({name: value for name, value in before.items() if name not in _CACHES})
+    rest[_OUTPUT] = telling({name: value for name, value in after.items() if name != "reasoning_tokens"})
+    extra = extra_of(to_keep(telling(rest)))
+    thought = count(after.get("reasoning_tokens"))
+    return inclusive_usage(given, answered, read, write, thought, total=total, extra=extra)
+
+
+def render_usage(usage: Usage) -> JsonObject:
+    """All counts with their details: Codex gives the turn up if one of them is missing."""
+    given = usage.input + usage.cache_read + usage.cache_write
+    extra = wire_fields(usage.extra)
+    before = {"cached_tokens": usage.cache_read, "cache_write_tokens": usage.cache_write}
+    return {
+        "input_tokens": given,
+        _INPUT: {**before, **object_of(extra.pop(_INPUT, None))},
+        "output_tokens": usage.output,
+        _OUTPUT: {"reasoning_tokens": usage.reasoning, **object_of(extra.pop(_OUTPUT, None))},
+        "total_tokens": given + usage.output,
+        **extra,
+    }
+
+
+# --- errors where only Responses have them: those that failed, and what Codex acts on. Others are the service's
+
+# The code of a response that failed.
+_CODES: dict[Kind, str] = {
+    "invalid": "invalid_prompt",
+    "auth": "invalid_api_key",
+    "permission": "permission_denied",
+    "not_found": "model_not_found",
+    "too_large": "invalid_prompt",
+    "rate_limit": "rate_limit_exceeded",
+    "quota": "insufficient_quota",
+    "overloaded": "server_is_overloaded",
+    "context_full": "context_length_exceeded",
+    "timeout": "server_error",
+    "server": "server_error",
+}
+
+
+def failure_of(response: JsonObject) -> Fault | None:
+    """The fault of a response that failed, or of an error that came as a success; None if there is none."""
+    error = response.get("error")
+    if not error and response.get("object") != "error":
+        return None
+    return fault_of({"error": error} if error else response, None)
+
+
+def render_failure(fault: Fault) -> JsonObject:
+    """The error of a response that failed, in the codes that Codex acts on; it reads the wait from the words."""
+    code = _CODES[fault.kind]
+    if KINDS.get(fault.code) == fault.kind and fault.code != "invalid_request_error":
+        code = fault.code
+    message = fault.message
+    if fault.kind == "rate_limit" and fault.retry_after is not None and not TOLD_WAIT.search(message):
+        message = f"{message} (try again in {fault.retry_after:g}s)"
+    return object_of({"code": code, "message": message})

@@ -37,7 +37,7 @@ from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 
-KNOBS = ("temperature", "top_p")
+KNOBS = {"temperature": "temperature", "top_p": "top_p"}
 _MAX = "max_output_tokens"
 
 
@@ -51,6 +51,7 @@ def parse_request(call: Call) -> Conversation:
     tools, messages = name_tools(with_added(parse_tools(fields), turns), turns)
     choice, odd = parse_choice(fields, tools)
     kept |= odd
+    goes_on = fields.peek("previous_response_id") is not None
     conversation = Conversation(
         model=call.model,
         messages=messages,
@@ -59,9 +60,9 @@ def parse_request(call: Call) -> Conversation:
         output=_output(fields, kept),
         thinking=_thinking(fields, kept),
         max_tokens=take_limit(fields, _MAX),
-        knobs=take_knobs(fields, {name: name for name in KNOBS}),
+        knobs=take_knobs(fields, KNOBS),
         stream=call.stream,
-        previous=_previous(fields),
+        previous=fields.identifier("previous_response_id") if goes_on else fields.text("previous_response_id", None),
         user=take_user(fields, kept),
         held=held_by_service(fields, messages),
     )
@@ -71,14 +72,6 @@ def parse_request(call: Call) -> Conversation:
         return conversation
     first = Text(instructions, extra=extra_of({INSTRUCTIONS: True}), at=Where("instructions"))
     return structs.replace(conversation, system=(first, *conversation.system))
-
-
-def _previous(fields: Fields) -> str | None:
-    """The earlier response that the request goes on from."""
-    if fields.peek("previous_response_id") is not None:
-        return fields.identifier("previous_response_id")
-    fields.any("previous_response_id")
-    return None
 
 
 def _thinking(fields: Fields, kept: JsonObject) -> Thinking:
@@ -196,13 +189,14 @@ def resolved(asked: Conversation, find: Callable[[str], Sequence[Block] | None])
     known = {at: blocks for at, item_id in references(asked.messages) if (blocks := find(item_id)) is not None}
     if not known:
         return asked
-    messages = tuple(structs.replace(each, blocks=_replaced(each.blocks, known)) for each in asked.messages)
+    messages = tuple(
+        structs.replace(
+            message, blocks=tuple(each for block in message.blocks for each in known.get(block.at.path, (block,)))
+        )
+        for message in asked.messages
+    )
     held = tuple(each for each in asked.held if each.at not in known)
     return canonical(structs.replace(asked, messages=messages, held=held))
-
-
-def _replaced(blocks: Sequence[Block], known: Mapping[str, Sequence[Block]]) -> tuple[Block, ...]:
-    return tuple(each for block in blocks for each in known.get(block.at.path, (block,)))
 
 
 def _instructs(text: Text) -> bool:

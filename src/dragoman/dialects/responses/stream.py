@@ -40,7 +40,8 @@ _TEXT = "response.output_text.delta"
 _MOST_PARTS = 1 << 10
 _MOST_ITEMS = 1 << 20
 
-_Handler: TypeAlias = Callable[[Fields], ev.Events]
+_Handler: TypeAlias = Callable[["ResponsesDecoder", Fields], ev.Events]
+_Grow: TypeAlias = Callable[[Item, Fields], ev.Events]
 
 
 class _Delta(Struct, gc=False):
@@ -68,35 +69,6 @@ class ResponsesDecoder(Decoder):
         self._begun = False
         self._over = False
         self._steps = 0  # frames that had a meaning, or none: all but those that must not travel
-        self._handlers: dict[str, _Handler] = {
-            "response.created": self._created,
-            "response.in_progress": self._created,
-            "response.queued": self._created,
-            "response.output_item.added": self._item_added,
-            "response.output_item.done": self._item_done,
-            "response.content_part.added": self._part_added,
-            "response.content_part.done": self._part_done,
-            "response.output_text.delta": self._text_delta,
-            "response.output_text.done": self._text_done,
-            "response.output_text.annotation.added": self._annotated,
-            "response.refusal.delta": self._refusal_delta,
-            "response.refusal.done": self._refusal_done,
-            "response.function_call_arguments.delta": self._arguments_delta,
-            "response.function_call_arguments.done": lambda fields: self._arguments_done(fields, "arguments"),
-            "response.custom_tool_call_input.delta": self._arguments_delta,
-            "response.custom_tool_call_input.done": lambda fields: self._arguments_done(fields, "input"),
-            "response.reasoning_summary_part.added": lambda fields: self._thought(fields, "summary", ""),
-            "response.reasoning_summary_text.delta": lambda fields: self._thought(fields, "summary", "delta"),
-            "response.reasoning_summary_text.done": lambda fields: self._thought_done(fields, "summary"),
-            "response.reasoning_summary_part.done": lambda fields: self._thought_done(fields, "summary"),
-            "response.reasoning_text.delta": lambda fields: self._thought(fields, "content", "delta"),
-            "response.reasoning_text.done": lambda fields: self._thought_done(fields, "content"),
-            "response.completed": self._ended,
-            "response.incomplete": self._ended,
-            "response.failed": self._failed,
-            "response.cancelled": self._failed,
-            "error": self._error,
-        }
 
     @property
     def is_open(self) -> bool:
@@ -130,17 +102,19 @@ class ResponsesDecoder(Decoder):
         kind = fields.text("type", name) or fields.text("type")
         if self._over:
             raise OutOfOrder("the stream is over", at=kind)
-        handler = self._handlers.get(kind)
-        if not self._begun and kind in _NEEDS_A_START:
+        if kind in _HANDLERS:
+            return _HANDLERS[kind](self, fields)
+        began: ev.Events = ()
+        if not self._begun and (kind in _ITEM_HANDLERS or kind in _GROWING):
             self._begun = True  # a server that leaves response.created out: what it says counts all the same
-            began: ev.Events = (ev.Started("", ""),)
-        else:
-            began = ()
-        if handler is not None:
-            return (*began, *handler(fields))
-        if not self._begun:
-            return ()
-        return (ev.OpaqueEvent(FAMILY, kind, {"type": kind, **fields.rest()}),)
+            began = (ev.Started("", ""),)
+        if kind in _ITEM_HANDLERS:
+            return (*began, *_ITEM_HANDLERS[kind](self, fields))
+        if kind in _GROWING:
+            kinds, grow = _GROWING[kind]
+            item = self._open(fields, kinds)
+            return began if item is None else (*began, *grow(item, fields))
+        return (ev.OpaqueEvent(FAMILY, kind, {"type": kind, **fields.rest()}),) if self._begun else ()
 
     def close(self, broken: Fault | None) -> ev.Events:
         if self._over:
@@ -181,7 +155,7 @@ class ResponsesDecoder(Decoder):
             events += self._created(Fields({"response": response.rest()}, fields.at, fields.blame))
         output = response.children("output", [])
         for index, told in enumerate(output):
-            known = self._place(told, index)
+            known = self._ids.get(text_of(told.peek("id")), index)  # its id says where it stood, else its place
             if known not in self._items or not self._items[known].done:
                 events += self._item(known, told).finish(told)
         cut = response.peek("status") == "incomplete" or response.peek("incomplete_details") is not None
@@ -197,11 +171,6 @@ class ResponsesDecoder(Decoder):
         self._over = True
         return (*events, ev.Stopped(stop), ev.FINISHED)
 
-    def _place(self, told: Fields, index: int) -> int:
-        """Where an item of the whole output stood in the stream: its own id says, else its place."""
-        known = self._ids.get(text_of(told.peek("id")))
-        return index if known is None else known
-
     def _failed(self, fields: Fields) -> ev.Events:
         self._over = True
         response = object_of(fields.any("response"))
@@ -210,7 +179,9 @@ class ResponsesDecoder(Decoder):
 
     def _error(self, fields: Fields) -> ev.Events:
         self._over = True
-        return (ev.Failed(fault_of(_without_type(fields.rest()), None)),)
+        if fields.peek("type") == "error":
+            fields.any("type")  # the event's own type says nothing about the error
+        return (ev.Failed(fault_of(fields.rest(), None)),)
 
     # --- items
 
@@ -289,22 +260,16 @@ class ResponsesDecoder(Decoder):
 
     # --- their parts
 
-    def _part(self, fields: Fields, name: str = "content_index") -> int:
-        part = fields.integer(name, 0)
-        if not 0 <= part < _MOST_PARTS:
-            fields.fail(name, "expected the place of a part")
-        return part
-
     def _part_added(self, fields: Fields) -> ev.Events:
         item = self._open(fields, ("message", "reasoning"))
-        part, told = self._part(fields), fields.child("part")
+        part, told = _part(fields), fields.child("part")
         if item is None:
             return ()
         return item.thought("content", part, "") if item.kind == "reasoning" else item.part(part, told)
 
     def _part_done(self, fields: Fields) -> ev.Events:
         item = self._open(fields, ("message", "reasoning"))
-        part, told = self._part(fields), fields.child("part")
+        part, told = _part(fields), fields.child("part")
         if item is None:
             return ()
         if item.kind == "reasoning":
@@ -312,76 +277,77 @@ class ResponsesDecoder(Decoder):
         return item.part_done(part, told)
 
     def _text_delta(self, fields: Fields) -> ev.Events:
-        item, part, delta = self._open(fields, ("message",)), self._part(fields), fields.text("delta")
+        item, part, delta = self._open(fields, ("message",)), _part(fields), fields.text("delta")
         events = () if item is None else item.text(part, delta)
         if logprobs := fields.any("logprobs"):
             told: Json = {"type": _TEXT, "output_index": self._index(fields), "logprobs": logprobs}
             return (*events, ev.OpaqueEvent(FAMILY, "logprobs", told))
         return events
 
-    def _text_done(self, fields: Fields) -> ev.Events:
-        item = self._open(fields, ("message",))
-        return () if item is None else item.text_whole(self._part(fields), fields.text("text", ""))
 
-    def _refusal_delta(self, fields: Fields) -> ev.Events:
-        item = self._open(fields, ("message",))
-        return () if item is None else item.text(self._part(fields), fields.text("delta"), refused=True)
-
-    def _refusal_done(self, fields: Fields) -> ev.Events:
-        item = self._open(fields, ("message",))
-        return () if item is None else item.text_whole(self._part(fields), fields.text("refusal", ""), refused=True)
-
-    def _annotated(self, fields: Fields) -> ev.Events:
-        item = self._open(fields, ("message",))
-        return () if item is None else item.annotate(self._part(fields), fields.any("annotation"))
-
-    def _arguments_delta(self, fields: Fields) -> ev.Events:
-        item = self._open(fields, CALLS)
-        return () if item is None else item.arguments(fields.text("delta"))
-
-    def _arguments_done(self, fields: Fields, name: str) -> ev.Events:
-        item = self._open(fields, CALLS)
-        if item is not None:
-            item.told_arguments(fields.text(name, ""))
-        return ()
-
-    def _thought(self, fields: Fields, slot: str, name: str) -> ev.Events:
-        item = self._open(fields, ("reasoning",))
-        part = self._part(fields, f"{slot}_index")
-        return () if item is None else item.thought(slot, part, fields.text(name) if name else "")
-
-    def _thought_done(self, fields: Fields, slot: str) -> ev.Events:
-        item = self._open(fields, ("reasoning",))
-        part, told = self._part(fields, f"{slot}_index"), fields.maybe_child("part") or fields
-        return () if item is None else item.thought_whole(slot, part, told.text("text", ""))
+def _part(fields: Fields, name: str = "content_index") -> int:
+    part = fields.integer(name, 0)
+    if not 0 <= part < _MOST_PARTS:
+        fields.fail(name, "expected the place of a part")
+    return part
 
 
-_NEEDS_A_START = frozenset(
-    f"response.{name}"
-    for name in (
-        "output_item.added",
-        "output_item.done",
-        "content_part.added",
-        "content_part.done",
-        "output_text.delta",
-        "output_text.done",
-        "output_text.annotation.added",
-        "refusal.delta",
-        "refusal.done",
-        "reasoning_summary_part.added",
-        "reasoning_summary_part.done",
-        "reasoning_summary_text.delta",
-        "reasoning_summary_text.done",
-        "reasoning_text.delta",
-        "reasoning_text.done",
-        "function_call_arguments.delta",
-        "function_call_arguments.done",
-        "custom_tool_call_input.delta",
-        "custom_tool_call_input.done",
-    )
-)
+def _thought(slot: str, name: str = "") -> _Grow:
+    """Make a reader of a piece of a reasoning's part; without a name the part has only been announced."""
+    return lambda item, told: item.thought(slot, _part(told, f"{slot}_index"), told.text(name) if name else "")
 
 
-def _without_type(error: JsonObject) -> JsonObject:
-    """An error event's own type says nothing about the error."""
-    return {name: value for name, value in error.items() if not (name == "type" and value == "error")}
+def _whole_thought(slot: str) -> _Grow:
+    def grow(item: Item, told: Fields) -> ev.Events:
+        part = _part(told, f"{slot}_index")
+        return item.thought_whole(slot, part, (told.maybe_child("part") or told).text("text", ""))
+
+    return grow
+
+
+def _delta(item: Item, told: Fields) -> ev.Events:
+    return item.arguments(told.text("delta"))
+
+
+# About the response.
+_HANDLERS: dict[str, _Handler] = {
+    **dict.fromkeys(("response.created", "response.in_progress", "response.queued"), ResponsesDecoder._created),
+    **dict.fromkeys(("response.completed", "response.incomplete"), ResponsesDecoder._ended),
+    **dict.fromkeys(("response.failed", "response.cancelled"), ResponsesDecoder._failed),
+    "error": ResponsesDecoder._error,
+}
+# About an item as a whole, or a part of a message or of reasoning.
+_ITEM_HANDLERS: dict[str, _Handler] = {
+    "response.output_item.added": ResponsesDecoder._item_added,
+    "response.output_item.done": ResponsesDecoder._item_done,
+    "response.content_part.added": ResponsesDecoder._part_added,
+    "response.content_part.done": ResponsesDecoder._part_done,
+    _TEXT: ResponsesDecoder._text_delta,
+}
+# About an open item of one of these types.
+_MESSAGE, _REASONING = ("message",), ("reasoning",)
+_GROWING: dict[str, tuple[tuple[str, ...], _Grow]] = {
+    "response.output_text.done": (_MESSAGE, lambda item, told: item.text_whole(_part(told), told.text("text", ""))),
+    "response.output_text.annotation.added": (
+        _MESSAGE,
+        lambda item, told: item.annotate(_part(told), told.any("annotation")),
+    ),
+    "response.refusal.delta": (
+        _MESSAGE,
+        lambda item, told: item.text(_part(told), told.text("delta"), refused=True),
+    ),
+    "response.refusal.done": (
+        _MESSAGE,
+        lambda item, told: item.text_whole(_part(told), told.text("refusal", ""), refused=True),
+    ),
+    "response.function_call_arguments.delta": (CALLS, _delta),
+    "response.function_call_arguments.done": (CALLS, lambda item, told: item.told(told.text("arguments", ""))),
+    "response.custom_tool_call_input.delta": (CALLS, _delta),
+    "response.custom_tool_call_input.done": (CALLS, lambda item, told: item.told(told.text("input", ""))),
+    "response.reasoning_summary_part.added": (_REASONING, _thought("summary")),
+    "response.reasoning_summary_text.delta": (_REASONING, _thought("summary", "delta")),
+    "response.reasoning_summary_text.done": (_REASONING, _whole_thought("summary")),
+    "response.reasoning_summary_part.done": (_REASONING, _whole_thought("summary")),
+    "response.reasoning_text.delta": (_REASONING, _thought("content", "delta")),
+    "response.reasoning_text.done": (_REASONING, _whole_thought("content")),
+}

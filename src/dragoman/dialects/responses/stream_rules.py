@@ -7,7 +7,7 @@ from typing import Any
 
 from dragoman.dialects.kit.lint import StreamLint
 from dragoman.dialects.kit.values import decoded
-from dragoman.dialects.responses.rule_table import RULES
+from dragoman.dialects.responses.rules import RULES
 from dragoman.dialects.rulebook import Breach, Rulebook
 from dragoman.wire.frame import Frame
 

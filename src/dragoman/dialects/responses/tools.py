@@ -312,8 +312,7 @@ def render_choice(conversation: Conversation) -> JsonObject:
     return fields
 
 
-# --- Tools that items of the input declare, and the one name of each tool in all that speaks of it
-
+# --- tools that items of the input declare, and the one name of each tool in all that speaks of it
 
 ADDING = "additional_tools"  # the items that declare tools
 FOUND = "tool_search_output"
