@@ -313,22 +313,6 @@ def test_values_that_look_like_tags(table: str) -> None:
         assert arguments(read(table, parameter(table, "path", value) + ENDS[table], SCHEMA)) == {"path": value}
 
 
-@tables
-def test_a_string_goes_out_while_it_comes(table: str) -> None:
-    body = parameter(table, "path", "x" * 400) + ENDS[table]
-    out: list[Piece] = []
-    chosen = {"qwen_coder": QWEN_CODER, "dsml": DSML, "kimi_k3": KIMI_K3}.get(table)
-    if chosen is None:
-        return
-    reader = reader_of(chosen, lambda tool, key: shape_of(SCHEMA, key))
-    unread = ""
-    for char in body:
-        before = sum(len(str(each)) for each in out)
-        unread += char
-        unread = unread[reader.read(unread, 0, out) :]
-        assert sum(len(str(each)) for each in out) - before < 40
-
-
 def test_a_value_that_is_too_long_to_wait_goes_out_as_a_string() -> None:
     value = "[" + "1," * (HELD_LIMIT // 2) + "1]"
     body = f"<parameter=deep>{value}{end('parameter')}<parameter=count>5{end('parameter')}{end('function')}"
