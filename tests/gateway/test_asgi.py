@@ -60,12 +60,6 @@ def mounted(simulator: Simulator, tmp_path: Path, **flags: Any) -> Iterator[Moun
         home.stop()
 
 
-@pytest.fixture(scope="module")
-def simulator() -> Iterator[Simulator]:
-    with running_simulator("anthropic") as one:
-        yield one
-
-
 def test_the_public_name_gives_an_application() -> None:
     assert isinstance(dragoman.asgi(configured("", server__key=KEY)), Gateway)
 

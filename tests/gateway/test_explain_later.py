@@ -19,10 +19,9 @@ from dragoman.gateway.memory import Memory
 from dragoman.gateway.offload.jobs import Bounds, ExplainJob, PlanJob, explained
 from dragoman.gateway.redaction import Redactor
 from dragoman.http.exchange import Owner
-from dragoman.simulator import parse, running_simulator
 from dragoman.translate import Settings
 from dragoman.wire.http import HttpRequest, HttpResponse
-from tests.gateway.house import house, kept_refusal, messages, upstream
+from tests.gateway.house import behind, kept_refusal, messages
 
 BOUNDS = Bounds(RequestLimits(), 32 * 1024 * 1024, "web")
 REFUSED = 'then = "last"\n[[turn]]\nstatus = 400\nmessage = "Improperly formed request."'
@@ -47,10 +46,7 @@ def test_s7_the_client_has_its_answer_before_the_refusal_is_described(
         return explained(*given)
 
     monkeypatch.setattr(explaining, "explained", slow)
-    with (
-        running_simulator("kiro", script=parse(REFUSED)) as simulator,
-        house(upstream("one", "kiro", simulator.url), tmp_path) as home,
-    ):
+    with behind(REFUSED, tmp_path, "kiro") as (home, _):
         asked = messages("claude-sonnet-4.5")
         first, headers, _ = home.ask("/v1/messages", asked)
         assert began.wait(10)
@@ -64,10 +60,7 @@ def test_s7_the_client_has_its_answer_before_the_refusal_is_described(
 
 
 def test_what_waits_is_described_before_the_gateway_ends(tmp_path: Path) -> None:
-    with (
-        running_simulator("kiro", script=parse(REFUSED)) as simulator,
-        house(upstream("one", "kiro", simulator.url), tmp_path) as home,
-    ):
+    with behind(REFUSED, tmp_path, "kiro") as (home, _):
         ids = [home.ask("/v1/messages", messages("claude-sonnet-4.5"))[1]["x-request-id"] for _ in range(3)]
     assert set(Ring(tmp_path / "refusals").ids()) == set(ids)
 

@@ -17,8 +17,7 @@ import pytest
 
 from dragoman.gateway import memory
 from dragoman.gateway.offload.process import Unavailable, WorkerFailed, WorkerProcess
-from dragoman.simulator import running_simulator
-from tests.gateway.house import chat, house, messages, upstream, wait_until
+from tests.gateway.house import behind, chat, messages, wait_until
 from tests.gateway.test_offload import asking, body_of, dialect_of, new_worker
 
 FILES = Path("/proc/self/fd")
@@ -134,10 +133,7 @@ def test_s7_without_a_worker_the_gateway_reads_large_requests_itself(
     stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_interpreter(monkeypatch)
-    with (
-        running_simulator("openai") as simulator,
-        house(upstream("one", "openai", simulator.url), tmp_path, server__offload=1000) as home,
-    ):
+    with behind("", tmp_path, "openai", server__offload=1000) as (home, _):
         for path, body in (("/v1/messages", messages("m", LARGE)), ("/v1/chat/completions", chat("m", LARGE))):
             assert home.ask(path, {**body, "stream": stream})[0] == 200
         assert home.running.gateway.worker.started == 0
@@ -147,10 +143,7 @@ def test_s7_without_a_worker_the_gateway_reads_large_requests_itself(
 def test_s3_a_request_with_very_many_objects_is_read_by_the_worker(tmp_path: Path) -> None:
     """They take far longer to translate than a text of the same length."""
     parts = [{"type": "text", "text": "a"}] * 300
-    with (
-        running_simulator("openai") as simulator,
-        house(upstream("one", "openai", simulator.url), tmp_path, server__offload=20_000) as home,
-    ):
+    with behind("", tmp_path, "openai", server__offload=20_000) as (home, _):
         asked = messages("m")
         assert home.ask("/v1/messages", asked | {"messages": [{"role": "user", "content": "a" * 15_000}]})[0] == 200
         assert home.running.gateway.worker.started == 0
@@ -162,10 +155,7 @@ def test_s3_a_conversation_that_grew_by_small_requests_is_planned_by_the_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "LARGE", 5000)
-    with (
-        running_simulator("openai") as simulator,
-        house(upstream("one", "openai", simulator.url), tmp_path) as home,
-    ):
+    with behind("", tmp_path, "openai") as (home, simulator):
         told, started = None, []
         for number in range(4):
             asked = {"model": "m", "input": f"{number}" * 2000} | ({"previous_response_id": told} if told else {})

@@ -1,4 +1,4 @@
-"""The small buffer before a client, and what is tried again: both without a network."""
+"""The small buffer before a client, without a network."""
 
 from __future__ import annotations
 
@@ -9,21 +9,8 @@ from unittest.mock import patch
 
 import pytest
 
-from dragoman.errors import (
-    BadFrame,
-    ConnectFailed,
-    DragomanError,
-    Fault,
-    Kind,
-    LocalMisuse,
-    Reset,
-    TimedOut,
-    Unrepresentable,
-    UpstreamFault,
-)
 from dragoman.gateway.asgi import AsgiExchange
 from dragoman.gateway.outlet import Outlet, Pulse
-from dragoman.gateway.policy import Budget, Patience, Step, next_step
 from dragoman.http.exchange import HIGH
 from dragoman.wire.http import Headers
 from tests.clock import StillLoop
@@ -264,59 +251,6 @@ async def test_a_cancellation_of_somebody_else_stays_one() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert told == [False]
-
-
-# --- what is tried again
-
-
-def refused(kind: Kind, retry_after: float | None = None) -> UpstreamFault:
-    return UpstreamFault("no", fault=Fault(kind, "no", retry_after=retry_after))
-
-
-@pytest.mark.parametrize(
-    ("error", "step"),
-    [
-        (refused("invalid"), "tell"),
-        (refused("context_full"), "tell"),
-        (refused("auth"), "key"),
-        (refused("rate_limit"), "key"),
-        (refused("overloaded"), "again"),
-        (refused("server"), "again"),
-        (refused("not_found"), "target"),
-        (ConnectFailed("x"), "again"),
-        (ConnectFailed("x", fault=Fault("overloaded", "queue")), "target"),
-        (Reset("x"), "again"),
-        (BadFrame("x"), "again"),
-        (TimedOut("x"), "target"),
-        (Unrepresentable("x"), "target"),
-        (LocalMisuse("x"), "tell"),
-    ],
-)
-def test_each_failure_has_one_remedy(error: DragomanError, step: Step) -> None:
-    assert next_step(error) == step
-
-
-@pytest.mark.parametrize("error", [refused("server"), refused("rate_limit", 3.0)], ids=["ours", "what it says"])
-def test_waits_are_spread_so_that_many_do_not_come_back_at_once(error: DragomanError) -> None:
-    waits = [Patience().wait(error, 2) or 0 for _ in range(100)]
-    assert max(waits) - min(waits) > 0.1
-
-
-def test_waits_grow_and_keep_to_what_the_upstream_says() -> None:
-    patience = Patience()
-    assert all(0.2 <= (patience.wait(refused("server"), tries) or 0) <= 2.0 for tries in range(10))
-    assert 3.0 <= (patience.wait(refused("rate_limit", 3.0), 0) or 0) <= 3.2
-    assert patience.wait(refused("rate_limit", 18 * 24 * 3600.0), 0) is None
-    assert 0.2 <= (patience.wait(refused("rate_limit", 0.0), 0) or 0) <= 0.4
-
-
-def test_retries_are_a_fifth_of_the_traffic_and_never_less_than_three() -> None:
-    budget = Budget()
-    assert [budget.allows(0.0) for _ in range(5)] == [True, True, True, False, False]
-    for _ in range(50):
-        budget.request(5.0)
-    assert sum(budget.allows(5.0) for _ in range(50)) == 7
-    assert budget.allows(16.0)
 
 
 @in_loop
