@@ -66,30 +66,24 @@ def test_what_waits_is_described_before_the_gateway_ends(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("most", "most_bytes"), [(2, 1 << 20), (9, 2 * len(BODY) + 4)])
-def test_only_so_many_refusals_and_bytes_wait(tmp_path: Path, most: int, most_bytes: int) -> None:
-    async def main() -> tuple[int, int]:
-        later = Explaining(most=most, most_bytes=most_bytes)
-        for number in range(5):
-            later.later(case(f"req_{number}"), Ring(tmp_path))
-        dropped = later.dropped
-        await later.close()
-        assert later.waiting == 0
-        later.later(case("req_9"), Ring(tmp_path))  # there is room again
-        await later.close()
-        return dropped, later.dropped
-
-    assert asyncio.run(main()) == (3, 3)
+async def test_only_so_many_refusals_and_bytes_wait(tmp_path: Path, most: int, most_bytes: int) -> None:
+    later = Explaining(most=most, most_bytes=most_bytes)
+    for number in range(5):
+        later.later(case(f"req_{number}"), Ring(tmp_path))
+    dropped = later.dropped
+    await later.close()
+    assert later.waiting == 0
+    later.later(case("req_9"), Ring(tmp_path))  # there is room again
+    await later.close()
+    assert (dropped, later.dropped) == (3, 3)
     assert set(Ring(tmp_path).ids()) == {"req_0", "req_1", "req_9"}
 
 
-def test_one_that_cannot_be_described_does_not_stop_the_others(tmp_path: Path) -> None:
-    async def main() -> None:
-        later = Explaining()
-        later.later(case("req_1", b'{"model": "m", "messages": 3}'), Ring(tmp_path))
-        later.later(case("req_2"), Ring(tmp_path))
-        await later.close()
-
-    asyncio.run(main())
+async def test_one_that_cannot_be_described_does_not_stop_the_others(tmp_path: Path) -> None:
+    later = Explaining()
+    later.later(case("req_1", b'{"model": "m", "messages": 3}'), Ring(tmp_path))
+    later.later(case("req_2"), Ring(tmp_path))
+    await later.close()
     assert Ring(tmp_path).ids() == ["req_2"]
 
 

@@ -45,25 +45,22 @@ async def settled(worker: WorkerProcess, files: int, before: list[str]) -> None:
 
 
 @on_linux
-def test_s7_no_process_and_no_file_is_left_after_many_kills() -> None:
-    async def main() -> None:
-        worker = new_worker()
-        assert await dialect_of(worker, body_of()) == "anthropic"  # the loop has its own files by now
-        worker.close()
-        files, before = open_files(), children()
-        worker = new_worker()
-        for _ in range(KILLS):
-            assert await dialect_of(worker, body_of()) == "anthropic"
-            assert worker.pid is not None
-            os.kill(worker.pid, signal.SIGKILL)
-        assert worker.started == KILLS
-        await settled(worker, files + 1, before)
-
-    asyncio.run(main())
+async def test_s7_no_process_and_no_file_is_left_after_many_kills() -> None:
+    worker = new_worker()
+    assert await dialect_of(worker, body_of()) == "anthropic"  # the loop has its own files by now
+    worker.close()
+    files, before = open_files(), children()
+    worker = new_worker()
+    for _ in range(KILLS):
+        assert await dialect_of(worker, body_of()) == "anthropic"
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL)
+    assert worker.started == KILLS
+    await settled(worker, files + 1, before)
 
 
 @on_linux
-def test_s7_jobs_that_are_cancelled_or_killed_at_any_moment_leave_nothing() -> None:
+async def test_s7_jobs_that_are_cancelled_or_killed_at_any_moment_leave_nothing() -> None:
     """While they wait, while a worker starts, while the body is sent, and while the reply comes."""
     chance, turns = random.Random(17), [0, 1, 2, 3, 5, 8, 20, 100, 400]
 
@@ -78,18 +75,15 @@ def test_s7_jobs_that_are_cancelled_or_killed_at_any_moment_leave_nothing() -> N
         with suppress(asyncio.CancelledError, WorkerFailed):
             await asked
 
-    async def main() -> None:
-        worker = new_worker()
-        assert await dialect_of(worker, body_of()) == "anthropic"
-        worker.close()
-        files, before = open_files(), children()
-        worker = new_worker()
-        await asyncio.gather(*[job(worker, number) for number in range(24)])
-        assert worker._waiting == 0
-        assert await dialect_of(worker, body_of()) == "anthropic"
-        await settled(worker, files + 1, before)
-
-    asyncio.run(main())
+    worker = new_worker()
+    assert await dialect_of(worker, body_of()) == "anthropic"
+    worker.close()
+    files, before = open_files(), children()
+    worker = new_worker()
+    await asyncio.gather(*[job(worker, number) for number in range(24)])
+    assert worker._waiting == 0
+    assert await dialect_of(worker, body_of()) == "anthropic"
+    await settled(worker, files + 1, before)
 
 
 def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,21 +105,18 @@ def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("trouble", [no_interpreter, no_memory, no_files])
-def test_s7_a_worker_that_cannot_be_started_is_no_fault_of_the_request(
+async def test_s7_a_worker_that_cannot_be_started_is_no_fault_of_the_request(
     trouble: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before, every large request got a 500."""
 
-    async def main() -> None:
-        worker = new_worker()
-        trouble(monkeypatch)
-        with pytest.raises(Unavailable):
-            await asking(worker, body_of())
-        monkeypatch.undo()
-        assert await dialect_of(worker, body_of()) == "anthropic"
-        worker.close()
-
-    asyncio.run(main())
+    worker = new_worker()
+    trouble(monkeypatch)
+    with pytest.raises(Unavailable):
+        await asking(worker, body_of())
+    monkeypatch.undo()
+    assert await dialect_of(worker, body_of()) == "anthropic"
+    worker.close()
 
 
 @pytest.mark.parametrize("stream", [False, True])
