@@ -22,6 +22,7 @@ from dragoman.gateway import running
 from dragoman.http import exchange
 from dragoman.http.server import connection, reading, sockets
 from dragoman.http.server.answering import HttpExchange
+from tests.anthropic_client import accumulated, sse
 from tests.gateway.front import Client, gateway_servers
 from tests.gateway.house import KEY, House, RawClient, behind, house, messages, wait_until
 
@@ -51,9 +52,9 @@ def spoken(body: bytes) -> str:
     """The text of an answer, streamed or whole."""
     if body.startswith(b"{"):
         return str(json.loads(body)["content"][0]["text"])
-    frames = [json.loads(line[6:]) for line in body.decode().splitlines() if line.startswith("data: ")]
-    assert frames[-1]["type"] == "message_stop"
-    return "".join(frame["delta"].get("text", "") for frame in frames if frame["type"] == "content_block_delta")
+    events = sse(body)
+    assert events[-1]["type"] == "message_stop"
+    return str(accumulated(events)["content"][0]["text"])
 
 
 # --- many requests, one connection

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import dragoman
+from tests.anthropic_client import message, sse
 from tests.unit.dialects.kiro_talk import (
     WEATHER,
     answered,
@@ -18,12 +19,10 @@ from tests.unit.dialects.kiro_talk import (
     exception,
     frames,
     history,
-    message,
     result,
     results,
     rules,
     sent,
-    sse,
     state,
     stopped,
     text,

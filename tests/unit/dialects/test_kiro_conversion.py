@@ -11,6 +11,7 @@ import dragoman
 from dragoman.answer import Answer
 from dragoman.dialects.kiro.tokens import Counter, estimate, usage_of
 from dragoman.model.conversation import Usage
+from tests.anthropic_client import message, sse
 from tests.unit.dialects.kiro_talk import (
     WEATHER,
     answered,
@@ -21,12 +22,10 @@ from tests.unit.dialects.kiro_talk import (
     current,
     frames,
     history,
-    message,
     result,
     results,
     rules,
     sent,
-    sse,
     state,
     stopped,
     text,

@@ -9,6 +9,7 @@ import pytest
 
 from dragoman.answer import Answer
 from dragoman.conformance.laws import still_world
+from tests.anthropic_client import sse
 from tests.unit.dialects.kiro_talk import (
     MODEL,
     WEATHER,
@@ -21,7 +22,6 @@ from tests.unit.dialects.kiro_talk import (
     result,
     results,
     sent,
-    sse,
     state,
     text,
     usage,

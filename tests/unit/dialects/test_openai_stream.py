@@ -34,6 +34,7 @@ from dragoman.model.events import (
 )
 from dragoman.model.grammar import check
 from dragoman.wire.frame import Frame
+from tests.anthropic_client import sse
 from tests.wrong import WRONG, dotted, paths, replaced
 
 CODEC = DIALECT.codec
@@ -664,7 +665,6 @@ def test_citations_of_a_stream_reach_chat_clients_as_annotations() -> None:
     ]
     data = b"".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in frames)
     stream = dragoman.stream_translator(source="anthropic", target="openai")
-    lines = (stream.feed(data) + stream.close()).decode().split("\n\n")
-    choices = [choice for line in lines if line.startswith("data: {") for choice in json.loads(line[6:])["choices"]]
+    choices = [choice for frame in sse(stream.feed(data) + stream.close()) for choice in frame["choices"]]
     told = [note for choice in choices for note in choice["delta"].get("annotations", ())]
     assert [note["url_citation"]["url"] for note in told] == ["https://example.org/a"]
