@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from dragoman.filters.raw_tools.markup import HELD_LIMIT
 from dragoman.wire.jsonio import Json
-from tests.unit.raw_tools.reader_harness import Read, read, read_pieces
+from tests.unit.raw_tools.reader_harness import read, read_pieces
+from tests.unit.raw_tools.reading import Read
 from tests.unit.raw_tools.samples import random_cut
 
 P = "]<]minimax[>["
@@ -114,7 +115,7 @@ def arguments(found: Read) -> object:
 def test_documented_bodies(body: str, expected: object) -> None:
     found = read("minimax_m3", marked(body + "</invoke>") + "rest", SCHEMA)
     assert arguments(found) == expected
-    assert found.rest == "rest"
+    assert found.left == "rest"
 
 
 def test_blanks_between_prefix_and_tag() -> None:
@@ -137,7 +138,7 @@ def test_an_end_tag_within_a_string_is_text() -> None:
 def test_a_call_without_its_end_is_over_where_another_tag_says_so(stop: str) -> None:
     for inner in ("", "<note>a", "<count>1</count>", "<shipping><city>a"):
         found = read("minimax_m3", marked(inner + stop), SCHEMA)
-        assert found.over and found.rest == marked(stop)
+        assert found.over and found.left == marked(stop)
         json.loads(found.text)
 
 

@@ -15,7 +15,8 @@ from dragoman.filters.raw_tools.readers import Piece
 from dragoman.filters.raw_tools.tables import DSML, KIMI_K3, QWEN_CODER
 from dragoman.filters.raw_tools.values import shape_of
 from dragoman.wire.jsonio import Json
-from tests.unit.raw_tools.reader_harness import Read, read, read_pieces
+from tests.unit.raw_tools.reader_harness import read, read_pieces
+from tests.unit.raw_tools.reading import Read
 from tests.unit.raw_tools.samples import end, random_cut
 
 SCHEMA: dict[str, Json] = {
@@ -122,7 +123,7 @@ def test_l28_a_body_that_is_json_is_the_arguments(table: str, body: str) -> None
         body = body.replace("```json\n", "<|open|>json<|sep|>").replace("\n```\n", "<|close|>json<|sep|>")
     found = read(table, body + ENDS[table] + "rest", SCHEMA)
     inner = body[body.index("{") : body.rindex("}") + 1]
-    assert arguments(found) == json.loads(inner) and found.rest == "rest"
+    assert arguments(found) == json.loads(inner) and found.left == "rest"
     assert found.text.replace(" ", "").replace("\n", "") == inner.replace(" ", "").replace("\n", "")
 
 
@@ -167,7 +168,7 @@ def test_json_that_breaks_off_is_neither_closed_nor_lost(table: str) -> None:
 @tables
 def test_json_that_is_broken_ends_at_the_next_marker_and_is_not_valid(table: str) -> None:
     found = read(table, '{"path": a, "b": "c' + ENDS[table] + "rest", SCHEMA)
-    assert (found.text, found.rest, found.over, found.valid) == ('{"path": a, "b": "c', "rest", True, False)
+    assert (found.text, found.left, found.over, found.valid) == ('{"path": a, "b": "c', "rest", True, False)
 
 
 def test_a_complete_json_body_is_closed_without_its_end() -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from typing import cast
 
 import pytest
 
 from dragoman.errors import LocalMisuse
 from dragoman.filters.raw_tools import ALIASES, NAMES, TABLES, Engine, RawTools
-from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Output, Said
+from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Said
 from dragoman.model.conversation import ToolSpec
 from dragoman.wire.jsonio import Json
 from tests.unit.raw_tools import formats, formats_more
 from tests.unit.raw_tools.renderers import RENDER, CallToWrite
-from tests.unit.raw_tools.samples import all_cuts, end, outputs
+from tests.unit.raw_tools.samples import all_cuts, calls_of, end, outputs, value_of
 
 WRITE = ToolSpec(
     "write",
@@ -47,7 +46,7 @@ def written(table: str, *calls: tuple[str, dict[str, str]]) -> str:
     """Write calls of a table in one section. Values are given as text."""
 
     def value(key: str, text: str) -> object:
-        return text if key == "path" or table in _PLAIN else _typed(text)
+        return text if key == "path" or table in _PLAIN else value_of(text)
 
     return RENDER[table](
         [
@@ -57,39 +56,16 @@ def written(table: str, *calls: tuple[str, dict[str, str]]) -> str:
     )
 
 
-def _typed(value: str) -> object:
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
-
-
 all_formats = pytest.mark.parametrize("table", TABLES_HERE)
 choices = pytest.mark.parametrize("auto", [True, False], ids=["auto", "by name"])
 
 
-def told(text: str, choice: str = "auto") -> tuple[str, list[tuple[str, object, bool]]]:
+def told(text: str, choice: str = "auto") -> tuple[str, list[tuple[str, object, bool | None]]]:
     """Text and calls, arguments as values; the same for every cut, or this fails."""
     whole = outputs([text], choice, TOOLS)
     for cut in all_cuts(text):
         assert outputs(cut, choice, TOOLS) == whole, cut
     return "".join(each.text for each in whole if isinstance(each, Said)), calls_of(whole)
-
-
-def calls_of(whole: list[Output]) -> list[tuple[str, object, bool]]:
-    calls: list[tuple[str, object, bool]] = []
-    name, arguments = "", ""
-    for output in whole:
-        match output:
-            case CallStarted():
-                name, arguments = output.name, ""
-            case Arguments(text):
-                arguments += text
-            case CallEnded(complete):
-                calls.append((name, _typed(arguments), complete))
-            case _:
-                pass
-    return calls
 
 
 def test_every_table_is_tried_here_or_elsewhere() -> None:
