@@ -9,6 +9,7 @@ import asyncio
 import gc
 import inspect
 import os
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -40,6 +41,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a test that is a coroutine: on the loop that its fixture `run` says, else on asyncio's."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    given: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
     given.get("run", asyncio.run)(pyfuncitem.obj(**given))
     return True

@@ -11,7 +11,6 @@ from tests.gateway.house import behind, wait_until
 
 # It answers after the end of the request has been noticed, in two steps.
 SLOW = 'then = "last"\n[[turn]]\nfirst_delay = 0.3\nparts = [{ text = "Begin " }, { wait = 0.2 }, { text = "end." }]'
-SILENT = {"before its answer": "first_delay = 30.0", "in its answer": "wait = 0"}
 
 
 @pytest.mark.parametrize("stream", [False, True])
