@@ -137,6 +137,6 @@ async def test_it_can_be_mounted_without_a_lifespan(tmp_path: Path) -> None:
         {**scope, "raw_path": b"/llm/v1/chat/completions", "query_string": b"", "headers": headers}, receive, send
     )
     await gateway.stop()
-    start, body = sent
+    start, end = sent
     assert start["status"] == 200
-    assert json.loads(body["body"])["choices"][0]["message"]["content"] == "You said: hello"
+    assert json.loads(end["body"])["choices"][0]["message"]["content"] == "You said: hello"

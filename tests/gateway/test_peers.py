@@ -7,6 +7,7 @@ import select
 from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -73,7 +74,7 @@ def test_s11_the_oldest_idle_connection_is_shed_when_all_have_proven_themselves(
 
 def test_s11_one_peer_has_its_share_of_connections(tmp_path: Path) -> None:
     """S11: there was no limit by peer."""
-    flags = {"server__limits__peer_connections": 2}
+    flags: dict[str, Any] = {"server__limits__peer_connections": 2}
     with behind(LONG, tmp_path, "openai", **flags) as (home, _), ExitStack() as stack:
         streams = [stack.enter_context(Client(home, first=question(stream=True))) for _ in range(2)]
         assert [stream.head()[0] for stream in streams] == [200, 200]
