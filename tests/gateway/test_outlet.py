@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
@@ -62,17 +62,13 @@ class Tap:
         self.told.append("resume")
 
 
-def in_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def run() -> None:
-        loop = StillLoop()
-        with patch("dragoman.gateway.outlet.monotonic", loop.time), asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(asyncio.wait_for(test(), 60))
-
-    run.__name__, run.__doc__ = test.__name__, test.__doc__
-    return run
+@pytest.fixture(autouse=True)
+def run() -> Iterator[Callable[[Awaitable[None]], None]]:
+    loop = StillLoop()
+    with patch("dragoman.gateway.outlet.monotonic", loop.time), asyncio.Runner(loop_factory=lambda: loop) as runner:
+        yield lambda test: runner.run(asyncio.wait_for(test, 60))
 
 
-@in_loop
 async def test_what_is_held_can_be_dropped_and_nobody_has_seen_it() -> None:
     client = Client()
     outlet = client.outlet()
@@ -90,7 +86,6 @@ async def test_what_is_held_can_be_dropped_and_nobody_has_seen_it() -> None:
     assert client.got[-1]["more_body"] is False
 
 
-@in_loop
 async def test_all_that_came_while_a_client_did_not_read_goes_out_in_one_piece() -> None:
     client, tap = Client(), Tap()
     outlet = client.outlet()
@@ -113,7 +108,6 @@ async def test_all_that_came_while_a_client_did_not_read_goes_out_in_one_piece()
     await client.exchange.close()
 
 
-@in_loop
 async def test_a_source_that_comes_while_a_client_does_not_read_is_paused_at_once() -> None:
     client, tap = Client(), Tap()
     outlet = client.outlet()
@@ -125,7 +119,6 @@ async def test_a_source_that_comes_while_a_client_does_not_read_is_paused_at_onc
     outlet.close()
 
 
-@in_loop
 async def test_what_is_held_does_not_grow_and_goes_on_when_it_is_seen() -> None:
     client, tap = Client(), Tap()
     outlet = client.outlet()
@@ -140,7 +133,6 @@ async def test_what_is_held_does_not_grow_and_goes_on_when_it_is_seen() -> None:
     assert len(client.body) == HIGH + 1
 
 
-@in_loop
 async def test_silence_is_broken_and_lets_out_what_was_held() -> None:
     client = Client()
     outlet = client.outlet(silence=0.02)
@@ -155,7 +147,6 @@ async def test_silence_is_broken_and_lets_out_what_was_held() -> None:
     assert client.body == said  # nothing after the end
 
 
-@in_loop
 async def test_whoever_speaks_needs_no_sign_of_life() -> None:
     client = Client()
     outlet = client.outlet(silence=0.08)
@@ -171,7 +162,6 @@ async def test_whoever_speaks_needs_no_sign_of_life() -> None:
     await client.exchange.close()
 
 
-@in_loop
 async def test_a_sign_of_life_that_is_due_as_the_answer_ends_is_not_sent() -> None:
     client = Client()
     outlet = client.outlet(silence=1.0)
@@ -186,7 +176,6 @@ async def test_a_sign_of_life_that_is_due_as_the_answer_ends_is_not_sent() -> No
     assert (client.body, client.pings) == (b"xy", 0)
 
 
-@in_loop
 async def test_a_client_that_does_not_read_gets_no_signs_of_life_until_it_reads_again() -> None:
     client = Client()
     outlet = client.outlet(silence=0.02)
@@ -207,7 +196,6 @@ async def test_a_client_that_does_not_read_gets_no_signs_of_life_until_it_reads_
     await client.exchange.close()
 
 
-@in_loop
 async def test_a_client_that_reads_nothing_for_long_is_given_up() -> None:
     client = Client(stall=0.05)
     outlet = client.outlet(silence=0.01)
@@ -223,7 +211,6 @@ async def test_a_client_that_reads_nothing_for_long_is_given_up() -> None:
     await client.exchange.close()
 
 
-@in_loop
 async def test_a_client_that_leaves_ends_the_work_at_once() -> None:
     client = Client()
     client.exchange.watch()
@@ -233,7 +220,6 @@ async def test_a_client_that_leaves_ends_the_work_at_once() -> None:
     assert client.exchange.interrupted() and client.exchange.gone
 
 
-@in_loop
 async def test_a_cancellation_of_somebody_else_stays_one() -> None:
     told = []
 
@@ -253,7 +239,6 @@ async def test_a_cancellation_of_somebody_else_stays_one() -> None:
     assert told == [False]
 
 
-@in_loop
 async def test_what_was_held_long_enough_is_seen_and_what_is_dropped_begins_anew() -> None:
     client = Client()
     outlet = client.outlet(hold=0.2)
@@ -273,7 +258,6 @@ async def test_what_was_held_long_enough_is_seen_and_what_is_dropped_begins_anew
     await client.exchange.close()
 
 
-@in_loop
 async def test_without_a_hold_an_answer_is_seen_at_once() -> None:
     client = Client()
     outlet = client.outlet(hold=0.0)
