@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import os
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 _CALM = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
@@ -30,3 +34,13 @@ def pytest_collection_finish() -> None:
     """Twenty thousand tests are a million objects: without this, every full collection walks through them."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine: on the loop that its fixture `run` says, else on asyncio's."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    pyfuncitem.funcargs.get("run", asyncio.run)(pyfuncitem.obj(**given))
+    return True

@@ -479,16 +479,3 @@ def batches_of(draw: DrawFn, stream: Events) -> list[Events]:
     """The events as they might come, some at a time, sometimes none."""
     cuts = sorted(draw(st.lists(st.integers(0, len(stream)), max_size=len(stream))))
     return [stream[start:end] for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
-
-
-@st.composite
-def cuts_of(draw: DrawFn, data: bytes) -> list[bytes]:
-    """The bytes in pieces: any cuts, empty pieces too; now and then all at once or each by itself."""
-    match draw(st.sampled_from(("any", "any", "any", "whole", "each"))):
-        case "whole":
-            return [data]
-        case "each":
-            return [data[index : index + 1] for index in range(len(data))]
-        case _:
-            cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=12)))
-            return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]

@@ -11,11 +11,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import resource
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from dragoman.simulator import running_simulator
 from tests.attack.shapes import ATTACKS, MIB, Attack, Target
 from tests.attack.visitor import Seen, Visitor
 from tests.gateway.house import KEY
-from tests.load.gateway import ROOT, Gateway, Measured, most_memory, serving
+from tests.load.gateway import Gateway, Measured, most_memory, serving, told_by
 
 KINDS = ("echo", "poison", "arguments", "calls", "choices", "text", "deltas")
 MEMORY = 1024 * MIB  # four times the 256 MiB of `server.limits.in_flight`
@@ -77,17 +76,6 @@ def configuration(good: int, bad: int, simulators: Mapping[str, str]) -> str:
     return text
 
 
-@contextmanager
-def upstream() -> Iterator[int]:
-    command = [sys.executable, "-m", "tests.attack.upstream"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield int(process.stdout.readline())
-        finally:
-            process.kill()
-
-
 async def attacked(gateway: Gateway, attack: Attack, target: Target, seconds: float) -> Seen:
     """Attack for so many seconds, and until all was tried once and the client was answered `_LEAST` times.
 
@@ -109,7 +97,7 @@ def run(attack: Attack, seconds: float, *, short: bool) -> Outcome:
     first = _LIMITED.format(_FEW_FILES if short else _FILES)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        good, bad = stack.enter_context(upstream()), stack.enter_context(upstream())
+        good, bad = (stack.enter_context(told_by("tests.attack.upstream")) for _ in range(2))
         simulators = {name: stack.enter_context(running_simulator(name)).url for name in MODELS}
         gateway = stack.enter_context(serving(folder, configuration(good, bad, simulators), first))
         ports = {good, bad, *(int(url.rpartition(":")[2]) for url in simulators.values())}

@@ -103,6 +103,22 @@ def _claude(name: str, version: str, model: str = "claude-sonnet-4-5", *, pin: s
     return Client(name=name, version=version, model=model, **row)  # type: ignore[arg-type]
 
 
+def _codex(name: str, wire_api: str = "responses", **more: object) -> Client:
+    row: dict[str, object] = {
+        "version": "0.166.0",
+        "pin": "codex",
+        "dialect": "responses",
+        "command": ("node_modules/@openai/codex-*/vendor/*/bin/codex", *_CODEX_RUN),
+        "model": "gpt-5",
+        "tool": "exec_command",
+        "arguments": _shell("cmd"),
+        "files": {".codex/config.toml": _CODEX.format(wire_api=wire_api)},
+        "environ": {"DRAGOMAN_KEY": "$key"},
+        **more,
+    }
+    return Client(name=name, **row)  # type: ignore[arg-type]
+
+
 def _opencode(provider: str, npm: str, **more: object) -> Client:
     row: dict[str, object] = {
         "pin": "opencode",
@@ -141,57 +157,31 @@ _PROGRAMS = (
         calls=4,  # it asks both of its default models for one token first
         sets=(),
     ),
-    Client(
-        name="codex",
-        version="0.166.0",
-        pin="codex",
-        dialect="responses",
-        command=("node_modules/@openai/codex-*/vendor/*/bin/codex", *_CODEX_RUN),
-        model="gpt-5",
-        tool="exec_command",
-        arguments=_shell("cmd"),
-        files={".codex/config.toml": _CODEX.format(wire_api="responses")},
-        environ={"DRAGOMAN_KEY": "$key"},
-        sets=("ci",),
-    ),
+    _codex("codex", sets=("ci",)),
     # Left to itself it asks for a model that gets its tools in an input item, and only one of them: JavaScript.
-    Client(
-        name="codex default",
-        version="0.166.0",
-        pin="codex",
-        dialect="responses",
-        command=("node_modules/@openai/codex-*/vendor/*/bin/codex", *_CODEX_RUN),
+    _codex(
+        "codex default",
         model="gpt-6.1-sol",
         tool="functions__exec",
         arguments={"input": f"text(await tools.exec_command({{cmd: {json.dumps(SHELL)}}}))"},
-        files={".codex/config.toml": _CODEX.format(wire_api="responses")},
-        environ={"DRAGOMAN_KEY": "$key"},
         sets=("ci",),
     ),
-    Client(
-        name="codex apply_patch",
-        version="0.166.0",
-        pin="codex",
-        dialect="responses",
-        command=("node_modules/@openai/codex-*/vendor/*/bin/codex", *_CODEX_RUN),
+    _codex(
+        "codex apply_patch",
         model="gpt-6.1-sol",
         tool="functions__exec",
         arguments={"input": _PATCH},
-        files={".codex/config.toml": _CODEX.format(wire_api="responses")},
-        environ={"DRAGOMAN_KEY": "$key"},
         upstreams=("kiro", "openai"),
     ),
-    Client(
-        name="codex-chat",
+    _codex(
+        "codex-chat",
+        "chat",
         version="0.80.0",
         pin="codex-chat",
         dialect="openai",
         command=("node_modules/@openai/codex/vendor/x86_64-unknown-linux-musl/codex/codex", *_CODEX_RUN),
-        model="gpt-5",
         tool="shell",
         arguments={"command": ["bash", "-c", SHELL]},
-        files={".codex/config.toml": _CODEX.format(wire_api="chat")},
-        environ={"DRAGOMAN_KEY": "$key"},
     ),
     _opencode("anthropic", "@ai-sdk/anthropic"),
     _opencode("openai", "@ai-sdk/openai-compatible"),

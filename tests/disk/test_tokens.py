@@ -35,7 +35,7 @@ def full(*_: object, **__: object) -> NoReturn:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_nobody_is_given_a_token_that_is_not_on_disk(tmp_path: Path) -> None:
+async def test_nobody_is_given_a_token_that_is_not_on_disk(tmp_path: Path) -> None:
     writing, may_write = threading.Event(), threading.Event()
 
     class Slow(OwnStore):
@@ -46,47 +46,42 @@ def test_nobody_is_given_a_token_that_is_not_on_disk(tmp_path: Path) -> None:
 
     store = Slow(own(tmp_path).path)
 
-    async def main() -> None:
-        made = credential(store, Service(grants(refreshToken="refresh-2")).fetch)
-        first = asyncio.create_task(made.token())
-        await asyncio.to_thread(writing.wait, 5)
-        second = asyncio.create_task(made.token())
-        await asyncio.sleep(0.05)
-        assert not first.done() and not second.done()
-        may_write.set()
-        assert (await second).access.reveal() == "access-2"
-        assert stored(store) == "refresh-2"
-
-    asyncio.run(main())
-
-
-def test_a_token_that_found_no_room_is_written_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = own(tmp_path)
-
-    async def main() -> None:
-        made = credential(store, Service(grants(refreshToken="refresh-2")).fetch)
-        with monkeypatch.context() as patched:
-            patched.setattr(stores, "replace_file", full)
-            assert (await made.token()).access.reveal() == "access-2"
-            await made.aclose()
-        assert stored(store) == "refresh-1"
-        assert made.describe()["unsaved"] is True and "No space left" in str(made.describe()["problem"])
-        await made.aclose()
-        assert made.describe()["unsaved"] is False
-
-    asyncio.run(main())
+    made = credential(store, Service(grants(refreshToken="refresh-2")).fetch)
+    first = asyncio.create_task(made.token())
+    await asyncio.to_thread(writing.wait, 5)
+    second = asyncio.create_task(made.token())
+    await asyncio.sleep(0.05)
+    assert not first.done() and not second.done()
+    may_write.set()
+    assert (await second).access.reveal() == "access-2"
     assert stored(store) == "refresh-2"
 
 
-def test_a_full_disk_is_noticed_before_a_token_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_token_that_found_no_room_is_written_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = own(tmp_path)
+
+    made = credential(store, Service(grants(refreshToken="refresh-2")).fetch)
+    with monkeypatch.context() as patched:
+        patched.setattr(stores, "replace_file", full)
+        assert (await made.token()).access.reveal() == "access-2"
+        await made.aclose()
+    assert stored(store) == "refresh-1"
+    assert made.describe()["unsaved"] is True and "No space left" in str(made.describe()["problem"])
+    await made.aclose()
+    assert made.describe()["unsaved"] is False
+    assert stored(store) == "refresh-2"
+
+
+async def test_a_full_disk_is_noticed_before_a_token_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, service = own(tmp_path), Service(grants())
     monkeypatch.setattr("os.fsync", full)
 
-    async def main() -> None:
-        with pytest.raises(CredentialFault, match=r"No space left on device.*not refreshed"):
-            await credential(store, service.fetch).token()
-
-    asyncio.run(main())
+    with pytest.raises(CredentialFault, match=r"No space left on device.*not refreshed"):
+        await credential(store, service.fetch).token()
     assert not service.calls and stored(store) == "refresh-1"
     assert [path.name for path in tmp_path.iterdir() if "tmp" in path.name] == []
 

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
-from dragoman.simulator.faults import Fault
 from dragoman.simulator.faults.answer import (
     BothLengths,
     Compress,
@@ -207,10 +206,6 @@ def _both_lengths(_: Pair) -> Iterable[Probe]:
         yield from both(
             f"content-length {length}", faults=(BothLengths(length=length),), may="either", check=_next_is_clean
         )
-
-
-def _plain(faults: Iterable[Fault]) -> Callable[[Pair], Iterable[Probe]]:
-    return lambda _: [Probe(type(fault).__name__, (fault,)) for fault in faults]
 
 
 ROWS = [

@@ -7,15 +7,13 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from dragoman.simulator import Simulator, parse
 from tests.faults.judging import Probe, judge
@@ -25,81 +23,26 @@ from tests.faults.sizing import big
 from tests.faults.stage import Case, Lag, configuration, covering, nothing_left, question, running, settled, tasks_of
 from tests.faults.table import Row
 from tests.gateway.house import KEY, configured, house
+from tests.load.gateway import Gateway, serving
 
 SLOW = 'then = "last"\n[pace]\nchunk = 4\ndelay = 0.05\n[[turn]]\ntext = "{}"\n'
 LONG = "word " * 24  # 1.5 s of it
 
 
-class Process:
-    """`dragoman serve`."""
-
-    def __init__(
-        self, folder: Path, text: str, port: int, stderr: int | IO[bytes], most_files: int | None = None
-    ) -> None:
-        self.folder = folder
-        self.file = folder / "config.toml"
-        self.file.write_text(f'allow_literal_secrets = true\n[server]\nkey = "{KEY}"\nport = {port}\n{text}')
-        self.file.chmod(0o600)
-        self.url = f"http://127.0.0.1:{port}"
-        places = {
-            name: str(folder)
-            for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME")
-        }
-        environ = {name: value for name, value in os.environ.items() if name in ("PATH", "PYTHONPATH", "LANG")} | places
-
-        command = [sys.executable, "-m", "dragoman", "serve", "--config", str(self.file), "--quiet"]
-        if most_files is not None:
-            limit = f"resource.setrlimit(resource.RLIMIT_NOFILE, ({most_files}, {most_files}))"
-            lower = f"import os, resource, sys; {limit}; os.execv(sys.argv[1], sys.argv[1:])"
-            command = [sys.executable, "-c", lower, *command]
-        self.process = subprocess.Popen(command, env=environ, cwd=folder, stdout=subprocess.DEVNULL, stderr=stderr)
-
-    def ready(self) -> Process:
-        def is_ready() -> bool:
-            if self.process.poll() is not None:
-                raise Lost(f"it did not start: {self.process.returncode}")
-            try:
-                with connect(self.url, 1) as sock:
-                    sock.sendall(f"GET /readyz HTTP/1.1\r\nhost: {self.url[7:]}\r\nconnection: close\r\n\r\n".encode())
-                    return sock.recv(100).startswith(b"HTTP/1.1 200")
-            except OSError:
-                return False
-
-        eventually(is_ready, 20, "it is not ready")
-        return self
-
-    def memory(self) -> int:
-        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
-    def cpu(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def files(self) -> int:
-        return sum(1 for _ in Path(f"/proc/{self.process.pid}/fd").iterdir())
+@contextmanager
+def served(
+    folder: Path, text: str, *, port: int = 0, most_files: int | None = None, log: bool = True
+) -> Iterator[Gateway]:
+    """A gateway in a process; its log is the file `log` in the folder."""
+    lower = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({most_files}, {most_files}))"
+    whole = f'allow_literal_secrets = true\n[server]\nkey = "{KEY}"\nport = {port}\n{text}'
+    with serving(folder, whole, lower if most_files is not None else "", log=log) as gateway:
+        yield gateway
 
 
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         return int(sock.getsockname()[1])
-
-
-@contextmanager
-def served(
-    folder: Path, text: str, *, port: int = 0, most_files: int | None = None, log: bool = True
-) -> Iterator[Process]:
-    """A gateway in a process; its log is the file `log` in the folder."""
-    with (folder / "log").open("ab") as stderr:
-        process = Process(folder, text, port or free_port(), stderr if log else subprocess.PIPE, most_files)
-    try:
-        yield process.ready()
-    finally:
-        if process.process.poll() is None:
-            process.process.kill()
-        process.process.wait(60)
-        if process.process.stderr is not None:
-            process.process.stderr.close()
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -247,14 +190,14 @@ def reloaded(case: Case) -> None:
     with case.probe("a bad file"), nothing_left(), running([simulator]):
         text = configuration([(case.pair.upstream, simulator.url)])
         with served(case.folder, text) as process:
-            good = process.file.read_text()
+            good = (process.folder / "config.toml").read_text()
             for content, event in (
                 ("no = TOML [", "reload_refused"),
                 (good, "reloaded"),
                 ("[server]\nprot = 1", "reload_refused"),
             ):
                 before = _told(case.folder, event)
-                process.file.write_text(content)
+                (process.folder / "config.toml").write_text(content)
                 process.process.send_signal(signal.SIGHUP)
                 eventually(partial(_told, case.folder, event, before), 5, f"no line {event}")
                 judge(case.pair.client, Probe("it"), exchange(process.url, case.pair.client), "one two three", ())
@@ -281,7 +224,7 @@ def blocked_log(case: Case) -> None:
             stderr = process.process.stderr
             assert stderr is not None
             os.set_blocking(stderr.fileno(), False)
-            if len(stderr.read() or b"") < _PIPE // 2:
+            if len(stderr.read() or "") < _PIPE // 2:
                 raise Wrong("the pipe was never full: nothing was tried")
 
 

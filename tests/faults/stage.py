@@ -37,7 +37,6 @@ _PARTS = f"""parts = [
 ]"""
 TALK = f'then = "last"\n[pace]\nchunk = 9\n[[turn]]\n{_PARTS}\n'
 BLOCKS = f'then = "last"\n[pace]\nchunk = 4000\n[[turn]]\n{_PARTS}\n'  # each text in one frame
-WORDS = 'then = "last"\n[pace]\nchunk = 12\n[[turn]]\ntext = "one two three four five six seven"\n'
 _TOOL = ToolSpec(
     "get_weather",
     "Tell the weather.",

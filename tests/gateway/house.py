@@ -20,6 +20,7 @@ from dragoman.gateway.explain import Refusal, RefusalLog
 from dragoman.gateway.policy import Patience
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import Running, running_gateway
+from dragoman.simulator import Simulator, parse, running_simulator
 
 KEY = "dgm_the-key-of-the-tests-0123456789"
 QUICK = Patience(least=0.001, most=0.01, longest=0.5)
@@ -100,6 +101,51 @@ def messages(model: str = "m", text: str = "hello", **more: Any) -> dict[str, An
 def chat(model: str = "m", text: str = "hello", **more: Any) -> dict[str, Any]:
     """An OpenAI request."""
     return {"model": model, "messages": [{"role": "user", "content": text}], **more}
+
+
+@contextmanager
+def behind(
+    script: str, tmp_path: Path, dialect: str = "anthropic", more: str = "", **flags: Any
+) -> Iterator[tuple[House, Simulator]]:
+    """A gateway with one upstream, `one`: a simulator of this dialect. Without a script it answers by itself."""
+    with (
+        running_simulator(dialect, script=parse(script) if script else None) as simulator,
+        house(upstream("one", dialect, simulator.url, more), tmp_path, **flags) as home,
+    ):
+        yield home, simulator
+
+
+CLIENTS = ("anthropic", "openai", "bedrock", "responses", "gemini")
+MODEL = "claude-sonnet-4.5"
+
+
+def asked_by(client: str, *, stream: bool = False, model: str = MODEL, text: str = "hello") -> tuple[str, Any]:
+    """The path and the body of a question, as a client of this dialect sends them."""
+    match client:
+        case "anthropic":
+            return "/v1/messages", messages(model, text, stream=stream)
+        case "openai":
+            return "/v1/chat/completions", chat(model, text, stream=stream)
+        case "responses":
+            return "/v1/responses", {"model": model, "input": text, "stream": stream}
+        case "bedrock":
+            said = {"messages": [{"role": "user", "content": [{"text": text}]}]}
+            return f"/model/{model}/converse{'-stream' if stream else ''}", said
+        case _:
+            action = "streamGenerateContent?alt=sse" if stream else "generateContent"
+            return f"/v1beta/models/{model}:{action}", {"contents": [{"role": "user", "parts": [{"text": text}]}]}
+
+
+ASK: dict[str, Any] = dict(map(asked_by, CLIENTS))
+STREAMING: dict[str, Any] = dict(asked_by(client, stream=True) for client in CLIENTS)
+
+
+@contextmanager
+def answering(raw: bytes) -> Iterator[str]:
+    """A server that says the same whatever it is asked: its address."""
+    with gated(raw) as (url, gate):
+        gate.set()
+        yield url
 
 
 @contextmanager

@@ -60,12 +60,6 @@ def mounted(simulator: Simulator, tmp_path: Path, **flags: Any) -> Iterator[Moun
         home.stop()
 
 
-@pytest.fixture(scope="module")
-def simulator() -> Iterator[Simulator]:
-    with running_simulator("anthropic") as one:
-        yield one
-
-
 def test_the_public_name_gives_an_application() -> None:
     assert isinstance(dragoman.asgi(configured("", server__key=KEY)), Gateway)
 
@@ -119,33 +113,30 @@ def test_the_lifespan_starts_the_gateway_and_a_stream_outlives_the_end_of_the_se
     assert simulator.requests[0].wait(PATIENCE) == "whole"
 
 
-def test_it_can_be_mounted_without_a_lifespan(tmp_path: Path) -> None:
+async def test_it_can_be_mounted_without_a_lifespan(tmp_path: Path) -> None:
     """As `dragoman.asgi` mounted in another application: it starts with its first request, behind any prefix."""
 
-    async def main() -> list[dict[str, Any]]:
-        gateway = Gateway(configured(""), key=KEY, state=tmp_path, journal=AccessLog(Redactor(), stream=io.StringIO()))
-        sent: list[dict[str, Any]] = []
-        body = json.dumps(chat("sim-openai")).encode()
-        waiting: list[dict[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
-        forever = asyncio.Event()
+    gateway = Gateway(configured(""), key=KEY, state=tmp_path, journal=AccessLog(Redactor(), stream=io.StringIO()))
+    sent: list[dict[str, Any]] = []
+    body = json.dumps(chat("sim-openai")).encode()
+    waiting: list[dict[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
+    forever = asyncio.Event()
 
-        async def receive() -> Any:
-            if waiting:
-                return waiting.pop()
-            await forever.wait()
-            return None
+    async def receive() -> Any:
+        if waiting:
+            return waiting.pop()
+        await forever.wait()
+        return None
 
-        async def send(message: Any) -> None:
-            sent.append(message)
+    async def send(message: Any) -> None:
+        sent.append(message)
 
-        scope = {"type": "http", "method": "POST", "path": "/llm/v1/chat/completions", "root_path": "/llm"}
-        headers = [(b"host", b"localhost"), (b"x-api-key", KEY.encode())]
-        await gateway(
-            {**scope, "raw_path": b"/llm/v1/chat/completions", "query_string": b"", "headers": headers}, receive, send
-        )
-        await gateway.stop()
-        return sent
-
-    start, body = asyncio.run(main())
+    scope = {"type": "http", "method": "POST", "path": "/llm/v1/chat/completions", "root_path": "/llm"}
+    headers = [(b"host", b"localhost"), (b"x-api-key", KEY.encode())]
+    await gateway(
+        {**scope, "raw_path": b"/llm/v1/chat/completions", "query_string": b"", "headers": headers}, receive, send
+    )
+    await gateway.stop()
+    start, end = sent
     assert start["status"] == 200
-    assert json.loads(body["body"])["choices"][0]["message"]["content"] == "You said: hello"
+    assert json.loads(end["body"])["choices"][0]["message"]["content"] == "You said: hello"

@@ -11,8 +11,7 @@ import pytest
 from dragoman.dialects.rulebook import Breach
 from dragoman.gateway.explain import MOST, MOST_BYTES, Refusal, RefusalLog, Sent, explain
 from dragoman.model.notes import Note
-from dragoman.simulator import parse, running_simulator
-from tests.gateway.house import KEY, house, kept_refusal, messages, upstream
+from tests.gateway.house import KEY, behind, kept_refusal, messages
 
 REFUSED = '[[turn]]\nstatus = 400\nmessage = "Improperly formed request."'
 
@@ -92,10 +91,7 @@ def test_words_of_others_cannot_drive_the_terminal() -> None:
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_the_gateway_keeps_what_an_upstream_refused(enabled: bool, tmp_path: Path) -> None:
-    with (
-        running_simulator("kiro", script=parse(REFUSED)) as simulator,
-        house(upstream("one", "kiro", simulator.url), tmp_path, explain=enabled) as home,
-    ):
+    with behind(REFUSED, tmp_path, "kiro", explain=enabled) as (home, _):
         asked = messages("claude-sonnet-4.5", f"my key is {KEY}", metadata={"user_id": "u"})
         status, headers, _ = home.ask("/v1/messages", asked, authorization="Bearer something-else")
         assert status == 400
@@ -114,10 +110,7 @@ def test_the_gateway_keeps_what_an_upstream_refused(enabled: bool, tmp_path: Pat
 
 def test_a_key_is_not_kept_wherever_a_client_has_put_it(tmp_path: Path) -> None:
     shaped = "sk-ant-0123456789abcdefgh"
-    with (
-        running_simulator("openai", script=parse('then = "last"\n[[turn]]\nstatus = 400\nmessage = "no"')) as simulator,
-        house(upstream("one", "openai", simulator.url), tmp_path, explain=True) as home,
-    ):
+    with behind('then = "last"\n[[turn]]\nstatus = 400\nmessage = "no"', tmp_path, "openai", explain=True) as (home, _):
         path = f"/v1beta/models/{shaped}:generateContent?%6bey=something-else&x={KEY}"
         body = {"contents": [{"role": "user", "parts": [{"text": "hi"}]}], shaped: KEY, KEY: shaped}
         status, headers, _ = home.ask(path, body)
@@ -132,10 +125,7 @@ def test_a_key_is_not_kept_wherever_a_client_has_put_it(tmp_path: Path) -> None:
 
 def test_a_refusal_inside_a_stream_is_kept_too(tmp_path: Path) -> None:
     script = '[[turn]]\nparts = [{ text = "Well" }, { wait = 0.1 }, { exception = "server", message = "broke" }]'
-    with (
-        running_simulator("kiro", script=parse(script)) as simulator,
-        house(upstream("one", "kiro", simulator.url), tmp_path) as home,
-    ):
+    with behind(script, tmp_path, "kiro") as (home, _):
         _, headers, body = home.ask("/v1/messages", messages("claude-sonnet-4.5", stream=True))
         assert b"event: error" in body
         home.lines()

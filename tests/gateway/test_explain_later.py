@@ -19,10 +19,9 @@ from dragoman.gateway.memory import Memory
 from dragoman.gateway.preparing import Bounds
 from dragoman.gateway.redaction import Redactor
 from dragoman.http.exchange import Owner
-from dragoman.simulator import parse, running_simulator
 from dragoman.translate import Settings
 from dragoman.wire.http import HttpRequest, HttpResponse
-from tests.gateway.house import house, kept_refusal, messages, upstream
+from tests.gateway.house import behind, kept_refusal, messages
 
 BOUNDS = Bounds(RequestLimits(), 32 * 1024 * 1024, "web")
 REFUSED = 'then = "last"\n[[turn]]\nstatus = 400\nmessage = "Improperly formed request."'
@@ -47,10 +46,7 @@ def test_s7_the_client_has_its_answer_before_the_refusal_is_described(
         return explained(*given)
 
     monkeypatch.setattr(explain, "explained", slow)
-    with (
-        running_simulator("kiro", script=parse(REFUSED)) as simulator,
-        house(upstream("one", "kiro", simulator.url), tmp_path) as home,
-    ):
+    with behind(REFUSED, tmp_path, "kiro") as (home, _):
         asked = messages("claude-sonnet-4.5")
         first, headers, _ = home.ask("/v1/messages", asked)
         assert began.wait(10)
@@ -64,39 +60,30 @@ def test_s7_the_client_has_its_answer_before_the_refusal_is_described(
 
 
 def test_what_waits_is_described_before_the_gateway_ends(tmp_path: Path) -> None:
-    with (
-        running_simulator("kiro", script=parse(REFUSED)) as simulator,
-        house(upstream("one", "kiro", simulator.url), tmp_path) as home,
-    ):
+    with behind(REFUSED, tmp_path, "kiro") as (home, _):
         ids = [home.ask("/v1/messages", messages("claude-sonnet-4.5"))[1]["x-request-id"] for _ in range(3)]
     assert set(RefusalLog(tmp_path / "refusals").ids()) == set(ids)
 
 
 @pytest.mark.parametrize(("most", "most_bytes"), [(2, 1 << 20), (9, 2 * len(BODY) + 4)])
-def test_only_so_many_refusals_and_bytes_wait(tmp_path: Path, most: int, most_bytes: int) -> None:
-    async def main() -> tuple[int, int]:
-        later = Explaining(most=most, most_bytes=most_bytes)
-        for number in range(5):
-            later.later(case(f"req_{number}"), RefusalLog(tmp_path))
-        dropped = later.dropped
-        await later.close()
-        assert later.waiting == 0
-        later.later(case("req_9"), RefusalLog(tmp_path))  # there is room again
-        await later.close()
-        return dropped, later.dropped
-
-    assert asyncio.run(main()) == (3, 3)
+async def test_only_so_many_refusals_and_bytes_wait(tmp_path: Path, most: int, most_bytes: int) -> None:
+    later = Explaining(most=most, most_bytes=most_bytes)
+    for number in range(5):
+        later.later(case(f"req_{number}"), RefusalLog(tmp_path))
+    dropped = later.dropped
+    await later.close()
+    assert later.waiting == 0
+    later.later(case("req_9"), RefusalLog(tmp_path))  # there is room again
+    await later.close()
+    assert (dropped, later.dropped) == (3, 3)
     assert set(RefusalLog(tmp_path).ids()) == {"req_0", "req_1", "req_9"}
 
 
-def test_one_that_cannot_be_described_does_not_stop_the_others(tmp_path: Path) -> None:
-    async def main() -> None:
-        later = Explaining()
-        later.later(case("req_1", b'{"model": "m", "messages": 3}'), RefusalLog(tmp_path))
-        later.later(case("req_2"), RefusalLog(tmp_path))
-        await later.close()
-
-    asyncio.run(main())
+async def test_one_that_cannot_be_described_does_not_stop_the_others(tmp_path: Path) -> None:
+    later = Explaining()
+    later.later(case("req_1", b'{"model": "m", "messages": 3}'), RefusalLog(tmp_path))
+    later.later(case("req_2"), RefusalLog(tmp_path))
+    await later.close()
     assert RefusalLog(tmp_path).ids() == ["req_2"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,8 @@ from dragoman.gateway.admission import TrustedProxies
 from dragoman.gateway.config import ConfigError
 from dragoman.http.addresses import plain_address
 from dragoman.http.server.proxy_protocol import NotProxied, Preface, parse
-from dragoman.simulator import Simulator, running_simulator
-from tests.gateway.front import LOOPS, Client, on_loop, question
+from dragoman.simulator import Simulator
+from tests.gateway.front import Client, question
 from tests.gateway.house import House, configured, house, upstream
 
 PROXY, STRANGER = "127.0.0.9", "127.0.0.8"
@@ -22,18 +21,6 @@ V1 = b"PROXY TCP4 192.0.2.7 127.0.0.1 5000 80\r\n"
 V2 = b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c" + socket.inet_aton("192.0.2.8") + bytes(8)
 V2_IPV6 = b"\r\n\r\n\x00\r\nQUIT\n\x21\x21\x00\x28" + socket.inet_pton(socket.AF_INET6, "2001:db8::8") + bytes(24)
 V2_LOCAL = b"\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x03abc"
-
-
-@pytest.fixture(scope="module")
-def simulator() -> Iterator[Simulator]:
-    with running_simulator("anthropic") as one:
-        yield one
-
-
-@pytest.fixture(params=LOOPS)
-def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    with on_loop(request.param, monkeypatch):
-        yield request.param
 
 
 def client_of(home: House, source: str, *lines: str, first: bytes = b"") -> str:

@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.simulator import parse, running_simulator
-from tests.gateway.house import KEY, House, RawClient, house, upstream
-from tests.gateway.test_faults import answering
+from tests.gateway.house import KEY, House, RawClient, answering, behind, house, upstream
 
 PATH = "/v1beta/models/claude-sonnet-4.5:streamGenerateContent"
 ASK: dict[str, Any] = {"contents": [{"role": "user", "parts": [{"text": "hello"}]}]}
@@ -35,10 +33,7 @@ def gemini_stream(error: bytes) -> bytes:
 
 @contextmanager
 def cut_off(dialect: str, tmp_path: Path) -> Iterator[House]:
-    with (
-        running_simulator(dialect, script=parse(BROKEN)) as simulator,
-        house(upstream("one", dialect, simulator.url), tmp_path, server__hold=0) as home,
-    ):
+    with behind(BROKEN, tmp_path, dialect, server__hold=0) as (home, _):
         yield home
 
 

@@ -18,8 +18,8 @@ import pytest
 import dragoman.dialects as registry
 from dragoman.gateway import delivery
 from dragoman.simulator.faults import FaultProxy, parse_fault
-from dragoman.simulator.server import Simulator, running_simulator
-from tests.gateway.house import House, RawClient, chat, gated, house, messages, upstream, wait_until
+from dragoman.simulator.server import Simulator
+from tests.gateway.house import House, RawClient, asked_by, behind, gated, house, messages, upstream, wait_until
 from tests.load.upstream import DIALECTS
 
 FAULTS = (
@@ -102,10 +102,6 @@ def at_rest(home: House) -> None:
     assert held(home) == NOTHING
 
 
-def gemini_body() -> dict[str, Any]:
-    return {"contents": [{"role": "user", "parts": [{"text": "hello"}]}]}
-
-
 def a_request(chance: random.Random, model: str) -> tuple[str, dict[str, Any]]:
     stream, size = chance.random() < 0.7, chance.choice([1, 1, 1, 3000])
     text = "call get_weather, please " * size
@@ -113,13 +109,8 @@ def a_request(chance: random.Random, model: str) -> tuple[str, dict[str, Any]]:
         case 0:
             tools = [{"name": "get_weather", "input_schema": SCHEMA}]
             return "/v1/messages", messages(model, text, stream=stream, tools=tools)
-        case 1:
-            return "/v1/chat/completions", chat(model, text, stream=stream)
-        case 2:
-            return "/v1/responses", {"model": model, "input": text, "stream": stream}
-        case 3:
-            method = "streamGenerateContent?alt=sse" if stream else "generateContent"
-            return f"/v1beta/models/{model}:{method}", gemini_body()
+        case 1 | 2 | 3 as number:
+            return asked_by(("openai", "responses", "gemini")[number - 1], stream=stream, model=model, text=text)
         case _:
             return "/v1/messages/count_tokens", {"model": model, "messages": [{"role": "user", "content": text}]}
 
@@ -173,8 +164,7 @@ FRAME = 2 * 1024 * 1024
 @pytest.mark.parametrize("client", ["openai", "anthropic"])
 def test_s2_a_frame_that_has_begun_is_counted(dialect: str, client: str, tmp_path: Path) -> None:
     """Passed and translated alike: of 4 answers with unfinished frames of 2 MiB, 3 are within 6 MiB and one is not."""
-    body = chat(stream=True) if client == "openai" else messages(stream=True)
-    path = "/v1/chat/completions" if client == "openai" else "/v1/messages"
+    path, body = asked_by(client, stream=True)
     with ExitStack() as stack:
         gates = [stack.enter_context(gated(b"", HEAD + BEGUN[dialect] + b"x" * FRAME)) for _ in range(4)]
         text = "".join(
@@ -265,10 +255,7 @@ def test_s3_a_large_answer_that_the_gateway_keeps_is_read_by_the_worker(
 ) -> None:
     """Before, those for clients of the Responses API were read on the event loop."""
     monkeypatch.setattr(delivery, "read_whole", None)
-    with (
-        running_simulator("openai") as simulator,
-        house(upstream("one", "openai", simulator.url), tmp_path, server__offload=10) as home,
-    ):
+    with behind("", tmp_path, "openai", server__offload=10) as (home, simulator):
         status, _, first = home.ask("/v1/responses", {"model": "m", "input": "one"})
         assert status == 200
         told = json.loads(first)["id"]

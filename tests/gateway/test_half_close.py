@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from dragoman.simulator import Simulator, parse, running_simulator
-from tests.gateway.front import LOOPS, Client, head, on_loop, question
-from tests.gateway.house import House, house, upstream, wait_until
+from tests.gateway.front import Client, head, question
+from tests.gateway.house import behind, wait_until
 
 # It answers after the end of the request has been noticed, in two steps.
 SLOW = 'then = "last"\n[[turn]]\nfirst_delay = 0.3\nparts = [{ text = "Begin " }, { wait = 0.2 }, { text = "end." }]'
-SILENT = {"before its answer": "first_delay = 30.0", "in its answer": "wait = 0"}
-
-
-@pytest.fixture(params=LOOPS)
-def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    with on_loop(request.param, monkeypatch):
-        yield request.param
-
-
-@contextmanager
-def scripted(script: str, tmp_path: Path) -> Iterator[tuple[House, Simulator]]:
-    with (
-        running_simulator("openai", script=parse(script)) as simulator,
-        house(upstream("one", "openai", simulator.url), tmp_path) as home,
-    ):
-        yield home, simulator
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -37,7 +18,7 @@ def test_s13_a_client_that_half_closes_gets_its_answer_and_nothing_else(
     tmp_path: Path, loop: str, stream: bool
 ) -> None:
     """S13: it got none."""
-    with scripted(SLOW, tmp_path) as (home, _), Client(home, first=question(stream=stream)) as client:
+    with behind(SLOW, tmp_path, "openai") as (home, _), Client(home, first=question(stream=stream)) as client:
         client.end()
         status, _, body = client.answer()
         assert status == 200
@@ -47,7 +28,7 @@ def test_s13_a_client_that_half_closes_gets_its_answer_and_nothing_else(
 
 
 def test_s13_all_requests_before_the_end_are_answered(tmp_path: Path, loop: str) -> None:
-    with scripted('then = "last"\n[[turn]]\ntext = "Yes."\nfirst_delay = 0.1', tmp_path) as (home, simulator):
+    with behind('then = "last"\n[[turn]]\ntext = "Yes."\nfirst_delay = 0.1', tmp_path, "openai") as (home, simulator):
         with Client(home, first=question() + question(stream=True) + question()) as client:
             client.end()
             assert [client.answer()[0] for _ in range(3)] == [200] * 3
@@ -56,7 +37,7 @@ def test_s13_all_requests_before_the_end_are_answered(tmp_path: Path, loop: str)
 
 
 def test_s13_a_refusal_is_heard_too(tmp_path: Path, loop: str) -> None:
-    with scripted(SLOW, tmp_path) as (home, _), Client(home, first=question(key="wrong")) as client:
+    with behind(SLOW, tmp_path, "openai") as (home, _), Client(home, first=question(key="wrong")) as client:
         client.end()
         assert client.answer()[0] == 401
 
@@ -66,7 +47,7 @@ def test_s13_a_client_that_closes_its_socket_has_left(tmp_path: Path, loop: str,
     """To the gateway both look alike at first: the end of what is sent."""
     parts = 'parts = [{ text = "Begin." }, { wait = 30.0 }]'
     script = f"[[turn]]\n{'first_delay = 30.0' if when == 'before its answer' else ''}\n{parts}"
-    with scripted(script, tmp_path) as (home, simulator):
+    with behind(script, tmp_path, "openai") as (home, simulator):
         with Client(home, first=question(stream=True)) as client:
             wait_until(lambda: simulator.total == 1)
             if when == "in its answer":
@@ -78,7 +59,7 @@ def test_s13_a_client_that_closes_its_socket_has_left(tmp_path: Path, loop: str,
 
 def test_s13_a_client_that_half_closes_and_then_closes_has_left(tmp_path: Path, loop: str) -> None:
     script = '[[turn]]\nparts = [{ text = "Begin." }, { wait = 0.5 }, { text = "more" }, { wait = 0.5 }, { text = "x" }, { wait = 30.0 }]'
-    with scripted(script, tmp_path) as (home, simulator):
+    with behind(script, tmp_path, "openai") as (home, simulator):
         with Client(home, first=question(stream=True)) as client:
             client.end()
             while b"Begin." not in client.file.readline():
@@ -87,7 +68,7 @@ def test_s13_a_client_that_half_closes_and_then_closes_has_left(tmp_path: Path, 
 
 
 def test_s13_an_end_within_a_body_is_a_client_that_left(tmp_path: Path, loop: str) -> None:
-    with scripted(SLOW, tmp_path) as (home, simulator), Client(home, first=head(500) + b"{") as client:
+    with behind(SLOW, tmp_path, "openai") as (home, simulator), Client(home, first=head(500) + b"{") as client:
         client.end()
         assert client.is_closed()
         assert (home.lines()[0]["outcome"], simulator.total) == ("gone", 0)
@@ -96,7 +77,10 @@ def test_s13_an_end_within_a_body_is_a_client_that_left(tmp_path: Path, loop: st
 def test_s13_the_end_of_a_second_request_that_is_not_whole_leaves_the_first_its_answer(
     tmp_path: Path, loop: str
 ) -> None:
-    with scripted(SLOW, tmp_path) as (home, simulator), Client(home, first=question() + head(500) + b"{") as client:
+    with (
+        behind(SLOW, tmp_path, "openai") as (home, simulator),
+        Client(home, first=question() + head(500) + b"{") as client,
+    ):
         client.end()
         assert client.answer()[0] == 200
         assert client.file.read() == b""

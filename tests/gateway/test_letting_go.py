@@ -13,10 +13,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.model.conversation import Conversation
-from dragoman.simulator.script import parse
-from dragoman.simulator.server import running_simulator
 from dragoman.wire.jsonio import Json
-from tests.gateway.house import House, RawClient, house, kept_refusal, messages, upstream, wait_until
+from tests.gateway.house import House, RawClient, behind, house, kept_refusal, messages, upstream, wait_until
 from tests.gateway.test_resources import Canned, kind_of, simply
 
 BROKEN = '[[turn]]\nparts = [{ text = "Well" }, { wait = 0.1 }, { exception = "server", message = "broke" }]'
@@ -134,10 +132,7 @@ def test_a_body_that_does_not_end_after_its_answer_is_not_waited_for(dialect: st
 
 
 def test_what_broke_late_is_explained_with_all_that_was_asked(tmp_path: Path) -> None:
-    with (
-        running_simulator("kiro", script=parse(BROKEN)) as simulator,
-        house(upstream("one", "kiro", simulator.url), tmp_path) as home,
-    ):
+    with behind(BROKEN, tmp_path, "kiro") as (home, _):
         asked = messages(CLAUDE, "the question", stream=True, metadata={"user_id": "u"}, top_k=3)
         _, headers, _ = home.ask("/v1/messages", asked)
         (line,) = home.lines()

@@ -204,115 +204,91 @@ def new_worker(**more: Any) -> WorkerProcess:
     return WorkerProcess([registry.get("anthropic")], **more)
 
 
-def test_the_worker_starts_when_it_is_needed_and_ends_when_it_is_idle() -> None:
-    async def main() -> None:
-        worker = new_worker(idle_seconds=0.01)
-        assert (worker.started, worker.pid) == (0, None)
+async def test_the_worker_starts_when_it_is_needed_and_ends_when_it_is_idle() -> None:
+    worker = new_worker(idle_seconds=0.01)
+    assert (worker.started, worker.pid) == (0, None)
+    assert await dialect_of(worker, body_of()) == "anthropic"
+    while worker.pid is not None:
+        await asyncio.sleep(0.005)
+    assert await dialect_of(worker, body_of()) == "anthropic"
+    assert worker.started == 2
+    worker.close()
+
+
+async def test_a_worker_that_was_killed_is_replaced() -> None:
+    worker = new_worker()
+    for times in (1, 2):
         assert await dialect_of(worker, body_of()) == "anthropic"
-        while worker.pid is not None:
-            await asyncio.sleep(0.005)
-        assert await dialect_of(worker, body_of()) == "anthropic"
-        assert worker.started == 2
-        worker.close()
-
-    asyncio.run(main())
+        assert worker.started == times
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL)
+    worker.close()
 
 
-def test_a_worker_that_was_killed_is_replaced() -> None:
-    async def main() -> None:
-        worker = new_worker()
-        for times in (1, 2):
-            assert await dialect_of(worker, body_of()) == "anthropic"
-            assert worker.started == times
-            assert worker.pid is not None
-            os.kill(worker.pid, signal.SIGKILL)
-        worker.close()
-
-    asyncio.run(main())
+async def test_a_request_that_two_workers_fail_at_gets_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = new_worker()
+    monkeypatch.setattr(worker_process, "MODULE", "this")  # ends at once
+    with pytest.raises(WorkerFailed) as caught:
+        await asking(worker, body_of())
+    assert (caught.value.fault.status, worker.started) == (500, 2)
+    monkeypatch.undo()
+    assert await dialect_of(worker, body_of()) == "anthropic"  # and no other does
+    worker.close()
 
 
-def test_a_request_that_two_workers_fail_at_gets_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        worker = new_worker()
-        monkeypatch.setattr(worker_process, "MODULE", "this")  # ends at once
-        with pytest.raises(WorkerFailed) as caught:
-            await asking(worker, body_of())
-        assert (caught.value.fault.status, worker.started) == (500, 2)
-        monkeypatch.undo()
-        assert await dialect_of(worker, body_of()) == "anthropic"  # and no other does
-        worker.close()
-
-    asyncio.run(main())
-
-
-def test_a_job_that_takes_too_long_ends_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_job_that_takes_too_long_ends_its_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_process, "SECONDS", 0.0)
 
-    async def main() -> None:
-        worker = new_worker()
-        with pytest.raises(WorkerFailed):
-            await asking(worker, body_of())
-        assert worker.pid is None
-
-    asyncio.run(main())
+    worker = new_worker()
+    with pytest.raises(WorkerFailed):
+        await asking(worker, body_of())
+    assert worker.pid is None
 
 
-def test_a_request_that_is_given_up_ends_its_worker_and_not_those_that_wait() -> None:
-    async def main() -> None:
-        worker = new_worker()
-        assert await dialect_of(worker, body_of()) == "anthropic"
-        first = asyncio.ensure_future(asking(worker, body_of("x" * 5_000_000)))
-        second = asyncio.ensure_future(dialect_of(worker, body_of()))
-        third = asyncio.ensure_future(dialect_of(worker, body_of()))
-        await asyncio.sleep(0)
-        third.cancel()
-        first.cancel()
-        assert await second == "anthropic"
-        assert worker.started == 2
-        worker.close()
-
-    asyncio.run(main())
+async def test_a_request_that_is_given_up_ends_its_worker_and_not_those_that_wait() -> None:
+    worker = new_worker()
+    assert await dialect_of(worker, body_of()) == "anthropic"
+    first = asyncio.ensure_future(asking(worker, body_of("x" * 5_000_000)))
+    second = asyncio.ensure_future(dialect_of(worker, body_of()))
+    third = asyncio.ensure_future(dialect_of(worker, body_of()))
+    await asyncio.sleep(0)
+    third.cancel()
+    first.cancel()
+    assert await second == "anthropic"
+    assert worker.started == 2
+    worker.close()
 
 
-def test_only_so_many_jobs_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_so_many_jobs_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_process, "WAITING", 2)
 
-    async def main() -> None:
-        worker = new_worker()
-        jobs = [asyncio.ensure_future(dialect_of(worker, body_of())) for _ in range(2)]
-        await asyncio.sleep(0)
-        with pytest.raises(Overloaded):
-            await asking(worker, body_of())
-        assert await asyncio.gather(*jobs) == ["anthropic", "anthropic"]
-        worker.close()
-
-    asyncio.run(main())
+    worker = new_worker()
+    jobs = [asyncio.ensure_future(dialect_of(worker, body_of())) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded):
+        await asking(worker, body_of())
+    assert await asyncio.gather(*jobs) == ["anthropic", "anthropic"]
+    worker.close()
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no limits there")
-def test_a_request_that_needs_too_much_memory_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_needs_too_much_memory_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_process, "MEMORY", 300 * 1024 * 1024)
 
-    async def main() -> None:
-        worker = new_worker()
-        body = json.dumps(messages("m") | {"x": [[]] * 6_000_000}).encode()
-        bounds = structs.replace(BOUNDS, limits=RequestLimits(nodes=100_000_000))
-        with pytest.raises(TooLarge):
-            await worker.ask(ReadJob(HttpRequest("POST", "/v1/messages"), bounds), "req", body)
-        worker.close()
-
-    asyncio.run(main())
+    worker = new_worker()
+    body = json.dumps(messages("m") | {"x": [[]] * 6_000_000}).encode()
+    bounds = structs.replace(BOUNDS, limits=RequestLimits(nodes=100_000_000))
+    with pytest.raises(TooLarge):
+        await worker.ask(ReadJob(HttpRequest("POST", "/v1/messages"), bounds), "req", body)
+    worker.close()
 
 
-def test_the_worker_ends_with_the_gateway() -> None:
+async def test_the_worker_ends_with_the_gateway() -> None:
     """Its standard input is a socket, which ends with the process that has the other end."""
 
-    async def main() -> int | None:
-        worker = new_worker()
-        await dialect_of(worker, body_of())
-        ended, spoken = worker._process, worker._socket
-        assert ended is not None and spoken is not None
-        spoken.close()
-        return await asyncio.get_running_loop().run_in_executor(None, ended.wait, 10)
-
-    assert asyncio.run(main()) == 0
+    worker = new_worker()
+    await dialect_of(worker, body_of())
+    ended, spoken = worker._process, worker._socket
+    assert ended is not None and spoken is not None
+    spoken.close()
+    assert (await asyncio.get_running_loop().run_in_executor(None, ended.wait, 10)) == 0

@@ -17,8 +17,7 @@ import pytest
 
 from dragoman.gateway import memory
 from dragoman.gateway.worker_process import Unavailable, WorkerFailed, WorkerProcess
-from dragoman.simulator import running_simulator
-from tests.gateway.house import chat, house, messages, upstream, wait_until
+from tests.gateway.house import behind, chat, messages, wait_until
 from tests.gateway.test_offload import asking, body_of, dialect_of, new_worker
 
 FILES = Path("/proc/self/fd")
@@ -46,25 +45,22 @@ async def settled(worker: WorkerProcess, files: int, before: list[str]) -> None:
 
 
 @on_linux
-def test_s7_no_process_and_no_file_is_left_after_many_kills() -> None:
-    async def main() -> None:
-        worker = new_worker()
-        assert await dialect_of(worker, body_of()) == "anthropic"  # the loop has its own files by now
-        worker.close()
-        files, before = open_files(), children()
-        worker = new_worker()
-        for _ in range(KILLS):
-            assert await dialect_of(worker, body_of()) == "anthropic"
-            assert worker.pid is not None
-            os.kill(worker.pid, signal.SIGKILL)
-        assert worker.started == KILLS
-        await settled(worker, files + 1, before)
-
-    asyncio.run(main())
+async def test_s7_no_process_and_no_file_is_left_after_many_kills() -> None:
+    worker = new_worker()
+    assert await dialect_of(worker, body_of()) == "anthropic"  # the loop has its own files by now
+    worker.close()
+    files, before = open_files(), children()
+    worker = new_worker()
+    for _ in range(KILLS):
+        assert await dialect_of(worker, body_of()) == "anthropic"
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL)
+    assert worker.started == KILLS
+    await settled(worker, files + 1, before)
 
 
 @on_linux
-def test_s7_jobs_that_are_cancelled_or_killed_at_any_moment_leave_nothing() -> None:
+async def test_s7_jobs_that_are_cancelled_or_killed_at_any_moment_leave_nothing() -> None:
     """While they wait, while a worker starts, while the body is sent, and while the reply comes."""
     chance, turns = random.Random(17), [0, 1, 2, 3, 5, 8, 20, 100, 400]
 
@@ -79,18 +75,15 @@ def test_s7_jobs_that_are_cancelled_or_killed_at_any_moment_leave_nothing() -> N
         with suppress(asyncio.CancelledError, WorkerFailed):
             await asked
 
-    async def main() -> None:
-        worker = new_worker()
-        assert await dialect_of(worker, body_of()) == "anthropic"
-        worker.close()
-        files, before = open_files(), children()
-        worker = new_worker()
-        await asyncio.gather(*[job(worker, number) for number in range(24)])
-        assert worker._waiting == 0
-        assert await dialect_of(worker, body_of()) == "anthropic"
-        await settled(worker, files + 1, before)
-
-    asyncio.run(main())
+    worker = new_worker()
+    assert await dialect_of(worker, body_of()) == "anthropic"
+    worker.close()
+    files, before = open_files(), children()
+    worker = new_worker()
+    await asyncio.gather(*[job(worker, number) for number in range(24)])
+    assert worker._waiting == 0
+    assert await dialect_of(worker, body_of()) == "anthropic"
+    await settled(worker, files + 1, before)
 
 
 def no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,21 +105,18 @@ def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("trouble", [no_interpreter, no_memory, no_files])
-def test_s7_a_worker_that_cannot_be_started_is_no_fault_of_the_request(
+async def test_s7_a_worker_that_cannot_be_started_is_no_fault_of_the_request(
     trouble: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before, every large request got a 500."""
 
-    async def main() -> None:
-        worker = new_worker()
-        trouble(monkeypatch)
-        with pytest.raises(Unavailable):
-            await asking(worker, body_of())
-        monkeypatch.undo()
-        assert await dialect_of(worker, body_of()) == "anthropic"
-        worker.close()
-
-    asyncio.run(main())
+    worker = new_worker()
+    trouble(monkeypatch)
+    with pytest.raises(Unavailable):
+        await asking(worker, body_of())
+    monkeypatch.undo()
+    assert await dialect_of(worker, body_of()) == "anthropic"
+    worker.close()
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -134,10 +124,7 @@ def test_s7_without_a_worker_the_gateway_reads_large_requests_itself(
     stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_interpreter(monkeypatch)
-    with (
-        running_simulator("openai") as simulator,
-        house(upstream("one", "openai", simulator.url), tmp_path, server__offload=1000) as home,
-    ):
+    with behind("", tmp_path, "openai", server__offload=1000) as (home, _):
         for path, body in (("/v1/messages", messages("m", LARGE)), ("/v1/chat/completions", chat("m", LARGE))):
             assert home.ask(path, {**body, "stream": stream})[0] == 200
         assert home.running.gateway.worker.started == 0
@@ -147,10 +134,7 @@ def test_s7_without_a_worker_the_gateway_reads_large_requests_itself(
 def test_s3_a_request_with_very_many_objects_is_read_by_the_worker(tmp_path: Path) -> None:
     """They take far longer to translate than a text of the same length."""
     parts = [{"type": "text", "text": "a"}] * 300
-    with (
-        running_simulator("openai") as simulator,
-        house(upstream("one", "openai", simulator.url), tmp_path, server__offload=20_000) as home,
-    ):
+    with behind("", tmp_path, "openai", server__offload=20_000) as (home, _):
         asked = messages("m")
         assert home.ask("/v1/messages", asked | {"messages": [{"role": "user", "content": "a" * 15_000}]})[0] == 200
         assert home.running.gateway.worker.started == 0
@@ -162,10 +146,7 @@ def test_s3_a_conversation_that_grew_by_small_requests_is_planned_by_the_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "LARGE", 5000)
-    with (
-        running_simulator("openai") as simulator,
-        house(upstream("one", "openai", simulator.url), tmp_path) as home,
-    ):
+    with behind("", tmp_path, "openai") as (home, simulator):
         told, started = None, []
         for number in range(4):
             asked = {"model": "m", "input": f"{number}" * 2000} | ({"previous_response_id": told} if told else {})

@@ -1,28 +1,15 @@
-"""The small buffer before a client, and what is tried again: both without a network."""
+"""The small buffer before a client, without a network."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from dragoman.errors import (
-    BadFrame,
-    ConnectFailed,
-    DragomanError,
-    Fault,
-    Kind,
-    LocalMisuse,
-    Reset,
-    TimedOut,
-    Unrepresentable,
-    UpstreamFault,
-)
 from dragoman.gateway.asgi import AsgiExchange
-from dragoman.gateway.policy import Budget, Patience, Step, next_step
 from dragoman.gateway.response_buffer import KeepAlive, ResponseBuffer
 from dragoman.http.exchange import HIGH
 from tests.clock import StillLoop
@@ -73,20 +60,16 @@ class Tap:
         self.told.append("resume")
 
 
-def in_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def run() -> None:
-        loop = StillLoop()
-        with (
-            patch("dragoman.gateway.response_buffer.monotonic", loop.time),
-            asyncio.Runner(loop_factory=lambda: loop) as runner,
-        ):
-            runner.run(asyncio.wait_for(test(), 60))
-
-    run.__name__, run.__doc__ = test.__name__, test.__doc__
-    return run
+@pytest.fixture(autouse=True)
+def run() -> Iterator[Callable[[Awaitable[None]], None]]:
+    loop = StillLoop()
+    with (
+        patch("dragoman.gateway.response_buffer.monotonic", loop.time),
+        asyncio.Runner(loop_factory=lambda: loop) as runner,
+    ):
+        yield lambda test: runner.run(asyncio.wait_for(test, 60))
 
 
-@in_loop
 async def test_what_is_held_can_be_dropped_and_nobody_has_seen_it() -> None:
     client = Client()
     outlet = client.outlet()
@@ -104,7 +87,6 @@ async def test_what_is_held_can_be_dropped_and_nobody_has_seen_it() -> None:
     assert client.got[-1]["more_body"] is False
 
 
-@in_loop
 async def test_all_that_came_while_a_client_did_not_read_goes_out_in_one_piece() -> None:
     client, tap = Client(), Tap()
     outlet = client.outlet()
@@ -127,7 +109,6 @@ async def test_all_that_came_while_a_client_did_not_read_goes_out_in_one_piece()
     await client.exchange.close()
 
 
-@in_loop
 async def test_a_source_that_comes_while_a_client_does_not_read_is_paused_at_once() -> None:
     client, tap = Client(), Tap()
     outlet = client.outlet()
@@ -139,7 +120,6 @@ async def test_a_source_that_comes_while_a_client_does_not_read_is_paused_at_onc
     outlet.close()
 
 
-@in_loop
 async def test_what_is_held_does_not_grow_and_goes_on_when_it_is_seen() -> None:
     client, tap = Client(), Tap()
     outlet = client.outlet()
@@ -154,7 +134,6 @@ async def test_what_is_held_does_not_grow_and_goes_on_when_it_is_seen() -> None:
     assert len(client.body) == HIGH + 1
 
 
-@in_loop
 async def test_silence_is_broken_and_lets_out_what_was_held() -> None:
     client = Client()
     outlet = client.outlet(silence=0.02)
@@ -169,7 +148,6 @@ async def test_silence_is_broken_and_lets_out_what_was_held() -> None:
     assert client.body == said  # nothing after the end
 
 
-@in_loop
 async def test_whoever_speaks_needs_no_sign_of_life() -> None:
     client = Client()
     outlet = client.outlet(silence=0.08)
@@ -185,7 +163,6 @@ async def test_whoever_speaks_needs_no_sign_of_life() -> None:
     await client.exchange.close()
 
 
-@in_loop
 async def test_a_sign_of_life_that_is_due_as_the_answer_ends_is_not_sent() -> None:
     client = Client()
     outlet = client.outlet(silence=1.0)
@@ -200,7 +177,6 @@ async def test_a_sign_of_life_that_is_due_as_the_answer_ends_is_not_sent() -> No
     assert (client.body, client.pings) == (b"xy", 0)
 
 
-@in_loop
 async def test_a_client_that_does_not_read_gets_no_signs_of_life_until_it_reads_again() -> None:
     client = Client()
     outlet = client.outlet(silence=0.02)
@@ -221,7 +197,6 @@ async def test_a_client_that_does_not_read_gets_no_signs_of_life_until_it_reads_
     await client.exchange.close()
 
 
-@in_loop
 async def test_a_client_that_reads_nothing_for_long_is_given_up() -> None:
     client = Client(stall=0.05)
     outlet = client.outlet(silence=0.01)
@@ -237,7 +212,6 @@ async def test_a_client_that_reads_nothing_for_long_is_given_up() -> None:
     await client.exchange.close()
 
 
-@in_loop
 async def test_a_client_that_leaves_ends_the_work_at_once() -> None:
     client = Client()
     client.exchange.watch()
@@ -247,7 +221,6 @@ async def test_a_client_that_leaves_ends_the_work_at_once() -> None:
     assert client.exchange.interrupted() and client.exchange.gone
 
 
-@in_loop
 async def test_a_cancellation_of_somebody_else_stays_one() -> None:
     told = []
 
@@ -267,60 +240,6 @@ async def test_a_cancellation_of_somebody_else_stays_one() -> None:
     assert told == [False]
 
 
-# --- what is tried again
-
-
-def refused(kind: Kind, retry_after: float | None = None) -> UpstreamFault:
-    return UpstreamFault("no", fault=Fault(kind, "no", retry_after=retry_after))
-
-
-@pytest.mark.parametrize(
-    ("error", "step"),
-    [
-        (refused("invalid"), "tell"),
-        (refused("context_full"), "tell"),
-        (refused("auth"), "key"),
-        (refused("rate_limit"), "key"),
-        (refused("overloaded"), "again"),
-        (refused("server"), "again"),
-        (refused("not_found"), "target"),
-        (ConnectFailed("x"), "again"),
-        (ConnectFailed("x", fault=Fault("overloaded", "queue")), "target"),
-        (Reset("x"), "again"),
-        (BadFrame("x"), "again"),
-        (TimedOut("x"), "target"),
-        (Unrepresentable("x"), "target"),
-        (LocalMisuse("x"), "tell"),
-    ],
-)
-def test_each_failure_has_one_remedy(error: DragomanError, step: Step) -> None:
-    assert next_step(error) == step
-
-
-@pytest.mark.parametrize("error", [refused("server"), refused("rate_limit", 3.0)], ids=["ours", "what it says"])
-def test_waits_are_spread_so_that_many_do_not_come_back_at_once(error: DragomanError) -> None:
-    waits = [Patience().wait(error, 2) or 0 for _ in range(100)]
-    assert max(waits) - min(waits) > 0.1
-
-
-def test_waits_grow_and_keep_to_what_the_upstream_says() -> None:
-    patience = Patience()
-    assert all(0.2 <= (patience.wait(refused("server"), tries) or 0) <= 2.0 for tries in range(10))
-    assert 3.0 <= (patience.wait(refused("rate_limit", 3.0), 0) or 0) <= 3.2
-    assert patience.wait(refused("rate_limit", 18 * 24 * 3600.0), 0) is None
-    assert 0.2 <= (patience.wait(refused("rate_limit", 0.0), 0) or 0) <= 0.4
-
-
-def test_retries_are_a_fifth_of_the_traffic_and_never_less_than_three() -> None:
-    budget = Budget()
-    assert [budget.allows(0.0) for _ in range(5)] == [True, True, True, False, False]
-    for _ in range(50):
-        budget.requests.add(5.0)
-    assert sum(budget.allows(5.0) for _ in range(50)) == 7
-    assert budget.allows(16.0)
-
-
-@in_loop
 async def test_what_was_held_long_enough_is_seen_and_what_is_dropped_begins_anew() -> None:
     client = Client()
     outlet = client.outlet(hold=0.2)
@@ -340,7 +259,6 @@ async def test_what_was_held_long_enough_is_seen_and_what_is_dropped_begins_anew
     await client.exchange.close()
 
 
-@in_loop
 async def test_without_a_hold_an_answer_is_seen_at_once() -> None:
     client = Client()
     outlet = client.outlet(hold=0.0)

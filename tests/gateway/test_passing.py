@@ -23,7 +23,7 @@ from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.simulator import parse, running_simulator
 from dragoman.translate import Plan, plan
 from dragoman.wire.frame import Payload
-from tests.gateway.house import chat, house, messages, upstream
+from tests.gateway.house import behind, chat, house, messages, upstream
 
 HELLO: Any = {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
 
@@ -152,10 +152,7 @@ def test_a_client_never_names_the_host_or_our_credential(tmp_path: Path) -> None
 
 def test_a_verbatim_stream_that_is_cut_ends_with_an_error(tmp_path: Path) -> None:
     script = '[[turn]]\ntext = "one two three four"\nchunk = 4\ncut = { byte = 700, how = "close" }'
-    with (
-        running_simulator("anthropic", script=parse(script)) as simulator,
-        house(upstream("one", "anthropic", simulator.url), tmp_path) as home,
-    ):
+    with behind(script, tmp_path) as (home, _):
         _, _, body = home.ask("/v1/messages", messages(stream=True))
         assert home.lines()[0]["outcome"] == "broken"
     frames = body.strip().split(b"\n\n")
@@ -315,18 +312,6 @@ def test_who_follows_a_plain_question_goes_to_the_next_target_in_its_language(tm
         [fallen] = second.requests
         asked: Any = fallen.json
         assert [(turn["role"], json.dumps(turn["content"])) for turn in asked["messages"]] == [("user", '"say 1"')]
-
-
-def test_limits_hold_for_plain_questions_too(tmp_path: Path) -> None:
-    turns = [{"role": "assistant" if at % 2 else "user", "content": "x"} for at in range(5)]
-    limits = "[server.limits]\nmessages = 4\n"
-    with (
-        running_simulator("openai") as simulator,
-        house(limits + upstream("one", "openai", simulator.url), tmp_path) as home,
-    ):
-        status, _, answer = home.ask("/v1/chat/completions", {"model": "m", "messages": turns})
-        assert (status, b"server.limits.messages" in answer) == (400, True)
-        assert not simulator.requests
 
 
 # --- a question like one that was asked before

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -19,21 +19,11 @@ from dragoman.http.framing import HEAD_SECONDS
 from dragoman.http.server import serving as roster_module
 from dragoman.http.server.connection import Connection
 from dragoman.http.server.serving import HttpServer, Roster, Shed
-from dragoman.simulator import Simulator, parse, running_simulator
 from tests.gateway.front import Client, Memory, head, question
-from tests.gateway.house import House, house, upstream, wait_until
+from tests.gateway.house import behind, wait_until
 
 PROBE = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
 LONG = 'then = "last"\n[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]'
-
-
-@contextmanager
-def scripted(script: str, tmp_path: Path, **flags: int) -> Iterator[tuple[House, Simulator]]:
-    with (
-        running_simulator("openai", script=parse(script)) as simulator,
-        house(upstream("one", "openai", simulator.url), tmp_path, **flags) as home,  # type: ignore[arg-type]
-    ):
-        yield home, simulator
 
 
 # --- connections
@@ -44,7 +34,7 @@ def test_s11_room_is_made_for_new_connections_by_those_that_proved_nothing(
 ) -> None:
     """S11: as many idle sockets as fit kept everybody else out for as long as they liked."""
     monkeypatch.setattr(serve, "_room", lambda: 4)
-    with scripted('then = "last"\n[[turn]]\ntext = "Yes."', tmp_path) as (home, _), ExitStack() as stack:
+    with behind('then = "last"\n[[turn]]\ntext = "Yes."', tmp_path, "openai") as (home, _), ExitStack() as stack:
         kept = stack.enter_context(Client(home, first=question()))
         assert kept.answer()[0] == 200
         shapes = (b"", PROBE[:20], head(1000, key="wrong"), head(10, "authorization: AWS4-HMAC-SHA256 x", key=""))
@@ -59,7 +49,7 @@ def test_s11_room_is_made_for_new_connections_by_those_that_proved_nothing(
 
 def test_s11_running_requests_are_never_shed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(serve, "_room", lambda: 3)
-    with scripted(LONG, tmp_path) as (home, simulator), ExitStack() as stack:
+    with behind(LONG, tmp_path, "openai") as (home, simulator), ExitStack() as stack:
         streams = [stack.enter_context(Client(home, first=question(stream=True))) for _ in range(3)]
         for stream in streams:
             assert stream.head()[0] == 200
@@ -75,7 +65,7 @@ def test_s11_the_oldest_idle_connection_is_shed_when_all_have_proven_themselves(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(serve, "_room", lambda: 3)
-    with scripted('then = "last"\n[[turn]]\ntext = "Yes."', tmp_path) as (home, _), ExitStack() as stack:
+    with behind('then = "last"\n[[turn]]\ntext = "Yes."', tmp_path, "openai") as (home, _), ExitStack() as stack:
         for _ in range(8):
             client = stack.enter_context(Client(home, first=question()))
             assert client.answer()[0] == 200
@@ -83,8 +73,8 @@ def test_s11_the_oldest_idle_connection_is_shed_when_all_have_proven_themselves(
 
 def test_s11_one_peer_has_its_share_of_connections(tmp_path: Path) -> None:
     """S11: there was no limit by peer."""
-    flags = {"server__limits__peer_connections": 2}
-    with scripted(LONG, tmp_path, **flags) as (home, _), ExitStack() as stack:
+    flags: dict[str, Any] = {"server__limits__peer_connections": 2}
+    with behind(LONG, tmp_path, "openai", **flags) as (home, _), ExitStack() as stack:
         streams = [stack.enter_context(Client(home, first=question(stream=True))) for _ in range(2)]
         assert [stream.head()[0] for stream in streams] == [200, 200]
         with Client(home, first=PROBE) as third:  # nothing of this peer can be closed for it
@@ -155,7 +145,7 @@ def test_a_connection_has_grace_for_its_first_bytes(monkeypatch: pytest.MonkeyPa
 
 
 def test_s11_one_peer_has_its_share_of_running_requests(tmp_path: Path) -> None:
-    with scripted(LONG, tmp_path, server__limits__peer_requests=2) as (home, _), ExitStack() as stack:
+    with behind(LONG, tmp_path, "openai", server__limits__peer_requests=2) as (home, _), ExitStack() as stack:
         streams = [stack.enter_context(Client(home, first=question(stream=True))) for _ in range(2)]
         assert [stream.head()[0] for stream in streams] == [200, 200]
         with Client(home, first=question()) as third:

@@ -10,17 +10,11 @@ from pathlib import Path
 import pytest
 
 from dragoman.http.framing import MOST_PIPELINED
-from dragoman.simulator import Simulator, parse, running_simulator
+from dragoman.simulator import Simulator
 from tests.gateway.front import LOOPS, Client, on_loop, question
-from tests.gateway.house import House, house, upstream, wait_until
+from tests.gateway.house import House, behind, house, upstream, wait_until
 
 MANY = 300
-
-
-@pytest.fixture(scope="module")
-def simulator() -> Iterator[Simulator]:
-    with running_simulator("anthropic") as one:
-        yield one
 
 
 @pytest.fixture(params=LOOPS)
@@ -79,8 +73,7 @@ def test_s16_bodies_that_are_large_wait_as_well(home: House) -> None:
 def test_s16_while_the_first_is_answered_no_more_is_read_than_fits(tmp_path: Path) -> None:
     script = '[[turn]]\nparts = [{ text = "Begin " }, { wait = 1.0 }, { text = "end." }]\n[[turn]]\ntext = "Second."'
     with (
-        running_simulator("openai", script=parse(f'then = "last"\n{script}')) as simulator,
-        house(upstream("one", "openai", simulator.url), tmp_path) as home,
+        behind(f'then = "last"\n{script}', tmp_path, "openai") as (home, _),
         Client(home, first=question(stream=True)) as client,
     ):
         client.head()

@@ -14,9 +14,8 @@ from dragoman.gateway.admin import _MOST, listener
 from dragoman.http import framing
 from dragoman.http.server import connection
 from dragoman.http.server.serving import Roster
-from dragoman.simulator import running_simulator
 from tests.gateway.front import Client, gateway_servers, question
-from tests.gateway.house import configured, house, upstream, wait_until
+from tests.gateway.house import behind, configured, house, wait_until
 
 PROXY = "127.0.0.9"
 FLAGS: dict[str, Any] = {"server__trusted_proxies": [PROXY], "server__proxy_protocol": True}
@@ -36,8 +35,7 @@ def test_s11_connections_that_send_no_header_take_no_more_room_than_there_is(
     """S11: they were not counted, so they took file descriptors until other connections were closed for them."""
     monkeypatch.setattr(serve, "_room", lambda: 4)
     with (
-        running_simulator("anthropic") as simulator,
-        house(upstream("one", "anthropic", simulator.url), tmp_path, **FLAGS) as home,
+        behind("", tmp_path, **FLAGS) as (home, _),
         ExitStack() as stack,
     ):
         kept = stack.enter_context(Client(home, first=question()))
@@ -57,10 +55,7 @@ def test_s11_connections_that_send_no_header_take_no_more_room_than_there_is(
 def test_s11_a_client_behind_a_proxy_has_the_limit_of_a_client(tmp_path: Path) -> None:
     """S11: one client could have all connections, since they were not counted by peer."""
     with (
-        running_simulator("anthropic") as simulator,
-        house(
-            upstream("one", "anthropic", simulator.url), tmp_path, server__limits__peer_connections=2, **FLAGS
-        ) as home,
+        behind("", tmp_path, server__limits__peer_connections=2, **FLAGS) as (home, _),
         ExitStack() as stack,
     ):
         clients = []

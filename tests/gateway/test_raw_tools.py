@@ -18,7 +18,7 @@ from dragoman.gateway.config import load
 from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.serve import running_gateway
 from dragoman.simulator import parse, running_simulator
-from tests.gateway.house import KEY, QUICK, House, chat, house, messages, upstream
+from tests.gateway.house import KEY, QUICK, House, behind, chat, house, messages, upstream
 from tests.unit.raw_tools.test_leaks import RECOVERED
 from tests.unit.raw_tools.through import asked, seen, tool
 
@@ -85,10 +85,7 @@ def test_every_client_gets_the_call(client: str, tmp_path: Path) -> None:
 
 def test_a_whole_answer_without_a_call_passes_as_it_came(tmp_path: Path) -> None:
     """The same dialect on both sides: only an answer that holds a call is written anew."""
-    with (
-        running_simulator("openai", script=parse(turns("Plain <|tool_call_begin|> text."))) as simulator,
-        house(upstream("one", "openai", simulator.url), tmp_path) as home,
-    ):
+    with behind(turns("Plain <|tool_call_begin|> text."), tmp_path, "openai") as (home, _):
         _, _, out = home.ask("/v1/chat/completions", body_of("openai", False))
         assert json.loads(out)["choices"][0]["message"]["content"] == "Plain <|tool_call_begin|> text."
         assert home.lines()[0]["verbatim"] is True
@@ -96,10 +93,7 @@ def test_a_whole_answer_without_a_call_passes_as_it_came(tmp_path: Path) -> None
 
 
 def test_a_request_without_tools_is_not_parsed(tmp_path: Path) -> None:
-    with (
-        running_simulator("openai", script=parse(turns(KIMI))) as simulator,
-        house(upstream("one", "openai", simulator.url), tmp_path) as home,
-    ):
+    with behind(turns(KIMI), tmp_path, "openai") as (home, _):
         _, _, out = home.ask("/v1/chat/completions", chat())
         assert json.loads(out)["choices"][0]["message"]["content"] == KIMI
 

@@ -13,44 +13,24 @@ from typing import Any
 import pytest
 
 from dragoman.errors import LONGEST_WAIT, Fault
-from dragoman.gateway.policy import Budget, Patience
+from dragoman.gateway.policy import Patience
 from dragoman.gateway.redaction import Redactor, without_addresses
 from dragoman.simulator import Simulator, parse, running_simulator
-from tests.gateway.house import House, chat, house, messages, upstream
-from tests.gateway.test_faults import answering
-
-MODEL = "claude-sonnet-4.5"
-ASK = {
-    "/v1/messages": messages(MODEL),
-    "/v1/chat/completions": chat(MODEL),
-    f"/model/{MODEL}/converse": {"messages": [{"role": "user", "content": [{"text": "hello"}]}]},
-    "/v1/responses": {"model": MODEL, "input": "hello"},
-    f"/v1beta/models/{MODEL}:generateContent": {"contents": [{"role": "user", "parts": [{"text": "hello"}]}]},
-}
-STREAMS = {
-    "/v1/messages": messages(MODEL, stream=True),
-    "/v1/chat/completions": chat(MODEL, stream=True),
-    f"/model/{MODEL}/converse-stream": ASK[f"/model/{MODEL}/converse"],
-    "/v1/responses": {**ASK["/v1/responses"], "stream": True},
-    f"/v1beta/models/{MODEL}:streamGenerateContent?alt=sse": ASK[f"/v1beta/models/{MODEL}:generateContent"],
-}
+from tests.gateway.house import ASK, MODEL, STREAMING, House, answering, behind, chat, house, messages, upstream
 
 
 @contextmanager
 def refusing(tmp_path: Path, status: int, more: str = "") -> Iterator[tuple[House, Simulator]]:
     """A gateway with the real patience, before an upstream that refuses once and answers after that."""
     script = f'then = "last"\n[[turn]]\nstatus = [{status}]\nmessage = "this is why"\n{more}\n[[turn]]\ntext = "Back."'
-    with (
-        running_simulator("anthropic", script=parse(script)) as simulator,
-        house(upstream("one", "anthropic", simulator.url), tmp_path, patience=Patience()) as home,
-    ):
+    with behind(script, tmp_path, patience=Patience()) as (home, simulator):
         yield home, simulator
 
 
 # --- S5
 
 
-@pytest.mark.parametrize(("path", "body"), [*ASK.items(), *STREAMS.items()])
+@pytest.mark.parametrize(("path", "body"), [*ASK.items(), *STREAMING.items()])
 def test_s5_after_a_401_every_client_is_refused_at_once_with_name_and_reason(
     path: str, body: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -117,11 +97,6 @@ def test_s12_a_failing_upstream_does_not_use_up_the_retries_of_others(tmp_path: 
             assert two.total == 6
 
 
-def test_s12_the_budget_of_one_upstream_is_what_it_was() -> None:
-    budget = Budget()
-    assert [budget.allows(0.0) for _ in range(4)] == [True, True, True, False]
-
-
 # --- S12: how long a client is told to wait
 
 
@@ -183,7 +158,7 @@ def address_in(answer: bytes, url: str) -> bool:
 
 
 @pytest.mark.parametrize("what", BROKEN)
-@pytest.mark.parametrize(("path", "body"), [*ASK.items(), *STREAMS.items()])
+@pytest.mark.parametrize(("path", "body"), [*ASK.items(), *STREAMING.items()])
 def test_s12_no_client_is_told_an_address(path: str, body: dict[str, Any], what: str, tmp_path: Path) -> None:
     """S12: errors of the way to an upstream named its host and port."""
     with answering(BROKEN[what]) as url, house(upstream("one", "anthropic", url), tmp_path) as home:
@@ -200,7 +175,7 @@ def test_s12_a_refused_connection_names_the_upstream_and_the_log_the_address(tmp
         taken.bind(("127.0.0.1", 0))  # nobody listens
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with house(upstream("one", "openai", url), tmp_path) as home:
-            for path, body in [*ASK.items(), *STREAMS.items()]:
+            for path, body in [*ASK.items(), *STREAMING.items()]:
                 _, _, answer = home.ask(path, body)
                 assert b"the upstream one" in answer and not address_in(answer, url), answer
             assert url.removeprefix("http://") in home.lines()[0]["error"]

@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.faults.hearing import EARS
-from tests.gateway.house import KEY, PATIENCE, messages
+from tests.gateway.house import CLIENTS, KEY, PATIENCE, asked_by, messages
 from tests.load.gateway import Gateway, configuration, serving
 from tests.load.payload import Said
 from tests.load.upstream import DIALECTS, framed
@@ -26,13 +25,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 MIB = 1 << 20
 MILLION = 1_000_000
 DEEP = 100_000
-PATHS = {
-    "anthropic": "/v1/messages",
-    "openai": "/v1/chat/completions",
-    "responses": "/v1/responses",
-    "gemini": "/v1beta/models/to-{}:streamGenerateContent?alt=sse",
-    "bedrock": "/model/to-{}/converse-stream",
-}
 EVENT_STREAMS = {"kiro": "assistantResponseEvent", "bedrock": "contentBlockDelta"}
 # So that a slow client need not be waited for.
 HURRY = """
@@ -206,6 +198,11 @@ def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
         yield made
 
 
+def asked(client: str, upstream: str) -> tuple[str, bytes]:
+    path, body = asked_by(client, stream=True, model=f"to-{upstream}")
+    return path, json.dumps(body).encode()
+
+
 def long_question(size: int) -> bytes:
     body = json.dumps(messages("to-anthropic", "@", stream=True)).encode()
     return body.replace(b"@", b"x" * (size - len(body) + 1))
@@ -246,9 +243,8 @@ def test_an_answer_of_a_million_one_byte_chunks_is_read_cheaply(stand: Stand, di
     pieces = tuple(f"{number:05d} {'y' * 994}" for number in range(MILLION // 1000))
     events = list(DIALECTS[dialect]("name", Said(pieces, ())))
     stand.upstreams[dialect].answer = lambda: streamed(events, kind_of(dialect), size=1)
-    asked = messages(f"to-{dialect}", stream=True)
     with stand.costs(cpu=3, memory=24):
-        status, body = stand.ask(PATHS[client], json.dumps(asked).encode())
+        status, body = stand.ask(*asked(client, dialect))
     assert (status, EARS[client](body).text) == (200, "".join(pieces))
 
 
@@ -258,9 +254,9 @@ DEEP_TEXTS = {"open": "[" * DEEP, "closed": "[" * DEEP + "]" * DEEP, "objects": 
 
 
 @pytest.mark.parametrize("deep", DEEP_TEXTS)
-@pytest.mark.parametrize("client", PATHS)
+@pytest.mark.parametrize("client", CLIENTS)
 def test_a_request_of_a_hundred_thousand_levels_is_a_400(stand: Stand, client: str, deep: str) -> None:
-    path, text = PATHS[client].format("openai"), DEEP_TEXTS[deep]
+    path, text = asked(client, "openai")[0], DEEP_TEXTS[deep]
     body = json.dumps({"model": "to-openai", "messages": "@", "input": "@", "contents": "@"}).replace('"@"', text)
     with stand.costs(cpu=1, memory=48):
         status, said = stand.ask(path, body.encode())
@@ -279,13 +275,13 @@ def test_arguments_of_a_hundred_thousand_levels_in_a_request_are_carried_or_refu
     result = {"role": "tool", "tool_call_id": "call_1", "content": "done"}
     talk = [{"role": "user", "content": "go"}, call, result]
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
-    asked = {"model": f"to-{upstream}", "messages": talk, "tools": tools, "stream": True}
+    talk_of = {"model": f"to-{upstream}", "messages": talk, "tools": tools, "stream": True}
     with stand.costs(cpu=2, memory=64):
-        status, said = stand.ask(PATHS["openai"], json.dumps(asked).encode())
+        status, said = stand.ask("/v1/chat/completions", json.dumps(talk_of).encode())
     assert status in (200, 400, 413, 422), (status, said[:300])
 
 
-@pytest.mark.parametrize("client", PATHS)
+@pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("upstream", DIALECTS)
 def test_a_frame_of_a_hundred_thousand_levels_is_left_out_or_ends_the_answer(
     stand: Stand, upstream: str, client: str
@@ -300,7 +296,7 @@ def test_a_frame_of_a_hundred_thousand_levels_is_left_out_or_ends_the_answer(
     events.insert(1, bad)
     stand.upstreams[upstream].answer = lambda: streamed(events, kind_of(upstream))
     with stand.costs(cpu=2, memory=48):
-        status, said = stand.ask(PATHS[client].format(upstream), question_of(client, upstream))
+        status, said = stand.ask(*asked(client, upstream))
     passed = b"".join(event for event in events if b'"usage":{' not in event)  # which a chat did not ask for
     if client == upstream and said in (b"".join(events), passed):
         return  # between equals it may be passed on as it came
@@ -309,25 +305,13 @@ def test_a_frame_of_a_hundred_thousand_levels_is_left_out_or_ends_the_answer(
     assert status >= 500 or whole or (heard is not None and heard.error and not heard.ended), (status, said[:300])
 
 
-def question_of(client: str, upstream: str, *, stream: bool = True) -> bytes:
-    name, said = f"to-{upstream}", "hello"
-    bodies: dict[str, Any] = {
-        "anthropic": messages(name, said, stream=stream),
-        "openai": {"model": name, "messages": [{"role": "user", "content": said}], "stream": stream},
-        "responses": {"model": name, "input": said, "stream": stream},
-        "gemini": {"contents": [{"role": "user", "parts": [{"text": said}]}]},
-        "bedrock": {"messages": [{"role": "user", "content": [{"text": said}]}]},
-    }
-    return json.dumps(bodies[client]).encode()
-
-
-@pytest.mark.parametrize("client", PATHS)
+@pytest.mark.parametrize("client", CLIENTS)
 def test_streamed_arguments_of_a_hundred_thousand_levels_arrive_or_are_an_error(stand: Stand, client: str) -> None:
     pieces = ('{"a":', "[" * DEEP, "]" * DEEP, "}")
     events = list(DIALECTS["openai"]("name", Said(("so",), (pieces,))))
     stand.upstreams["openai"].answer = lambda: streamed(events)
     with stand.costs(cpu=2, memory=64):
-        status, said = stand.ask(PATHS[client].format("openai"), question_of(client, "openai"))
+        status, said = stand.ask(*asked(client, "openai"))
     if status != 200:
         assert status >= 500
         return

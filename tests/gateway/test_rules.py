@@ -37,16 +37,22 @@ from dragoman.http import framing as http_limits
 from dragoman.http.client.reply import Timeouts as UpstreamTimeouts
 from dragoman.model.blocks import Text
 from dragoman.model.conversation import Conversation, Message
-from dragoman.simulator import Simulator, parse, running_simulator
+from dragoman.simulator import parse, running_simulator
 from dragoman.translate import plan
 from dragoman.wire import eventstream, sse
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
 from dragoman.wire.http import HttpRequest
 from tests.gateway.house import (
+    ASK,
     KEY,
+    MODEL,
     QUICK,
+    STREAMING,
     House,
     RawClient,
+    answering,
+    asked_by,
+    behind,
     chat,
     configured,
     gated,
@@ -57,40 +63,12 @@ from tests.gateway.house import (
     wait_until,
 )
 from tests.gateway.test_commands import Home
-from tests.gateway.test_faults import answering
 
-MODEL = "claude-sonnet-4.5"
-CONVERSE = f"/model/{MODEL}/converse"
-GENERATE = f"/v1beta/models/{MODEL}:generateContent"
-ASK = {
-    "/v1/messages": messages(MODEL),
-    "/v1/chat/completions": chat(MODEL),
-    CONVERSE: {"messages": [{"role": "user", "content": [{"text": "hello"}]}]},
-    "/v1/responses": {"model": MODEL, "input": "hello"},
-    GENERATE: {"contents": [{"role": "user", "parts": [{"text": "hello"}]}]},
-}
-STREAMING = {
-    "/v1/messages": messages(MODEL, stream=True),
-    "/v1/chat/completions": chat(MODEL, stream=True),
-    f"{CONVERSE}-stream": ASK[CONVERSE],
-    "/v1/responses": {**ASK["/v1/responses"], "stream": True},
-    f"/v1beta/models/{MODEL}:streamGenerateContent?alt=sse": ASK[GENERATE],
-}
+CONVERSE, GENERATE = asked_by("bedrock")[0], asked_by("gemini")[0]
 # What only a stream that came to its end has.
 ENDS = (b'"type":"message_stop"', b"[DONE]", b"\x0bmessageStop", b'"response.completed"', b'"finishReason"')
 every_client = pytest.mark.parametrize("client", ASK)
 every_stream = pytest.mark.parametrize("client", STREAMING)
-
-
-@contextmanager
-def behind(
-    script: str, tmp_path: Path, dialect: str = "anthropic", more: str = "", **flags: Any
-) -> Iterator[tuple[House, Simulator]]:
-    with (
-        running_simulator(dialect, script=parse(script)) as simulator,
-        house(upstream("one", dialect, simulator.url, more), tmp_path, **flags) as home,
-    ):
-        yield home, simulator
 
 
 def error_in(body: bytes) -> str:
@@ -102,31 +80,37 @@ def error_in(body: bytes) -> str:
 # --- 1: the commit point
 
 
+@pytest.mark.parametrize("how", ["end", "close", "reset"])
 @every_stream
-def test_rule_1_before_the_first_byte_another_try_answers(client: str, tmp_path: Path) -> None:
-    script = '[[turn]]\ntext = "Lost."\ncut = { event = 1, how = "close" }\n[[turn]]\ntext = "Found."'
+def test_rule_1_before_the_first_byte_another_try_answers(client: str, how: str, tmp_path: Path) -> None:
+    script = f'[[turn]]\ntext = "Lost."\ncut = {{ event = 1, how = "{how}" }}\n[[turn]]\ntext = "Found."'
     with behind(script, tmp_path) as (home, simulator):
         status, _, body = home.ask(client, STREAMING[client])
         assert (status, b"Found." in body, b"Lost" in body, simulator.total) == (200, True, False, 2)
+        assert body.count(b"message_start") in (0, 2)  # the event's name and its type, once
 
 
+@pytest.mark.parametrize("dialect", ["anthropic", "openai", "kiro", "bedrock"])
 @every_stream
-def test_rule_1_after_the_first_byte_nothing_is_asked_again(client: str, tmp_path: Path) -> None:
-    script = (
-        '[[turn]]\ntext = "one two three four"\nchunk = 4\ncut = { event = 5, how = "close" }\n[[turn]]\ntext = "no"'
-    )
-    with behind(script, tmp_path) as (home, simulator):
+def test_rule_1_after_the_first_byte_nothing_is_asked_again(client: str, dialect: str, tmp_path: Path) -> None:
+    words = "one two three four five six seven eight nine ten"
+    script = f'[[turn]]\ntext = "{words}"\nchunk = 4\ncut = {{ event = 6, how = "close" }}\n[[turn]]\ntext = "no"'
+    with behind(script, tmp_path, dialect) as (home, simulator):
         status, _, body = home.ask(client, STREAMING[client])
         assert (status, b"one " in body, simulator.total) == (200, True, 1)
         assert b"rror" in body or b"xception" in body
-        assert home.lines()[0]["outcome"] == "broken"
+        assert not any(end in body for end in ENDS)
+        line = home.lines()[0]
+        assert (line["outcome"], line["status"], line["attempts"]) == ("broken", 200, 1)
 
 
-def test_rule_1_after_a_sign_of_life_nobody_else_is_asked_either(tmp_path: Path) -> None:
+@pytest.mark.parametrize("streamed", [False, True], ids=["a refusal", "an error in its stream"])
+def test_rule_1_after_a_sign_of_life_nobody_else_is_asked_either(streamed: bool, tmp_path: Path) -> None:
     """The sign was the first byte: who fails after it is neither asked again nor stood in for."""
     said = b'{"type":"error","error":{"type":"overloaded_error","message":"busy"}}'
     page = b"HTTP/1.1 529 Busy\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (len(said), said)
-    with gated(page) as (one, gate), running_simulator("openai") as two:
+    begun, rest = one_stream(said) if streamed else (b"", page)
+    with gated(rest, begun) as (one, gate), running_simulator("openai") as two:
         text = upstream("one", "anthropic", one) + upstream("two", "openai", two.url)
         text += f'[[routes]]\nmatch = "{MODEL}"\nupstream = "one"\nfallbacks = ["two/other"]\n'
         with (
@@ -138,7 +122,8 @@ def test_rule_1_after_a_sign_of_life_nobody_else_is_asked_either(tmp_path: Path)
             gate.set()
             body = raw.read_all()
             assert (home.lines()[0]["attempts"], two.total) == (1, 0)
-        assert b"event: error" in body and b"busy" in body
+        assert b'"type":"error"' in body and b"busy" in body
+        assert streamed or b"event: error" in body
 
 
 # --- 2: errors inside a stream that has said nothing yet
@@ -454,7 +439,9 @@ def test_rule_9_a_timeout_after_sending_is_not_paid_twice(tmp_path: Path) -> Non
     script = 'then = "last"\n[[turn]]\ntext = "late"\nfirst_delay = 30.0'
     with behind(script, tmp_path, more="timeouts.first_byte = 0.3\ntimeouts.idle = 0.3") as (home, simulator):
         assert home.ask("/v1/messages", ASK["/v1/messages"])[0] == 504
-        assert simulator.total == 1
+        status, _, body = home.ask("/v1/chat/completions", ASK["/v1/chat/completions"])
+        assert (status, json.loads(body)["error"]["code"]) == (504, "timeout")
+        assert simulator.total == 2
 
 
 def test_rule_9_what_cannot_be_waited_for_before_the_next_sign_of_life_is_told_now(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.house import House, house, upstream
+from tests.gateway.house import House, asked_by, house, upstream
 from tests.gateway.runaway import Runaway, Told
 
 WORDS = "words without an end " * 50
@@ -78,18 +78,12 @@ def running(tmp_path: Path, **flags: Any) -> Iterator[tuple[House, Runaway]]:
         source.close()
 
 
-ASKED: dict[str, tuple[str, dict[str, Any]]] = {
-    "responses": ("/v1/responses", {"model": "m", "input": "go"}),
-    "anthropic": ("/v1/messages", {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "go"}]}),
-    "openai": ("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "go"}]}),
-}
 ERRORS = {"responses": b"response.failed", "anthropic": b"event: error", "openai": b'"error"'}
 
 
 def error_of(home: House, client: str) -> bytes:
     """The error that ends the client's stream. If the limit is passed before the stream began, it is an HTTP error."""
-    path, body = ASKED[client]
-    status, _, got = home.ask(path, {**body, "stream": True})
+    status, _, got = home.ask(*asked_by(client, stream=True))
     if status != 200:
         assert json.loads(got)["error"]
         return got
@@ -98,7 +92,7 @@ def error_of(home: House, client: str) -> bytes:
     return last
 
 
-@pytest.mark.parametrize("client", ASKED)
+@pytest.mark.parametrize("client", ERRORS)
 @pytest.mark.parametrize("shape", ["arguments", "short_arguments", "calls", "choices", "reasoning"])
 def test_s2_a_runaway_answer_ends_with_the_error_of_the_dialect(client: str, shape: str, tmp_path: Path) -> None:
     with running(tmp_path) as (home, source):
@@ -122,20 +116,18 @@ def test_s2_a_text_that_a_responses_client_gets_again_at_the_end_is_limited(tmp_
 def test_s2_a_text_that_nobody_keeps_has_no_limit(tmp_path: Path) -> None:
     with running(tmp_path) as (home, source):
         source.shape, source.most = text, 20 * ANSWER
-        path, body = ASKED["openai"]
-        _, _, got = home.ask(path, {**body, "stream": True})
+        _, _, got = home.ask(*asked_by("openai", stream=True))
         assert len(got) > 15 * ANSWER
         assert b"the limit (" not in got
         assert home.running.gateway.load.peak < ANSWER
 
 
-@pytest.mark.parametrize("client", ["responses", "anthropic", "openai"])
+@pytest.mark.parametrize("client", ERRORS)
 def test_s2_a_whole_answer_is_refused_in_the_dialect(client: str, tmp_path: Path) -> None:
     """A stream comes where a whole answer was asked for, and never ends."""
     with running(tmp_path, server__limits__in_flight=2 * 1024 * 1024) as (home, source):
         source.shape = calls
-        path, body = ASKED[client]
-        status, _, got = home.ask(path, body)
+        status, _, got = home.ask(*asked_by(client))
         assert status in (502, 503, 529)
         assert json.loads(got)["error"]
 

@@ -22,30 +22,9 @@ from dragoman.gateway import serve
 from dragoman.http import exchange
 from dragoman.http.exchange import HttpExchange
 from dragoman.http.server import connection, sockets
-from dragoman.simulator import Simulator, parse, running_simulator
+from tests.anthropic_client import accumulated, sse
 from tests.gateway.front import Client, gateway_servers
-from tests.gateway.house import KEY, House, RawClient, house, messages, upstream, wait_until
-
-
-@pytest.fixture(scope="module")
-def simulator() -> Iterator[Simulator]:
-    with running_simulator("anthropic") as running_one:
-        yield running_one
-
-
-@pytest.fixture(scope="module")
-def home(simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with house(upstream("one", "anthropic", simulator.url), tmp_path_factory.mktemp("state")) as running_one:
-        yield running_one
-
-
-@contextmanager
-def scripted(script: str, tmp_path: Path, **flags: Any) -> Iterator[tuple[House, Simulator]]:
-    with (
-        running_simulator("openai", script=parse(script)) as simulator,
-        house(upstream("one", "openai", simulator.url), tmp_path, **flags) as home,
-    ):
-        yield home, simulator
+from tests.gateway.house import KEY, House, RawClient, behind, house, messages, wait_until
 
 
 class Wire(Client):
@@ -73,9 +52,9 @@ def spoken(body: bytes) -> str:
     """The text of an answer, streamed or whole."""
     if body.startswith(b"{"):
         return str(json.loads(body)["content"][0]["text"])
-    frames = [json.loads(line[6:]) for line in body.decode().splitlines() if line.startswith("data: ")]
-    assert frames[-1]["type"] == "message_stop"
-    return "".join(frame["delta"].get("text", "") for frame in frames if frame["type"] == "content_block_delta")
+    events = sse(body)
+    assert events[-1]["type"] == "message_stop"
+    return str(accumulated(events)["content"][0]["text"])
 
 
 # --- many requests, one connection
@@ -99,7 +78,7 @@ def test_pipelined_requests_are_answered_in_their_order(home: House) -> None:
 
 def test_a_request_behind_a_stream_waits_for_its_end(tmp_path: Path) -> None:
     script = '[[turn]]\nparts = [{ text = "Begin " }, { wait = 0.3 }, { text = "end." }]\n[[turn]]\ntext = "Second."'
-    with scripted(script, tmp_path) as (home, simulator), Wire(home) as wire:
+    with behind(script, tmp_path, "openai") as (home, simulator), Wire(home) as wire:
         wire.send(asked(stream=True) + asked())
         first = wire.answer()[2]
         assert b"end." in first and b"message_stop" in first and b"Second" not in first
@@ -109,7 +88,7 @@ def test_a_request_behind_a_stream_waits_for_its_end(tmp_path: Path) -> None:
 
 def test_garbage_behind_a_stream_does_not_get_into_it(tmp_path: Path) -> None:
     script = '[[turn]]\nparts = [{ text = "Begin " }, { wait = 0.3 }, { text = "end." }]'
-    with scripted(script, tmp_path) as (home, _), Wire(home) as wire:
+    with behind(script, tmp_path, "openai") as (home, _), Wire(home) as wire:
         wire.send(asked(stream=True) + b"\0\0 garbage\r\n\r\n")
         status, _, body = wire.answer()
         assert (status, spoken(body)) == (200, "Begin end.")
@@ -117,7 +96,7 @@ def test_garbage_behind_a_stream_does_not_get_into_it(tmp_path: Path) -> None:
 
 
 def test_who_leaves_with_a_second_request_sent_has_left(tmp_path: Path) -> None:
-    with scripted('[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]', tmp_path) as (home, simulator):
+    with behind('[[turn]]\nparts = [{ text = "Begin." }, { wait = 30.0 }]', tmp_path, "openai") as (home, simulator):
         with Wire(home) as wire:
             wire.send(asked(stream=True) + asked())
             wire.head()
@@ -219,7 +198,7 @@ def test_a_stream_for_http_1_0_ends_with_its_connection(home: House) -> None:
 
 def test_an_answer_of_many_megabytes_is_whole(tmp_path: Path) -> None:
     script = f'then = "repeat"\n[[turn]]\ntext = "{"z" * 5_000_000}"\nchunk = 50000'
-    with scripted(script, tmp_path) as (home, _), Wire(home) as wire:
+    with behind(script, tmp_path, "openai") as (home, _), Wire(home) as wire:
         for stream in (False, True):
             wire.ask(stream=stream)
             assert spoken(wire.answer()[2]) == "z" * 5_000_000
@@ -274,7 +253,7 @@ def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch
     hurry(monkeypatch, "STALL", 0.5)
     script = f'[[turn]]\ntext = "{"x" * 16_000_000}"\nchunk = 16000'
     with (
-        scripted(script, tmp_path) as (home, simulator),
+        behind(script, tmp_path, "openai") as (home, simulator),
         RawClient(home, "/v1/messages", messages(stream=True), receive_buffer=65536) as client,
     ):
         client.read_until(b"text_delta")
@@ -284,7 +263,7 @@ def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch
 
 def test_a_client_that_reads_slowly_is_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hurry(monkeypatch, "STALL", 1.0)
-    with scripted(f'[[turn]]\ntext = "{"x" * 6_000_000}"\nchunk = 16000', tmp_path) as (home, _):
+    with behind(f'[[turn]]\ntext = "{"x" * 6_000_000}"\nchunk = 16000', tmp_path, "openai") as (home, _):
         with RawClient(home, "/v1/messages", messages(stream=True), receive_buffer=262144) as client:
             got = client.read_until(b"text_delta")
             for _ in range(15):  # longer than it may stand still
@@ -323,7 +302,11 @@ def test_an_endless_head_is_refused_and_costs_nothing(home: House, endless: byte
 
 def test_a_drain_says_so_at_once_and_lets_kept_connections_go(tmp_path: Path) -> None:
     slow = '[[turn]]\nparts = [{ text = "Begin " }, { wait = 1.0 }, { text = "end." }]\n[[turn]]\ntext = "Second."'
-    with scripted(slow, tmp_path, server__drain=60) as (home, simulator), Wire(home) as kept, Wire(home) as streaming:
+    with (
+        behind(slow, tmp_path, "openai", server__drain=60) as (home, simulator),
+        Wire(home) as kept,
+        Wire(home) as streaming,
+    ):
         kept.send(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert kept.answer()[0] == 200
         streaming.ask(stream=True)
@@ -362,7 +345,7 @@ def test_a_drain_does_not_wait_for_idle_connections(tmp_path: Path) -> None:
 
 
 def test_nothing_is_kept_of_a_stream_that_has_ended(tmp_path: Path) -> None:
-    with scripted('then = "repeat"\n[[turn]]\ntext = "one two three"', tmp_path) as (home, _):
+    with behind('then = "repeat"\n[[turn]]\ntext = "one two three"', tmp_path, "openai") as (home, _):
         for _ in range(3):
             with Wire(home) as wire:
                 wire.ask(stream=True)

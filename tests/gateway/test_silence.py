@@ -18,8 +18,7 @@ from dragoman.gateway.answers import PassThrough
 from dragoman.model.conversation import Conversation
 from dragoman.translate import plan
 from dragoman.wire.eventstream import encode_event
-from tests.gateway.house import chat, house, messages, upstream
-from tests.gateway.test_reported_at_once import STREAMS
+from tests.gateway.house import STREAMING, chat, house, messages, upstream
 
 
 def sse(data: str, kind: str = "") -> bytes:
@@ -154,12 +153,12 @@ def test_s16_a_stream_of_signs_of_life_ends_with_the_timeout_of_its_client(diale
     with (
         living(begin, signs, kind) as url,
         house(upstream("one", dialect, url, _MORE), tmp_path) as home,
-        ThreadPoolExecutor(len(STREAMS)) as clients,
+        ThreadPoolExecutor(len(STREAMING)) as clients,
     ):
-        for _, _, answer in clients.map(lambda path: home.ask(path, STREAMS[path]), STREAMS):
+        for _, _, answer in clients.map(lambda path: home.ask(path, STREAMING[path]), STREAMING):
             assert b"no content" in answer, answer
             assert url.encode() not in answer and b"the upstream one" in answer
-        assert {line["outcome"] for line in home.lines(len(STREAMS))} <= {"broken", "failed"}
+        assert {line["outcome"] for line in home.lines(len(STREAMING))} <= {"broken", "failed"}
 
 
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])

@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
 
-from dragoman.simulator import Simulator, running_simulator
-from tests.gateway.house import KEY, House, house, messages, upstream
+from dragoman.simulator import Simulator
+from tests.gateway.house import KEY, House, messages
 
 BODY = json.dumps(messages()).encode()
 HIDDEN_BODY = json.dumps(messages(text="the hidden one")).encode()
@@ -118,18 +117,6 @@ VECTORS = [
     Vector("no HTTP", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"),
     Vector("a compressed body", request(LENGTH, b"content-encoding: gzip")),
 ]
-
-
-@pytest.fixture(scope="module")
-def simulator() -> Iterator[Simulator]:
-    with running_simulator("anthropic") as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def home(simulator: Simulator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with house(upstream("one", "anthropic", simulator.url), tmp_path_factory.mktemp("state")) as running:
-        yield running
 
 
 def said(home: House, raw: bytes) -> bytes:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,8 @@ from dragoman.model.blocks import Text, ToolCall
 from dragoman.model.conversation import Choice, Reply, Stop, Usage, Why
 from dragoman.model.events import BlockKeys
 from dragoman.translate import plan
-from tests.gateway.house import chat, house, messages, upstream
+from tests.gateway.house import CLIENTS, asked_by, chat, house, messages, upstream
+from tests.gateway.test_resources import Canned
 
 BROKEN = b'event: content_block_stop\ndata: {"type":"content_block_stop","index":0}\n\n'
 DONE = b'data: {"id":"c","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\ndata: [DONE]\n\n'
@@ -30,64 +29,22 @@ SAID = Reply(
 )
 
 
-CLIENTS = ("anthropic", "openai", "responses", "bedrock", "gemini")
-
-
-def question(client: str, stream: bool) -> tuple[str, dict[str, Any]]:
-    """A path and a body as a client of this dialect sends them."""
-    match client:
-        case "anthropic":
-            return "/v1/messages", messages(stream=stream)
-        case "openai":
-            return "/v1/chat/completions", chat(stream=stream)
-        case "responses":
-            return "/v1/responses", {"model": "m", "input": "hello", "stream": stream}
-        case "bedrock":
-            said = {"messages": [{"role": "user", "content": [{"text": "hello"}]}]}
-            return f"/model/m/converse{'-stream' if stream else ''}", said
-        case _:
-            action = "streamGenerateContent?alt=sse" if stream else "generateContent"
-            return f"/v1beta/models/m:{action}", {"contents": [{"role": "user", "parts": [{"text": "hello"}]}]}
-
-
 @contextmanager
 def answering(status: int, kind: str, body: bytes, **headers: str) -> Iterator[tuple[str, list[str]]]:
-    """An upstream that gives everybody the same answer; its address, and the paths it was asked for."""
-    asked: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        disable_nagle_algorithm = True
-
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["content-length"]))
-            asked.append(self.path)
-            self.send_response(status)
-            for name, value in {"content-type": kind, "content-length": str(len(body)), **headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
+    """An upstream that gives everybody the same answer; its address, and what it was asked."""
+    fields = {"content-type": kind, "content-length": str(len(body)), "connection": "close", **headers}
+    head = f"HTTP/1.1 {status} Any\r\n" + "".join(f"{name}: {value}\r\n" for name, value in fields.items()) + "\r\n"
+    canned = Canned()
+    canned.answer = lambda: iter((head.encode() + body,))
     try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
+        yield f"http://127.0.0.1:{canned.port}", canned.digests
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        canned.close()
 
 
 @pytest.mark.parametrize("client", ["anthropic", "openai"])
 def test_l22_a_stream_that_is_always_broken_is_bought_twice_at_most(client: str, tmp_path: Path) -> None:
-    path, body = (
-        ("/v1/messages", messages(stream=True))
-        if client == "anthropic"
-        else ("/v1/chat/completions", chat(stream=True))
-    )
+    path, body = asked_by(client, stream=True)
     with (
         answering(200, "text/event-stream", BROKEN) as (url, asked),
         house(upstream("one", "anthropic", url), tmp_path) as home,
@@ -144,7 +101,7 @@ def test_l18_a_whole_answer_with_a_blank_name_does_not_pass_in_the_same_dialect(
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_l22_a_redirect_is_a_502_once(status: int, client: str, stream: bool, tmp_path: Path) -> None:
-    path, body = question(client, stream)
+    path, body = asked_by(client, stream=stream)
     where = "https://elsewhere.test/v1/secret"
     with (
         answering(status, "text/html", b"moved to " + where.encode(), location=where) as (url, asked),
@@ -152,7 +109,7 @@ def test_l22_a_redirect_is_a_502_once(status: int, client: str, stream: bool, tm
     ):
         told, _, answer = home.ask(path, body)
     assert (told, len(asked)) == (502, 1)
-    assert b"redirect" in answer
+    assert b"redirect" in answer and str(status).encode() in answer
     assert b"elsewhere" not in answer and url.encode() not in answer
 
 
@@ -160,11 +117,7 @@ def test_l22_a_redirect_is_a_502_once(status: int, client: str, stream: bool, tm
 @pytest.mark.parametrize("name", ["anthropic", "openai", "gemini", "bedrock", "responses"])
 def test_l22_a_whole_answer_is_told_as_the_stream_it_stands_for(name: str, client: str, tmp_path: Path) -> None:
     body = registry.get(name).codec.render_reply(SAID, NOBODY, still_world())
-    path, asks = (
-        ("/v1/messages", messages(stream=True))
-        if client == "anthropic"
-        else ("/v1/chat/completions", chat(stream=True))
-    )
+    path, asks = asked_by(client, stream=True)
     with answering(200, "application/json", body) as (url, asked), house(upstream("one", name, url), tmp_path) as home:
         status, headers, answer = home.ask(path, asks)
     assert (status, len(asked)) == (200, 1)
@@ -189,7 +142,7 @@ def test_l22_a_stream_is_gathered_where_a_whole_answer_was_asked_for(name: str, 
     dialect = registry.get(name)
     events = unfold(SAID)
     body = laws.encoded(dialect, ResponseFilters(plan(dialect, dialect, NOBODY), BlockKeys.after(events)).feed(events))
-    path, asks = ("/v1/messages", messages()) if client == "anthropic" else ("/v1/chat/completions", chat())
+    path, asks = asked_by(client)
     with answering(200, "text/event-stream", body) as (url, asked), house(upstream("one", name, url), tmp_path) as home:
         status, _, answer = home.ask(path, asks)
     assert (status, len(asked)) == (200, 1)
@@ -231,7 +184,7 @@ def test_l18_a_blank_id_or_name_of_bedrock_never_reaches_a_client(
         answering(200, "application/json", whole_bedrock(use)) as (url, asked),
         house(upstream("one", "bedrock", url), tmp_path) as home,
     ):
-        status, _, answer = home.ask(*question(client, stream=False))
+        status, _, answer = home.ask(*asked_by(client))
     assert (status, len(asked)) == (502, 1)
     assert b"toolUse" in answer
 
@@ -288,6 +241,6 @@ def test_l18_a_whole_answer_in_the_client_s_own_dialect_is_checked_like_a_stream
         answering(200, "application/json", json.dumps(NAMELESS[name]).encode()) as (url, asked),
         house(upstream("one", name, url), tmp_path) as home,
     ):
-        status, _, answer = home.ask(*question(name, stream=False))
+        status, _, answer = home.ask(*asked_by(name))
     assert (status, len(asked)) == (502, 1)
     assert b"name: expected a string that is not blank" in answer

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from copy import deepcopy
-from typing import Any, TypeAlias
-
-Path: TypeAlias = tuple[str | int, ...]
+from typing import Any
 
 MODEL = "claude-sonnet-4.5"
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
@@ -251,33 +247,6 @@ BODIES: dict[str, dict[str, Any]] = {
         "profileArn": "arn:aws:codewhisperer:us-east-1:123456789012:profile/ABC",
     },
 }
-
-
-def paths(value: Any, at: Path = ()) -> Iterator[Path]:
-    """Every place in a body, the outer ones first."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for name, inner in items:
-        yield (*at, name)
-        yield from paths(inner, (*at, name))
-
-
-def value_at(body: Any, path: Path) -> Any:
-    for step in path:
-        body = body[step]
-    return body
-
-
-def without(body: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The body with nothing at that place."""
-    copy = deepcopy(body)
-    del value_at(copy, path[:-1])[path[-1]]
-    return copy
-
-
-def replaced(body: dict[str, Any], path: Path, value: Any) -> dict[str, Any]:
-    copy = deepcopy(body)
-    value_at(copy, path[:-1])[path[-1]] = value
-    return copy
 
 
 def strings(value: Any) -> set[str]:

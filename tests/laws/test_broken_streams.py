@@ -25,6 +25,7 @@ from dragoman.model.conversation import Conversation, Message, ToolSpec, Why
 from dragoman.model.events import Failed, Finished
 from dragoman.translate import Plan, Settings, plan
 from dragoman.wire.eventstream import encode_event
+from tests.anthropic_client import sse as data_of
 
 DIALECTS = sorted(registry.names())
 Event: TypeAlias = tuple[str, Any]  # kind, data; bytes instead of a document go out as they are
@@ -427,8 +428,9 @@ def test_l20_calls_that_share_an_index_are_not_passed_on_as_they_came() -> None:
     made = plan(registry.get("openai"), registry.get("openai"), asked, settings=Settings(raw_tools="off"))
     assert not passes_frames(made)
     out, _ = said(made, data)
-    frames = [json.loads(line[6:]) for line in out.splitlines() if line.startswith(b"data: {")]
-    calls = [call for frame in frames for choice in frame["choices"] for call in choice["delta"].get("tool_calls", ())]
+    calls = [
+        call for frame in data_of(out) for choice in frame["choices"] for call in choice["delta"].get("tool_calls", ())
+    ]
     assert [(call["index"], call["id"]) for call in calls if "id" in call] == [(0, "call_1"), (1, "call_2")]
 
 

@@ -13,7 +13,8 @@ from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.filters.fill_empty import FILLER
 from dragoman.filters.pair_tools import MOVED, NO_OUTPUT, NO_RESULT
 from dragoman.model.notes import Note
-from tests.laws.bodies import BODIES, MODEL, MORE, Path, paths, replaced, strings, without
+from tests.laws.bodies import BODIES, MODEL, MORE, strings
+from tests.wrong import Path, paths, replaced, without
 
 ALL = [*BODIES.items(), *MORE]
 every_body = pytest.mark.parametrize(

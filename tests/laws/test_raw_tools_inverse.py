@@ -15,12 +15,12 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from dragoman.filters.raw_tools import TABLES
-from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Output, Said
+from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Output, Said
 from tests.budget import LONG
 from tests.unit.raw_tools.generated import after_calls, before_calls, calls
 from tests.unit.raw_tools.render_json import as_json
 from tests.unit.raw_tools.renderers import AT_START, BY_NAME_ONLY, MARKUP, MISSING, PYTHON, SPELLINGS, CallToWrite
-from tests.unit.raw_tools.samples import outputs, random_cut
+from tests.unit.raw_tools.samples import calls_of, outputs, random_cut
 
 _TABLES = {table.name: table for table in TABLES}
 _STRING_MARKS = {"gemma4": ('<|"|>',), "functiongemma": ("<escape>",), "minimax_m3": ("]<]minimax[>[",)}
@@ -56,30 +56,6 @@ def as_raw(value: object) -> str:
             return ""
 
 
-def calls_of(told: Sequence[Output]) -> list[tuple[str, str, bool]]:
-    """Name, arguments as canonical JSON (or as they are, if they are none), whether it is complete."""
-    found: list[tuple[str, str, bool]] = []
-    name, arguments = "", ""
-    for output in told:
-        match output:
-            case CallStarted():
-                name, arguments = output.name, ""
-            case Arguments(text):
-                arguments += text
-            case CallEnded(complete):
-                found.append((name, canonical(arguments), complete))
-            case _:
-                pass
-    return found
-
-
-def canonical(arguments: str) -> str:
-    try:
-        return canonical_value(json.loads(arguments))
-    except ValueError:
-        return arguments
-
-
 def canonical_value(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
@@ -92,7 +68,7 @@ def check(choice: str, text: str, written: Sequence[CallToWrite], shown: str, rn
     tools = [call.tool for call in written]
     expected = [(call.name, canonical_value(call.arguments), True) for call in written]
     whole = outputs([text], choice, tools)
-    assert calls_of(whole) == expected, (choice, text)
+    assert [(name, canonical_value(value), ended) for name, value, ended in calls_of(whole)] == expected, (choice, text)
     assert text_of(whole).rstrip() == shown.rstrip(), (choice, text)
     assert outputs(random_cut(text, rng), choice, tools) == whole, "the result depends on the cut"
 
@@ -144,7 +120,10 @@ def _two_sections(title: str, written: list[CallToWrite], rng: random.Random) ->
     for choice in (table,) if table in BY_NAME_ONLY else (table, "auto"):
         whole = outputs([text], choice, [written[0].tool])
         expected = [(call.name, canonical_value(call.arguments), True) for call in twice]
-        assert calls_of(whole) == expected, (choice, text)
+        assert [(name, canonical_value(value), ended) for name, value, ended in calls_of(whole)] == expected, (
+            choice,
+            text,
+        )
         assert text_of(whole) == "First.\n\n\nThen.\n\nDone."
         assert outputs(random_cut(text, rng), choice, [written[0].tool]) == whole
 

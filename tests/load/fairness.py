@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.attack.visitor import exchange
 from tests.load.clients import _request, _trouble
-from tests.load.gateway import ROOT, Gateway, configuration, serving, upstreams
+from tests.load.gateway import Gateway, configuration, serving, spawned, told_by, upstreams
 from tests.load.payload import HASTY
 
 MOST = 3.0
@@ -77,7 +76,7 @@ class Fairness:
 def run(folder: Path, samples: int = 600) -> Fairness:
     with ExitStack() as stack:
         ports = stack.enter_context(upstreams(0.0))
-        flood = stack.enter_context(_flooding())
+        flood = stack.enter_context(told_by("tests.load.flood", "upstream"))
         text = configuration({**ports, "flood": flood}).replace('dialect = "flood"', 'dialect = "openai"')
         text += '\n[upstreams.flood.translation]\nthink_tags = true\nraw_tools = "auto"\n'
         gateways = []
@@ -103,28 +102,12 @@ async def _ask(gateway: Gateway, samples: int) -> list[float]:
         name = f"{HASTY}{number:014x}"
         request = _request(gateway.url, _CLIENT, _TARGET, name)
         began = time.monotonic()
-        writer.write(request)
-        head = await reader.readuntil(b"\r\n\r\n")
-        body = b""
-        while size := int(await reader.readuntil(b"\r\n"), 16):
-            body += (await reader.readexactly(size + 2))[:-2]
-        await reader.readexactly(2)
+        status, body, _ = await exchange(reader, writer, request)
         waits.append(time.monotonic() - began)
-        assert not (trouble := _trouble(_CLIENT, name, int(head.split()[1]), body)), trouble
+        assert not (trouble := _trouble(_CLIENT, name, status, body)), trouble
         await asyncio.sleep(_GAP)
     writer.close()
     return waits[_WARM:]
-
-
-@contextmanager
-def _flooding() -> Iterator[int]:
-    command = [sys.executable, "-m", "tests.load.flood", "upstream"]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield int(process.stdout.readline())
-        finally:
-            process.kill()
 
 
 @contextmanager
@@ -133,13 +116,9 @@ def _loading(gateway: Gateway | None, part: Part) -> Iterator[None]:
     if gateway is None:
         yield
         return
-    command = [sys.executable, "-m", "tests.load.flood", "clients", gateway.url]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            time.sleep(2.0)  # for the load to begin
-            yield
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.close()
-            part.load = json.loads(process.stdout.readline())
-        finally:
-            process.kill()
+    with spawned("tests.load.flood", "clients", gateway.url) as process:
+        time.sleep(2.0)  # for the load to begin
+        yield
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.close()
+        part.load = json.loads(process.stdout.readline())

@@ -9,9 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 from tests.gateway.house import KEY
 
@@ -134,8 +135,9 @@ model = "claude-sonnet-4.5"
 
 
 @contextmanager
-def serving(folder: Path, text: str, first: str = "") -> Iterator[Gateway]:
-    """A gateway with this configuration; its log is the file `log` in the folder. `first`: Python it begins with."""
+def serving(folder: Path, text: str, first: str = "", *, log: bool = True) -> Iterator[Gateway]:
+    """A gateway with this configuration. Its log is added to the file `log` in the folder; else it is a pipe that
+    nobody reads. `first`: Python it begins with."""
     config = folder / "config.toml"
     config.write_text(text)
     config.chmod(0o600)
@@ -143,10 +145,11 @@ def serving(folder: Path, text: str, first: str = "") -> Iterator[Gateway]:
     surroundings = {"PATH": os.environ.get("PATH", ""), **dict.fromkeys(places, str(folder))}
     launched = [sys.executable, "-c", _LAUNCH, str(folder / "tasks"), first]
     command = [*launched, "serve", "--config", str(config), "--quiet"]
-    with (
-        (folder / "log").open("wb") as log,
-        subprocess.Popen(command, env=surroundings, stdout=subprocess.PIPE, stderr=log, text=True) as process,
-    ):
+    with ExitStack() as stack:
+        stderr: int | IO[bytes] = stack.enter_context((folder / "log").open("ab")) if log else subprocess.PIPE
+        process = stack.enter_context(
+            subprocess.Popen(command, env=surroundings, stdout=subprocess.PIPE, stderr=stderr, text=True)
+        )
         try:
             assert process.stdout is not None
             url = process.stdout.readline().strip()
@@ -157,13 +160,26 @@ def serving(folder: Path, text: str, first: str = "") -> Iterator[Gateway]:
 
 
 @contextmanager
-def upstreams(seconds: float) -> Iterator[dict[str, int]]:
-    """The cheap upstream, in a process of its own: the port of each dialect."""
-    command = [sys.executable, "-m", "tests.load.upstream", str(seconds)]
+def spawned(module: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """A module of the tests, in a process of its own; it ends when its standard input does."""
+    command = [sys.executable, "-m", module, *words]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
-            ports: dict[str, int] = json.loads(process.stdout.readline())
-            yield ports
+            yield process
         finally:
             process.kill()
+
+
+@contextmanager
+def told_by(module: str, *words: str) -> Iterator[Any]:
+    """What such a process says first, as JSON: its port, or the port of each dialect."""
+    with spawned(module, *words) as process:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())
+
+
+@contextmanager
+def upstreams(seconds: float) -> Iterator[dict[str, int]]:
+    """The cheap upstream: the port of each dialect."""
+    with told_by("tests.load.upstream", str(seconds)) as ports:
+        yield ports

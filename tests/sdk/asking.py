@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -167,6 +167,3 @@ def _call(call: Any) -> list[Any]:
         return [call.id, call.function.name, json.loads(call.function.arguments)]
     except ValueError:
         return [call.id, call.function.name, {"unparsed": call.function.arguments}]
-
-
-Ask = Callable[[Task], Outcome]

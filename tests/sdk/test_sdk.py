@@ -13,7 +13,7 @@ import pytest
 
 import dragoman.dialects as registry
 from dragoman.answer import Answer, ResponseFilters, answer_whole
-from dragoman.conformance.laws import NOBODY, encoded, still_world
+from dragoman.conformance.laws import NOBODY, encoded, read_back, still_world
 from dragoman.conformance.samples import STREAMS
 from dragoman.errors import Fault
 from dragoman.model.assemble import fold
@@ -46,16 +46,10 @@ def streamed() -> dict[str, tuple[Task, Reply | None]]:
             upstream = registry.get(story.answered)
             answer = Answer(plan(client, upstream, NOBODY), still_world())
             body = answer.feed(story.stream) + answer.close()
-            events = _events(client, body)
+            events = read_back(client, body)
             expected = None if isinstance(events[-1], Failed) else fold(events)
             tasks[f"{sdk} story {story}"] = (Task(sdk, "stream", body), expected)
     return tasks
-
-
-def _events(client: Any, body: bytes) -> Any:
-    from dragoman.conformance.laws import read_back
-
-    return read_back(client, body)
 
 
 @cache

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.gateway.media_urls import objection
 from dragoman.simulator import running_simulator
-from tests.gateway.house import house, upstream
+from tests.gateway.house import behind, house, upstream
 
 METADATA = (
     *("http://169.254.169.254/latest/meta-data/", "HTTPS://169.254.169.254", "http://169.254.169.254:80/x"),
@@ -162,10 +162,7 @@ def test_ordinary_images_pass(tmp_path: Path) -> None:
 
 def test_arguments_schemas_and_results_may_say_any_address(tmp_path: Path) -> None:
     """What a tool is given or gives back is data: nobody fetches it."""
-    with (
-        running_simulator("anthropic") as simulator,
-        house(upstream("one", "anthropic", simulator.url), tmp_path) as home,
-    ):
+    with behind("", tmp_path) as (home, _):
         body = anthropic({"type": "url", "url": "https://example.com/a.png"})
         resource = {"uri": "file:///src/main.py", "text": "print(1)"}
         body["messages"] += [

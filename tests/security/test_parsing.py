@@ -40,6 +40,7 @@ from dragoman.model.events import (
     TextDelta,
 )
 from dragoman.wire import jsonio
+from tests.anthropic_client import message, sse
 from tests.gateway.house import House, chat, house, messages, upstream
 from tests.growth import grows_linearly
 from tests.security.parrot import Parrot
@@ -378,8 +379,7 @@ def test_point_31_through_the_gateway(bird: Parrot, tmp_path: Path) -> None:
     ):
         _, _, openai = home.ask("/v1/chat/completions", chat("claude-sonnet-4.5", stream=True))
         _, _, claude = home.ask("/v1/messages", messages("claude-sonnet-4.5", stream=True))
-    told = [json.loads(line[6:]) for line in openai.split(b"\n") if line.startswith(b"data: {")]
-    assert "".join(each["choices"][0]["delta"].get("content") or "" for each in told if each["choices"]) == words
-    told = [json.loads(line[6:]) for line in claude.split(b"\n") if line.startswith(b"data: ")]
-    assert "".join(each["delta"]["text"] for each in told if each.get("delta", {}).get("type") == "text_delta") == words
+    choices = [choice for each in sse(openai) for choice in each["choices"]]
+    assert "".join(choice["delta"].get("content") or "" for choice in choices) == words
+    assert "".join(block["text"] for block in message(claude)["content"]) == words
     assert claude.count(b"\nevent: message_stop\n") == 1 and openai.count(b"\ndata: [DONE]\n") == 1

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.gateway.redaction import Redactor
-from tests.gateway.house import chat, house, upstream
-from tests.gateway.test_faults import answering
+from tests.gateway.house import answering, chat, house, upstream
 
 _A = "0a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T"  # forty letters and digits
 KEYS = {

@@ -10,6 +10,7 @@ import pytest
 
 import dragoman
 from dragoman.errors import DragomanError, MalformedRequest
+from tests.anthropic_client import accumulated, message, sse
 
 # --- telling streams
 
@@ -45,43 +46,12 @@ def translated(
 ) -> list[dict[str, Any]]:
     """The frames a client gets, decoded; OpenAI's [DONE] is left out."""
     translator = dragoman.stream_translator(source=source, target=target, **request)
-    out = translator.feed(stream) + translator.close()
-    lines = [line[6:] for line in out.split(b"\n") if line.startswith(b"data: ")]
-    return [json.loads(line) for line in lines if line != b"[DONE]"]
+    return sse(translator.feed(stream) + translator.close())
 
 
-def blocks(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The content blocks of an Anthropic stream, accumulated strictly: what a careful client would see."""
-    found: list[dict[str, Any]] = []
-    opened: int | None = None
-    for frame in frames:
-        match frame["type"]:
-            case "content_block_start":
-                assert opened is None
-                assert frame["index"] == len(found)
-                opened = frame["index"]
-                found.append(dict(frame["content_block"]))
-            case "content_block_delta":
-                assert frame["index"] == opened
-                block, delta = found[-1], frame["delta"]
-                match block["type"], delta["type"]:
-                    case "text", "text_delta":
-                        block["text"] += delta["text"]
-                    case "thinking", "thinking_delta":
-                        block["thinking"] += delta["thinking"]
-                    case "thinking", "signature_delta":
-                        block["signature"] = delta["signature"]
-                    case "tool_use", "input_json_delta":
-                        block["json"] = block.get("json", "") + delta["partial_json"]
-                    case odd:
-                        pytest.fail(f"a delta in the wrong block: {odd}")
-            case "content_block_stop":
-                assert frame["index"] == opened
-                opened = None
-            case _:
-                pass
-    assert opened is None or frames[-1]["type"] == "error"
-    return found
+def blocks(frames: list[dict[str, Any]]) -> Any:
+    """The content blocks of an Anthropic stream."""
+    return accumulated(frames)["content"]
 
 
 def kinds(frames: list[dict[str, Any]]) -> list[str]:
@@ -420,8 +390,7 @@ def test_case_13_fragments_cut_inside_escapes_and_characters_are_exact() -> None
     for cut in range(1, len(whole)):
         translator = dragoman.stream_translator(source="openai", target="anthropic")
         out = translator.feed(whole[:cut]) + translator.feed(whole[cut:]) + translator.close()
-        lines = [json.loads(line[6:]) for line in out.split(b"\n") if line.startswith(b"data: ")]
-        (call,) = blocks(lines)
+        (call,) = message(out)["content"]
         assert json.loads(call["json"]) == {"p": "café é"}
 
 

@@ -143,42 +143,6 @@ def answered(data: bytes, made: Plan | None = None, target: str = "anthropic") -
     return answer.feed(data) + answer.close()
 
 
-def sse(stream: bytes) -> list[dict[str, Any]]:
-    """The data of a stream of server-sent events."""
-    lines = [line.removeprefix("data: ") for line in stream.decode().split("\n") if line.startswith("data: ")]
-    return [json.loads(line) for line in lines if line != "[DONE]"]
-
-
-def message(stream: bytes) -> dict[str, Any]:
-    """An Anthropic stream, put together as a client does it."""
-    blocks: dict[int, dict[str, Any]] = {}
-    whole: dict[str, Any] = {"stop_reason": None, "usage": {}, "error": None}
-    for event in sse(stream):
-        match event["type"]:
-            case "content_block_start":
-                blocks[event["index"]] = {**event["content_block"], "json": ""}
-            case "content_block_delta":
-                _grow(blocks[event["index"]], event["delta"])
-            case "message_delta":
-                whole |= {"stop_reason": event["delta"]["stop_reason"], "usage": event["usage"]}
-            case "error":
-                whole["error"] = event["error"]
-            case _:
-                pass
-    return whole | {"content": [blocks[index] for index in sorted(blocks)]}
-
-
-def _grow(block: dict[str, Any], delta: dict[str, Any]) -> None:
-    for name, field in (
-        ("text", "text"),
-        ("thinking", "thinking"),
-        ("partial_json", "json"),
-        ("signature", "signature"),
-    ):
-        if name in delta:
-            block[field] = delta[name] if name == "signature" else block[field] + delta[name]
-
-
 def texts(said: dict[str, Any]) -> str:
     return "".join(block["text"] for block in said["content"] if block["type"] == "text")
 

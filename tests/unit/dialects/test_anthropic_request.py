@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from dragoman.dialects.base import Call
 from dragoman.errors import DragomanError, MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Cache, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
+from tests.wrong import WRONG, dotted, paths, replaced
 
 CODEC, BINDING = DIALECT.codec, DIALECT.binding
 PNG = "iVBORw0KGgo="
@@ -522,29 +522,11 @@ def test_a_bad_field_is_named_by_its_place(change: dict[str, Any], place: str) -
     assert caught.value.fault.status == 400
 
 
-WRONG: list[Any] = [None, True, 7, 1.5, "", "x", [], ["x"], [None], {}, {"type": 3}, {"a": [1]}, [[[]]]]
-
-
-def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        yield from _places(item, (*path, key))
-
-
-def _replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
-    if not path:
-        return new
-    changed = copy.copy(value)
-    changed[path[0]] = _replaced(value[path[0]], path[1:], new)
-    return changed
-
-
-@pytest.mark.parametrize("path", list(_places(FULL)), ids=lambda path: ".".join(map(str, path)))
+@pytest.mark.parametrize("path", [(), *paths(FULL)], ids=dotted)
 def test_a_wrong_type_anywhere_is_read_or_refused_in_our_words(path: tuple[Any, ...]) -> None:
     for wrong in WRONG:
         try:
-            got = CODEC.parse_request(BINDING.unwrap(_replaced(FULL, path, wrong)))
+            got = CODEC.parse_request(BINDING.unwrap(replaced(FULL, path, wrong)))
         except MalformedRequest:
             continue
         try:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -36,6 +34,7 @@ from dragoman.model.events import (
 )
 from dragoman.model.grammar import Grammar, check
 from dragoman.wire.frame import Frame
+from tests.wrong import WRONG, dotted, paths, replaced
 
 CODEC, BINDING = DIALECT.codec, DIALECT.binding
 ASKED = Conversation("asked-model", ())
@@ -462,27 +461,9 @@ def test_input_of_an_unknown_block_that_is_no_json_is_a_violation() -> None:
         after_start(begin(0, **SERVER_TOOL, input={}), delta(0, "input_json_delta", partial_json="{"), end(0))
 
 
-WRONG: list[Any] = [None, True, 7, -1, 1.5, "", "x", [], ["x"], {}, {"type": 3}, [[[]]]]
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        yield from places(item, (*path, key))
-
-
-def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
-    if not path:
-        return new
-    changed = copy.copy(value)
-    changed[path[0]] = replaced(value[path[0]], path[1:], new)
-    return changed
-
-
 @pytest.mark.parametrize("number", range(len(RICH)), ids=lambda number: f"{number}-{RICH[number]['type']}")
 def test_a_wrong_type_anywhere_fails_by_the_grammar(number: int) -> None:
-    for path in places(RICH[number]):
+    for path in [(), *paths(RICH[number])]:
         for wrong in WRONG:
             frames = [frame(each) for each in RICH]
             frames[number] = frame(replaced(RICH[number], path, wrong), RICH[number]["type"])
@@ -573,7 +554,7 @@ def test_a_call_without_its_name_is_named() -> None:
         whole({**WHOLE, "content": [{"type": "tool_use", "id": "a"}]})
 
 
-@pytest.mark.parametrize("path", list(places(WHOLE)), ids=lambda path: ".".join(map(str, path)))
+@pytest.mark.parametrize("path", [(), *paths(WHOLE)], ids=dotted)
 def test_a_wrong_type_anywhere_in_a_reply_raises_only_our_errors(path: tuple[Any, ...]) -> None:
     for wrong in WRONG:
         try:

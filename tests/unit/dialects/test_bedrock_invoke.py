@@ -16,6 +16,7 @@ from dragoman.errors import Fault, MalformedRequest
 from dragoman.wire.eventstream import encode_event
 from dragoman.wire.frame import Payload
 from dragoman.wire.http import HttpRequest
+from tests.anthropic_client import sse
 from tests.unit.dialects.bedrock_wire import CLAUDE, frames
 
 INVOKE, ANTHROPIC = get("bedrock.invoke"), get("anthropic")
@@ -107,8 +108,7 @@ def test_a_count_of_each_body_has_its_own_door() -> None:
 def test_chunks_are_anthropics_events() -> None:
     data = b"".join(map(chunk, SSE))
     translator = dragoman.stream_translator(source="bedrock.invoke", target="anthropic")
-    out = translator.feed(data) + translator.close()
-    told = [json.loads(line[6:]) for line in out.splitlines() if line.startswith(b"data: ")]
+    told = sse(translator.feed(data) + translator.close())
     assert [event["type"] for event in told] == [event["type"] for event in SSE]
     assert told[2] == SSE[2]
 

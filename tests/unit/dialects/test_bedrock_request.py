@@ -20,7 +20,6 @@ from tests.unit.dialects.bedrock_wire import CLAUDE, NOVA
 SCHEMA: Any = {"type": "object", "properties": {"city": {"type": "string"}}}
 TOOL: Any = {"toolSpec": {"name": "get", "description": "d", "inputSchema": {"json": SCHEMA}}}
 PROFILE = "arn:aws:bedrock:us-east-1:123456789012:application-inference-profile/abcdef123456"
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 
 
 def parsed(body: Any, model: str = CLAUDE) -> Conversation:

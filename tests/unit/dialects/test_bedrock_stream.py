@@ -28,6 +28,7 @@ from dragoman.model.events import (
 )
 from dragoman.model.grammar import check
 from dragoman.wire.eventstream import encode_event
+from tests.anthropic_client import sse
 from tests.unit.dialects.bedrock_wire import METADATA, START, delta, end, frames, read, stop, stream, text, use
 
 REDACTED = base64.b64encode(b"EpoBCkYICBgCKkA=").decode()
@@ -49,11 +50,6 @@ def to(target: str, data: bytes, step: int | None = None) -> bytes:
     step = step or len(data) or 1
     out = b"".join(translator.feed(data[at : at + step]) for at in range(0, len(data), step))
     return out + translator.close()
-
-
-def sse(data: bytes) -> list[Any]:
-    lines = [line.removeprefix(b"data: ") for line in data.splitlines() if line.startswith(b"data: ")]
-    return [json.loads(line) for line in lines if line != b"[DONE]"]
 
 
 # --- recorded sequences (facts 1.3)

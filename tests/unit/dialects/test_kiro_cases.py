@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import dragoman
+from tests.anthropic_client import message, sse
 from tests.unit.dialects.kiro_talk import (
     WEATHER,
     answered,
@@ -18,12 +19,10 @@ from tests.unit.dialects.kiro_talk import (
     exception,
     frames,
     history,
-    message,
     result,
     results,
     rules,
     sent,
-    sse,
     state,
     stopped,
     text,
@@ -133,9 +132,12 @@ def test_case_10_an_aside_between_results() -> None:
     assert current(request)["content"] == "go"
 
 
-def test_case_11_no_tools_but_a_call_in_history() -> None:
+def test_case_11_and_row_52_no_tools_but_a_call_in_history() -> None:
     request = sent(ask(user("a"), assistant([use("t", "grep")]), user([result("t")])))
     assert list(tools(request)) == ["grep"]
+    assert tools(request)["grep"]["inputSchema"] == {"json": {"type": "object", "properties": {}}}
+    assert tools(request)["grep"]["description"]
+    assert "kiro.tools.stub" in rules(request)
 
 
 LONG = "mcp__plugin_very-long-plugin-name_server-name__do_something_really_long_here"

@@ -9,6 +9,7 @@ import pytest
 
 from dragoman.answer import Answer
 from dragoman.conformance.laws import still_world
+from tests.anthropic_client import sse
 from tests.unit.dialects.kiro_talk import (
     MODEL,
     WEATHER,
@@ -21,7 +22,6 @@ from tests.unit.dialects.kiro_talk import (
     result,
     results,
     sent,
-    sse,
     state,
     text,
     usage,
@@ -73,6 +73,8 @@ def test_the_whole_request_has_the_structure_of_the_document() -> None:
         "profileArn": ARN,
     }
     assert str(uuid.UUID(identity)) == identity
+    assert list(request.body) == ["profileArn", "conversationState"]
+    assert request.path == "/generateAssistantResponse"
 
 
 def test_a_call_of_the_history_becomes_a_tool_use() -> None:
@@ -132,6 +134,7 @@ def test_the_tool_use_chunks_give_the_events_of_the_document() -> None:
         ("content_block_delta", {"type": "input_json_delta", "partial_json": '"file.js"}'})
     ]
     assert [event["type"] for event in events[2]] == ["content_block_stop"]
+    assert [event["delta"]["stop_reason"] for event in events[-1] if event["type"] == "message_delta"] == ["tool_use"]
 
 
 def test_text_is_block_0_and_the_call_after_it_block_1() -> None:

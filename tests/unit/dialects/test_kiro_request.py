@@ -24,6 +24,7 @@ from dragoman.wire.eventstream import EventStreamDecoder, encode_event
 from dragoman.wire.http import HttpRequest
 from tests.unit.dialects.kiro_talk import call, exception, frames, stopped, text, usage
 from tests.unit.simulator.kiro_cases import ACCEPTED, REFUSED, Case
+from tests.wrong import WRONG, paths, replaced
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 MODEL = "claude-sonnet-4.5"
@@ -181,36 +182,15 @@ def test_null_says_as_much_as_absence() -> None:
     ],
 )
 def test_what_breaks_the_dialect_is_named(place: str, value: Any, at: str) -> None:
-    given = body()
-    *path, last = place.split(".")
-    inner = given
-    for name in path:
-        inner = inner[name]
-    inner[last] = value
     with pytest.raises(MalformedRequest, match=at):
-        read(given)
+        read(replaced(body(), tuple(place.split(".")), value))
 
 
 def test_errors_are_ours_whatever_a_field_holds() -> None:
-    junk: list[Any] = [None, 1, True, "x", [], {}, [1], [{}], {"a": 1}, [[1]]]
-
-    def places(value: Any) -> list[tuple[Any, Any]]:
-        found = (
-            list(value.items())
-            if isinstance(value, dict)
-            else list(enumerate(value))
-            if isinstance(value, list)
-            else []
-        )
-        return [(value, key) for key, _ in found] + [place for _, each in found for place in places(each)]
-
-    for index in range(len(places(body()))):
-        for value in junk:
-            given = copy.deepcopy(body())
-            holder, key = places(given)[index]
-            holder[key] = value
+    for path in paths(body()):
+        for wrong in WRONG:
             with suppress(DragomanError):
-                DIALECT.codec.render_request(read(given))
+                DIALECT.codec.render_request(read(replaced(body(), path, wrong)))
 
 
 # --- rendering

@@ -54,6 +54,7 @@ from dragoman.model.notes import Notes
 from dragoman.translate import plan
 from dragoman.wire.eventstream import EventStreamDecoder, encode_event
 from dragoman.wire.frame import Frame
+from tests.anthropic_client import message
 from tests.growth import grows_linearly
 from tests.unit.dialects.kiro_talk import (
     WEATHER,
@@ -65,7 +66,6 @@ from tests.unit.dialects.kiro_talk import (
     exception,
     fault,
     frames,
-    message,
     sent,
     stopped,
     text,
@@ -295,8 +295,8 @@ def test_only_the_open_one_of_several_calls_was_cut() -> None:
 
 def test_text_at_a_clean_end_is_an_end_with_a_note_if_no_usage_came() -> None:
     translator = dragoman.stream_translator(source="kiro", target="anthropic")
-    translator.feed(frames(text("Hello")))
-    assert message(translator.close())["stop_reason"] == "end_turn"
+    out = translator.feed(frames(text("Hello"))) + translator.close()
+    assert message(out)["stop_reason"] == "end_turn"
     assert [note.rule for note in translator.notes] == ["kiro.stream.no_usage"]
 
 

@@ -13,6 +13,7 @@ from dragoman.dialects.openai import DIALECT
 from dragoman.dialects.openai.shapes import OpenaiPlain
 from dragoman.errors import DragomanError
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
+from tests.wrong import paths, value_at
 
 ASKED = Conversation("m", ())
 PLAIN: dict[str, Any] = {
@@ -40,21 +41,15 @@ _MORE = st.sampled_from(
 )
 
 
-def _places(tree: Any) -> list[tuple[Any, Any]]:
-    if not isinstance(tree, dict | list):
-        return []
-    keys = list(tree) if isinstance(tree, dict) else list(range(len(tree)))
-    return [(tree, key) for key in keys] + [place for key in keys for place in _places(tree[key])]
-
-
 @st.composite
 def _bent(draw: st.DrawFn) -> dict[str, Any]:
     body: dict[str, Any] = json.loads(json.dumps(PLAIN))
     for _ in range(draw(st.integers(0, 3))):
-        places = _places(body)
+        places = list(paths(body))
         if not places:
             break
-        holder, key = draw(st.sampled_from(places))
+        *outer, key = draw(st.sampled_from(places))
+        holder = value_at(body, tuple(outer))
         how = draw(st.integers(0, 2))
         if how == 0:
             del holder[key]

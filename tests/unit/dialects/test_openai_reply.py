@@ -17,6 +17,7 @@ from dragoman.dialects.openai import DIALECT
 from dragoman.errors import DragomanError, MissingField, UpstreamFault, UpstreamViolation
 from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Usage, Why
+from tests.wrong import WRONG, dotted, paths, replaced
 
 CODEC = DIALECT.codec
 ASKED = Conversation("asked-model", (), stop=("END",))
@@ -264,22 +265,11 @@ def test_what_is_no_reply_is_the_upstreams_fault(body: bytes) -> None:
         CODEC.parse_reply(body, ASKED)
 
 
-def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [place for key, inner in items for place in ((*path, key), *_places(inner, (*path, key)))]
-
-
-@pytest.mark.parametrize("place", _places(FULL), ids=lambda place: ".".join(map(str, place)))
+@pytest.mark.parametrize("place", list(paths(FULL)), ids=dotted)
 def test_a_wrong_type_anywhere_blames_the_upstream_or_is_understood(place: tuple[Any, ...]) -> None:
-    wrongs: tuple[Any, ...] = (None, True, 7, -1.5, "", "text", [], [[]], ["x"], [None], {}, {"type": "x"})
-    for wrong in wrongs:
-        body: Any = copy.deepcopy(FULL)
-        target = body
-        for key in place[:-1]:
-            target = target[key]
-        target[place[-1]] = wrong
+    for wrong in WRONG:
         try:
-            reply = parse(body)
+            reply = parse(replaced(FULL, place, wrong))
         except DragomanError as error:
             assert isinstance(error, UpstreamViolation | UpstreamFault)
             continue

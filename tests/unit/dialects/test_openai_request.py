@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from dragoman.dialects.openai import DIALECT, OpenaiCodec
 from dragoman.errors import DragomanError, MalformedRequest, Unrepresentable
 from dragoman.model.blocks import Cache, Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
+from tests.wrong import WRONG, dotted, paths, replaced, without
 
 CODEC, BINDING = DIALECT.codec, DIALECT.binding
 PNG = "iVBORw0KGgo="
@@ -174,25 +174,11 @@ def test_nodes_know_their_place_in_the_payload() -> None:
     assert asked.tools[0].at.path == "tools[0]"
 
 
-def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        yield (*path, key)
-        yield from _places(inner, (*path, key))
-
-
-WRONG: tuple[Any, ...] = (None, True, 7, -1.5, "", "text", [], [[]], ["x"], [None], {}, {"type": "x"}, {"type": 5})
-
-
-@pytest.mark.parametrize("place", [pytest.param(place, id=".".join(map(str, place))) for place in _places(FULL)])
+@pytest.mark.parametrize("place", list(paths(FULL)), ids=dotted)
 def test_a_wrong_type_anywhere_is_a_clear_refusal_or_is_understood(place: tuple[Any, ...]) -> None:
     for wrong in WRONG:
-        body = copy.deepcopy(FULL)
-        target: Any = body
-        for key in place[:-1]:
-            target = target[key]
-        target[place[-1]] = wrong
         try:
-            asked = parse(body)
+            asked = parse(replaced(FULL, place, wrong))
         except MalformedRequest as error:
             assert error.at
             continue
@@ -200,15 +186,10 @@ def test_a_wrong_type_anywhere_is_a_clear_refusal_or_is_understood(place: tuple[
             assert alike(again(asked)) == alike(asked)
 
 
-@pytest.mark.parametrize("place", [pytest.param(place, id=".".join(map(str, place))) for place in _places(FULL)])
+@pytest.mark.parametrize("place", list(paths(FULL)), ids=dotted)
 def test_a_missing_field_anywhere_is_a_clear_refusal_or_is_understood(place: tuple[Any, ...]) -> None:
-    body = copy.deepcopy(FULL)
-    target: Any = body
-    for key in place[:-1]:
-        target = target[key]
-    del target[place[-1]]
     try:
-        asked = parse(body)
+        asked = parse(without(FULL, place))
     except MalformedRequest:
         return
     assert alike(again(asked)) == alike(asked)

@@ -3,7 +3,6 @@
 # tables of payloads, one case a line
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 from typing import Any
@@ -35,6 +34,8 @@ from dragoman.model.events import (
 )
 from dragoman.model.grammar import check
 from dragoman.wire.frame import Frame
+from tests.anthropic_client import sse
+from tests.wrong import WRONG, dotted, paths, replaced
 
 CODEC = DIALECT.codec
 ASKED = Conversation("m", (), stop=("END",))
@@ -558,37 +559,10 @@ def test_events_do_not_depend_on_where_the_bytes_were_cut(end: bytes) -> None:
     assert read(data, *range(1, len(data))) == whole
 
 
-def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
-    return [place for key, inner in items for place in ((*path, key), *_places(inner, (*path, key)))]
-
-
-@pytest.mark.parametrize(
-    "place", [place for place in _places(FULL) if len(place) > 1], ids=lambda p: ".".join(map(str, p))
-)
+@pytest.mark.parametrize("place", [place for place in paths(FULL) if len(place) > 1], ids=dotted)
 def test_a_wrong_type_anywhere_fails_by_the_grammar_or_is_understood(place: tuple[Any, ...]) -> None:
-    wrongs: tuple[Any, ...] = (
-        None,
-        True,
-        7,
-        -1,
-        2.5,
-        "",
-        "text",
-        [],
-        [[]],
-        ["x"],
-        [None],
-        {},
-        {"type": "x"},
-        [{"type": "reasoning.text", "text": 5}],
-    )
-    for wrong in wrongs:
-        frames: Any = copy.deepcopy(FULL)
-        target = frames
-        for key in place[:-1]:
-            target = target[key]
-        target[place[-1]] = wrong
+    for wrong in WRONG:
+        frames = replaced(list(FULL), place, wrong)
         read(wire(*frames, DONE))  # checks the grammar
         read(wire(*frames))
 
@@ -691,7 +665,6 @@ def test_citations_of_a_stream_reach_chat_clients_as_annotations() -> None:
     ]
     data = b"".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in frames)
     stream = dragoman.stream_translator(source="anthropic", target="openai")
-    lines = (stream.feed(data) + stream.close()).decode().split("\n\n")
-    choices = [choice for line in lines if line.startswith("data: {") for choice in json.loads(line[6:])["choices"]]
+    choices = [choice for frame in sse(stream.feed(data) + stream.close()) for choice in frame["choices"]]
     told = [note for choice in choices for note in choice["delta"].get("annotations", ())]
     assert [note["url_citation"]["url"] for note in told] == ["https://example.org/a"]

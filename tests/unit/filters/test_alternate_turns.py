@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 
 from dragoman.filters.alternate_turns import AlternateTurns
-from dragoman.model.blocks import Block, Extra, Text, ToolResult, Where
+from dragoman.model.blocks import Extra, Text, ToolResult, Where
 from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.facts import Facts
 from dragoman.model.notes import Note, Notes
 from tests import strategies
+from tests.unit.filters.talk import applied, assistant, user
 
 FREE = Capabilities(turns="free")
 NO_PREFILL = Capabilities(turns="free", traits=traits("user_last"))
@@ -19,25 +20,9 @@ MERGE = Capabilities(turns="merge")
 PAIR = Capabilities(turns="pair", traits=traits("user_last"))
 
 
-def user(*blocks: Block | str, extra: Extra | None = None) -> Message:
-    return Message("user", _blocks(blocks), extra=extra)
-
-
-def assistant(*blocks: Block | str) -> Message:
-    return Message("assistant", _blocks(blocks))
-
-
-def _blocks(blocks: tuple[Block | str, ...]) -> tuple[Block, ...]:
-    return tuple(Text(block) if isinstance(block, str) else block for block in blocks)
-
-
 def alternate(target: Capabilities, *messages: Message) -> tuple[tuple[Message, ...], list[Note]]:
-    notes = Notes()
-    asked = Conversation("m", messages)
-    fitted, back = AlternateTurns(target).forward(asked, notes, Facts())
-    assert back is None
-    assert (fitted is asked) == (not notes)
-    return fitted.messages, list(notes)
+    fitted, notes = applied(AlternateTurns(target), Conversation("m", messages))
+    return fitted.messages, notes
 
 
 UNDERSTOOD, CONTINUE = assistant("I understand."), user("Continue")

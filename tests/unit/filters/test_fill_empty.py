@@ -9,31 +9,11 @@ from dragoman.model.conversation import Conversation, Message
 from dragoman.model.facts import Facts
 from dragoman.model.notes import Note, Notes
 from tests import strategies
-
-
-def user(*blocks: Block | str) -> Message:
-    return Message("user", _blocks(blocks))
-
-
-def assistant(*blocks: Block | str) -> Message:
-    return Message("assistant", _blocks(blocks))
-
-
-def system(*blocks: Block | str) -> Message:
-    return Message("system", _blocks(blocks))
-
-
-def _blocks(blocks: tuple[Block | str, ...]) -> tuple[Block, ...]:
-    return tuple(Text(block) if isinstance(block, str) else block for block in blocks)
+from tests.unit.filters.talk import applied, assistant, system, user
 
 
 def fill(*messages: Message, leading: tuple[Text, ...] = ()) -> tuple[Conversation, list[Note]]:
-    notes = Notes()
-    asked = Conversation("m", messages, leading)
-    fitted, back = FillEmpty().forward(asked, notes, Facts())
-    assert back is None
-    assert (fitted is asked) == (not notes)
-    return fitted, list(notes)
+    return applied(FillEmpty(), Conversation("m", messages, leading))
 
 
 CALL, RESULT = ToolCall("1", "f"), ToolResult("1")

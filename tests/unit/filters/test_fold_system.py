@@ -4,41 +4,21 @@ import pytest
 from hypothesis import given
 
 from dragoman.filters.fold_system import FoldSystem
-from dragoman.model.blocks import Block, Cache, Text, ToolCall, ToolResult, Where
+from dragoman.model.blocks import Cache, Text, ToolCall, ToolResult
 from dragoman.model.canonical import canonical
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.facts import Facts
 from dragoman.model.notes import Note, Notes
 from tests import strategies
+from tests.unit.filters.talk import applied, assistant, system, user
 
 LEADING = Capabilities(system="leading")
 NONE = Capabilities(system="none", fillers=("Understood", "Go on"))
 
 
-def user(*blocks: Block | str) -> Message:
-    return Message("user", _blocks(blocks))
-
-
-def assistant(*blocks: Block | str) -> Message:
-    return Message("assistant", _blocks(blocks))
-
-
-def system(*blocks: Block | str) -> Message:
-    return Message("system", _blocks(blocks), at=Where("the system message"))
-
-
-def _blocks(blocks: tuple[Block | str, ...]) -> tuple[Block, ...]:
-    return tuple(Text(block) if isinstance(block, str) else block for block in blocks)
-
-
 def fold(target: Capabilities, *messages: Message, leading: tuple[Text, ...] = ()) -> tuple[Conversation, list[Note]]:
-    notes = Notes()
-    asked = canonical(Conversation("m", messages, leading))
-    fitted, back = FoldSystem(target).forward(asked, notes, Facts())
-    assert back is None
-    assert (fitted is asked) == (not notes)
-    return fitted, list(notes)
+    return applied(FoldSystem(target), canonical(Conversation("m", messages, leading)))
 
 
 @pytest.mark.parametrize(

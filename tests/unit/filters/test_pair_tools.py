@@ -3,20 +3,13 @@ from __future__ import annotations
 from hypothesis import given
 
 from dragoman.filters.pair_tools import PairTools
-from dragoman.model.blocks import Block, Cache, Media, Opaque, Text, ToolCall, ToolResult, Where
+from dragoman.model.blocks import Cache, Media, Opaque, Text, ToolCall, ToolResult, Where
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.facts import Facts
 from dragoman.model.notes import Note, Notes
 from tests import strategies
-
-
-def user(*blocks: Block) -> Message:
-    return Message("user", blocks)
-
-
-def assistant(*blocks: Block) -> Message:
-    return Message("assistant", blocks)
+from tests.unit.filters.talk import applied, assistant, user
 
 
 def call(id_: str) -> ToolCall:
@@ -32,12 +25,8 @@ def no_result(id_: str) -> ToolResult:
 
 
 def pair(*messages: Message) -> tuple[tuple[Message, ...], list[Note]]:
-    notes = Notes()
-    asked = canonical(Conversation("m", messages))
-    fitted, back = PairTools().forward(asked, notes, Facts())
-    assert back is None
-    assert fitted is asked or notes
-    return fitted.messages, list(notes)
+    fitted, notes = applied(PairTools(), canonical(Conversation("m", messages)))
+    return fitted.messages, notes
 
 
 def rules(notes: list[Note]) -> list[str]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
+import dragoman.dialects as registry
 from dragoman.errors import Unrepresentable
 from dragoman.filters.plain_results import PlainResults
 from dragoman.model.blocks import Block, Cache, Media, Opaque, Text, ToolResult, Where
@@ -10,6 +11,10 @@ from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.facts import Facts
 from dragoman.model.notes import Note, Notes
+from dragoman.translate import Settings, plan
+from dragoman.wire.jsonio import Json
+from tests.growth import Work, grows_linearly
+from tests.unit.filters.talk import applied
 
 PLAIN = Capabilities()
 RICH = Capabilities(result_media=frozenset({"image", "document"}), traits=traits("result_errors"))
@@ -19,12 +24,8 @@ UNREADABLE = Opaque("anthropic", {"type": "image"}, "unreadable media", at=Where
 
 
 def plain(target: Capabilities, *blocks: Block) -> tuple[tuple[Block, ...], list[Note]]:
-    notes = Notes()
-    asked = Conversation("m", (Message("user", blocks),))
-    fitted, back = PlainResults(target).forward(asked, notes, Facts())
-    assert back is None
-    assert (fitted is asked) == (not notes)
-    return fitted.messages[0].blocks, list(notes)
+    fitted, notes = applied(PlainResults(target), Conversation("m", (Message("user", blocks),)))
+    return fitted.messages[0].blocks, notes
 
 
 def test_rich_results_pass_where_the_target_takes_them() -> None:
@@ -117,3 +118,22 @@ def test_unreadable_media_is_refused_where_losses_are() -> None:
 def test_other_unknown_parts_stay() -> None:
     blocks = (ToolResult("a", (Opaque("anthropic", {"type": "search_result"}, "search_result"),)),)
     assert plain(PLAIN, *blocks) == (blocks, [])
+
+
+def with_images(count: int) -> Work:
+    client, target = registry.get("anthropic"), registry.get("openai")
+    source: Json = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
+    image: Json = {"type": "image", "source": source}
+    call: Json = {"type": "tool_use", "id": "1", "name": "f", "input": {}}
+    result: Json = {"type": "tool_result", "tool_use_id": "1", "content": [image] * count}
+    talk: Json = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+    ]
+    asked = client.codec.parse_request(client.binding.unwrap({"model": "m", "max_tokens": 1, "messages": talk}))
+    return lambda: plan(client, target, asked, model="m", settings=Settings())
+
+
+def test_s3_images_in_results_are_counted_once() -> None:
+    grows_linearly(with_images, 100)

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.errors import ConnectFailed, DragomanError, Fault, Kind, MalformedRequest, Reset, TimedOut, UpstreamFault
+from dragoman.errors import (
+    BadFrame,
+    ConnectFailed,
+    DragomanError,
+    Fault,
+    Kind,
+    LocalMisuse,
+    MalformedRequest,
+    Reset,
+    TimedOut,
+    Unrepresentable,
+    UpstreamFault,
+)
 from dragoman.gateway.breaker import Resting
 from dragoman.gateway.limits import Overloaded
 from dragoman.gateway.policy import Budget, Patience, next_step, pick_error, with_reset
@@ -29,11 +41,17 @@ def test_the_numbers_are_those_of_the_specification() -> None:
         (ConnectFailed("refused"), "again"),
         (Reset("cut"), "again"),
         (refused("overloaded"), "again"),
+        (refused("server"), "again"),
+        (BadFrame("x"), "again"),
+        (ConnectFailed("x", fault=Fault("overloaded", "queue")), "target"),
+        (Unrepresentable("x"), "target"),
+        (LocalMisuse("x"), "tell"),
         (refused("rate_limit"), "key"),
         (refused("quota"), "key"),
         (refused("auth"), "key"),
         (TimedOut("it may have run, and would be paid twice"), "target"),
         (refused("timeout"), "target"),
+        (refused("not_found"), "target"),
         (refused("invalid"), "tell"),
         (refused("context_full"), "tell"),
         (MalformedRequest("another target may take it"), "target"),
@@ -51,12 +69,14 @@ def test_waits_are_spread_between_a_fifth_of_a_second_and_two() -> None:
         assert min(waits) >= 0.2 and max(waits) <= 2.0
         assert max(waits) - min(waits) > 0.1  # not all at once
     assert max(Patience().wait(Reset("x"), 5) or 0 for _ in range(300)) > 1.5
+    said = [Patience().wait(refused("rate_limit", 3.0), 2) or 0 for _ in range(100)]
+    assert max(said) - min(said) > 0.1
 
 
 @pytest.mark.parametrize(("said", "kept"), [(0.0, True), (7.0, True), (30.0, True), (30.1, False), (1.6e6, False)])
 def test_a_retry_after_within_half_a_minute_is_kept_to_and_a_longer_one_fails_at_once(said: float, kept: bool) -> None:
     wait = Patience().wait(refused("rate_limit", said), 0)
-    assert wait is None if not kept else wait is not None and said <= wait <= said + 0.4
+    assert wait is None if not kept else wait is not None and max(said, 0.2) <= wait <= said + 0.4
 
 
 def test_retries_are_a_fifth_of_the_traffic_and_three_in_any_case() -> None:

@@ -12,10 +12,9 @@ import sys
 
 from dragoman.filters.raw_tools.outputs import Arguments
 from dragoman.wire.jsonio import Json
-from tests.unit.raw_tools.renderers import GEMMA, PYTHON, RENDER
+from tests.unit.raw_tools.renderers import GEMMA, PYTHON, RENDER, CallToWrite
 from tests.unit.raw_tools.samples import outputs
 from tests.unit.raw_tools.schemas import arguments_of, is_valid, tool_schema
-from tests.unit.raw_tools.to_write import CallToWrite
 
 
 def figure(table: str, calls: int, seed: int = 16) -> tuple[float, float]:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from dragoman.wire.jsonio import Json
+from tests.unit.raw_tools.render_json import CallToWrite
 from tests.unit.raw_tools.samples import end
-from tests.unit.raw_tools.to_write import CallToWrite
 
 Schema: TypeAlias = dict[str, Json]
 Typed: TypeAlias = tuple[Schema, SearchStrategy[Any]]  # a schema and the values that satisfy it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
@@ -24,6 +24,10 @@ class Read(Struct, frozen=True):
     valid: bool
 
     @property
+    def text(self) -> str:
+        return "".join(arguments for _, arguments, _ in self.calls)
+
+    @property
     def said(self) -> list[tuple[str, str]]:
         return [(name, arguments) for name, arguments, _ in self.calls]
 
@@ -42,12 +46,14 @@ def feed(reader: Reader, pieces: Iterable[str], out: list[Piece]) -> str:
     return held
 
 
-def run(table: Table, pieces: Iterable[str]) -> Read:
-    """Feed the pieces, and tell the reader that no more come."""
-    reader = reader_of(table, no_shapes)
+def run(
+    table: Table, pieces: Iterable[str], shapes: Callable[[str, str], Shape] = no_shapes, *, ends: bool = True
+) -> Read:
+    """Feed the pieces, and tell the reader that no more come, if it `ends`."""
+    reader = reader_of(table, shapes)
     out: list[Piece] = []
     held = feed(reader, pieces, out)
-    if not (reader.over or reader.failed):
+    if ends and not (reader.over or reader.failed):
         held = held[reader.finish(held, 0, out) :]
     left = "" if reader.failed else held
     return Read(_calls(reader, out), left, reader.over, reader.failed, reader.closed, reader.valid)

@@ -6,7 +6,25 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from tests.unit.raw_tools.to_write import CallToWrite
+from msgspec import Struct
+
+from dragoman.model.conversation import ToolSpec
+from dragoman.wire.jsonio import Json
+
+
+class CallToWrite(Struct, frozen=True):
+    """`schema` is the tool's schema; `id` and `index` matter only to the formats that write them."""
+
+    name: str
+    arguments: dict[str, Json]
+    schema: dict[str, Json]
+    id: str = ""
+    index: int = 0
+
+    @property
+    def tool(self) -> ToolSpec:
+        return ToolSpec(self.name, schema=self.schema)
+
 
 Render: TypeAlias = Callable[[Sequence[CallToWrite]], str]
 
@@ -66,43 +84,17 @@ def render_deepseek_v31(calls: Sequence[CallToWrite]) -> str:
 # --- one JSON object for each call, between tags
 
 
-def render_hermes(calls: Sequence[CallToWrite]) -> str:
-    return "\n".join(f"<tool_call>\n{_wrapped(call)}\n</tool_call>" for call in calls)
-
-
-def render_longcat(calls: Sequence[CallToWrite]) -> str:
-    return "\n".join(f"<longcat_tool_call>\n{_wrapped(call)}\n</longcat_tool_call>" for call in calls)
+def tagged(tag: str) -> Render:
+    """Write each call as an object between tags of this name."""
+    return lambda calls: "\n".join(f"<{tag}>\n{_wrapped(call)}\n</{tag}>" for call in calls)
 
 
 # --- arrays of JSON objects
 
 
-def render_granite(calls: Sequence[CallToWrite]) -> str:
-    return f"<|tool_call|>{_array(calls)}"
-
-
-def render_lfm2_json(calls: Sequence[CallToWrite]) -> str:
-    return f"<|tool_call_start|>{_array(calls)}<|tool_call_end|>"
-
-
-def render_json_start(calls: Sequence[CallToWrite]) -> str:
-    return _array(calls)
-
-
-def render_granite_tag(calls: Sequence[CallToWrite]) -> str:
-    return f"<tool_call>{_array(calls)}"
-
-
-def render_phi4(calls: Sequence[CallToWrite]) -> str:
-    return f"functools{_array(calls)}"
-
-
-def render_jamba(calls: Sequence[CallToWrite]) -> str:
-    return f"<tool_calls>{_array(calls)}</tool_calls>"
-
-
-def render_nemotron_deci(calls: Sequence[CallToWrite]) -> str:
-    return f"<TOOLCALL>{_array(calls)}</TOOLCALL>"
+def array_between(begin: str, finish: str = "") -> Render:
+    """Write an array of objects between these markers."""
+    return lambda calls: f"{begin}{_array(calls)}{finish}"
 
 
 def render_cohere(calls: Sequence[CallToWrite]) -> str:
@@ -177,50 +169,30 @@ def _python(call: CallToWrite) -> str:
     return f"{call.name}({', '.join(f'{key}={value!r}' for key, value in call.arguments.items())})"
 
 
-def _python_list(calls: Sequence[CallToWrite]) -> str:
-    return f"[{', '.join(map(_python, calls))}]"
-
-
-def render_llama4_pythonic(calls: Sequence[CallToWrite]) -> str:
-    return f"<|python_start|>{_python_list(calls)}<|python_end|>"
+def python_between(begin: str, finish: str) -> Render:
+    """Write a list of Python calls between these markers."""
+    return lambda calls: f"{begin}[{', '.join(map(_python, calls))}]{finish}"
 
 
 def render_olmo3(calls: Sequence[CallToWrite]) -> str:
     return "<function_calls>" + "\n".join(map(_python, calls)) + "</function_calls>"
 
 
-def render_lfm2(calls: Sequence[CallToWrite]) -> str:
-    return f"<|tool_call_start|>{_python_list(calls)}<|tool_call_end|>"
-
-
-def render_pythonic(calls: Sequence[CallToWrite]) -> str:
-    return _python_list(calls)
-
-
 # --- Gemma
 
 
-def _gemma(value: object, mark: str) -> str:
+def gemma(value: object, mark: str) -> str:
+    """Write a value as Gemma does."""
     match value:
         case str():
             return f"{mark}{value}{mark}"
         case dict():
-            return "{" + ",".join(f"{key}:{_gemma(each, mark)}" for key, each in value.items()) + "}"
+            return "{" + ",".join(f"{key}:{gemma(each, mark)}" for key, each in value.items()) + "}"
         case list():
-            return "[" + ",".join(_gemma(each, mark) for each in value) + "]"
+            return "[" + ",".join(gemma(each, mark) for each in value) + "]"
         case _:
             return as_json(value)
 
 
-_GEMMA_MARK = '<|"|>'
-
-
-def render_gemma4(calls: Sequence[CallToWrite]) -> str:
-    return "".join(f"<|tool_call>call:{call.name}{_gemma(call.arguments, _GEMMA_MARK)}<tool_call|>" for call in calls)
-
-
-def render_functiongemma(calls: Sequence[CallToWrite]) -> str:
-    return "".join(
-        f"<start_function_call>call:{call.name}{_gemma(call.arguments, '<escape>')}<end_function_call>"
-        for call in calls
-    )
+def gemma_between(begin: str, finish: str, mark: str) -> Render:
+    return lambda calls: "".join(f"{begin}call:{call.name}{gemma(call.arguments, mark)}{finish}" for call in calls)

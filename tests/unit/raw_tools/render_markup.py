@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from dragoman.wire.jsonio import Json
-from tests.unit.raw_tools.render_json import as_json
+from tests.unit.raw_tools.render_json import CallToWrite, as_json
 from tests.unit.raw_tools.samples import end
-from tests.unit.raw_tools.to_write import CallToWrite
 
 _DSML = "｜DSML｜"
 
@@ -87,10 +86,17 @@ def render_dsml(calls: Sequence[CallToWrite], section: str = "function_calls") -
 # --- Qwen3-Coder
 
 
-def render_qwen_coder(calls: Sequence[CallToWrite], section: str = "tool_call") -> str:
+def render_qwen_coder(
+    calls: Sequence[CallToWrite], section: str = "tool_call", words: Callable[[Json], str] = as_json
+) -> str:
+    """`words`: how booleans and null are written."""
+
+    def written(value: Json) -> str:
+        return words(value) if value is None or isinstance(value, bool) else as_text(value)
+
     return "\n".join(
         f"<{section}>\n<function={call.name}>\n"
-        + "".join(f"<parameter={key}>\n{as_text(value)}\n</parameter>\n" for key, value in call.arguments.items())
+        + "".join(f"<parameter={key}>\n{written(value)}\n</parameter>\n" for key, value in call.arguments.items())
         + f"</function>\n{end(section)}"
         for call in calls
     )

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
 
 from dragoman.filters.raw_tools import TABLES
-from dragoman.wire.jsonio import Json
-from tests.unit.raw_tools import render, render_json, render_markup
-from tests.unit.raw_tools.render_json import Render
-from tests.unit.raw_tools.to_write import CallToWrite
+from tests.unit.raw_tools import render_json, render_markup
+from tests.unit.raw_tools.render_json import CallToWrite, Render
 
 __all__ = ["AT_START", "BY_NAME_ONLY", "JSON", "MARKUP", "PYTHON", "RENDER", "SPELLINGS", "CallToWrite", "Render"]
 
@@ -28,18 +25,18 @@ MARKUP: dict[str, Render] = {
     "longcat_tags": render_markup.render_longcat_tags,
 }
 PYTHON: dict[str, Render] = {
-    "llama4_pythonic": render_json.render_llama4_pythonic,
+    "llama4_pythonic": render_json.python_between("<|python_start|>", "<|python_end|>"),
     "olmo3": render_json.render_olmo3,
-    "lfm2": render_json.render_lfm2,
-    "pythonic": render_json.render_pythonic,
+    "lfm2": render_json.python_between("<|tool_call_start|>", "<|tool_call_end|>"),
+    "pythonic": render_json.python_between("", ""),
 }
 GEMMA: dict[str, Render] = {
-    "gemma4": render_json.render_gemma4,
-    "functiongemma": render_json.render_functiongemma,
+    "gemma4": render_json.gemma_between("<|tool_call>", "<tool_call|>", '<|"|>'),
+    "functiongemma": render_json.gemma_between("<start_function_call>", "<end_function_call>", "<escape>"),
 }
 JSON: dict[str, Render] = {
     "kimi_k2": render_json.render_kimi_k2,
-    "hermes": render_json.render_hermes,
+    "hermes": render_json.tagged("tool_call"),
     "deepseek_v3": render_json.render_deepseek_v3,
     "deepseek_v31": render_json.render_deepseek_v31,
     "mistral_array": render_json.render_mistral_array,
@@ -48,18 +45,18 @@ JSON: dict[str, Render] = {
     "harmony": render_json.render_harmony,
     "llama3_json": render_json.render_llama3_json,
     "llama3_bare": render_json.render_llama3_bare,
-    "granite": render_json.render_granite,
-    "granite_tag": render_json.render_granite_tag,
-    "phi4": render_json.render_phi4,
-    "phi4_start": render_json.render_phi4,
-    "jamba": render_json.render_jamba,
-    "nemotron_deci": render_json.render_nemotron_deci,
+    "granite": render_json.array_between("<|tool_call|>"),
+    "granite_tag": render_json.array_between("<tool_call>"),
+    "phi4": render_json.array_between("functools"),
+    "phi4_start": render_json.array_between("functools"),
+    "jamba": render_json.array_between("<tool_calls>", "</tool_calls>"),
+    "nemotron_deci": render_json.array_between("<TOOLCALL>", "</TOOLCALL>"),
     "cohere": render_json.render_cohere,
     "apertus": render_json.render_apertus,
-    "longcat": render_json.render_longcat,
+    "longcat": render_json.tagged("longcat_tool_call"),
     "llama3_text": render_json.render_llama3_bare,
-    "lfm2_json": render_json.render_lfm2_json,
-    "json_start": render_json.render_json_start,
+    "lfm2_json": render_json.array_between("<|tool_call_start|>", "<|tool_call_end|>"),
+    "json_start": render_json.array_between(""),
 }
 _ALL: dict[str, Render] = {**MARKUP, **PYTHON, **GEMMA, **JSON}
 _SPELLINGS: dict[str, tuple[str, Render]] = {
@@ -74,17 +71,16 @@ _SPELLINGS: dict[str, tuple[str, Render]] = {
 }
 
 
-def _each(render: Callable[[str, Mapping[str, Json], Mapping[str, Json]], str]) -> Render:
+def _each(render: Render) -> Render:
     """Write each call in a section of its own."""
-    return lambda calls: "\n".join(render(call.name, call.arguments, call.schema) for call in calls)
+    return lambda calls: "\n".join(render([call]) for call in calls)
 
 
-# A section for each call; booleans and null of qwen_coder as Python writes them.
 _SPELLINGS |= {
-    "dsml, a section for each call": ("dsml", _each(render.render_dsml)),
-    "kimi_k3, a section for each call": ("kimi_k3", _each(render.render_kimi_k3)),
-    "qwen_coder, Python's words": ("qwen_coder", _each(render.render_qwen_coder)),
-    "minimax_m3, a section for each call": ("minimax_m3", _each(render.render_minimax_m3)),
+    "dsml, a section for each call": ("dsml", _each(MARKUP["dsml"])),
+    "kimi_k3, a section for each call": ("kimi_k3", _each(MARKUP["kimi_k3"])),
+    "qwen_coder, Python's words": ("qwen_coder", partial(render_markup.render_qwen_coder, words=str)),
+    "minimax_m3, a section for each call": ("minimax_m3", _each(MARKUP["minimax_m3"])),
 }
 _SHIPPED = {table.name for table in TABLES}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
@@ -9,7 +10,7 @@ from typing import TypeAlias
 from msgspec import Struct, structs
 
 from dragoman.filters.raw_tools import Engine, Ids, RawTools, Tools
-from dragoman.filters.raw_tools.outputs import Arguments, Carrier, Mode, Output, Said
+from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Carrier, Mode, Output, Said
 from dragoman.model import grammar
 from dragoman.model.blocks import Reasoning, Text
 from dragoman.model.blocks import ToolCall as CallBlock
@@ -235,3 +236,29 @@ def told_by(events: Iterable[Event], rules: frozenset[str] = frozenset(), choice
             case _:
                 pass
     return Told(tuple(said.values()), why, rules)
+
+
+def calls_of(told: Sequence[Output]) -> list[tuple[str, object, bool | None]]:
+    """Name, arguments as a value (or as text, if they are no JSON), whether it is complete; None: it never ended."""
+    found: list[tuple[str, object, bool | None]] = []
+    name, arguments = "", ""
+    started = False
+    for output in told:
+        match output:
+            case CallStarted():
+                name, arguments, started = output.name, "", True
+            case Arguments(text):
+                arguments += text
+            case CallEnded(complete):
+                found.append((name, value_of(arguments), complete))
+                started = False
+            case _:
+                pass
+    return [*found, (name, value_of(arguments), None)] if started else found
+
+
+def value_of(arguments: str) -> object:
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments

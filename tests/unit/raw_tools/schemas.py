@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from dragoman.wire.jsonio import Json
 from tests.unit.raw_tools.reader_harness import read_pieces
-from tests.unit.raw_tools.render import MARKUP
+from tests.unit.raw_tools.renderers import RENDER, CallToWrite
 
 Schema = dict[str, Any]
 
@@ -218,7 +218,7 @@ def _is(value: object, kind: str) -> bool:
             return isinstance(value, types[kind])
 
 
-# --- the figure
+# --- bodies of calls
 
 # What stands between the beginning of a rendered call of the tool `f` and its body.
 HEADERS = {
@@ -231,26 +231,13 @@ HEADERS = {
 }
 
 
-def body_of(table: str, arguments: Mapping[str, Json], schema: Schema) -> str:
+def body_of(table: str, arguments: dict[str, Json], schema: Schema) -> str:
     """Return the body of a rendered call, with all that follows it."""
-    return MARKUP[table]("f", arguments, schema).partition(HEADERS[table])[2]
+    return RENDER[table]([CallToWrite("f", arguments, schema)]).partition(HEADERS[table])[2]
 
 
-def read_back(table: str, arguments: Mapping[str, Json], schema: Schema) -> Any:
+def read_back(table: str, arguments: dict[str, Json], schema: Schema) -> Any:
     """Write a call in a format and return the arguments that its reader reads."""
     read = read_pieces(table, [body_of(table, arguments, schema)], schema)
     assert read.over and read.valid, read
     return json.loads(read.text)
-
-
-def figure(table: str, calls: int, seed: int = 16) -> tuple[float, float]:
-    """Return the shares of generated calls that are read back valid, and equal to what was written."""
-    rng = random.Random(f"{table} {seed}")
-    valid = equal = 0
-    for _ in range(calls):
-        schema = tool_schema(rng)
-        arguments = arguments_of(rng, schema)
-        found = read_back(table, arguments, schema)
-        valid += is_valid(found, schema, schema)
-        equal += found == arguments
-    return valid / calls, equal / calls

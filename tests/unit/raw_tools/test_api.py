@@ -12,6 +12,8 @@ import pytest
 
 import dragoman
 from dragoman.errors import LocalMisuse
+from tests.anthropic_client import sse as data_of
+from tests.unit.raw_tools.through import cut, sse
 
 STORY = Path(__file__).parents[2] / "stories" / "kimi-tokens-in-reasoning"
 SECTION = (
@@ -23,25 +25,13 @@ BODY: dict[str, Any] = {"model": "m", "max_tokens": 9, "tools": TOOLS, "messages
 
 
 def stream(text: str, finish: str = "stop", size: int = 5, field: str = "content") -> bytes:
-    def chunk(delta: dict[str, Any], reason: str | None = None) -> bytes:
-        body = {
-            "id": "c",
-            "created": 1,
-            "model": "m",
-            "choices": [{"index": 0, "delta": delta, "finish_reason": reason}],
-        }
-        return b"data: " + json.dumps(body).encode() + b"\n\n"
-
-    pieces = [chunk({field: text[at : at + size]}) for at in range(0, len(text), size)]
-    return b"".join([chunk({"role": "assistant"}), *pieces, chunk({}, finish), b"data: [DONE]\n\n"])
+    return sse(cut([{field: text}], size), finish)
 
 
 def frames(data: bytes, target: str, **options: Any) -> list[dict[str, Any]]:
     request = dragoman.translate_request(BODY, source="anthropic", target="openai") if target == "anthropic" else None
     translator = dragoman.stream_translator(source="openai", target=target, request=request, **options)
-    out = translator.feed(data) + translator.close()
-    lines = [line[6:] for line in out.split(b"\n") if line.startswith(b"data: ")]
-    return [json.loads(line) for line in lines if line != b"[DONE]"]
+    return data_of(translator.feed(data) + translator.close())
 
 
 @pytest.mark.parametrize(

@@ -55,14 +55,26 @@ def is_text(document: str) -> None:
         "* ",
         "1. ",
         "> ",
+        "> As you said.",
         "> As you said.\n\n",
+        " - ",
+        "\n ",
+        "- I look at it ",
+        "- one\n- two: ",
+        "a    ",
+        "| a | b |\n|---|---|\n| 1 | 2 |",
         "| ",
         "    ",
         "\t",
         "+ ",
         "```sh\nls\n```\n",
+        "```sh\nls\n```",
+        "```\n",
         "```\nnever closed\n",
         "~~~text\n",
+        "Look:\n~~~text\nls\n",
+        "````\n```\n```\n",
+        "`<tool_call>` it is:\n",
         "</think>",
     ],
 )  # fmt: skip
@@ -79,6 +91,7 @@ def test_l24_a_special_token_section_counts_whatever_stands_before_it(table: str
 def test_in_an_open_code_block_it_counts_only_for_a_declared_tool_with_its_arguments(table: str) -> None:
     is_text("```\n" + example(table, "unheard_of"))
     is_text("```\n" + example(table, key="other"))
+    is_text("```\n" + example(table)[: example(table).index("ls") + 1])
 
 
 @every_special
@@ -102,13 +115,15 @@ def test_a_special_token_section_of_an_undeclared_tool_is_a_call_with_a_note(tab
         "Why not? ",
         "確認します。",
         "I will check:\n\n",
+        "```sh\nls\n```",
         'It\'s `odd` and "quoted".\n',
         "```sh\nls\n```\n",
         "`<tool_call>` it is:\n",
+        "</think>",
     ],
 )
 def test_l25_a_tag_counts_at_a_line_start_and_after_a_sentence(table: str, before: str) -> None:
-    is_call(before + example(table), before)
+    is_call(before + example(table), before.removesuffix("</think>"))
 
 
 @pytest.mark.parametrize("table", [table for table in _FOUND if _BY_NAME[table].section_begin])
@@ -149,6 +164,6 @@ def test_a_named_table_reads_a_request_without_tools(table: str) -> None:
 
 @pytest.mark.parametrize("table", RENDER)
 def test_a_named_table_reads_quotations_too(table: str) -> None:
-    before = "" if table in AT_START else "- `"
-    told = outputs([before + example(table)], table, TOOLS)
-    assert [each.name for each in told if isinstance(each, CallStarted)] == ["bash"]
+    for before, after in [("", "")] if table in AT_START else [("- `", ""), ("```\n", "\n```")]:
+        told = outputs([before + example(table) + after], table, TOOLS)
+        assert [each.name for each in told if isinstance(each, CallStarted)] == ["bash"]

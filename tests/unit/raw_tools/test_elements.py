@@ -9,13 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.filters.raw_tools.bodies import reader_of
 from dragoman.filters.raw_tools.markup import HELD_LIMIT
-from dragoman.filters.raw_tools.readers import Piece
-from dragoman.filters.raw_tools.tables import MINIMAX_M3
-from dragoman.filters.raw_tools.values import shape_of
 from dragoman.wire.jsonio import Json
-from tests.unit.raw_tools.reader_harness import Read, read, read_pieces
+from tests.unit.raw_tools.reader_harness import read, read_pieces
+from tests.unit.raw_tools.reading import Read
 from tests.unit.raw_tools.samples import random_cut
 
 P = "]<]minimax[>["
@@ -118,7 +115,7 @@ def arguments(found: Read) -> object:
 def test_documented_bodies(body: str, expected: object) -> None:
     found = read("minimax_m3", marked(body + "</invoke>") + "rest", SCHEMA)
     assert arguments(found) == expected
-    assert found.rest == "rest"
+    assert found.left == "rest"
 
 
 def test_blanks_between_prefix_and_tag() -> None:
@@ -141,7 +138,7 @@ def test_an_end_tag_within_a_string_is_text() -> None:
 def test_a_call_without_its_end_is_over_where_another_tag_says_so(stop: str) -> None:
     for inner in ("", "<note>a", "<count>1</count>", "<shipping><city>a"):
         found = read("minimax_m3", marked(inner + stop), SCHEMA)
-        assert found.over and found.rest == marked(stop)
+        assert found.over and found.left == marked(stop)
         json.loads(found.text)
 
 
@@ -149,18 +146,6 @@ def test_a_call_without_its_end_is_over_where_another_tag_says_so(stop: str) -> 
 def test_a_call_of_nothing_but_words_has_failed(words: str) -> None:
     found = read("minimax_m3", marked(words + "</invoke>"), SCHEMA)
     assert found.failed and not found.text
-
-
-def test_a_string_goes_out_while_it_comes() -> None:
-    out: list[Piece] = []
-    reader = reader_of(MINIMAX_M3, lambda tool, key: shape_of(SCHEMA, key))
-    unread = ""
-    for char in marked("<note>" + "x" * 300):
-        before = sum(len(str(each)) for each in out)
-        unread += char
-        unread = unread[reader.read(unread, 0, out) :]
-        assert sum(len(str(each)) for each in out) - before < 20
-    assert "".join(map(str, out)) == '{"note":"' + "x" * 300
 
 
 def test_what_is_too_long_to_be_held_goes_out_as_a_string() -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import pytest
 
 from dragoman.filters.raw_tools import TABLES
-from dragoman.filters.raw_tools.outputs import Arguments, CallEnded, CallStarted, Output, Said
+from dragoman.filters.raw_tools.outputs import Output, Said
 from tests.unit.raw_tools import formats, formats_known, formats_more
 from tests.unit.raw_tools.formats_known import Sample
-from tests.unit.raw_tools.samples import REASONING, TEXT, all_cuts, outputs
+from tests.unit.raw_tools.samples import REASONING, TEXT, all_cuts, calls_of, outputs, value_of
 
 
 def _samples() -> list[tuple[str, Sample]]:
@@ -39,32 +38,6 @@ _AT_START = {table.name for table in TABLES if table.at_start}
 every_sample = pytest.mark.parametrize(
     ("table", "sample"), SAMPLES, ids=[f"{table}-{number}" for number, (table, _) in enumerate(SAMPLES)]
 )
-
-
-def calls_of(told: Sequence[Output]) -> list[tuple[str, object, bool | None]]:
-    """Name, arguments as a value (or as text, if they are no JSON), whether it is complete; None: it never ended."""
-    found: list[tuple[str, object, bool | None]] = []
-    name, arguments = "", ""
-    started = False
-    for output in told:
-        match output:
-            case CallStarted():
-                name, arguments, started = output.name, "", True
-            case Arguments(text):
-                arguments += text
-            case CallEnded(complete):
-                found.append((name, value_of(arguments), complete))
-                started = False
-            case _:
-                pass
-    return [*found, (name, value_of(arguments), None)] if started else found
-
-
-def value_of(arguments: str) -> object:
-    try:
-        return json.loads(arguments)
-    except ValueError:
-        return arguments
 
 
 def _check(sample: Sample, whole: Sequence[Output]) -> None:

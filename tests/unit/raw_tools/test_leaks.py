@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -41,124 +41,101 @@ def thought(content: str) -> list[Delta]:
 
 
 LS = ("bash", {"command": "ls"})
-# What arrives: its deltas, then what the client sees as reasoning and as text.
-RECOVERED: dict[str, tuple[list[Delta], str, str]] = {
-    "cline 12979: Kimi markers with line ends": (
-        text(f'{SB}\n{CB}functions.bash:0\n{AB}{{"command": "ls"}}\n{CE}\n{SE}'),
-        "",
-        "",
+
+
+class Leak(NamedTuple):
+    """What arrives, and what the client sees of it as reasoning and as text."""
+
+    deltas: list[Delta]
+    reasoning: str = ""
+    said: str = ""
+
+
+RECOVERED: dict[str, Leak] = {
+    "cline 12979: Kimi markers with line ends": Leak(
+        text(f'{SB}\n{CB}functions.bash:0\n{AB}{{"command": "ls"}}\n{CE}\n{SE}')
     ),
-    "ollama 15645: no section begin": (
-        text(f'{CB}functions.bash:0{AB}{{"command": "ls"}}{CE}{SE}'),
-        "",
-        "",
+    "ollama 15645: no section begin": Leak(text(f'{CB}functions.bash:0{AB}{{"command": "ls"}}{CE}{SE}')),
+    "typeclaw 344: no markers before the name": Leak(text(f'bash:0{AB}{{"command": "ls"}}{SE}')),
+    "Kimi-K2 89: in the reasoning": Leak(thought("hm " + KIMI), reasoning="hm "),
+    "vllm 36763: </think> after the section": Leak([*thought("hm "), *text(KIMI + "</think>")], reasoning="hm "),
+    "vllm 33646: the field changes within a marker": Leak(
+        [*thought("hm " + KIMI[:40]), *text(KIMI[40:])], reasoning="hm "
     ),
-    "typeclaw 344: no markers before the name": (text(f'bash:0{AB}{{"command": "ls"}}{SE}'), "", ""),
-    "Kimi-K2 89: in the reasoning": (thought("hm " + KIMI), "hm ", ""),
-    "vllm 36763: </think> after the section": ([*thought("hm "), *text(KIMI + "</think>")], "hm ", ""),
-    "vllm 33646: the field changes within a marker": (
-        [*thought("hm " + KIMI[:40]), *text(KIMI[40:])],
-        "hm ",
-        "",
-    ),
-    "</think> before the call": ([*thought("hm "), *text("</think>" + KIMI)], "hm ", ""),
-    "text before and after": (text("I look.\n" + KIMI + "\nDone."), "", "I look.\n\nDone."),
-    "oh-my-pi 8495: run-together begin and end": (
+    "</think> before the call": Leak([*thought("hm "), *text("</think>" + KIMI)], reasoning="hm "),
+    "text before and after": Leak(text("I look.\n" + KIMI + "\nDone."), said="I look.\n\nDone."),
+    "oh-my-pi 8495: run-together begin and end": Leak(
         text(
             f'<|open|>toolscall tool="bash" index="1"<|sep|>{ARGUMENT}ls<|close|>argument<|sep|>'
             "<|close|>call<|sep|><|close|>toolsmessage<|sep|>"
-        ),
-        "",
-        "",
+        )
     ),
-    "oh-my-pi 8495: the end of a value without its <|close|>": (
+    "oh-my-pi 8495: the end of a value without its <|close|>": Leak(
         text(
             f'<|open|>toolscall tool="bash" index="1"<|sep|>{ARGUMENT}lsargument<|sep|>'
             "<|close|>call<|sep|><|close|>toolstoolsmessage<|sep|>"
-        ),
-        "",
-        "",
+        )
     ),
-    "oh-my-pi 8495: <|sep|> left of a closing tag": (
+    "oh-my-pi 8495: <|sep|> left of a closing tag": Leak(
         thought(
             f'Lint passes<|sep|><|open|>toolscall tool="bash" index="1"<|sep|>{ARGUMENT}ls<|close|>argument<|sep|>'
             "<|close|>call<|sep|><|close|>tools<|sep|>"
         ),
-        "Lint passes",
-        "",
+        reasoning="Lint passes",
     ),
-    "opensquilla 985: DSML": (text("I look.\n\n" + dsml("｜")), "", "I look.\n\n"),
-    "sglang 40236: the section of V3.2": (text(dsml("｜", "function_calls")), "", ""),
-    "sglang 40236: no end of the section": (text(dsml("｜").rpartition("\n")[0]), "", ""),
-    "GenericAgent 804: other bars": (text(dsml("‖")), "", ""),
-    "GenericAgent 804: doubled bars": (text(dsml("｜｜")), "", ""),
-    "Rapid-MLX 480: harmony": (
+    "opensquilla 985: DSML": Leak(text("I look.\n\n" + dsml("｜")), said="I look.\n\n"),
+    "sglang 40236: the section of V3.2": Leak(text(dsml("｜", "function_calls"))),
+    "sglang 40236: no end of the section": Leak(text(dsml("｜").rpartition("\n")[0])),
+    "GenericAgent 804: other bars": Leak(text(dsml("‖"))),
+    "GenericAgent 804: doubled bars": Leak(text(dsml("｜｜"))),
+    "Rapid-MLX 480: harmony": Leak(
         text(
             "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary to=functions.bash "
             '<|constrain|>json<|message|>{"command": "ls"}<|call|>'
         ),
-        "hm",
-        "",
+        reasoning="hm",
     ),
-    "pi 368: MiniMax": (
+    "pi 368: MiniMax": Leak(
         text(
             '<minimax:tool_call>\n<invoke name="bash">\n<parameter name="command">ls</parameter>\n</invoke>\n'
             "</minimax:tool_call>"
-        ),
-        "",
-        "",
+        )
     ),
-    "ollama 16686: Qwen without <tool_call>": (
+    "ollama 16686: Qwen without <tool_call>": Leak(
         text("I look.\n\n<function=bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"),
-        "",
-        "I look.\n\n",
+        said="I look.\n\n",
     ),
-    "lmstudio 2045: Qwen calls while it thinks": (
+    "lmstudio 2045: Qwen calls while it thinks": Leak(
         thought(
             "I look.\n<tool_call>\n<function=bash>\n<parameter=command>\nls\n</parameter>\n</function>\n</tool_call>"
         ),
-        "I look.\n",
-        "",
+        reasoning="I look.\n",
     ),
-    "Rapid-MLX 1071: Mistral": (text('[TOOL_CALLS]bash[ARGS]{"command": "ls"}'), "", ""),
-    "mlx-lm 1448: Mistral with text behind": (
-        text('[TOOL_CALLS]bash[ARGS]{"command": "ls"}\n\nI look.'),
-        "",
-        "\n\nI look.",
+    "Rapid-MLX 1071: Mistral": Leak(text('[TOOL_CALLS]bash[ARGS]{"command": "ls"}')),
+    "mlx-lm 1448: Mistral with text behind": Leak(
+        text('[TOOL_CALLS]bash[ARGS]{"command": "ls"}\n\nI look.'), said="\n\nI look."
     ),
-    "mlx-lm 1374: Mistral's list": (
-        text('[TOOL_CALLS] [{"name": "bash", "arguments": {"command": "ls"}}]'),
-        "",
-        "",
-    ),
-    "FreeToken 346: half a marker after the call": (
-        text('<|tool_call>call:bash{command:<|"|>ls<|"|>}<tool_call|><|tool_call'),
-        "",
-        "",
+    "mlx-lm 1374: Mistral's list": Leak(text('[TOOL_CALLS] [{"name": "bash", "arguments": {"command": "ls"}}]')),
+    "FreeToken 346: half a marker after the call": Leak(
+        text('<|tool_call>call:bash{command:<|"|>ls<|"|>}<tool_call|><|tool_call')
     ),
 }
 # The same beside a native call.
-RESIDUE: dict[str, tuple[list[Delta], str, str]] = {
-    "section begin": ([*text(f"I look. {SB}"), native()], "", "I look. "),
-    "section end behind": ([native(), *text(SE)], "", ""),
-    "FreeToken 203: half a marker": ([*text("I look. <|tool_call"), native()], "", "I look. "),
-    "FreeToken 203: half a marker in the reasoning": ([*thought("hm <|tool_call"), native()], "hm ", ""),
-    "half a marker behind": ([native(), *text("<|tool_call")], "", ""),
-    "SwiftLM 115: </think>": ([*text("I think.</think>\n"), native()], "", "I think."),
-    "</think> alone": ([*text("</think>\n\n"), native()], "", ""),
-    "vllm 40801: half of DSML": ([*text("I look.\n<｜DSML｜"), native()], "", "I look.\n"),
-    "DSML ends behind": (
-        [native(), *text("</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>")],
-        "",
-        "",
+RESIDUE: dict[str, Leak] = {
+    "section begin": Leak([*text(f"I look. {SB}"), native()], said="I look. "),
+    "section end behind": Leak([native(), *text(SE)]),
+    "FreeToken 203: half a marker": Leak([*text("I look. <|tool_call"), native()], said="I look. "),
+    "FreeToken 203: half a marker in the reasoning": Leak([*thought("hm <|tool_call"), native()], reasoning="hm "),
+    "half a marker behind": Leak([native(), *text("<|tool_call")]),
+    "SwiftLM 115: </think>": Leak([*text("I think.</think>\n"), native()], said="I think."),
+    "</think> alone": Leak([*text("</think>\n\n"), native()]),
+    "vllm 40801: half of DSML": Leak([*text("I look.\n<｜DSML｜"), native()], said="I look.\n"),
+    "DSML ends behind": Leak([native(), *text("</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>")]),
+    "DSML up to the header": Leak(
+        [*text('I look.\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="bash">\n'), native()], said="I look.\n"
     ),
-    "DSML up to the header": (
-        [*text('I look.\n<｜DSML｜tool_calls>\n<｜DSML｜invoke name="bash">\n'), native()],
-        "",
-        "I look.\n",
-    ),
-    "K3 wrappers": ([*text("Ok.<|close|>response<|sep|><|open|>tools<|sep|>"), native()], "", "Ok."),
-    "K3 end of an argument": ([native(), *text("<|close|>argument<|sep|>")], "", ""),
+    "K3 wrappers": Leak([*text("Ok.<|close|>response<|sep|><|open|>tools<|sep|>"), native()], said="Ok."),
+    "K3 end of an argument": Leak([native(), *text("<|close|>argument<|sep|>")]),
 }
 every_leak = pytest.mark.parametrize("leak", RECOVERED)
 every_residue = pytest.mark.parametrize("residue", RESIDUE)

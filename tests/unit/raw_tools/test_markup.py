@@ -15,7 +15,8 @@ from dragoman.filters.raw_tools.readers import Piece
 from dragoman.filters.raw_tools.tables import DSML, KIMI_K3, QWEN_CODER
 from dragoman.filters.raw_tools.values import shape_of
 from dragoman.wire.jsonio import Json
-from tests.unit.raw_tools.reader_harness import Read, read, read_pieces
+from tests.unit.raw_tools.reader_harness import read, read_pieces
+from tests.unit.raw_tools.reading import Read
 from tests.unit.raw_tools.samples import end, random_cut
 
 SCHEMA: dict[str, Json] = {
@@ -122,7 +123,7 @@ def test_l28_a_body_that_is_json_is_the_arguments(table: str, body: str) -> None
         body = body.replace("```json\n", "<|open|>json<|sep|>").replace("\n```\n", "<|close|>json<|sep|>")
     found = read(table, body + ENDS[table] + "rest", SCHEMA)
     inner = body[body.index("{") : body.rindex("}") + 1]
-    assert arguments(found) == json.loads(inner) and found.rest == "rest"
+    assert arguments(found) == json.loads(inner) and found.left == "rest"
     assert found.text.replace(" ", "").replace("\n", "") == inner.replace(" ", "").replace("\n", "")
 
 
@@ -167,7 +168,7 @@ def test_json_that_breaks_off_is_neither_closed_nor_lost(table: str) -> None:
 @tables
 def test_json_that_is_broken_ends_at_the_next_marker_and_is_not_valid(table: str) -> None:
     found = read(table, '{"path": a, "b": "c' + ENDS[table] + "rest", SCHEMA)
-    assert (found.text, found.rest, found.over, found.valid) == ('{"path": a, "b": "c', "rest", True, False)
+    assert (found.text, found.left, found.over, found.valid) == ('{"path": a, "b": "c', "rest", True, False)
 
 
 def test_a_complete_json_body_is_closed_without_its_end() -> None:
@@ -311,22 +312,6 @@ def test_no_parameters_empty_ones_and_doubled_ones(table: str) -> None:
 def test_values_that_look_like_tags(table: str) -> None:
     for value in ("</param", "<", "a < b </p> <parameter", "<|close|>", "{", '"', "\\"):
         assert arguments(read(table, parameter(table, "path", value) + ENDS[table], SCHEMA)) == {"path": value}
-
-
-@tables
-def test_a_string_goes_out_while_it_comes(table: str) -> None:
-    body = parameter(table, "path", "x" * 400) + ENDS[table]
-    out: list[Piece] = []
-    chosen = {"qwen_coder": QWEN_CODER, "dsml": DSML, "kimi_k3": KIMI_K3}.get(table)
-    if chosen is None:
-        return
-    reader = reader_of(chosen, lambda tool, key: shape_of(SCHEMA, key))
-    unread = ""
-    for char in body:
-        before = sum(len(str(each)) for each in out)
-        unread += char
-        unread = unread[reader.read(unread, 0, out) :]
-        assert sum(len(str(each)) for each in out) - before < 40
 
 
 def test_a_value_that_is_too_long_to_wait_goes_out_as_a_string() -> None:

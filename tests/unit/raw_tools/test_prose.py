@@ -124,20 +124,27 @@ def quiet(document: str) -> None:
         ("- so:\n  ~~~text\n  ", "\n  ~~~\n"),
         ("`````\n````\n", "\n````\n`````\nfine"),
         ("> ~~~\n> ", "\n> ~~~\n\nfine"),
+        ("- so:\n  ````text\n  ", "\n  ````\n"),
+        ("````\n", " and\nmore\n````"),
     ],
-    ids=["fence", "language", "at the end", "tildes", "in a list", "nested", "in a block quotation"],
-)
+    ids=[
+        "fence", "language", "at the end", "tildes", "in a list", "nested", "in a block quotation", "a fence in a list",
+        "text before the end",
+    ],
+)  # fmt: skip
 def test_in_a_code_block_that_closes(table: str, before: str, after: str) -> None:
     quiet(before + example(table) + after)
+    if "```" not in example(table):
+        quiet((before + example(table) + after).replace("````", "```"))
 
 
 @every_table
 @pytest.mark.parametrize(
     ("opening", "closing"),
-    [("`` ", " ``"), ('"', '"'), ("'", "'"), ("“", "”"), ("«", "»"), ("「", "」")],
+    [("`", "`"), ("`` ", " ``"), ('"', '"'), ("'", "'"), ("“", "”"), ("«", "»"), ("「", "」")],
 )
 def test_in_inline_code_and_in_quotation_marks(table: str, opening: str, closing: str) -> None:
-    if "`" in one_line(table) and opening == "`` ":
+    if "`" in one_line(table) and "`" in opening:
         opening, closing = "````` ", " `````"
     quiet(f"The model writes {opening}{one_line(table)}{closing} and stops.")
     quiet(f"The model writes this. {opening}{one_line(table)}{closing}")
@@ -169,7 +176,11 @@ def test_the_first_half_of_a_call_in_a_sentence(table: str) -> None:
     ("before", "after"),
     [
         ("The format is ", " and it repeats."),
+        ("The format is ", ""),
         ("The format is: ", "\n\nThat is it."),
+        ("The format is: ", " and it repeats."),
+        ("> ", ""),
+        ("| ", " |"),
         ("It is called (", ")."),
         ("+", "\n+more"),
         ("-", "\n-more"),
@@ -178,6 +189,13 @@ def test_the_first_half_of_a_call_in_a_sentence(table: str) -> None:
 )
 def test_a_tag_in_the_middle_of_a_line(table: str, before: str, after: str) -> None:
     quiet(before + one_line(table) + after)
+
+
+@pytest.mark.parametrize("table", ["hermes", "qwen_coder", "glm", "invoke"])
+@pytest.mark.parametrize("prefix", ["+", "-", " +", "+    ", "    ", "\t"])
+def test_a_tag_in_a_diff_or_an_indented_block(table: str, prefix: str) -> None:
+    before = "" if prefix.strip() else "So:\n\n"
+    quiet(before + "\n".join(prefix + line for line in example(table).split("\n")))
 
 
 @pytest.mark.parametrize("table", [table for table in RENDER if table in _TAGS])

@@ -1,4 +1,7 @@
-"""Prose that quotes these formats never becomes a call in `auto`, and stays as it is."""
+"""Prose that quotes these formats never becomes a call in `auto`, and stays as it is.
+
+What holds for every format is in test_prose.py (no call) and test_counts.py (a call).
+"""
 
 from __future__ import annotations
 
@@ -9,24 +12,13 @@ import pytest
 from dragoman.filters.raw_tools import Engine, Tools
 from dragoman.filters.raw_tools.outputs import Arguments, CallStarted, Remark, Said
 from dragoman.filters.raw_tools.readers import LIMIT
-from tests.unit.raw_tools.samples import AB, CB, CE, SB, SE, TEXT, TOOLS, all_cuts, call, end, outputs, section
+from tests.unit.raw_tools.renderers import RENDER, CallToWrite
+from tests.unit.raw_tools.samples import AB, CB, CE, SB, SE, TEXT, TOOLS, all_cuts, call, outputs, section
 
-KIMI = section(call("functions.bash:0", '{"command": "ls"}'))
-HERMES = '<tool_call>\n{"name": "bash", "arguments": {"command": "ls"}}\n</tool_call>'
-QWEN = f"<tool_call>\n<function=bash>\n<parameter=command>\nls\n{end('parameter')}\n{end('function')}\n</tool_call>"
-GLM = "<tool_call>bash\n<arg_key>command</arg_key>\n<arg_value>ls</arg_value>\n</tool_call>"
-INVOKE = f'<function_calls>\n<invoke name="bash">\n<parameter name="command">ls{end("parameter")}\n{end("invoke")}\n</function_calls>'
-K3 = (
-    '<|open|>tools<|sep|><|open|>call tool="bash" index="0"<|sep|>'
-    '<|open|>argument key="command" type="string"<|sep|>ls<|close|>argument<|sep|>'
-    "<|close|>call<|sep|><|close|>tools<|sep|>"
-)
-DEEPSEEK = (
-    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>bash<｜tool▁sep｜>"
-    '{"command": "ls"}<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
-)
-ALL = {"kimi": KIMI, "hermes": HERMES, "qwen": QWEN, "glm": GLM, "invoke": INVOKE, "k3": K3, "deepseek": DEEPSEEK}
-TAGS = {name: text for name, text in ALL.items() if name in ("hermes", "qwen", "glm", "invoke")}
+_TABLES = ("kimi_k2", "hermes", "qwen_coder", "glm", "invoke", "kimi_k3", "deepseek_v31")
+ALL = {table: RENDER[table]([CallToWrite("bash", {"command": "ls"}, {})]) for table in _TABLES}
+KIMI, DEEPSEEK = ALL["kimi_k2"], ALL["deepseek_v31"]
+TAGS = {name: text for name, text in ALL.items() if name in ("hermes", "qwen_coder", "glm", "invoke")}
 SPECIALS = {name: text for name, text in ALL.items() if name not in TAGS}
 
 every_format = pytest.mark.parametrize("example", ALL.values(), ids=ALL)
@@ -49,39 +41,8 @@ def becomes_a_call(document: str, shown: str | None = None) -> None:
             assert "".join(output.text for output in told if isinstance(output, Said)) == shown, cut
 
 
-@every_format
-@pytest.mark.parametrize(
-    "around",
-    [
-        ("A call looks like this:\n\n```\n", "\n```\n\nThat is all."),
-        ("```xml\n", "\n```\n"),
-        ("~~~\n", "\n~~~\n"),
-        ("- so:\n  ```text\n  ", "\n  ```\n"),
-        ("````\n```\n", "\n```\n````\nfine"),
-        ("```\n", " and\nmore\n```"),
-    ],
-    ids=["fence", "language", "tildes", "in a list", "nested", "text before the end"],
-)
-def test_in_a_code_block(example: str, around: tuple[str, str]) -> None:
-    stays(around[0] + example + around[1])
-
-
-@every_special
-@pytest.mark.parametrize("opening", ["```\n", "Look:\n~~~text\nls\n", "````\n```\n```\n"])
-def test_in_a_code_block_that_is_never_closed_a_special_token_counts(example: str, opening: str) -> None:
-    """L24: models open a code block and then call a tool."""
-    becomes_a_call(opening + example, opening)
-
-
-@every_special
-def test_but_only_a_call_of_a_declared_tool_with_all_it_requires(example: str) -> None:
-    stays("```\n" + example.replace("bash", "get_weather"))
-    stays("```\n" + example.replace("command", "other"))
-    stays("```\n" + example[: example.index("ls") + 1])
-
-
 @pytest.mark.parametrize("example", [KIMI, DEEPSEEK], ids=["kimi", "deepseek"])
-def test_and_only_if_its_arguments_parse(example: str) -> None:
+def test_in_an_open_code_block_a_call_counts_only_if_its_arguments_parse(example: str) -> None:
     stays("```\n" + example.replace('"ls"}', '"ls}'))
     stays("```\n" + example.replace('"ls"}', "[1, 2}"))
 
@@ -100,44 +61,10 @@ def test_in_a_code_block_that_is_never_closed_a_tag_is_text(example: str) -> Non
     stays("```\nnever closed\n" + example)
 
 
-@every_format
-def test_in_inline_code_and_in_quotes(example: str) -> None:
-    line = example.replace("\n", "")
-    for opening, closing in (("`", "`"), ('"', '"'), ("'", "'"), ("“", "”"), ("`` ", " ``")):
-        stays(f"The model writes {opening}{line}{closing} and stops.")
-
-
-@every_tag
-def test_a_tag_in_the_middle_of_a_sentence(example: str) -> None:
-    stays(f"The format is {example} and it repeats.")
-    stays(f"The format is {example}")
-    stays(f"The format is: {example} and it repeats.")
-    stays(f"The format is: {example}\n\nThat is all.")
-    stays(f"> {example}")
-    stays(f"| {example} |")
-
-
 @every_tag
 def test_a_tag_after_a_colon_is_a_call_if_nothing_follows_it(example: str) -> None:
     becomes_a_call(f"I run it now: {example}", "I run it now: ")
     becomes_a_call(f"I run it now: {example}\n", "I run it now: ")
-
-
-@every_tag
-def test_a_tag_in_a_diff(example: str) -> None:
-    for sign in ("+", "-", " +", "+    "):
-        stays("\n".join(sign + line for line in example.split("\n")))
-
-
-@every_tag
-def test_a_tag_in_an_indented_block(example: str) -> None:
-    stays("So:\n\n" + "\n".join("    " + line for line in example.split("\n")))
-    stays("So:\n\n" + "\n".join("\t" + line for line in example.split("\n")))
-
-
-@every_tag
-def test_a_call_of_a_tool_that_nobody_declared(example: str) -> None:
-    stays(example.replace("bash", "get_weather"))
 
 
 def test_a_placeholder_is_no_call() -> None:
@@ -197,32 +124,6 @@ def test_every_line_of_a_section_in_a_blockquote_or_a_diff(example: str) -> None
 
 def test_a_header_without_its_marker_in_an_indented_line() -> None:
     stays(f"    functions.bash:0{AB}{{}} is the rest.")
-
-
-@every_special
-@pytest.mark.parametrize(
-    "before",
-    [
-        " ",
-        "   ",
-        " - ",
-        "* ",
-        "1. ",
-        'a 24" screen ',
-        "I will look. ",
-        "I will look ",
-        "\n ",
-        "- I look at it ",
-        "- one\n- two: ",
-        "| a | b |\n|---|---|\n| 1 | 2 |",
-        "> As you said.",
-        "> As you said.\n\n",
-        'It is "so" ',
-        "a    ",
-    ],
-)
-def test_a_special_token_after_prose_is_a_call(example: str, before: str) -> None:
-    becomes_a_call(before + example)
 
 
 def test_the_line_does_not_matter_directly_after_a_call() -> None:
@@ -307,49 +208,6 @@ def test_these_pages_hold_no_call() -> None:
         cuts = sorted(rng.sample(range(len(source)), 400))
         pieces = [source[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(source)], strict=True)]
         assert outputs(pieces) == [Said(source, TEXT)], module.__name__
-
-
-# --- and yet: what is meant is a call
-
-
-@every_format
-@pytest.mark.parametrize(
-    "before",
-    [
-        "",
-        "\n",
-        "Let me look.\n\n",
-        "Let me look.",
-        'It\'s `odd` and "quoted".\n',
-        "```sh\nls\n```\n",
-        "```sh\nls\n```",
-        "</think>",
-        "  ",
-        "`<tool_call>` it is:\n",
-    ],
-)
-def test_what_is_not_quoted_is_a_call(example: str, before: str) -> None:
-    becomes_a_call(before + example)
-
-
-@every_format
-def test_by_name_quotations_do_not_matter(example: str) -> None:
-    name = next(name for name, text in ALL.items() if text is example)
-    table = {"qwen": "qwen_coder", "k3": "kimi_k3"}.get(name, name)
-    assert any(isinstance(output, CallStarted) for output in outputs([f"```\n{example}\n```"], table))
-
-
-@every_tag
-def test_a_tag_does_not_count_once_the_reply_holds_a_native_call(example: str) -> None:
-    engine = Engine("auto", Tools(TOOLS))
-    engine.native("call_1")
-    assert [*engine.feed(example), *engine.close()] == [Said(example, TEXT)]
-
-
-def test_a_special_token_counts_even_beside_a_native_call() -> None:
-    engine = Engine("auto", Tools(TOOLS))
-    engine.native("call_1")
-    assert any(isinstance(output, CallStarted) for output in engine.feed(KIMI))
 
 
 def test_a_long_line_or_text_is_remembered_in_bounded_space() -> None:

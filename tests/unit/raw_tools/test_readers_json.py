@@ -21,36 +21,29 @@ from tests.unit.raw_tools.test_scan import values
 BY_NAME = {table.name: table for table in TABLES}
 KIMI, DEEPSEEK, MISTRAL = BY_NAME["kimi_k2"], BY_NAME["deepseek_v3"], BY_NAME["mistral"]
 HERMES, LLAMA, ARRAY = BY_NAME["hermes"], BY_NAME["llama3_json"], BY_NAME["jamba"]
+LFM2, GEMMA = BY_NAME["lfm2"], BY_NAME["gemma4"]
 objects = st.dictionaries(st.text(max_size=6), values, max_size=4)
 names = st.sampled_from(["f", "get_weather", "fs.read", "_x1", "a-b"])
-pieces = st.sampled_from(
-    [
-        '{"name": "f", "arguments": ',
-        '{"a": 1}',
-        "}",
-        "{",
-        "[",
-        "]",
-        ", ",
-        '"',
-        "\\",
-        '"name"',
-        ":",
-        "null",
-        "x",
-        "\n",
-        "; ",
-        "</tool_call>",
-        "<tool_call>",
-        "</tool",
-        "</tool_calls>",
-        "<tool_calls>",
-        CE,
-        CB,
-        "<|tool_call_",
-        "```",
-    ]
-)
+# What a body may hold, by the readers that know it; the law of cuts puts them together at will.
+JSON_PIECES = [
+    '{"name": "f", "arguments": ', '{"a": 1}', "}", "{", "[", "]", ", ", '"', "\\", '"name"', ":", "null", "x", "\n", "; ",
+    "</tool_call>", "<tool_call>", "</tool", "</tool_calls>", "<tool_calls>", CE, CB, "<|tool_call_", "```",
+]  # fmt: skip
+PYTHON_PIECES = [
+    "f(", "a=", "1", '"x"', "'", '"', '"""', "'''", "\\", "\\x4", "\\n", ", ", ")", "[", "]", "{", "}", "(", ":", "True",
+    "\n", " ", "r'", CE, "<|tool_call", "-2.5", "é", "g()", "word ", "==",
+]  # fmt: skip
+GEMMA_PIECES = [
+    "call:", "call:f{", "a:", "1", '<|"|>', "<|", '<|"', "<tool_call|>", "<tool", ",", "{", "}", "[", "]", "text", '"', "\\",
+    " ", "\n", "<",
+]  # fmt: skip
+_JSON_TABLES = (KIMI, DEEPSEEK, MISTRAL, HERMES, LLAMA, ARRAY)
+# The table, what may have come before the pieces, and the pieces.
+SOUPS = [
+    *((table, "", JSON_PIECES) for table in _JSON_TABLES),
+    *((LFM2, begun, PYTHON_PIECES) for begun in ("", "[f(a=")),
+    *((GEMMA, begun, GEMMA_PIECES) for begun in ("", "call:f{a:")),
+]
 
 
 # --- one call whose header is outside: byte for byte
@@ -326,22 +319,40 @@ def test_wrapped_calls_come_back(calls: list[tuple[str, dict[str, object]]], asc
     assert result.calls == tuple((name, text, True) for (name, _), text in zip(calls, arguments, strict=True))
 
 
-@given(st.lists(pieces, max_size=14), st.sampled_from([KIMI, DEEPSEEK, MISTRAL, HERMES, LLAMA, ARRAY]), st.randoms())
-def test_nothing_depends_on_the_cut_and_nothing_raises(parts: list[str], table: Table, rng: object) -> None:
+@pytest.mark.parametrize(
+    ("table", "begun", "pieces"), SOUPS, ids=[f"{table.name}-{begun}" for table, begun, _ in SOUPS]
+)
+@given(data=st.data())
+def test_nothing_depends_on_the_cut_and_nothing_raises(
+    table: Table, begun: str, pieces: list[str], data: st.DataObject
+) -> None:
+    parts = [begun, *data.draw(st.lists(st.sampled_from(pieces), max_size=16))]
     text = "".join(parts)
     whole = run(table, [text])
     assert run(table, list(text)) == whole
     assert run(table, parts) == whole
     assert text.endswith(whole.left)
+    for _, arguments, valid in whole.calls if pieces is not JSON_PIECES else ():
+        if valid:
+            json.loads(arguments)
 
 
-@pytest.mark.parametrize("table", [KIMI, HERMES, LLAMA, ARRAY], ids=lambda table: table.name)
-def test_a_reader_holds_little(table: Table) -> None:
+_LONG_JSON = '{"name": "f", "arguments": {"a": "' + "x < y " * 2000 + '", "b": [' + "1, " * 2000 + "2]}}"
+_LONG_GEMMA = f'call:f{{a:<|"|>{"x < y " * 2000}<|"|>,b:[{"1," * 2000}2]}}'
+
+
+@pytest.mark.parametrize(
+    ("table", "text", "bound"),
+    [*((table, _LONG_JSON, LIMIT // 8) for table in (KIMI, HERMES, LLAMA, ARRAY)), (GEMMA, _LONG_GEMMA, 64)],
+    ids=lambda value: value.name if isinstance(value, Table) else "",
+)
+def test_a_reader_holds_little(table: Table, text: str, bound: int) -> None:
     """What a reader leaves is seen again, so it must stay short however long the arguments are."""
-    text = '{"name": "f", "arguments": {"a": "' + "x < y " * 2000 + '", "b": [' + "1, " * 2000 + "2]}}"
     reader, out, held, most = reader_of(table, no_shapes), list[Piece](), "", 0
     for char in text:
         held += char
         held = held[reader.read(held, 0, out) :]
         most = max(most, len(held))
-    assert most < LIMIT // 8
+    assert most < bound
+    if table is GEMMA:
+        assert json.loads("".join(piece for piece in out if isinstance(piece, str)))["b"][-1] == 2

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 import dragoman
 from dragoman.api import Translated
+from tests.anthropic_client import message
 
 CLIENTS = ("anthropic", "responses", "openai", "gemini", "bedrock")
 _STRING = {"type": "string"}
@@ -108,39 +109,18 @@ def seen(client: str, out: bytes, rules: set[str]) -> Seen:
 
 
 def _anthropic(out: bytes, rules: set[str]) -> Seen:
-    found = Seen([], "", rules, [])
-    open_: dict[int, list[str]] = {}
-    order: list[list[str]] = []
-    for line in out.decode().split("\n"):
-        if not line.startswith("data: "):
+    told = message(out)
+    found = Seen([], "error" if told["error"] else told["stop_reason"] or "", rules, [])
+    for block in told["content"]:
+        if block["type"] == "tool_use":
+            found.ids.append(block["id"])
+            found.blocks.append(("call", block["name"], block["json"] or "{}"))
             continue
-        event = json.loads(line[6:])
-        match event["type"]:
-            case "content_block_start":
-                block = event["content_block"]
-                if block["type"] == "tool_use":
-                    made = ["call", block["name"], ""]
-                    found.ids.append(block["id"])
-                else:
-                    made = ["text" if block["type"] == "text" else "reasoning", block.get("text", "")]
-                open_[event["index"]] = made
-                order.append(made)
-            case "content_block_delta":
-                delta = event["delta"]
-                told = delta.get("text") or delta.get("thinking") or delta.get("partial_json") or ""
-                open_[event["index"]][-1] += told
-            case "message_delta":
-                found.finish = event["delta"]["stop_reason"]
-            case "error":
-                found.finish = "error"
-            case _:
-                pass
-    for made in order:
-        last = found.blocks[-1] if found.blocks else ("",)
-        if made[0] == last[0] != "call":
-            found.blocks[-1] = (made[0], last[1] + made[1])
-        elif made[0] == "call" or made[1]:
-            found.blocks.append(tuple([*made[:2], made[2] or "{}"] if made[0] == "call" else made))
+        kind, words = ("text", block["text"]) if block["type"] == "text" else ("reasoning", block["thinking"])
+        if found.blocks and found.blocks[-1][0] == kind:
+            found.blocks[-1] = (kind, found.blocks[-1][1] + words)
+        elif words:
+            found.blocks.append((kind, words))
     return found
 
 

@@ -28,6 +28,7 @@ from tests.unit.simulator.kiro_cases import (
     spec,
     user,
 )
+from tests.wrong import paths, replaced
 
 NUMBERS = range(1, 52)
 
@@ -172,24 +173,10 @@ _JSON = st.recursive(
 )
 
 
-def _places(value: Any) -> list[tuple[Any, Any]]:
-    """Every (container, key) in a document."""
-    found: list[tuple[Any, Any]] = []
-    pending = [value]
-    while pending:
-        node = pending.pop()
-        inner = (
-            list(node.items()) if isinstance(node, dict) else list(enumerate(node)) if isinstance(node, list) else []
-        )
-        found += [(node, key) for key, _ in inner]
-        pending += [item for _, item in inner]
-    return found
-
-
 _RICH = called(tools=[spec(), spec("other", {"type": "object", "properties": {"a": {"anyOf": [{"type": "string"}]}}})])
 _RICH["conversationState"]["currentMessage"]["userInputMessage"]["images"] = [image()]
 _RICH["conversationState"]["history"][1]["assistantResponseMessage"]["reasoningContent"] = {"redactedContent": "YQ=="}
-_PLACES = len(_places(_RICH))
+_PLACES = len(list(paths(_RICH)))
 
 
 @given(st.lists(st.tuples(st.integers(0, _PLACES - 1), _JSON), max_size=3))
@@ -197,10 +184,9 @@ _PLACES = len(_places(_RICH))
 def test_no_request_whatever_breaks_the_rules_themselves(changes: list[tuple[int, Any]]) -> None:
     document = jsonio.decode(jsonio.encode(_RICH))
     for place, value in changes:
-        places = _places(document)
+        places = list(paths(document))
         if place < len(places):
-            container, key = places[place]
-            container[key] = value
+            document = replaced(document, places[place], value)
     request = Case(rule=0, name="", body=cast("Any", document)).request
     found = {profile: {(each.rule, each.at) for each in refusals(request, profile)} for profile in get_args(Profile)}
     assert found["official"] <= found["observed"] <= found["paranoid"]

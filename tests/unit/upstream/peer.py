@@ -10,6 +10,8 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from dragoman.http.client.client import Client
+
 T = TypeVar("T")
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
@@ -91,6 +93,19 @@ async def peer(script: Script, *, tls: ssl.SSLContext | None = None, host: str =
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.sleep(0.01)  # transports that close, TLS ones above all, need a turn or two
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    script: Script, *, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", **settings: Any
+) -> AsyncIterator[tuple[Peer, Client]]:
+    """Such a server and a client with these settings, which is closed at the end."""
+    async with peer(script, tls=tls, host=host) as server:
+        client = Client(**settings)
+        try:
+            yield server, client
+        finally:
+            await client.aclose()
 
 
 async def until(true: Callable[[], object]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from dragoman.errors import ConnectFailed, LocalMisuse, TimedOut, Truncated
@@ -54,28 +52,21 @@ def test_what_fails_is_raised_where_the_request_was_made() -> None:
             list(body)
 
 
-def test_it_works_inside_of_a_running_loop() -> None:
-    async def ask(url: str) -> int:
-        head, body = send(url, ASKED, timeouts=Timeouts())
-        return head.status if b"".join(body) else 0
-
+async def test_it_works_inside_of_a_running_loop() -> None:
     with running_simulator("openai") as service:
-        assert asyncio.run(ask(service.url)) == 200
+        head, body = send(service.url, ASKED, timeouts=Timeouts())
+        assert (head.status, bool(b"".join(body))) == (200, True)
 
 
-def test_nothing_is_read_while_a_piece_is_being_used() -> None:
-    async def ask() -> tuple[bool, int, int]:
-        script = parse(f'[[turn]]\ntext = "{"x" * 2_000_000}"\nchunk = 50000')
-        async with Simulator("openai", script=script) as service:
-            client = Client()
-            reply = await client.open(service.url, ASKED)
-            pieces = reply.pieces()
-            size = len(await anext(pieces))
-            paused = reply._paused
-            async for piece in pieces:
-                size += len(piece)
-            await client.aclose()
-            return paused, size, service.requests[0].sent
-
-    paused, size, sent = asyncio.run(ask())
-    assert paused and size == sent > 2_000_000
+async def test_nothing_is_read_while_a_piece_is_being_used() -> None:
+    script = parse(f'[[turn]]\ntext = "{"x" * 2_000_000}"\nchunk = 50000')
+    async with Simulator("openai", script=script) as service:
+        client = Client()
+        reply = await client.open(service.url, ASKED)
+        pieces = reply.pieces()
+        size = len(await anext(pieces))
+        assert reply._paused
+        async for piece in pieces:
+            size += len(piece)
+        await client.aclose()
+        assert size == service.requests[0].sent > 2_000_000

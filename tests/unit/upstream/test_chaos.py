@@ -57,48 +57,45 @@ async def script(talk: Talk) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files as Linux does")
-def test_nothing_stays_behind_and_nobody_gets_the_answer_of_another(run: Run) -> None:
-    async def main() -> None:
-        outcomes: dict[str, int] = {}
-        async with peer(script) as server:
-            files = sum(1 for _ in Path("/proc/self/fd").iterdir())
-            tasks = len(asyncio.all_tasks())
-            caps = PoolLimits(connections=40, idle=10, waiting=CALLS, wait_seconds=20)
-            client = Client(caps=caps, sweep_seconds=0.02)
+async def test_nothing_stays_behind_and_nobody_gets_the_answer_of_another(run: Run) -> None:
+    outcomes: dict[str, int] = {}
+    async with peer(script) as server:
+        files = sum(1 for _ in Path("/proc/self/fd").iterdir())
+        tasks = len(asyncio.all_tasks())
+        caps = PoolLimits(connections=40, idle=10, waiting=CALLS, wait_seconds=20)
+        client = Client(caps=caps, sweep_seconds=0.02)
 
-            async def call(number: int) -> str:
-                name = f"/call-{number}-"
-                luck = fate(f"client {number}".encode())
-                await asyncio.sleep(luck.random() / 2)
-                got = bytearray()
-                try:
-                    reply = await client.open(server.url, HttpRequest("POST", name), timeouts=Timeouts(idle=0.2))
-                    if luck.random() < 0.1:
-                        reply.close()
-                        return "closed"
-                    await reply.pump(got.extend)
-                except DragomanError as error:
-                    return type(error).__name__
-                finally:
-                    assert bytes(got) == (name.encode() * (len(got) // len(name) + 1))[: len(got)]
-                assert got
-                assert len(got) % len(name) == 0
-                return "whole"
+        async def call(number: int) -> str:
+            name = f"/call-{number}-"
+            luck = fate(f"client {number}".encode())
+            await asyncio.sleep(luck.random() / 2)
+            got = bytearray()
+            try:
+                reply = await client.open(server.url, HttpRequest("POST", name), timeouts=Timeouts(idle=0.2))
+                if luck.random() < 0.1:
+                    reply.close()
+                    return "closed"
+                await reply.pump(got.extend)
+            except DragomanError as error:
+                return type(error).__name__
+            finally:
+                assert bytes(got) == (name.encode() * (len(got) // len(name) + 1))[: len(got)]
+            assert got
+            assert len(got) % len(name) == 0
+            return "whole"
 
-            calls = [asyncio.create_task(call(number)) for number in range(CALLS)]
-            for number in range(0, CALLS, 11):
-                asyncio.get_running_loop().call_later(fate(b"%d" % number).random() / 2, calls[number].cancel)
-            for result in await asyncio.gather(*calls, return_exceptions=True):
-                if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
-                    raise result
-                outcomes[str(result)] = outcomes.get(str(result), 0) + 1
-            state = client.lanes()[0]
-            assert (state.active, state.waiting) == (0, 0)
-            assert state.idle <= 10
-            await client.aclose()
-            await until(lambda: server.open == 0)
-            await until(lambda: len(asyncio.all_tasks()) == tasks)
-            await until(lambda: sum(1 for _ in Path("/proc/self/fd").iterdir()) <= files)
-        assert {"whole", "closed", "Truncated", "Reset", "TimedOut"} <= set(outcomes), outcomes
-
-    run(main())
+        calls = [asyncio.create_task(call(number)) for number in range(CALLS)]
+        for number in range(0, CALLS, 11):
+            asyncio.get_running_loop().call_later(fate(b"%d" % number).random() / 2, calls[number].cancel)
+        for result in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
+                raise result
+            outcomes[str(result)] = outcomes.get(str(result), 0) + 1
+        state = client.lanes()[0]
+        assert (state.active, state.waiting) == (0, 0)
+        assert state.idle <= 10
+        await client.aclose()
+        await until(lambda: server.open == 0)
+        await until(lambda: len(asyncio.all_tasks()) == tasks)
+        await until(lambda: sum(1 for _ in Path("/proc/self/fd").iterdir()) <= files)
+    assert {"whole", "closed", "Truncated", "Reset", "TimedOut"} <= set(outcomes), outcomes

@@ -8,10 +8,10 @@ import pytest
 
 from dragoman.errors import BadFrame, Reset, TooLarge, Truncated
 from dragoman.http.client import reply as replies
-from dragoman.http.client.client import Client, Reply
+from dragoman.http.client.client import Client
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
-from tests.unit.upstream.peer import OK, Script, Talk, answering, once, peer, until
+from tests.unit.upstream.peer import OK, Script, Talk, answering, connected, once, peer, until
 
 GET = HttpRequest("GET", "/")
 POST = HttpRequest("POST", "/v1/messages", headers=(("content-type", "application/json"),), body=b"{}")
@@ -80,16 +80,11 @@ def test_some_answers_have_no_body_whatever_their_head_says(run: Run, method: st
     assert run(ask(once(answer, end=None), HttpRequest(method, "/"))) == (status, b"", 1)
 
 
-def test_after_a_head_request_the_connection_serves_the_next(run: Run) -> None:
-    async def main() -> None:
-        async with peer(answering(b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n", OK)) as server:
-            client = Client()
-            await (await client.open(server.url, HttpRequest("HEAD", "/"))).read(0)
-            assert await (await client.open(server.url, POST)).read(10) == b"ok"
-            assert server.connections == 1
-            await client.aclose()
-
-    run(main())
+async def test_after_a_head_request_the_connection_serves_the_next(run: Run) -> None:
+    async with connected(answering(b"HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n", OK)) as (server, client):
+        await (await client.open(server.url, HttpRequest("HEAD", "/"))).read(0)
+        assert await (await client.open(server.url, POST)).read(10) == b"ok"
+        assert server.connections == 1
 
 
 def test_a_body_after_a_head_request_is_dropped_with_its_connection(run: Run) -> None:
@@ -130,18 +125,15 @@ def test_a_reset_is_a_reset_even_where_the_end_of_the_connection_would_do(run: R
         run(ask(script))
 
 
-def test_what_came_before_a_cut_is_handed_out_first(run: Run) -> None:
-    async def main() -> bytes:
-        async with peer(once(CHUNKED + b"5\r\nhello\r\n3\r\nhe")) as server:
-            client, got = Client(), bytearray()
-            reply = await client.open(server.url, POST)
-            await asyncio.sleep(0.05)  # the cut comes before anybody reads
-            with pytest.raises(Truncated):
-                await reply.pump(got.extend)
-            await client.aclose()
-            return bytes(got)
-
-    assert run(main()) == b"hellohe"
+async def test_what_came_before_a_cut_is_handed_out_first(run: Run) -> None:
+    async with peer(once(CHUNKED + b"5\r\nhello\r\n3\r\nhe")) as server:
+        client, got = Client(), bytearray()
+        reply = await client.open(server.url, POST)
+        await asyncio.sleep(0.05)  # the cut comes before anybody reads
+        with pytest.raises(Truncated):
+            await reply.pump(got.extend)
+        await client.aclose()
+        assert bytes(got) == b"hellohe"
 
 
 def test_a_half_closed_connection_still_gives_its_whole_answer(run: Run) -> None:
@@ -210,7 +202,7 @@ def test_limits_hold_byte_by_byte_too(run: Run, monkeypatch: pytest.MonkeyPatch)
     ],
 )
 @pytest.mark.parametrize("pause", [0, 0.05], ids=["at once", "later"])
-def test_what_follows_an_answer_never_becomes_the_next_one(run: Run, more: bytes, pause: float) -> None:
+async def test_what_follows_an_answer_never_becomes_the_next_one(run: Run, more: bytes, pause: float) -> None:
     async def script(talk: Talk) -> None:
         await talk.request()
         if talk.number > 1:
@@ -223,29 +215,18 @@ def test_what_follows_an_answer_never_becomes_the_next_one(run: Run, more: bytes
             await talk.send(OK + more)
         await talk.gone()
 
-    async def main() -> None:
-        async with peer(script) as server:
-            client = Client()
-            assert await (await client.open(server.url, POST)).read(100) == b"ok"
-            await asyncio.sleep(2 * pause)
-            assert await (await client.open(server.url, POST)).read(100) == b"ok"
-            assert server.connections == 2
-            await client.aclose()
-
-    run(main())
+    async with connected(script) as (server, client):
+        assert await (await client.open(server.url, POST)).read(100) == b"ok"
+        await asyncio.sleep(2 * pause)
+        assert await (await client.open(server.url, POST)).read(100) == b"ok"
+        assert server.connections == 2
 
 
-def test_headers_are_lower_case_in_order_and_repeat(run: Run) -> None:
+async def test_headers_are_lower_case_in_order_and_repeat(run: Run) -> None:
     answer = b"HTTP/1.1 429 Slow\r\nX-A: 1\r\nRetry-After:  7 \r\nx-a: 2\r\nX-Odd: caf\xe9\r\nContent-Length: 0\r\n\r\n"
 
-    async def main() -> Reply:
-        async with peer(answering(answer)) as server:
-            client = Client()
-            reply = await client.open(server.url, POST)
-            await client.aclose()
-            return reply
-
-    reply = run(main())
+    async with connected(answering(answer)) as (server, client):
+        reply = await client.open(server.url, POST)
     assert reply.status == 429
     assert reply.headers == (
         ("x-a", "1"),
@@ -257,17 +238,12 @@ def test_headers_are_lower_case_in_order_and_repeat(run: Run) -> None:
 
 
 @pytest.mark.parametrize("answer", [LENGTH % (100, b"x" * 100), chunked(*[b"x"] * 100)])
-def test_a_body_past_the_limit_is_too_large_and_closes(run: Run, answer: bytes) -> None:
-    async def main() -> None:
-        async with peer(once(answer, size=20, end=None)) as server:
-            client = Client()
-            with pytest.raises(TooLarge):
-                await (await client.open(server.url, POST)).read(99)
-            await until(lambda: server.open == 0)
-            assert client.lanes()[0].active == 0
-            await client.aclose()
-
-    run(main())
+async def test_a_body_past_the_limit_is_too_large_and_closes(run: Run, answer: bytes) -> None:
+    async with connected(once(answer, size=20, end=None)) as (server, client):
+        with pytest.raises(TooLarge):
+            await (await client.open(server.url, POST)).read(99)
+        await until(lambda: server.open == 0)
+        assert client.lanes()[0].active == 0
 
 
 def test_a_redirect_is_an_answer_like_any_other(run: Run) -> None:

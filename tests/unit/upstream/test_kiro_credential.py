@@ -40,6 +40,7 @@ from tests.unit.upstream.kiro_world import (
 
 DEAD = told({"error": "invalid_grant", "error_description": "Invalid refresh token provided"}, 400)
 BROKEN = told({"message": "oh no"}, 500)
+LIVE = render_time(NOW + 3600)
 
 
 def bearer(request: HttpRequest) -> str:
@@ -54,86 +55,65 @@ def paths(simulator: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(("kind", "path"), [({}, "/refreshToken"), (IDC, "/token")])
-def test_ten_parallel_requests_with_an_expired_token_make_exactly_one_refresh_call(
+async def test_ten_parallel_requests_with_an_expired_token_make_exactly_one_refresh_call(
     tmp_path: Path, kind: dict[str, str], path: str
 ) -> None:
-    async def ten(subject: KiroCredential) -> list[HttpRequest]:
-        return await asyncio.gather(*(subject.sign(CHAT) for _ in range(10)))
-
     with running_simulator("kiro", script=tokens(access=["none"], refresh=["refresh-1"])) as simulator:
-        signed = asyncio.run(ten(credential(own(tmp_path, **kind), fetch, endpoints=at(simulator))))
+        subject = credential(own(tmp_path, **kind), fetch, endpoints=at(simulator))
+        signed = await asyncio.gather(*(subject.sign(CHAT) for _ in range(10)))
     assert paths(simulator) == [path]
     assert len({bearer(request) for request in signed}) == 1
     assert bearer(signed[0]).startswith("sim-access-")
 
 
-def test_a_stored_login_carries_a_conversation_past_the_end_of_its_tokens(tmp_path: Path) -> None:
+async def test_a_stored_login_carries_a_conversation_past_the_end_of_its_tokens(tmp_path: Path) -> None:
     """Each token is good for two calls; the service's 403 makes the next one be fetched, and it rotates each time."""
-
-    async def talk(subject: KiroCredential, base: str) -> list[int]:
-        statuses = []
-        for _ in range(6):
-            request = await subject.sign(HttpRequest("GET", "/ListAvailableModels"))
-            answer = await fetch(base, request)
-            if answer.status == 403:
-                clock[0] += 3600
-                assert await subject.refused(answer.status, request)
-                answer = await fetch(base, await subject.sign(HttpRequest("GET", "/ListAvailableModels")))
-            statuses.append(answer.status)
-        return statuses
-
     clock = [NOW]
     with running_simulator("kiro", script=tokens(refresh=["refresh-1"], uses=2, lifetime=86400)) as simulator:
         store = own(tmp_path)
         subject = credential(store, fetch, endpoints=at(simulator), now=lambda: clock[0])
-        assert asyncio.run(talk(subject, simulator.url)) == [200] * 6
+        for _ in range(6):
+            request = await subject.sign(HttpRequest("GET", "/ListAvailableModels"))
+            answer = await fetch(simulator.url, request)
+            if answer.status == 403:
+                clock[0] += 3600
+                assert await subject.refused(answer.status, request)
+                answer = await fetch(simulator.url, await subject.sign(HttpRequest("GET", "/ListAvailableModels")))
+            assert answer.status == 200
     assert paths(simulator).count("/refreshToken") == 3
-    assert store.load().refresh == (asyncio.run(subject.token())).refresh
+    assert store.load().refresh == (await subject.token()).refresh
 
 
-def test_two_hundred_refusals_make_one_refresh(tmp_path: Path) -> None:
-    async def storm(subject: KiroCredential) -> list[bool]:
-        signed = await asyncio.gather(*(subject.sign(CHAT) for _ in range(200)))
-        together = await asyncio.gather(*(subject.refused(403, request) for request in signed[:150]))
-        late = [await subject.refused(403, request) for request in signed[150:]]
-        return together + late
-
+async def test_two_hundred_refusals_make_one_refresh(tmp_path: Path) -> None:
     service = Service(grants(), delay=0.01)
-    assert (
-        asyncio.run(storm(credential(own(tmp_path, expires_at=render_time(NOW + 3600)), service.fetch))) == [True] * 200
-    )
+    subject = credential(own(tmp_path, expires_at=LIVE), service.fetch)
+    signed = await asyncio.gather(*(subject.sign(CHAT) for _ in range(200)))
+    assert all(await asyncio.gather(*(subject.refused(403, request) for request in signed[:150])))
+    assert all([await subject.refused(403, request) for request in signed[150:]])
     assert len(service.calls) == 1
 
 
-def test_a_storm_is_one_refresh_even_if_nobody_says_which_token_was_refused(tmp_path: Path) -> None:
-    async def storm(subject: KiroCredential) -> list[bool]:
-        await subject.sign(CHAT)
-        return [await subject.refused(401) for _ in range(5)]
-
+async def test_a_storm_is_one_refresh_even_if_nobody_says_which_token_was_refused(tmp_path: Path) -> None:
     service = Service(grants())
-    assert (
-        asyncio.run(storm(credential(own(tmp_path, expires_at=render_time(NOW + 3600)), service.fetch))) == [True] * 5
-    )
+    subject = credential(own(tmp_path, expires_at=LIVE), service.fetch)
+    await subject.sign(CHAT)
+    assert all([await subject.refused(401) for _ in range(5)])
     assert len(service.calls) == 1
 
 
-def test_a_service_that_refuses_every_token_is_not_asked_for_ever_more_of_them(tmp_path: Path) -> None:
-    async def refused_again(subject: KiroCredential) -> list[bool]:
-        return [await subject.refused(403, await subject.sign(CHAT)) for _ in range(5)]
-
+async def test_a_service_that_refuses_every_token_is_not_asked_for_ever_more_of_them(tmp_path: Path) -> None:
     service = Service(grants())
-    subject = credential(own(tmp_path, expires_at=render_time(NOW + 3600)), service.fetch)
-    assert asyncio.run(refused_again(subject)) == [True] + [False] * 4
+    subject = credential(own(tmp_path, expires_at=LIVE), service.fetch)
+    renewed = [await subject.refused(403, await subject.sign(CHAT)) for _ in range(5)]
+    assert renewed == [True] + [False] * 4
     assert len(service.calls) == 1
 
 
 @pytest.mark.parametrize("status", [400, 402, 404, 429, 500])
-def test_other_refusals_renew_nothing(tmp_path: Path, status: int) -> None:
-    async def refuse(subject: KiroCredential) -> bool:
-        return await subject.refused(status, await subject.sign(CHAT))
-
+async def test_other_refusals_renew_nothing(tmp_path: Path, status: int) -> None:
     service = Service(grants())
-    assert not asyncio.run(refuse(credential(own(tmp_path, expires_at=render_time(NOW + 3600)), service.fetch)))
+    subject = credential(own(tmp_path, expires_at=LIVE), service.fetch)
+    assert not await subject.refused(status, await subject.sign(CHAT))
     assert service.calls == []
 
 
@@ -144,15 +124,13 @@ def test_a_token_is_renewed_ten_minutes_early(tmp_path: Path, left: float, calls
     assert len(service.calls) == calls
 
 
-def test_a_caller_that_leaves_does_not_take_the_refresh_along(tmp_path: Path) -> None:
-    async def leave(subject: KiroCredential) -> None:
-        caller = asyncio.create_task(subject.sign(CHAT))
-        await asyncio.sleep(0.05)
-        caller.cancel()
-        await subject.aclose()
-
+async def test_a_caller_that_leaves_does_not_take_the_refresh_along(tmp_path: Path) -> None:
     store = own(tmp_path)
-    asyncio.run(leave(credential(store, Service(grants(refreshToken="refresh-2"), delay=0.2).fetch)))
+    subject = credential(store, Service(grants(refreshToken="refresh-2"), delay=0.2).fetch)
+    caller = asyncio.create_task(subject.sign(CHAT))
+    await asyncio.sleep(0.05)
+    caller.cancel()
+    await subject.aclose()
     assert store.load().refresh == Secret("refresh-2")
 
 
@@ -167,29 +145,24 @@ def test_the_old_refresh_token_is_kept_when_none_is_returned(tmp_path: Path) -> 
     assert (store.load().refresh, store.load().access.reveal()[:10]) == (Secret("refresh-1"), "sim-access")
 
 
-def test_a_token_that_another_program_refreshed_is_picked_up_without_a_call(tmp_path: Path) -> None:
-    async def both(subject: KiroCredential) -> HttpRequest:
-        await subject.sign(CHAT)
-        own(tmp_path, access_token="theirs", refresh_token="theirs-too", expires_at=render_time(NOW + 7200))
-        clock[0] += 3599
-        return await subject.sign(CHAT)
-
+async def test_a_token_that_another_program_refreshed_is_picked_up_without_a_call(tmp_path: Path) -> None:
     clock = [NOW]
     service = Service(grants())
-    store = own(tmp_path, expires_at=render_time(NOW + 3600))
-    assert bearer(asyncio.run(both(credential(store, service.fetch, now=lambda: clock[0])))) == "theirs"
+    subject = credential(own(tmp_path, expires_at=LIVE), service.fetch, now=lambda: clock[0])
+    await subject.sign(CHAT)
+    own(tmp_path, access_token="theirs", refresh_token="theirs-too", expires_at=render_time(NOW + 7200))
+    clock[0] += 3599
+    assert bearer(await subject.sign(CHAT)) == "theirs"
     assert service.calls == []
 
 
-def test_a_refused_token_that_another_program_has_replaced_needs_no_call(tmp_path: Path) -> None:
-    async def refuse(subject: KiroCredential) -> str:
-        request = await subject.sign(CHAT)
-        own(tmp_path, access_token="theirs", expires_at=render_time(NOW + 7200))
-        assert await subject.refused(401, request)
-        return bearer(await subject.sign(CHAT))
-
+async def test_a_refused_token_that_another_program_has_replaced_needs_no_call(tmp_path: Path) -> None:
     service = Service(grants())
-    assert asyncio.run(refuse(credential(own(tmp_path, expires_at=render_time(NOW + 3600)), service.fetch))) == "theirs"
+    subject = credential(own(tmp_path, expires_at=LIVE), service.fetch)
+    request = await subject.sign(CHAT)
+    own(tmp_path, access_token="theirs", expires_at=render_time(NOW + 7200))
+    assert await subject.refused(401, request)
+    assert bearer(await subject.sign(CHAT)) == "theirs"
     assert service.calls == []
 
 
@@ -225,18 +198,7 @@ class Stubborn:
         return self._store.save(token, was)
 
 
-def test_a_refreshed_token_that_cannot_be_written_is_used_and_written_later(tmp_path: Path) -> None:
-    async def live(subject: KiroCredential) -> None:
-        assert bearer(await subject.sign(CHAT)) == "access-2"
-        assert subject.describe()["unsaved"]
-        assert "No space left" in str(subject.describe()["problem"])
-        clock[0] += 3500  # another refresh while the disk is still full: it starts from what is in memory
-        assert bearer(await subject.sign(CHAT)) == "access-3"
-        store.full = False
-        clock[0] += 31
-        assert bearer(await subject.sign(CHAT)) == "access-3"
-        assert (subject.describe()["unsaved"], subject.describe()["problem"]) == (False, "")
-
+async def test_a_refreshed_token_that_cannot_be_written_is_used_and_written_later(tmp_path: Path) -> None:
     clock = [NOW]
     numbers = iter(range(2, 9))
     service = Service(
@@ -246,7 +208,16 @@ def test_a_refreshed_token_that_cannot_be_written_is_used_and_written_later(tmp_
     )
     inner = own(tmp_path)
     store = Stubborn(inner)
-    asyncio.run(live(credential(store, service.fetch, now=lambda: clock[0])))
+    subject = credential(store, service.fetch, now=lambda: clock[0])
+    assert bearer(await subject.sign(CHAT)) == "access-2"
+    assert subject.describe()["unsaved"]
+    assert "No space left" in str(subject.describe()["problem"])
+    clock[0] += 3500  # another refresh while the disk is still full: it starts from what is in memory
+    assert bearer(await subject.sign(CHAT)) == "access-3"
+    store.full = False
+    clock[0] += 31
+    assert bearer(await subject.sign(CHAT)) == "access-3"
+    assert (subject.describe()["unsaved"], subject.describe()["problem"]) == (False, "")
     assert [json.loads(request.body)["refreshToken"] for _, request in service.calls] == ["refresh-1", "refresh-2"]
     assert (inner.load().access, inner.load().refresh) == (Secret("access-3"), Secret("refresh-3"))
 
@@ -263,7 +234,7 @@ def test_a_login_that_cannot_be_written_is_not_refreshed(tmp_path: Path, monkeyp
 def test_a_good_token_is_used_from_a_place_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = own(tmp_path, expires_at=render_time(NOW + 3600))
+    store = own(tmp_path, expires_at=LIVE)
     monkeypatch.setattr("dragoman.upstream.kiro.credential.locked", None)
     assert bearer(asyncio.run(credential(store, Service(grants()).fetch).sign(CHAT))) == "access-1"
 
@@ -362,18 +333,6 @@ def test_a_token_that_still_lives_is_used_while_the_sign_in_service_is_down(tmp_
     assert (subject.describe()["state"], "oh no" in str(subject.describe()["problem"])) == ("expiring", True)
 
 
-def test_a_service_in_trouble_is_asked_again_after_a_pause(tmp_path: Path) -> None:
-    async def thrice(subject: KiroCredential) -> None:
-        for later in (0, 1, 6):
-            clock[0] = NOW + later
-            await asyncio.gather(subject.sign(CHAT), return_exceptions=True)
-
-    clock = [NOW]
-    service = Service(lambda _: BROKEN)
-    asyncio.run(thrice(credential(own(tmp_path), service.fetch, now=lambda: clock[0])))
-    assert len(service.calls) == 2
-
-
 def test_a_service_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dragoman.upstream.kiro.credential._TIMEOUT", 0.05)
     fault = fault_of(credential(own(tmp_path), Service(grants(), delay=5).fetch))
@@ -393,22 +352,16 @@ def test_a_missing_login_is_described_and_not_raised(tmp_path: Path) -> None:
     assert (described["state"], "dragoman auth login kiro" in str(described["problem"])) == ("missing", True)
 
 
-def test_secrets_are_in_no_log_no_description_and_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_secrets_are_in_no_log_no_description_and_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     echo = told({"error": "odd", "error_description": "access-1 refresh-1 client-secret-1"}, 400)
     caplog.set_level(logging.DEBUG)
     for answer in (echo, told({"accessToken": "access-1", "refreshToken": "refresh-1"})):
         subject = credential(own(tmp_path, **IDC), Service(lambda _, it=answer: it).fetch)  # type: ignore[misc]
-        said = str(asyncio.run(_outcome(subject)))
-        shown = f"{said} {subject.describe()} {vars(subject)} {caplog.text}"
+        (said,) = await asyncio.gather(subject.sign(CHAT), return_exceptions=True)
+        shown = f"{said if isinstance(said, Exception) else ''} {subject.describe()} {vars(subject)} {caplog.text}"
         assert [secret for secret in SECRETS if secret in shown] == []
-
-
-async def _outcome(subject: KiroCredential) -> object:
-    try:
-        await subject.sign(CHAT)
-    except CredentialFault as fault:
-        return fault
-    return "signed"
 
 
 # --- what goes out
@@ -419,7 +372,7 @@ def signed(store: Store, using: Service | None = None, request: HttpRequest = CH
 
 
 def test_headers_name_us_and_nobody_else(tmp_path: Path) -> None:
-    store = own(tmp_path, expires_at=render_time(NOW + 3600))
+    store = own(tmp_path, expires_at=LIVE)
     asked = structs.replace(
         CHAT, headers=(("user-agent", "KiroIDE"), ("authorization", "Bearer the-clients"), ("accept", "x"))
     )
@@ -468,7 +421,6 @@ def _lists(*arns: str) -> Callable[[HttpRequest], HttpResponse]:
     return lambda _: told({"profiles": [{"arn": arn, "profileName": "p"} for arn in arns]})
 
 
-LIVE = render_time(NOW + 3600)
 BUILDER = {**IDC, "provider": "BuilderId"}
 
 
@@ -489,13 +441,11 @@ def test_the_profile_is_sent_where_it_must_be_and_not_where_it_hurts(
     assert body == {"conversationState": {}} | ({"profileArn": ARN} if sent else {})
 
 
-def test_a_profile_that_is_not_known_is_looked_up_once_in_both_regions(tmp_path: Path) -> None:
-    async def parallel(subject: KiroCredential) -> list[HttpRequest]:
-        return [*await asyncio.gather(*(subject.sign(CHAT) for _ in range(5))), await subject.sign(CHAT)]
-
+async def test_a_profile_that_is_not_known_is_looked_up_once_in_both_regions(tmp_path: Path) -> None:
     service = Service(_lists(ARN))
     subject = credential(own(tmp_path, **IDC, expires_at=LIVE), service.fetch, profile="auto")
-    assert {json.loads(request.body)["profileArn"] for request in asyncio.run(parallel(subject))} == {ARN}
+    requests = [*await asyncio.gather(*(subject.sign(CHAT) for _ in range(5))), await subject.sign(CHAT)]
+    assert {json.loads(request.body)["profileArn"] for request in requests} == {ARN}
     hosts = [base for base, _ in service.calls]
     assert hosts == ["https://q.us-east-1.amazonaws.com", "https://q.eu-central-1.amazonaws.com"]
 
@@ -518,7 +468,7 @@ def test_a_profile_in_the_body_is_left_alone_and_one_in_an_argument_is_not_taken
     assert json.loads(signed(store, profile="auto", request=nested).body)["profileArn"] == ARN
 
 
-def test_a_signed_conversation_of_our_own_dialect_passes_a_host_that_needs_the_profile(tmp_path: Path) -> None:
+async def test_a_signed_conversation_of_our_own_dialect_passes_a_host_that_needs_the_profile(tmp_path: Path) -> None:
     from dragoman.dialects import get
     from dragoman.simulator import Limits
 
@@ -530,12 +480,8 @@ def test_a_signed_conversation_of_our_own_dialect_passes_a_host_that_needs_the_p
     with running_simulator("kiro", profile="paranoid", limits=Limits(profile_required=True)) as simulator:
         store = own(tmp_path, **IDC, endpoint=simulator.url)
         subject = credential(store, fetch, profile="auto")
-        answer = asyncio.run(_sent(subject, simulator.url, request))
+        answer = await fetch(simulator.url, await subject.sign(request))
     assert (answer.status, paths(simulator)) == (200, ["/token", "/", "/generateAssistantResponse"])
-
-
-async def _sent(subject: KiroCredential, base: str, request: HttpRequest) -> HttpResponse:
-    return await fetch(base, await subject.sign(request))
 
 
 def test_the_quota_is_read(tmp_path: Path) -> None:
@@ -557,13 +503,9 @@ def test_a_free_trial_counts_while_it_lasts(tmp_path: Path) -> None:
         assert asyncio.run(credential(store, service.fetch).usage()).remaining == left
 
 
-def test_a_static_key_signs_in_the_style_of_its_upstream() -> None:
-    async def sign(style: Any) -> HttpRequest:
-        return await StaticKey("k", Secret("sk-1"), style).sign(
-            structs.replace(CHAT, headers=(("x-api-key", "clients"),))
-        )
-
-    assert asyncio.run(sign("bearer")).header("authorization") == "Bearer sk-1"
-    assert asyncio.run(sign("x-api-key")).headers == (("x-api-key", "sk-1"),)
-    assert asyncio.run(StaticKey("k", Secret("sk-1")).refused(401)) is False
-    assert asyncio.run(StaticKey("none", Secret()).sign(CHAT)) == CHAT
+async def test_a_static_key_signs_in_the_style_of_its_upstream() -> None:
+    key, asked = Secret("sk-1"), structs.replace(CHAT, headers=(("x-api-key", "clients"),))
+    assert (await StaticKey("k", key, "bearer").sign(asked)).header("authorization") == "Bearer sk-1"
+    assert (await StaticKey("k", key, "x-api-key").sign(asked)).headers == (("x-api-key", "sk-1"),)
+    assert await StaticKey("k", key).refused(401) is False
+    assert await StaticKey("none", Secret()).sign(CHAT) == CHAT

@@ -22,39 +22,37 @@ class Clock:
         return self.now
 
 
-def test_s5_one_refresh_is_shared_and_its_failure_told_at_once_for_longer_each_time(tmp_path: Path) -> None:
+async def test_s5_one_refresh_is_shared_and_its_failure_told_at_once_for_longer_each_time(tmp_path: Path) -> None:
     """S5: the service was asked again every 5 s, and each call may take 15 s."""
     service, clock = Service(lambda _: ConnectFailed("nobody listens")), Clock()
     login = credential(own(tmp_path), service.fetch, now=clock)
-
-    async def attempts() -> None:
-        failed = await asyncio.gather(*(login.sign(CHAT) for _ in range(5)), return_exceptions=True)
-        assert all(isinstance(each, CredentialFault) and not each.lasting for each in failed)
-        assert len(service.calls) == 1
-        for pause in (5.0, 10.0, 20.0, 40.0, 80.0, 120.0, 120.0):
-            before = len(service.calls)
-            clock.now += pause - 0.1
-            with pytest.raises(CredentialFault):
-                await login.sign(CHAT)
-            assert len(service.calls) == before, f"asked again within {pause} s"
-            clock.now += 0.2
-            with pytest.raises(CredentialFault):
-                await login.sign(CHAT)
-            assert len(service.calls) == before + 1
-
-    asyncio.run(attempts())
+    failed = await asyncio.gather(*(login.sign(CHAT) for _ in range(5)), return_exceptions=True)
+    assert all(isinstance(each, CredentialFault) and not each.lasting for each in failed)
+    assert len(service.calls) == 1
+    for pause in (5.0, 10.0, 20.0, 40.0, 80.0, 120.0, 120.0):
+        before = len(service.calls)
+        clock.now += pause - 0.1
+        with pytest.raises(CredentialFault):
+            await login.sign(CHAT)
+        assert len(service.calls) == before, f"asked again within {pause} s"
+        clock.now += 0.2
+        with pytest.raises(CredentialFault):
+            await login.sign(CHAT)
+        assert len(service.calls) == before + 1
 
 
-def test_a_redirect_of_the_sign_in_service_does_not_end_the_login(tmp_path: Path) -> None:
+async def test_a_redirect_of_the_sign_in_service_does_not_end_the_login(tmp_path: Path) -> None:
     service = Service(lambda _: told({}, 302, location="http://portal.example/"))
     login = credential(own(tmp_path), service.fetch)
     with pytest.raises(CredentialFault, match="redirect") as failed:
-        asyncio.run(login.sign(CHAT))
+        await login.sign(CHAT)
     assert not failed.value.lasting
     assert len(service.calls) == 1
 
 
-def test_s5_the_lock_of_another_process_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_s5_the_lock_of_another_process_is_waited_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S5: each request waited 30 s for it."""
     waited: list[object] = []
 
@@ -68,16 +66,12 @@ def test_s5_the_lock_of_another_process_is_waited_for_once(tmp_path: Path, monke
     monkeypatch.setattr("dragoman.upstream.kiro.credential.locked", held)
     clock = Clock()
     login = credential(own(tmp_path), Service(lambda _: told({})).fetch, now=clock)
-
-    async def attempts() -> None:
-        for _ in range(3):
-            with pytest.raises(CredentialFault, match="another process"):
-                await login.sign(CHAT)
-        assert len(waited) == 1
-        clock.now += 31
-        for _ in range(3):
-            with pytest.raises(CredentialFault):
-                await login.sign(CHAT)
-        assert len(waited) == 2
-
-    asyncio.run(attempts())
+    for _ in range(3):
+        with pytest.raises(CredentialFault, match="another process"):
+            await login.sign(CHAT)
+    assert len(waited) == 1
+    clock.now += 31
+    for _ in range(3):
+        with pytest.raises(CredentialFault):
+            await login.sign(CHAT)
+    assert len(waited) == 2

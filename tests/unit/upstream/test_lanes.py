@@ -11,7 +11,7 @@ from dragoman.http.client.client import Client
 from dragoman.http.client.pool import Lane
 from dragoman.wire.http import HttpRequest, has_dot_segment
 from tests.unit.upstream.conftest import Run
-from tests.unit.upstream.peer import OK, Talk, peer
+from tests.unit.upstream.peer import OK, Talk, connected
 
 GET = HttpRequest("GET", "/")
 FORGED = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged"
@@ -28,51 +28,41 @@ async def good(talk: Talk) -> None:
         await talk.send(OK)
 
 
-def test_s14_upstreams_and_credentials_of_one_origin_share_no_connection(run: Run) -> None:
+async def test_s14_upstreams_and_credentials_of_one_origin_share_no_connection(run: Run) -> None:
     """S14: one connection served all upstreams of an origin."""
 
-    async def main() -> None:
-        async with peer(good) as server:
-            client = Client()
-            for lane in ("one key-1", "two key-1", "one key-2", "one key-1", "two key-1"):
-                await body_of(client, server.url, lane)
-            assert server.connections == 3
-            assert sorted(state.idle for state in client.lanes()) == [1, 1, 1]
-            await client.aclose()
-
-    run(main())
+    async with connected(good) as (server, client):
+        for lane in ("one key-1", "two key-1", "one key-2", "one key-1", "two key-1"):
+            await body_of(client, server.url, lane)
+        assert server.connections == 3
+        assert sorted(state.idle for state in client.lanes()) == [1, 1, 1]
 
 
 @pytest.mark.parametrize("late", [FORGED, b"H", b"\r\n", b"0\r\n\r\n", b"data: x\n\n"])
-def test_s14_bytes_before_the_next_request_never_answer_it(run: Run, late: bytes) -> None:
+async def test_s14_bytes_before_the_next_request_never_answer_it(run: Run, late: bytes) -> None:
     """S14: within 50 ms of an answer nobody looked at the socket, and the late bytes answered the next request."""
 
-    async def main() -> None:
-        may_send, sent = asyncio.Event(), asyncio.Event()
+    may_send, sent = asyncio.Event(), asyncio.Event()
 
-        async def script(talk: Talk) -> None:
-            if talk.number > 1:
-                await good(talk)
-            await talk.request()
-            await talk.send(OK)
-            await may_send.wait()
-            talk.writer.write(late)
-            sent.set()
-            await talk.gone()
+    async def script(talk: Talk) -> None:
+        if talk.number > 1:
+            await good(talk)
+        await talk.request()
+        await talk.send(OK)
+        await may_send.wait()
+        talk.writer.write(late)
+        sent.set()
+        await talk.gone()
 
-        async with peer(script) as server:
-            client = Client()
-            assert await body_of(client, server.url) == b"ok"
-            may_send.set()
-            await sent.wait()
-            assert await body_of(client, server.url) == b"ok"
-            assert server.connections == 2
-            await client.aclose()
-
-    run(main())
+    async with connected(script) as (server, client):
+        assert await body_of(client, server.url) == b"ok"
+        may_send.set()
+        await sent.wait()
+        assert await body_of(client, server.url) == b"ok"
+        assert server.connections == 2
 
 
-def test_s14_a_connection_that_is_not_quiet_is_not_used(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_s14_a_connection_that_is_not_quiet_is_not_used(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is looked at right after an answer, too."""
     looked: list[int] = []
 
@@ -82,57 +72,42 @@ def test_s14_a_connection_that_is_not_quiet_is_not_used(run: Run, monkeypatch: p
 
     monkeypatch.setattr(Lane, "quiet", never_quiet)
 
-    async def main() -> None:
-        async with peer(good) as server:
-            client = Client()
-            assert await body_of(client, server.url) == b"ok"
-            assert await body_of(client, server.url) == b"ok"
-            assert (len(looked), server.connections) == (1, 2)
-            await client.aclose()
-
-    run(main())
+    async with connected(good) as (server, client):
+        assert await body_of(client, server.url) == b"ok"
+        assert await body_of(client, server.url) == b"ok"
+        assert (len(looked), server.connections) == (1, 2)
 
 
 @pytest.mark.parametrize("behind", [FORGED, b"H", b"junk", b"HTTP/1.1 100 Continue\r\n\r\n"])
-def test_s14_bytes_that_come_with_the_end_of_an_answer_close_the_connection(run: Run, behind: bytes) -> None:
-    async def main() -> None:
-        async def script(talk: Talk) -> None:
-            await talk.request()
-            await talk.send(OK + behind)
-            await talk.gone()
+async def test_s14_bytes_that_come_with_the_end_of_an_answer_close_the_connection(run: Run, behind: bytes) -> None:
+    async def script(talk: Talk) -> None:
+        await talk.request()
+        await talk.send(OK + behind)
+        await talk.gone()
 
-        async with peer(script) as server:
-            client = Client()
-            assert await body_of(client, server.url) == b"ok"
-            assert await body_of(client, server.url) == b"ok"
-            assert server.connections == 2
-            await client.aclose()
-
-    run(main())
+    async with connected(script) as (server, client):
+        assert await body_of(client, server.url) == b"ok"
+        assert await body_of(client, server.url) == b"ok"
+        assert server.connections == 2
 
 
-def test_s14_bytes_on_an_idle_connection_close_it(run: Run) -> None:
-    async def main() -> None:
-        may_send, closed = asyncio.Event(), asyncio.Event()
+async def test_s14_bytes_on_an_idle_connection_close_it(run: Run) -> None:
+    may_send, closed = asyncio.Event(), asyncio.Event()
 
-        async def script(talk: Talk) -> None:
-            await talk.request()
-            await talk.send(OK)
-            await may_send.wait()
-            await talk.send(FORGED)
-            await talk.gone()
-            closed.set()
+    async def script(talk: Talk) -> None:
+        await talk.request()
+        await talk.send(OK)
+        await may_send.wait()
+        await talk.send(FORGED)
+        await talk.gone()
+        closed.set()
 
-        async with peer(script) as server:
-            client = Client()
-            await body_of(client, server.url)
-            assert client.lanes()[0].idle == 1
-            may_send.set()
-            await asyncio.wait_for(closed.wait(), 10)
-            assert client.lanes()[0].idle == 0
-            await client.aclose()
-
-    run(main())
+    async with connected(script) as (server, client):
+        await body_of(client, server.url)
+        assert client.lanes()[0].idle == 1
+        may_send.set()
+        await asyncio.wait_for(closed.wait(), 10)
+        assert client.lanes()[0].idle == 0
 
 
 @pytest.mark.parametrize(
@@ -150,18 +125,13 @@ def test_s14_bytes_on_an_idle_connection_close_it(run: Run) -> None:
         "/a/..;/b",
     ],
 )
-def test_s10_no_request_with_a_dot_segment_is_sent(run: Run, path: str) -> None:
+async def test_s10_no_request_with_a_dot_segment_is_sent(run: Run, path: str) -> None:
     """S10: `POST /model/../converse` was sent."""
 
-    async def main() -> None:
-        async with peer(good) as server:
-            client = Client()
-            with pytest.raises(LocalMisuse, match="segment"):
-                await client.open(server.url, HttpRequest("POST", path))
-            assert server.connections == 0
-            await client.aclose()
-
-    run(main())
+    async with connected(good) as (server, client):
+        with pytest.raises(LocalMisuse, match="segment"):
+            await client.open(server.url, HttpRequest("POST", path))
+        assert server.connections == 0
 
 
 @pytest.mark.parametrize(

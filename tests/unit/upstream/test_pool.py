@@ -13,7 +13,7 @@ from dragoman.http.client import pool, reply
 from dragoman.http.client.client import Client, PoolLimits, Timeouts
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
-from tests.unit.upstream.peer import OK, Peer, Script, Talk, answering, fields, once, peer, until
+from tests.unit.upstream.peer import OK, Script, Talk, answering, connected, fields, once, peer, until
 
 POST = HttpRequest("POST", "/v1/messages", headers=(("content-type", "application/json"),), body=b"{}")
 
@@ -27,19 +27,14 @@ async def body_of(client: Client, url: str, request: HttpRequest = POST) -> byte
     [OK, b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"],
     ids=["length", "chunked"],
 )
-def test_a_thousand_requests_make_one_connection(run: Run, answer: bytes) -> None:
-    async def main() -> None:
-        async with peer(answering(answer)) as server:
-            client = Client()
-            for _ in range(1000):
-                assert await body_of(client, server.url) == b"ok"
-            assert (server.connections, len(server.requests)) == (1, 1000)
-            await client.aclose()
-
-    run(main())
+async def test_a_thousand_requests_make_one_connection(run: Run, answer: bytes) -> None:
+    async with connected(answering(answer)) as (server, client):
+        for _ in range(1000):
+            assert await body_of(client, server.url) == b"ok"
+        assert (server.connections, len(server.requests)) == (1, 1000)
 
 
-def test_a_request_is_written_once_with_the_heads_that_are_ours(run: Run) -> None:
+async def test_a_request_is_written_once_with_the_heads_that_are_ours(run: Run) -> None:
     reads: list[bytes] = []
 
     async def script(talk: Talk) -> None:
@@ -47,17 +42,11 @@ def test_a_request_is_written_once_with_the_heads_that_are_ours(run: Run) -> Non
         await talk.send(OK)
         await talk.gone()
 
-    async def main() -> Peer:
-        async with peer(script) as server:
-            client = Client()
-            theirs = (("x-api-key", "k"), ("host", "evil"), ("content-length", "99"), ("connection", "close"))
-            more = (("accept-encoding", "gzip"), ("Transfer-Encoding", "chunked"), ("expect", "100-continue"))
-            request = HttpRequest("POST", "/messages", "beta=true", theirs + more, b'{"a":1}')
-            await body_of(client, f"{server.url}/v1/?api-version=3", request)
-            await client.aclose()
-            return server
-
-    server = run(main())
+    async with connected(script) as (server, client):
+        theirs = (("x-api-key", "k"), ("host", "evil"), ("content-length", "99"), ("connection", "close"))
+        more = (("accept-encoding", "gzip"), ("Transfer-Encoding", "chunked"), ("expect", "100-continue"))
+        request = HttpRequest("POST", "/messages", "beta=true", theirs + more, b'{"a":1}')
+        await body_of(client, f"{server.url}/v1/?api-version=3", request)
     assert len(reads) == 1
     head, _, body = reads[0].partition(b"\r\n\r\n")
     assert head.split(b"\r\n")[0] == b"POST /v1/messages?api-version=3&beta=true HTTP/1.1"
@@ -70,30 +59,20 @@ def test_a_request_is_written_once_with_the_heads_that_are_ours(run: Run) -> Non
     assert body == b'{"a":1}'
 
 
-def test_a_get_has_no_length_and_an_empty_post_has_zero(run: Run) -> None:
-    async def main() -> list[bool]:
-        async with peer(answering(OK)) as server:
-            client = Client()
-            await body_of(client, server.url, HttpRequest("GET", "/"))
-            await body_of(client, server.url, HttpRequest("POST", "/"))
-            await client.aclose()
-            return [b"content-length: 0" in head for head, _ in server.requests]
-
-    assert run(main()) == [False, True]
+async def test_a_get_has_no_length_and_an_empty_post_has_zero(run: Run) -> None:
+    async with connected(answering(OK)) as (server, client):
+        await body_of(client, server.url, HttpRequest("GET", "/"))
+        await body_of(client, server.url, HttpRequest("POST", "/"))
+        assert [b"content-length: 0" in head for head, _ in server.requests] == [False, True]
 
 
 @pytest.mark.parametrize("size", [65_536, 65_537, 8 << 20])
-def test_a_large_body_arrives_whole(run: Run, size: int) -> None:
+async def test_a_large_body_arrives_whole(run: Run, size: int) -> None:
     body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
 
-    async def main() -> bytes:
-        async with peer(answering(OK)) as server:
-            client = Client()
-            await body_of(client, server.url, HttpRequest("POST", "/", body=body))
-            await client.aclose()
-            return server.requests[0][1]
-
-    assert run(main()) == body
+    async with connected(answering(OK)) as (server, client):
+        await body_of(client, server.url, HttpRequest("POST", "/", body=body))
+        assert server.requests[0][1] == body
 
 
 @pytest.mark.parametrize(
@@ -111,15 +90,12 @@ def test_a_large_body_arrives_whole(run: Run, size: int) -> None:
         HttpRequest("POST", "/", headers=(("a", "Ω"),)),
     ],
 )
-def test_nothing_breaks_out_of_a_head(run: Run, request_: HttpRequest) -> None:
-    async def main() -> None:
-        client = Client()
-        with pytest.raises(LocalMisuse):
-            await client.open("http://127.0.0.1:1", request_)
-        assert client.lanes()[0].active == 0
-        await client.aclose()
-
-    run(main())
+async def test_nothing_breaks_out_of_a_head(run: Run, request_: HttpRequest) -> None:
+    client = Client()
+    with pytest.raises(LocalMisuse):
+        await client.open("http://127.0.0.1:1", request_)
+    assert client.lanes()[0].active == 0
+    await client.aclose()
 
 
 # Caps and the queue
@@ -135,30 +111,25 @@ def held(release: asyncio.Event) -> Script:
     return script
 
 
-def test_no_more_run_at_once_than_the_cap_and_the_rest_wait_in_order(run: Run) -> None:
-    async def main() -> None:
-        release = asyncio.Event()
-        ended: list[int] = []
-        async with peer(held(release)) as server:
-            client = Client(caps=PoolLimits(connections=3, waiting=10))
+async def test_no_more_run_at_once_than_the_cap_and_the_rest_wait_in_order(run: Run) -> None:
+    release = asyncio.Event()
+    ended: list[int] = []
+    async with connected(held(release), caps=PoolLimits(connections=3, waiting=10)) as (server, client):
 
-            async def one(number: int) -> None:
-                await body_of(client, server.url)
-                ended.append(number)
+        async def one(number: int) -> None:
+            await body_of(client, server.url)
+            ended.append(number)
 
-            tasks = [asyncio.create_task(one(number)) for number in range(10)]
-            await until(lambda: (server.connections, len(server.requests)) == (3, 3))
-            state = client.lanes()[0]
-            assert (state.active, state.idle, state.waiting) == (3, 0, 7)
-            release.set()
-            await asyncio.gather(*tasks)
-            assert server.connections == 3
-            assert ended[3:] == sorted(ended[3:])
-            state = client.lanes()[0]
-            assert (state.active, state.idle, state.waiting) == (0, 3, 0)
-            await client.aclose()
-
-    run(main())
+        tasks = [asyncio.create_task(one(number)) for number in range(10)]
+        await until(lambda: (server.connections, len(server.requests)) == (3, 3))
+        state = client.lanes()[0]
+        assert (state.active, state.idle, state.waiting) == (3, 0, 7)
+        release.set()
+        await asyncio.gather(*tasks)
+        assert server.connections == 3
+        assert ended[3:] == sorted(ended[3:])
+        state = client.lanes()[0]
+        assert (state.active, state.idle, state.waiting) == (0, 3, 0)
 
 
 async def overloaded(call: Awaitable[object]) -> None:
@@ -167,72 +138,60 @@ async def overloaded(call: Awaitable[object]) -> None:
     assert (caught.value.fault.kind, caught.value.fault.status) == ("overloaded", 503)
 
 
-def test_a_full_queue_and_a_long_wait_say_overloaded(run: Run) -> None:
-    async def main() -> None:
-        release = asyncio.Event()
-        async with peer(held(release)) as server:
-            client = Client(caps=PoolLimits(connections=1, waiting=1, wait_seconds=0.1))
-            first = asyncio.create_task(body_of(client, server.url))
-            await until(lambda: len(server.requests) == 1)
-            second = asyncio.create_task(body_of(client, server.url))
-            await asyncio.sleep(0)
-            await overloaded(body_of(client, server.url))
-            await overloaded(second)
-            assert client.lanes()[0].waiting == 0
-            release.set()
-            assert await first == b"ok"
-            assert await body_of(client, server.url) == b"ok"
-            assert (server.connections, client.lanes()[0].active) == (1, 0)
-            await client.aclose()
-
-    run(main())
+async def test_a_full_queue_and_a_long_wait_say_overloaded(run: Run) -> None:
+    release = asyncio.Event()
+    async with connected(held(release), caps=PoolLimits(connections=1, waiting=1, wait_seconds=0.1)) as (
+        server,
+        client,
+    ):
+        first = asyncio.create_task(body_of(client, server.url))
+        await until(lambda: len(server.requests) == 1)
+        second = asyncio.create_task(body_of(client, server.url))
+        await asyncio.sleep(0)
+        await overloaded(body_of(client, server.url))
+        await overloaded(second)
+        assert client.lanes()[0].waiting == 0
+        release.set()
+        assert await first == b"ok"
+        assert await body_of(client, server.url) == b"ok"
+        assert (server.connections, client.lanes()[0].active) == (1, 0)
 
 
-def test_a_waiter_who_leaves_loses_no_slot(run: Run) -> None:
-    async def main() -> None:
-        async with peer(once(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n", end=None)) as server:
-            client = Client(caps=PoolLimits(connections=1))
-            first = await client.open(server.url, POST)
-            early, late, last = (asyncio.create_task(client.open(server.url, POST)) for _ in range(3))
-            await until(lambda: client.lanes()[0].waiting == 3)
-            early.cancel()
-            first.close()  # gives the slot to `late`, since `early` is gone
-            late.cancel()  # which leaves before it can use it
-            (await last).close()
-            assert [task.cancelled() for task in (early, late)] == [True, True]
-            state = client.lanes()[0]
-            assert (state.active, state.waiting) == (0, 0)
-            await client.aclose()
-
-    run(main())
+async def test_a_waiter_who_leaves_loses_no_slot(run: Run) -> None:
+    async with connected(
+        once(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n", end=None), caps=PoolLimits(connections=1)
+    ) as (server, client):
+        first = await client.open(server.url, POST)
+        early, late, last = (asyncio.create_task(client.open(server.url, POST)) for _ in range(3))
+        await until(lambda: client.lanes()[0].waiting == 3)
+        early.cancel()
+        first.close()  # gives the slot to `late`, since `early` is gone
+        late.cancel()  # which leaves before it can use it
+        (await last).close()
+        assert [task.cancelled() for task in (early, late)] == [True, True]
+        state = client.lanes()[0]
+        assert (state.active, state.waiting) == (0, 0)
 
 
-def test_no_more_are_kept_than_the_cap_and_none_for_longer_than_allowed(run: Run) -> None:
-    async def main() -> None:
-        release = asyncio.Event()
-        async with peer(held(release)) as server:
-            client = Client(caps=PoolLimits(idle=2, idle_seconds=1.0), sweep_seconds=0.02)
-            tasks = [asyncio.create_task(body_of(client, server.url)) for _ in range(5)]
-            await until(lambda: len(server.requests) == 5)
-            release.set()
-            await asyncio.gather(*tasks)
-            assert client.lanes()[0].idle == 2
-            await until(lambda: (client.lanes()[0].idle, server.open) == (0, 0))
-            await client.aclose()
-
-    run(main())
+async def test_no_more_are_kept_than_the_cap_and_none_for_longer_than_allowed(run: Run) -> None:
+    release = asyncio.Event()
+    async with connected(held(release), caps=PoolLimits(idle=2, idle_seconds=1.0), sweep_seconds=0.02) as (
+        server,
+        client,
+    ):
+        tasks = [asyncio.create_task(body_of(client, server.url)) for _ in range(5)]
+        await until(lambda: len(server.requests) == 5)
+        release.set()
+        await asyncio.gather(*tasks)
+        assert client.lanes()[0].idle == 2
+        await until(lambda: (client.lanes()[0].idle, server.open) == (0, 0))
 
 
-def test_base_urls_of_one_origin_share_connections_and_others_do_not(run: Run) -> None:
-    async def main() -> None:
-        async with peer(answering(OK)) as server, peer(answering(OK)) as other:
-            client = Client()
-            for url in (server.url, f"{server.url}/v1", f"{server.url}/v2/", other.url):
-                await body_of(client, url)
-            assert (server.connections, other.connections) == (1, 1)
-            await client.aclose()
-
-    run(main())
+async def test_base_urls_of_one_origin_share_connections_and_others_do_not(run: Run) -> None:
+    async with connected(answering(OK)) as (server, client), peer(answering(OK)) as other:
+        for url in (server.url, f"{server.url}/v1", f"{server.url}/v2/", other.url):
+            await body_of(client, url)
+        assert (server.connections, other.connections) == (1, 1)
 
 
 # Stale connections
@@ -266,7 +225,7 @@ def test_a_connection_the_server_closed_while_idle_is_not_used(run: Run, how: ob
     assert run(twice(script)) == (b"ok", 2, 2)
 
 
-def test_an_end_that_the_loop_has_not_seen_yet_is_seen_before_the_request_is_sent(
+async def test_an_end_that_the_loop_has_not_seen_yet_is_seen_before_the_request_is_sent(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reply, "STALE_SECONDS", 0)  # a second try would hide it
@@ -277,23 +236,20 @@ def test_an_end_that_the_loop_has_not_seen_yet_is_seen_before_the_request_is_sen
         peer_side.sendall(OK)
         return peer_side
 
-    async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            listener.settimeout(5)
-            client = Client()
-            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            first, _ = await asyncio.gather(asyncio.to_thread(serve, listener), body_of(client, url))
-            second = asyncio.create_task(asyncio.to_thread(serve, listener))
-            await asyncio.sleep(0.05)
-            first.close()  # and at once, without a turn of the loop:
-            assert await body_of(client, url) == b"ok"
-            (await second).close()
-            await client.aclose()
-
-    run(main())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(5)
+        client = Client()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        first, _ = await asyncio.gather(asyncio.to_thread(serve, listener), body_of(client, url))
+        second = asyncio.create_task(asyncio.to_thread(serve, listener))
+        await asyncio.sleep(0.05)
+        first.close()  # and at once, without a turn of the loop:
+        assert await body_of(client, url) == b"ok"
+        (await second).close()
+        await client.aclose()
 
 
-def test_a_kept_connection_is_looked_at_each_time(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_kept_connection_is_looked_at_each_time(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
     quiet = pool.Lane.quiet
 
@@ -303,15 +259,10 @@ def test_a_kept_connection_is_looked_at_each_time(run: Run, monkeypatch: pytest.
 
     monkeypatch.setattr(pool.Lane, "quiet", looking)
 
-    async def main() -> None:
-        async with peer(answering(OK)) as server:
-            client = Client()
-            for _ in range(4):
-                await body_of(client, server.url)
-            assert (server.connections, len(looked)) == (1, 3)
-            await client.aclose()
-
-    run(main())
+    async with connected(answering(OK)) as (server, client):
+        for _ in range(4):
+            await body_of(client, server.url)
+        assert (server.connections, len(looked)) == (1, 3)
 
 
 @pytest.mark.parametrize("how", [Talk.close, Talk.reset])
@@ -326,7 +277,7 @@ def test_a_connection_closed_in_answer_to_a_request_is_retried_once(run: Run, ho
     assert run(twice(script)) == (b"ok", 2, 3)
 
 
-def test_it_is_retried_on_a_new_connection_and_never_again(run: Run) -> None:
+async def test_it_is_retried_on_a_new_connection_and_never_again(run: Run) -> None:
     async def script(talk: Talk) -> None:
         await talk.request()
         if not talk.peer.requests[2:]:
@@ -334,37 +285,27 @@ def test_it_is_retried_on_a_new_connection_and_never_again(run: Run) -> None:
             await talk.request()
         # from here on every connection closes without a word
 
-    async def main() -> None:
-        async with peer(script) as server:
-            client = Client()
-            await asyncio.gather(body_of(client, server.url), body_of(client, server.url))
-            assert client.lanes()[0].idle == 2
-            with pytest.raises(Reset):
-                await body_of(client, server.url)
-            assert (len(server.requests), server.connections) == (4, 3)
-            await client.aclose()
-
-    run(main())
+    async with connected(script) as (server, client):
+        await asyncio.gather(body_of(client, server.url), body_of(client, server.url))
+        assert client.lanes()[0].idle == 2
+        with pytest.raises(Reset):
+            await body_of(client, server.url)
+        assert (len(server.requests), server.connections) == (4, 3)
 
 
 @pytest.mark.parametrize("said", [b"H", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\n"])
-def test_after_one_byte_of_an_answer_nothing_is_sent_again(run: Run, said: bytes) -> None:
+async def test_after_one_byte_of_an_answer_nothing_is_sent_again(run: Run, said: bytes) -> None:
     async def script(talk: Talk) -> None:
         await talk.request()
         await talk.send(OK)
         await talk.request()
         await talk.send(said)
 
-    async def main() -> None:
-        async with peer(script) as server:
-            client = Client()
+    async with connected(script) as (server, client):
+        await body_of(client, server.url)
+        with pytest.raises(Truncated):
             await body_of(client, server.url)
-            with pytest.raises(Truncated):
-                await body_of(client, server.url)
-            assert (len(server.requests), server.connections) == (2, 1)
-            await client.aclose()
-
-    run(main())
+        assert (len(server.requests), server.connections) == (2, 1)
 
 
 def test_the_numbers() -> None:
@@ -372,7 +313,7 @@ def test_the_numbers() -> None:
     assert reply.STALE_SECONDS == 1.0
 
 
-def test_a_request_that_may_have_run_is_not_sent_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_may_have_run_is_not_sent_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reply, "STALE_SECONDS", 0.1)
 
     async def script(talk: Talk) -> None:
@@ -381,61 +322,43 @@ def test_a_request_that_may_have_run_is_not_sent_again(run: Run, monkeypatch: py
         await talk.request()
         await asyncio.sleep(0.2)  # at work, then it falls over
 
-    async def main() -> int:
-        async with peer(script) as server:
-            client = Client()
+    async with connected(script) as (server, client):
+        await body_of(client, server.url)
+        with pytest.raises(Reset):
             await body_of(client, server.url)
-            with pytest.raises(Reset):
-                await body_of(client, server.url)
-            await client.aclose()
-            return len(server.requests)
-
-    assert run(main()) == 2
+        assert len(server.requests) == 2
 
 
-def test_a_new_connection_that_closes_without_a_word_is_not_retried(run: Run) -> None:
+async def test_a_new_connection_that_closes_without_a_word_is_not_retried(run: Run) -> None:
     async def script(talk: Talk) -> None:
         await talk.request()
 
-    async def main() -> int:
-        async with peer(script) as server:
-            client = Client()
-            with pytest.raises(Reset):
-                await body_of(client, server.url)
-            await client.aclose()
-            return len(server.requests)
-
-    assert run(main()) == 1
+    async with connected(script) as (server, client):
+        with pytest.raises(Reset):
+            await body_of(client, server.url)
+        assert len(server.requests) == 1
 
 
-def test_an_answer_before_the_request_is_written_is_given_and_its_connection_not_kept(run: Run) -> None:
+async def test_an_answer_before_the_request_is_written_is_given_and_its_connection_not_kept(run: Run) -> None:
     async def script(talk: Talk) -> None:
         await talk.reader.readuntil(b"\r\n\r\n")
         await talk.send(b"HTTP/1.1 413 Too Large\r\ncontent-length: 3\r\n\r\nbig")
         await asyncio.sleep(1)
 
-    async def main() -> None:
-        async with peer(script) as server:
-            client = Client()
-            reply = await client.open(server.url, HttpRequest("POST", "/", body=bytes(32 << 20)))
-            assert (reply.status, await reply.read(10)) == (413, b"big")
-            assert client.lanes()[0].idle == 0
-            await client.aclose()
-
-    run(main())
+    async with connected(script) as (server, client):
+        reply = await client.open(server.url, HttpRequest("POST", "/", body=bytes(32 << 20)))
+        assert (reply.status, await reply.read(10)) == (413, b"big")
+        assert client.lanes()[0].idle == 0
 
 
-def test_closing_the_client_ends_every_call_and_leaves_nothing_open(run: Run) -> None:
-    async def main() -> None:
-        async with peer(once(b"", end=None)) as server:
-            client = Client(caps=PoolLimits(connections=2))
-            calls = [asyncio.create_task(body_of(client, server.url)) for _ in range(4)]
-            await asyncio.sleep(0.05)
-            await client.aclose()
-            results = await asyncio.gather(*calls, return_exceptions=True)
-            assert all(isinstance(result, DragomanError) for result in results), results
-            await until(lambda: (server.connections, server.open) == (2, 0))
-            with pytest.raises(ConnectFailed):
-                await client.open(server.url, POST)
-
-    run(main())
+async def test_closing_the_client_ends_every_call_and_leaves_nothing_open(run: Run) -> None:
+    async with peer(once(b"", end=None)) as server:
+        client = Client(caps=PoolLimits(connections=2))
+        calls = [asyncio.create_task(body_of(client, server.url)) for _ in range(4)]
+        await asyncio.sleep(0.05)
+        await client.aclose()
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(result, DragomanError) for result in results), results
+        await until(lambda: (server.connections, server.open) == (2, 0))
+        with pytest.raises(ConnectFailed):
+            await client.open(server.url, POST)

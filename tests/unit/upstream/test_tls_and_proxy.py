@@ -17,7 +17,7 @@ from dragoman.errors import ConnectFailed, LocalMisuse, Truncated
 from dragoman.http.client.client import Client, Timeouts, Tls
 from dragoman.wire.http import HttpRequest
 from tests.unit.upstream.conftest import Run
-from tests.unit.upstream.peer import OK, Peer, Talk, answering, fields, once, peer, until
+from tests.unit.upstream.peer import OK, Talk, answering, connected, fields, once, peer, until
 
 POST = HttpRequest("POST", "/v1/messages", body=b"{}")
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -54,80 +54,55 @@ async def read(client: Client, url: str, tls: Tls | None, proxy: str | None = No
     return await (await client.open(url, POST, tls=tls, proxy=proxy)).read(1 << 24)
 
 
-def test_tls_verifies_asks_for_the_name_and_keeps_the_connection(run: Run, house: House) -> None:
-    async def main() -> None:
-        house.asked.clear()
-        async with peer(answering(OK), tls=house.server("localhost")) as server:
-            client = Client()
-            for _ in range(50):
-                assert await read(client, server.url, house.tls) == b"ok"
-            assert server.connections == 1
-            assert house.asked == ["localhost"]
-            await client.aclose()
-
-    run(main())
+async def test_tls_verifies_asks_for_the_name_and_keeps_the_connection(run: Run, house: House) -> None:
+    house.asked.clear()
+    async with connected(answering(OK), tls=house.server("localhost")) as (server, client):
+        for _ in range(50):
+            assert await read(client, server.url, house.tls) == b"ok"
+        assert server.connections == 1
+        assert house.asked == ["localhost"]
 
 
-def test_another_server_name_is_asked_for_and_verified(run: Run, house: House) -> None:
-    async def main() -> None:
-        house.asked.clear()
-        async with peer(answering(OK), tls=house.server("inner.example")) as server:
-            client = Client()
-            tls = Tls(ca_file=house.ca_file, server_name="inner.example")
-            assert await read(client, server.url, tls) == b"ok"
-            assert house.asked == ["inner.example"]
-            with pytest.raises(ConnectFailed, match="not trusted"):
-                await read(client, server.url, house.tls)
-            await client.aclose()
-
-    run(main())
+async def test_another_server_name_is_asked_for_and_verified(run: Run, house: House) -> None:
+    house.asked.clear()
+    async with connected(answering(OK), tls=house.server("inner.example")) as (server, client):
+        tls = Tls(ca_file=house.ca_file, server_name="inner.example")
+        assert await read(client, server.url, tls) == b"ok"
+        assert house.asked == ["inner.example"]
+        with pytest.raises(ConnectFailed, match="not trusted"):
+            await read(client, server.url, house.tls)
 
 
-def test_an_address_is_verified_as_one(run: Run, house: House) -> None:
-    async def main() -> None:
-        async with peer(answering(OK), tls=house.server("127.0.0.1")) as server:
-            client = Client()
-            assert await read(client, f"https://127.0.0.1:{server.port}", house.tls) == b"ok"
-            await client.aclose()
-
-    run(main())
+async def test_an_address_is_verified_as_one(run: Run, house: House) -> None:
+    async with connected(answering(OK), tls=house.server("127.0.0.1")) as (server, client):
+        assert await read(client, f"https://127.0.0.1:{server.port}", house.tls) == b"ok"
 
 
 @pytest.mark.parametrize("case", ["unknown authority", "wrong host", "system authorities only"])
-def test_a_certificate_that_cannot_be_verified_is_refused_before_a_byte_is_sent(
+async def test_a_certificate_that_cannot_be_verified_is_refused_before_a_byte_is_sent(
     run: Run, house: House, case: str
 ) -> None:
     name = "other.example" if case == "wrong host" else "localhost"
     context = house.server(name, ca=trustme.CA() if case == "unknown authority" else None)
     tls = None if case == "system authorities only" else house.tls
 
-    async def main() -> Peer:
-        async with peer(answering(OK), tls=context) as server:
-            client = Client()
-            with pytest.raises(ConnectFailed, match="not trusted") as caught:
-                await read(client, server.url, tls)
-            assert "SSL_CERT_FILE" in str(caught.value)
-            assert client.lanes()[0].active == 0
-            await client.aclose()
-            return server
-
-    assert run(main()).requests == []
+    async with connected(answering(OK), tls=context) as (server, client):
+        with pytest.raises(ConnectFailed, match="not trusted") as caught:
+            await read(client, server.url, tls)
+        assert "SSL_CERT_FILE" in str(caught.value)
+        assert client.lanes()[0].active == 0
+        assert server.requests == []
 
 
-def test_ssl_cert_file_is_honoured(run: Run, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ssl_cert_file_is_honoured(run: Run, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", house.ca_file)
 
-    async def main() -> None:
-        async with peer(answering(OK), tls=house.server("localhost")) as server:
-            client = Client()
-            assert await read(client, server.url, None) == b"ok"
-            await client.aclose()
-
-    run(main())
+    async with connected(answering(OK), tls=house.server("localhost")) as (server, client):
+        assert await read(client, server.url, None) == b"ok"
 
 
 @pytest.mark.parametrize("how", ["ca_file", "SSL_CERT_FILE", "not a certificate"])
-def test_a_missing_or_unreadable_file_of_authorities_is_named(
+async def test_a_missing_or_unreadable_file_of_authorities_is_named(
     run: Run, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "authorities.pem"
@@ -136,63 +111,45 @@ def test_a_missing_or_unreadable_file_of_authorities_is_named(
     elif how == "SSL_CERT_FILE":
         monkeypatch.setenv("SSL_CERT_FILE", str(path))
 
-    async def main() -> None:
-        client = Client()
-        with pytest.raises(LocalMisuse, match=r"authorities\.pem"):
-            await read(client, "https://localhost:1", None if how == "SSL_CERT_FILE" else Tls(ca_file=str(path)))
-        assert client.lanes()[0].active == 0
-        await client.aclose()
-
-    run(main())
+    client = Client()
+    with pytest.raises(LocalMisuse, match=r"authorities\.pem"):
+        await read(client, "https://localhost:1", None if how == "SSL_CERT_FILE" else Tls(ca_file=str(path)))
+    assert client.lanes()[0].active == 0
+    await client.aclose()
 
 
-def test_tls_to_a_plain_port_fails_at_once(run: Run, house: House) -> None:
+async def test_tls_to_a_plain_port_fails_at_once(run: Run, house: House) -> None:
     async def script(talk: Talk) -> None:
         await talk.reader.read(65536)
         await talk.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-    async def main() -> None:
-        async with peer(script) as plain:
-            client = Client()
-            with pytest.raises(ConnectFailed):
-                await read(client, f"https://localhost:{plain.port}", house.tls)
-            await client.aclose()
-
-    run(main())
+    async with connected(script) as (plain, client):
+        with pytest.raises(ConnectFailed):
+            await read(client, f"https://localhost:{plain.port}", house.tls)
 
 
-def test_a_handshake_that_stalls_fails_in_time(run: Run, house: House) -> None:
+async def test_a_handshake_that_stalls_fails_in_time(run: Run, house: House) -> None:
     async def script(talk: Talk) -> None:
         await talk.gone()
 
-    async def main() -> None:
-        async with peer(script) as server:
-            client = Client()
-            with pytest.raises(ConnectFailed) as caught:
-                await client.open(f"https://localhost:{server.port}", POST, tls=house.tls, timeouts=Timeouts(tls=0.2))
-            assert caught.value.fault.kind == "timeout"
-            await until(lambda: server.open == 0)
-            await client.aclose()
-
-    run(main())
+    async with connected(script) as (server, client):
+        with pytest.raises(ConnectFailed) as caught:
+            await client.open(f"https://localhost:{server.port}", POST, tls=house.tls, timeouts=Timeouts(tls=0.2))
+        assert caught.value.fault.kind == "timeout"
+        await until(lambda: server.open == 0)
 
 
-def test_cancelling_a_handshake_closes_the_connection(run: Run, house: House) -> None:
+async def test_cancelling_a_handshake_closes_the_connection(run: Run, house: House) -> None:
     async def script(talk: Talk) -> None:
         await talk.gone()
 
-    async def main() -> None:
-        async with peer(script) as server:
-            client = Client()
-            task = asyncio.create_task(client.open(f"https://localhost:{server.port}", POST, tls=house.tls))
-            await until(lambda: server.open == 1)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            await until(lambda: (server.open, client.lanes()[0].active) == (0, 0))
-            await client.aclose()
-
-    run(main())
+    async with connected(script) as (server, client):
+        task = asyncio.create_task(client.open(f"https://localhost:{server.port}", POST, tls=house.tls))
+        await until(lambda: server.open == 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: (server.open, client.lanes()[0].active) == (0, 0))
 
 
 def ragged(talk: Talk) -> None:
@@ -204,29 +161,21 @@ def ragged(talk: Talk) -> None:
 
 @pytest.mark.parametrize("answer", [CHUNKED + b"5\r\nhello\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhello"])
 @pytest.mark.parametrize("end", [Talk.close, ragged])
-def test_a_cut_inside_tls_is_no_clean_end(run: Run, house: House, answer: bytes, end: object) -> None:
-    async def main() -> None:
-        assert callable(end)
-        async with peer(once(answer, end=end), tls=house.server("localhost")) as server:
-            client = Client()
-            with pytest.raises(Truncated):
-                await read(client, server.url, house.tls)
-            await client.aclose()
-
-    run(main())
+async def test_a_cut_inside_tls_is_no_clean_end(run: Run, house: House, answer: bytes, end: object) -> None:
+    assert callable(end)
+    async with connected(once(answer, end=end), tls=house.server("localhost")) as (server, client):
+        with pytest.raises(Truncated):
+            await read(client, server.url, house.tls)
 
 
-def test_a_body_without_length_ends_with_tls_not_with_tcp(run: Run, house: House) -> None:
-    async def main() -> None:
-        client = Client()
-        async with peer(once(UNTIL_CLOSE), tls=house.server("localhost")) as server:
-            assert await read(client, server.url, house.tls) == b"hello"
-        async with peer(_shut_tcp_only, tls=house.server("localhost")) as server:
-            with pytest.raises(Truncated):
-                await read(client, server.url, house.tls)
-        await client.aclose()
-
-    run(main())
+async def test_a_body_without_length_ends_with_tls_not_with_tcp(run: Run, house: House) -> None:
+    client = Client()
+    async with peer(once(UNTIL_CLOSE), tls=house.server("localhost")) as server:
+        assert await read(client, server.url, house.tls) == b"hello"
+    async with peer(_shut_tcp_only, tls=house.server("localhost")) as server:
+        with pytest.raises(Truncated):
+            await read(client, server.url, house.tls)
+    await client.aclose()
 
 
 async def _shut_tcp_only(talk: Talk) -> None:
@@ -237,7 +186,7 @@ async def _shut_tcp_only(talk: Talk) -> None:
     await asyncio.sleep(0.2)
 
 
-def test_eight_megabytes_through_tls_with_pauses(run: Run, house: House) -> None:
+async def test_eight_megabytes_through_tls_with_pauses(run: Run, house: House) -> None:
     size = 8 << 20
 
     async def script(talk: Talk) -> None:
@@ -247,23 +196,18 @@ def test_eight_megabytes_through_tls_with_pauses(run: Run, house: House) -> None
             await talk.send(bytes(65536))
         await talk.gone()
 
-    async def main() -> int:
-        got = 0
-        async with peer(script, tls=house.server("localhost")) as server:
-            client = Client()
-            reply = await client.open(server.url, POST, tls=house.tls)
+    got = 0
+    async with connected(script, tls=house.server("localhost")) as (server, client):
+        reply = await client.open(server.url, POST, tls=house.tls)
 
-            def sink(piece: bytes) -> None:
-                nonlocal got
-                got += len(piece)
-                reply.pause()
-                asyncio.get_running_loop().call_soon(reply.resume)
+        def sink(piece: bytes) -> None:
+            nonlocal got
+            got += len(piece)
+            reply.pause()
+            asyncio.get_running_loop().call_soon(reply.resume)
 
-            await reply.pump(sink)
-            await client.aclose()
-        return got
-
-    assert run(main()) == size
+        await reply.pump(sink)
+    assert got == size
 
 
 # Proxies
@@ -306,25 +250,20 @@ async def proxy(
 
 
 @pytest.mark.parametrize("size", [0, 1])
-def test_a_tunnel_through_a_proxy_verifies_the_upstream_and_is_kept(run: Run, house: House, size: int) -> None:
-    async def main() -> None:
-        house.asked.clear()
-        async with peer(answering(OK), tls=house.server("localhost")) as server, proxy(size=size) as between:
-            client = Client()
-            through = between.url.replace("://", "://me:secret@")
-            for _ in range(3):
-                assert await read(client, server.url, house.tls, through) == b"ok"
-            assert house.asked == ["localhost"]
-            (head,) = between.heads
-            assert head.split(b"\r\n")[0] == b"CONNECT localhost:%d HTTP/1.1" % server.port
-            assert ("proxy-authorization", "Basic bWU6c2VjcmV0") in fields(head)
-            assert all(
-                b"authorization" not in asked for asked, _ in server.requests
-            )  # the password stays with the proxy
-            await client.aclose()
-            await asyncio.sleep(0.05)
-
-    run(main())
+async def test_a_tunnel_through_a_proxy_verifies_the_upstream_and_is_kept(run: Run, house: House, size: int) -> None:
+    house.asked.clear()
+    async with peer(answering(OK), tls=house.server("localhost")) as server, proxy(size=size) as between:
+        client = Client()
+        through = between.url.replace("://", "://me:secret@")
+        for _ in range(3):
+            assert await read(client, server.url, house.tls, through) == b"ok"
+        assert house.asked == ["localhost"]
+        (head,) = between.heads
+        assert head.split(b"\r\n")[0] == b"CONNECT localhost:%d HTTP/1.1" % server.port
+        assert ("proxy-authorization", "Basic bWU6c2VjcmV0") in fields(head)
+        assert all(b"authorization" not in asked for asked, _ in server.requests)  # the password stays with the proxy
+        await client.aclose()
+        await asyncio.sleep(0.05)
 
 
 REFUSALS = {
@@ -339,50 +278,35 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_a_proxy_that_refuses_is_told_and_no_request_is_sent(run: Run, house: House, case: str) -> None:
+async def test_a_proxy_that_refuses_is_told_and_no_request_is_sent(run: Run, house: House, case: str) -> None:
     answer, words = REFUSALS[case]
 
-    async def main() -> None:
-        async with peer(answering(OK), tls=house.server("localhost")) as server, proxy(answer) as between:
-            client = Client()
-            with pytest.raises(ConnectFailed, match=words) as caught:
-                await read(client, server.url, house.tls, between.url.replace("://", "://me:secret@"))
-            assert "proxy" in str(caught.value)
-            assert "secret" not in str(caught.value)
-            assert (server.connections, client.lanes()[0].active) == (0, 0)
-            await client.aclose()
-
-    run(main())
+    async with connected(answering(OK), tls=house.server("localhost")) as (server, client), proxy(answer) as between:
+        with pytest.raises(ConnectFailed, match=words) as caught:
+            await read(client, server.url, house.tls, between.url.replace("://", "://me:secret@"))
+        assert "proxy" in str(caught.value)
+        assert "secret" not in str(caught.value)
+        assert (server.connections, client.lanes()[0].active) == (0, 0)
 
 
-def test_a_proxy_that_stalls_fails_in_time(run: Run, house: House) -> None:
+async def test_a_proxy_that_stalls_fails_in_time(run: Run, house: House) -> None:
     async def script(talk: Talk) -> None:
         await talk.gone()
 
-    async def main() -> None:
-        async with peer(script) as between:
-            client = Client()
-            with pytest.raises(ConnectFailed) as caught:
-                await client.open(
-                    "https://api.example", POST, tls=house.tls, proxy=between.url, timeouts=Timeouts(connect=0.2)
-                )
-            assert caught.value.fault.kind == "timeout"
-            await until(lambda: between.open == 0)
-            await client.aclose()
-
-    run(main())
+    async with connected(script) as (between, client):
+        with pytest.raises(ConnectFailed) as caught:
+            await client.open(
+                "https://api.example", POST, tls=house.tls, proxy=between.url, timeouts=Timeouts(connect=0.2)
+            )
+        assert caught.value.fault.kind == "timeout"
+        await until(lambda: between.open == 0)
 
 
-def test_a_plain_request_goes_to_the_proxy_in_absolute_form(run: Run) -> None:
-    async def main() -> Peer:
-        async with peer(answering(OK)) as between:
-            client = Client()
-            through = between.url.replace("://", "://me:secret@")
-            assert await read(client, "http://vllm.example:8000/v1", None, through) == b"ok"
-            await client.aclose()
-            return between
-
-    ((head, _),) = run(main()).requests
+async def test_a_plain_request_goes_to_the_proxy_in_absolute_form(run: Run) -> None:
+    async with connected(answering(OK)) as (between, client):
+        through = between.url.replace("://", "://me:secret@")
+        assert await read(client, "http://vllm.example:8000/v1", None, through) == b"ok"
+        ((head, _),) = between.requests
     assert head.split(b"\r\n")[0] == b"POST http://vllm.example:8000/v1/v1/messages HTTP/1.1"
     assert ("host", "vllm.example:8000") in fields(head)
     assert ("proxy-authorization", "Basic bWU6c2VjcmV0") in fields(head)

@@ -99,21 +99,18 @@ def telling(cases: list[Case]) -> Script:
 
 @pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_s3_a_body_is_whole_or_it_is_an_error(run: Run, house: House, seed: int, tls: bool) -> None:  # noqa: F811
-    async def main() -> None:
-        cases = [Case(1000 * seed + number) for number in range(ROUNDS)]
-        context = house.server("localhost") if tls else None
-        async with peer(telling(cases), tls=context) as server, aclosing(Client()) as client:
-            while cases:
-                case = cases[0]
-                try:
-                    reply = await client.open(server.url, POST, tls=house.tls if tls else None)
-                except (Truncated, Reset):
-                    assert case.end not in ("wait", "close")  # a reset may overtake the head
-                else:
-                    case.check(*await case.read(reply))
-                    reply.close()
-                del cases[0]
-            assert [lane.active for lane in client.lanes()] == [0]
-
-    run(main())
+async def test_s3_a_body_is_whole_or_it_is_an_error(run: Run, house: House, seed: int, tls: bool) -> None:  # noqa: F811
+    cases = [Case(1000 * seed + number) for number in range(ROUNDS)]
+    context = house.server("localhost") if tls else None
+    async with peer(telling(cases), tls=context) as server, aclosing(Client()) as client:
+        while cases:
+            case = cases[0]
+            try:
+                reply = await client.open(server.url, POST, tls=house.tls if tls else None)
+            except (Truncated, Reset):
+                assert case.end not in ("wait", "close")  # a reset may overtake the head
+            else:
+                case.check(*await case.read(reply))
+                reply.close()
+            del cases[0]
+        assert [lane.active for lane in client.lanes()] == [0]
