@@ -42,5 +42,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     given: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
-    pyfuncitem.funcargs.get("run", asyncio.run)(pyfuncitem.obj(**given))
+    run: Any = pyfuncitem.funcargs.get("run", asyncio.run)
+    run(pyfuncitem.obj(**given))
     return True
