@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from dragoman.dialects.anthropic.binding import AnthropicBinding, AnthropicCounts, AnthropicListing, exact_request
-from dragoman.dialects.anthropic.codec import AnthropicCodec
+from dragoman.dialects.anthropic.codec import (
+    AnthropicBinding,
+    AnthropicCodec,
+    AnthropicCounts,
+    AnthropicListing,
+    exact_request,
+)
 from dragoman.dialects.base import Dialect
 
 __all__ = ["DIALECT", "AnthropicBinding", "AnthropicCodec"]

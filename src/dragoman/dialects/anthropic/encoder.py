@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dragoman.dialects.anthropic.binding import render_fault
 from dragoman.dialects.anthropic.blocks import FAMILY, render_block, render_citation, with_extra
+from dragoman.dialects.anthropic.faults import render_fault
 from dragoman.dialects.anthropic.reply import render_envelope, render_stop, render_usage
 from dragoman.dialects.base import Encoder, World
 from dragoman.errors import LocalMisuse

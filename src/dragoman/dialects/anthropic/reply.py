@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dragoman.dialects.anthropic.binding import fault_of
 from dragoman.dialects.anthropic.blocks import (
     FAMILY,
     extra,
@@ -16,6 +15,7 @@ from dragoman.dialects.anthropic.blocks import (
     render_block,
     with_extra,
 )
+from dragoman.dialects.anthropic.faults import fault_of
 from dragoman.dialects.base import World
 from dragoman.dialects.kit.values import reply_fields
 from dragoman.errors import BadFrame, Fault, Kind, LocalMisuse, UpstreamFault

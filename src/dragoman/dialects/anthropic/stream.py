@@ -19,7 +19,6 @@ from typing import TypeAlias
 
 from msgspec import Struct, structs
 
-from dragoman.dialects.anthropic.binding import fault_of
 from dragoman.dialects.anthropic.blocks import (
     FAMILY,
     extra_of,
@@ -29,6 +28,7 @@ from dragoman.dialects.anthropic.blocks import (
     parse_thinking,
     parse_tool_use,
 )
+from dragoman.dialects.anthropic.faults import fault_of
 from dragoman.dialects.anthropic.reply import drop_null, parse_envelope, parse_stop, parse_usage
 from dragoman.dialects.base import Decoder
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dragoman.dialects.base import Dialect
-from dragoman.dialects.kiro.binding import KiroBinding, KiroListing, KiroTargetBinding
-from dragoman.dialects.kiro.codec import KiroCodec
+from dragoman.dialects.kiro.codec import KiroBinding, KiroCodec, KiroListing, KiroTargetBinding
 from dragoman.dialects.kiro.models import NAMES
 
 __all__ = ["DIALECT", "KiroBinding", "KiroCodec", "KiroTargetBinding"]

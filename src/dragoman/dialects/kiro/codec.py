@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
-from dragoman.dialects.base import Call, World
-from dragoman.dialects.kiro import binding, encoder, request, rules, stream_rules
+from dragoman.dialects.base import Call, Model, World
+from dragoman.dialects.kiro import encoder, faults, request, rules, stream_rules
 from dragoman.dialects.kiro.encoder import KiroEncoder
+from dragoman.dialects.kiro.faults import status_of, type_of
 from dragoman.dialects.kiro.models import CLAUDE_EFFORTS, GPT_EFFORTS, known_window, model_of
 from dragoman.dialects.kiro.quirks.history import BuildHistory
 from dragoman.dialects.kiro.quirks.identity import KeepOnce, NameRequest, NoLength, ToldEnd
@@ -21,17 +22,24 @@ from dragoman.dialects.kiro.quirks.size import FitSize
 from dragoman.dialects.kiro.quirks.surrogates import WholeCharacters
 from dragoman.dialects.kiro.quirks.thinking import AskThinking, WrapThinking
 from dragoman.dialects.kiro.quirks.tools import CleanSchemas, DescribeTools, FewTools, GiveDescriptions, StubTools
+from dragoman.dialects.kiro.request import turns_of
 from dragoman.dialects.kiro.rules import RULES
 from dragoman.dialects.kiro.stream import KiroDecoder
-from dragoman.dialects.kiro.turns import FAMILY
+from dragoman.dialects.kiro.turns import FAMILY, USER
+from dragoman.dialects.kit.faults import refusal
 from dragoman.dialects.rulebook import Breach
-from dragoman.errors import Fault, LocalMisuse
+from dragoman.errors import Fault, LocalMisuse, MalformedRequest
 from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Reply
 from dragoman.model.events import BlockKeys
 from dragoman.model.filter import Filter
-from dragoman.wire.http import HttpResponse
+from dragoman.wire import jsonio
+from dragoman.wire.eventstream import EventStreamDecoder, encode_event
+from dragoman.wire.fields import Fields
+from dragoman.wire.frame import FrameDecoder, Payload
+from dragoman.wire.http import Headers, HttpRequest, HttpResponse
+from dragoman.wire.jsonio import Json
 
 _EFFORTS = {"claude": CLAUDE_EFFORTS, "gpt": GPT_EFFORTS}
 
@@ -158,12 +166,107 @@ class KiroCodec(Struct, frozen=True):
 
     def parse_fault(self, response: HttpResponse, sent: Conversation | None = None) -> Fault:
         """What a refusal says; with the conversation that was sent, one that is too long says how long."""
-        return binding.parse_fault(response, sent)
+        return faults.parse_fault(response, sent)
 
-    render_fault = staticmethod(binding.render_fault)
+    render_fault = staticmethod(faults.render_fault)
 
     def breaches(self, call: Call) -> Sequence[Breach]:
         return rules.breaches(request.plain(call))
 
     stream_breaches = staticmethod(stream_rules.stream_breaches)
     rules = staticmethod(RULES.declared)
+
+
+# --- Path, headers and framing of both wire protocols (facts 1.1): a REST path, or `x-amz-target` on the root
+
+
+EVENT_STREAM = "application/vnd.amazon.eventstream"
+_PATH, _MODELS = "/generateAssistantResponse", "/ListAvailableModels"
+_OPERATION = ".GenerateAssistantResponse"
+_TARGET = "AmazonCodeWhispererStreamingService" + _OPERATION
+_MODE = "x-amzn-kiro-agent-mode"
+_USUAL_MODE = "vibe"
+_COMMON: Headers = (("accept", EVENT_STREAM), ("x-amzn-codewhisperer-optout", "true"))
+
+
+class KiroBinding(Struct, frozen=True):
+    """Sends the REST form; takes either."""
+
+    def match(self, request: HttpRequest) -> Call | None:
+        path = request.path.rstrip("/")
+        if request.method == "GET" and path == _MODELS:
+            return Call("models", "", False, None)
+        targeted = not path and request.header("x-amz-target").endswith(_OPERATION)
+        if request.method != "POST" or (path != _PATH and not targeted):
+            return None
+        return _call(Fields.of(request), request.header(_MODE))
+
+    def unwrap(self, body: Json) -> Call:
+        return _call(Fields(body), "")
+
+    def wrap(self, call: Call) -> HttpRequest:
+        if call.operation == "models":
+            return HttpRequest("GET", _MODELS, "origin=AI_EDITOR", (("accept", "application/json"),))
+        mode = call.hints.get(_MODE, _USUAL_MODE)
+        headers = (("content-type", "application/json"), *_COMMON, (_MODE, mode))
+        return HttpRequest("POST", _PATH, headers=headers, body=_encoded(call))
+
+    def frames(self) -> FrameDecoder:
+        return EventStreamDecoder()
+
+    def frame(self, payload: Payload) -> bytes:
+        return encode_event(payload.kind, payload.data, error=payload.error)
+
+    def refuse(self, fault: Fault, body: bytes) -> HttpResponse:
+        return refusal(fault, status_of(fault), body, ("x-amzn-errortype", type_of(fault)))
+
+
+class KiroTargetBinding(KiroBinding, frozen=True):
+    """Sends the form of the command-line clients: the operation in a header, the agent mode in the body."""
+
+    def wrap(self, call: Call) -> HttpRequest:
+        if call.operation == "models":
+            return super().wrap(call)
+        body: dict[str, Json] = {"agentMode": call.hints.get(_MODE, _USUAL_MODE)}
+        headers = (("content-type", "application/x-amz-json-1.0"), *_COMMON, ("x-amz-target", _TARGET))
+        return HttpRequest("POST", "/", headers=headers, body=_encoded(call, body))
+
+
+def _call(fields: Fields, mode: str) -> Call:
+    """The call, out of its envelope: the model stands in every user turn, the mode in a header or in the body."""
+    mode = fields.text("agentMode", "") or mode
+    state = fields.child("conversationState")
+    current = state.child("currentMessage")
+    user = current.peek(USER)
+    model = user.get("modelId") if isinstance(user, dict) else None
+    if model is not None and not isinstance(model, str):
+        current.child(USER).fail("modelId", "expected a string")
+    body = turns_of(fields.rest() | {"conversationState": state_with(state, current)}, model or "", named=False)
+    return Call("generate", model or "", True, body, {} if mode in ("", _USUAL_MODE) else {_MODE: mode})
+
+
+def state_with(state: Fields, current: Fields) -> dict[str, Json]:
+    return {**state.rest(), "currentMessage": current.rest()}
+
+
+def _encoded(call: Call, before: Mapping[str, Json] = {}) -> bytes:
+    """The body with the name of the model in its turns, after the fields `before`."""
+    body = call.body if isinstance(call.body, dict) else {}
+    named = turns_of(body, call.model, named=True) if call.model else body
+    try:
+        return jsonio.encode({**before, **named})
+    except jsonio.JsonError as error:
+        raise MalformedRequest(str(error)) from None
+
+
+# --- Which models there are, in Kiro's shape
+
+
+class KiroListing:
+    def entry(self, model: Model) -> dict[str, Json]:
+        figures = {"maxInputTokens": model.window, "maxOutputTokens": model.longest_answer}
+        limits: dict[str, Json] = {name: value for name, value in figures.items() if value is not None}
+        return {"modelId": model.name, "modelName": model.name, "tokenLimits": limits or None}
+
+    def list_of(self, entries: list[Json]) -> Json:
+        return {"models": entries, "defaultModel": entries[0] if entries else None}

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from dragoman.dialects.base import REAL_WORLD, Encoder, World
-from dragoman.dialects.kiro.binding import render_fault, type_of
+from dragoman.dialects.kiro.faults import render_fault, type_of
 from dragoman.dialects.kiro.models import Counting
 from dragoman.dialects.kiro.stream import REASONS, KiroDecoder
 from dragoman.dialects.kiro.turns import FAMILY, own_fields

@@ -24,7 +24,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct, structs
 
 from dragoman.dialects.base import Decoder, World
-from dragoman.dialects.kiro.binding import fault_of
+from dragoman.dialects.kiro.faults import fault_of
 from dragoman.dialects.kiro.models import Counter, Counting, estimate_input, model_of, usage_of
 from dragoman.dialects.kiro.turns import FAMILY, extra_of
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated

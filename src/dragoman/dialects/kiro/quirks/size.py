@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from msgspec import structs
 
-from dragoman.dialects.kiro.binding import context_full
+from dragoman.dialects.kiro.faults import context_full
 from dragoman.dialects.kiro.models import count_input, estimate_message, model_of
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import ToolResult
