@@ -33,7 +33,7 @@ from dragoman.gateway.config import Config, ConfigError, load
 from dragoman.gateway.context import RequestContext, Services
 from dragoman.gateway.explain import RefusalLog
 from dragoman.gateway.large import LargeRequest, matched_by_worker
-from dragoman.gateway.limits import Account, check_model, check_text, is_large
+from dragoman.gateway.limits import LONGEST_MODEL, Account, check_text, is_large, too_long_model
 from dragoman.gateway.meters import Meters, Moment
 from dragoman.gateway.operations import serve
 from dragoman.gateway.policy import Patience
@@ -289,7 +289,8 @@ class Gateway:
             await self._probe(exchange)
             return
         exchange.id = f"req_{self._ids}{next(self._count):08x}"
-        self._admission.locate(exchange)
+        if (proxies := self._admission.proxies).networks:
+            exchange.client = proxies.client_of(exchange.client, exchange.request.headers)
         record = Record(exchange.id, method, path, client=exchange.client)
         self._live.add(exchange)
         try:
@@ -303,7 +304,8 @@ class Gateway:
             assert fleet is not None
             exchange.watch()
             record.dialect, record.operation = matched.dialect.name, call.operation
-            check_model(call.model)
+            if len(call.model) > LONGEST_MODEL:
+                raise too_long_model(call.model)
             record.model = call.model
             if call.body is not None:
                 call = structs.replace(call, body=None)  # a stream may last, and the tree is large

@@ -178,15 +178,18 @@ class Question:
         assert self.prepared is not None
         return self.request(backend) if self.large else backend.dressed(counting(self.prepared.plan)[0])
 
-    def sent(self, ticket: Ticket, holder: Holder | None) -> InFlight:
+    def sent(self, ticket: Ticket, backend: Backend, credential: Credential) -> InFlight:
         """The request is sent: its messages are held no more, unless it is small or its answer is kept with them."""
-        prepared = self.prepared
+        context, prepared, holder = self.context, self.prepared, None
         assert prepared is not None
+        may_hold = context.client.stored is not None or self.asked.held
+        if may_hold and backend.dialect.codec.family == context.client.codec.family:
+            holder = Holder(context.exchange.owner, backend.name, backend.base_url, credential.name)
         made = prepared.plan
         if self._plain is None and self.large is None:
             made = structs.replace(made, asked=without_messages(made.asked), sent=without_messages(made.sent))
             self.prepared = self._conversation = None
-            account = self.context.exchange.account
+            account = context.exchange.account
             if account is not None and prepared.store is None:
                 account.decoded(beside_messages(made.asked, made.sent))
         return InFlight(self, ticket, holder, made, prepared.store)
@@ -243,10 +246,10 @@ class Delivery(Protocol):
 async def ask(context: RequestContext, question: Question, delivery: Delivery) -> None:
     """Ask the targets in turn. Raises what the first of them answered if none has served the request."""
     failure: DragomanError | None = None
-    retries = Retries(context.services.patience, is_job=question.asked.is_job)
+    retries = Retries(context.services.patience, question.asked.is_job)
     targets = context.fleet.config.routes.resolve(question.asked.model)
     for target in targets:
-        backend, is_bound = context.fleet.backend(target.upstream.name), False
+        backend, is_bound = context.fleet.by_name[target.upstream.name], False
         try:
             context.record.target(backend.name, backend.dialect.name, target.model)
             made = (
@@ -282,7 +285,11 @@ async def _ask_target(
     last: bool,
 ) -> None:
     """Ask one target, with each of its credentials if need be, and again if that may help."""
-    credentials = _credentials(context, question, backend, model)
+    credentials = list(backend.all_credentials)
+    if len(credentials) > 1:
+        credentials = backend.credentials(question.session(), model)
+        if question.asked.held:
+            _holders_first(context, question, backend, credentials)
     backend.budget.requests.add(time.monotonic())
     failure: DragomanError | None = None
     while True:
@@ -326,7 +333,7 @@ async def _attempt(
             await backend.gate.wait()
         is_inside = True
         request = question.request(backend)
-        flight = question.sent(ticket, _holder(context, question, backend, credential))
+        flight = question.sent(ticket, backend, credential)
         assert flight.plan is not None
         try:
             reply = await backend.open(request, credential, flight.plan.sent)
@@ -365,25 +372,13 @@ def _check_holder(context: RequestContext, backend: Backend, sent: Conversation)
             raise refusal_of(held)
 
 
-def _credentials(context: RequestContext, question: Question, backend: Backend, model: str) -> list[Credential]:
-    """Those of the upstream, in the order to try: first the one that made the response which is continued."""
-    credentials = list(backend.all_credentials)
-    if len(credentials) > 1:
-        credentials = backend.credentials(question.session(), model)
-    if not question.asked.held:
-        return credentials
+def _holders_first(
+    context: RequestContext, question: Question, backend: Backend, credentials: list[Credential]
+) -> None:
+    """Put the credential first that made the response which is continued."""
     holders = [context.services.holders.find(held.answer) for held in question.asked.held]
     made_with = {holder.credential for holder in holders if holder is not None and holder.upstream == backend.name}
-    return sorted(credentials, key=lambda each: each.name not in made_with)
-
-
-def _holder(context: RequestContext, question: Question, backend: Backend, credential: Credential) -> Holder | None:
-    """Who holds the answer, if the upstream may hold it."""
-    client = context.client
-    may_hold = client.stored is not None or question.asked.held
-    if not may_hold or backend.dialect.codec.family != client.codec.family:
-        return None
-    return Holder(context.exchange.owner, backend.name, backend.base_url, credential.name)
+    credentials.sort(key=lambda each: each.name not in made_with)
 
 
 def _explain(

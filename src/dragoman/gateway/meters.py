@@ -83,19 +83,15 @@ class Meters:
         self._models: set[str] = set()
 
     def request(self, record: Record) -> None:
-        way = (record.dialect or "none", record.upstream or "none", self._model(record.used_model))
+        model, models = record.used_model, self._models
+        if model not in models and len(models) >= _MOST_MODELS:
+            model = "other"
+        else:
+            models.add(model)
+        way = (record.dialect or "none", record.upstream or "none", model or "none")
         tally = self.tallies.get(way)
         if tally is None:
             tally = self.tallies[way] = Tally()
         tally.count(record)
         for note in record.notes:
             self.notes[note.rule] += 1
-
-    def retry(self, upstream: str, kind: str) -> None:
-        self.retries[upstream, kind] += 1
-
-    def _model(self, model: str) -> str:
-        if model not in self._models and len(self._models) >= _MOST_MODELS:
-            return "other"
-        self._models.add(model)
-        return model or "none"

@@ -142,7 +142,7 @@ class Server:
         share = peer_share(settings.limits.peer_connections, room)
 
         def most_of_peer(address: str) -> int:  # a proxy has the connections of many clients
-            return room if proxies.networks and proxies.trusts(address) else share
+            return room if proxies.trusts(address) else share
 
         def first(own: Connection, client: str) -> asyncio.BaseProtocol:
             if proxies.trusts(client):
@@ -153,7 +153,7 @@ class Server:
             listening,
             server,
             most=room,
-            most_of_peer=most_of_peer,
+            most_of_peer=most_of_peer if proxies.networks else lambda _: share,
             exhausted=self._exhausted,
             first=first if settings.proxy_protocol else None,
         )
