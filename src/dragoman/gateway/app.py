@@ -1,9 +1,9 @@
-"""The gateway as an application: who may ask, in whose language, and a line about how it went.
+"""The gateway as an application: it answers a request, stage by stage, and writes a line about how it went.
 
-    guard (Host, Origin, head) → key → body → dialect → relay
+    admission (head, key, body) → routing (dialect, targets) → attempts (an upstream) → delivery (the client)
 
-Our own server calls `answer`; it can be mounted in another application, too, since it is an ASGI one. Without lifespan
-events it starts when it is first asked.
+Our own server calls `answer`. The gateway is an ASGI application, too, so it can be mounted in another one. Without
+lifespan events it starts with its first request.
 """
 
 from __future__ import annotations

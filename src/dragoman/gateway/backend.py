@@ -34,7 +34,7 @@ from dragoman.upstream.credentials import Credential, CredentialFault, Fetch, Se
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
 
-# --- The credentials of an upstream, made from its configuration. Nothing is read or run before it is needed
+# --- the credentials of an upstream, made from its configuration. Nothing is read or run before it is needed
 
 
 SIMULATED = StaticKey("simulated", credentials.Secret("simulated"))  # a simulator wants some key, any key

@@ -1,4 +1,4 @@
-"""Who is left alone, and until when: one mechanism for broken upstreams and for those that asked for a pause. Pure.
+"""Circuit breaker and cooldowns: one mechanism for upstreams that fail and for those that ask for a pause.
 
     asked ──5 failures in a row, or more than half of 20 within 30 s──> open ──a probe after 5, 10 … 120 s──> asked
       └──rate limit, quota, refused credential──> cooling ──its time is over, or a probe went well──> asked
@@ -402,7 +402,7 @@ def family(model: str) -> str:
     return _VERSION.sub("", model.lower())
 
 
-# --- Cooldowns on disk: a private file in the state folder, written whole a moment after the last change
+# --- cooldowns on disk: a private file in the state folder, written whole a moment after the last change
 
 
 FILE = "cooldowns.json"

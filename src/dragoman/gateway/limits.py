@@ -341,7 +341,7 @@ class Account:
         self.asked = self.kept = self._small = 0
 
 
-# --- What is freed stays ours between two requests, and goes back to the system after a burst of large or many ones.
+# --- memory that is freed is kept between two requests, and given back to the system after a burst of them
 #
 # By itself glibc gives the heap's end back whenever 128 KiB of it are free, and every answer of that size asks for it
 # again: each page is made empty once more. After a burst, on the other hand, it would keep what lies further inside.
