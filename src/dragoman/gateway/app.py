@@ -34,7 +34,7 @@ from dragoman.gateway.context import RequestContext, Services
 from dragoman.gateway.explain import RefusalLog
 from dragoman.gateway.large import LargeRequest, matched_by_worker
 from dragoman.gateway.limits import LONGEST_MODEL, Account, check_text, is_large, too_long_model
-from dragoman.gateway.meters import Meters, Moment
+from dragoman.gateway.metrics import GaugeSnapshot, Meters, exposition
 from dragoman.gateway.operations import serve
 from dragoman.gateway.policy import Patience
 from dragoman.gateway.redaction import Known, Redactor
@@ -186,17 +186,15 @@ class Gateway:
         return self._fleet
 
     def metrics(self) -> bytes:
-        from dragoman.gateway.exposition import text  # noqa: PLC0415  slow to load, and few ask
-
         log, backends = self._log, self._fleet.backends if self._fleet else ()
-        moment = Moment(
+        now = GaugeSnapshot(
             len(self._live),
             self.load.bytes,
             {"dropped": log.dropped, "capped": log.suppressed},
             list(self.breaker.left()),
             {(backend.name, name): seconds for backend in backends for name, seconds in backend.expiries()},
         )
-        shown = text(self._services.meters, moment).decode()
+        shown = exposition(self._services.meters, now).decode()
         return self.redactor.text(shown).encode()  # a label may be a client's text
 
     def status(self) -> dict[str, Json]:
