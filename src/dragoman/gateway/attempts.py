@@ -141,12 +141,13 @@ class Question:
     def _take(self, prepared: Prepared, backend: Backend) -> Plan:
         self.prepared, record = prepared, self.context.record
         record.notes, record.verbatim = list(prepared.plan.notes), prepared.plan.verbatim
-        self._announce(backend)
+        count = str(len(record.notes))
+        self.context.exchange.headers = (("dragoman-notes", count), ("dragoman-upstream", backend.name))
         return prepared.plan
 
-    def _announce(self, backend: Backend, note: Note | None = None) -> None:
+    def _add_note(self, note: Note, backend: Backend) -> None:
         notes = self.context.record.notes
-        if note is not None and note not in notes:
+        if note not in notes:
             notes.append(note)
         self.context.exchange.headers = (("dragoman-notes", str(len(notes))), ("dragoman-upstream", backend.name))
 
@@ -158,7 +159,8 @@ class Question:
         if prepared.cached is not None:
             return prepared.cached.request(given.body)
         if prepared.sent is not None:
-            self._announce(backend, prepared.note)
+            if prepared.note is not None:
+                self._add_note(prepared.note, backend)
             return backend.dressed(prepared.sent)
         if prepared.refusal is not None:
             raise prepared.refusal
@@ -167,7 +169,7 @@ class Question:
         if request.body is not given.body and context.exchange.account is not None:
             context.exchange.account.rendered(len(request.body))
         if note is not None:
-            self._announce(backend, note)
+            self._add_note(note, backend)
         request = backend.dressed(request)
         if self._plain is not None:
             backend.plans.keep(self._plain, prepared.plan, given, request)
@@ -215,7 +217,8 @@ class InFlight(Struct):
 
     def begun(self) -> None:
         """The answer says something. A stream may last, so what was asked is forgotten."""
-        self.ticket.accepted()
+        if self.ticket.probes:
+            self.ticket.accepted()
         self.plan = self.store = None
         self.question.begun()
 
@@ -359,7 +362,8 @@ async def _attempt(
             reply.close()
         if is_inside:
             backend.gate.leave()
-        ticket.close()
+        if ticket.probes:
+            ticket.close()
 
 
 def _check_holder(context: RequestContext, backend: Backend, sent: Conversation) -> None:
