@@ -255,16 +255,11 @@ async def ask(context: RequestContext, question: Question, delivery: Delivery) -
         backend, is_bound = context.fleet.by_name[target.upstream.name], False
         try:
             context.record.target(backend.name, backend.dialect.name, target.model)
-            made = (
-                question.plan(backend, target.model)
-                if question.large is None
-                else await question.prepare(backend, target.model)
-            )
-            sent = made.sent
+            sent = (await question.prepare(backend, target.model)).sent
             is_bound = sent.is_bound
             if sent.held:
                 _check_holder(context, backend, sent)
-            del made, sent  # they are not held while the request is answered
+            del sent  # it is not held while the request is answered
             await _ask_target(context, question, delivery, backend, target.model, retries, last=target is targets[-1])
             return
         except DragomanError as error:
