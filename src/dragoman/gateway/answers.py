@@ -166,16 +166,9 @@ class WholeAsStream(Answer):
 
     __slots__ = ("_budget", "_pieces", "_plan", "_size")
 
-    def __init__(
-        self,
-        plan: Plan,
-        world: World = REAL_WORLD,
-        mask: Mask | None = None,
-        budget: Budget | None = None,
-        encoder: Encoder | None = None,
-    ) -> None:
-        self._plan, self._budget = plan, budget or Budget()
-        super().__init__(plan, world, mask, self._budget, encoder)
+    def __init__(self, plan: Plan, mask: Mask | None, budget: Budget, encoder: Encoder | None) -> None:
+        super().__init__(plan, REAL_WORLD, mask, budget, encoder)
+        self._plan, self._budget = plan, budget
         self._pieces: list[bytes] = []
         self._size = 0
 

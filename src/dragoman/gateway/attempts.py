@@ -100,8 +100,8 @@ class Question:
     def session(self) -> str:
         """What ties the requests of one conversation together, so that they share a credential and its caches."""
         headers = self.context.exchange.request.headers
-        told = {name: value for name, value in headers if name in _SESSION_HEADERS and value}
-        return next(told[name] for name in _SESSION_HEADERS if name in told) if told else self.asked.user
+        given = {name: value for name, value in headers if name in _SESSION_HEADERS and value}
+        return next(given[name] for name in _SESSION_HEADERS if name in given) if given else self.asked.user
 
     async def prepare(self, backend: Backend, model: str, *, counts: bool = False) -> Plan:
         """Plan the request for a target. Raises MalformedRequest, Unrepresentable, WorkerFailed, Overloaded."""
