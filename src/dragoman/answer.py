@@ -242,10 +242,10 @@ class Answer:
                 has_content = True
                 self._add(broken, out)
         except DragomanError as error:
-            return self._failed(error, out, chunk)
+            return self._failed(error, out)
         if not has_content:
             self.hushed += 1
-        return self._joined(out, chunk) if self._passes else b"".join(out)
+        return self._joined(out) if self._passes else b"".join(out)
 
     def close(self, broken: Fault | None = None) -> bytes:
         """The upstream's bytes are over. The client's stream always ends with its dialect's end or its error."""
@@ -270,7 +270,7 @@ class Answer:
             return self._failed(error, out)
         return b"".join(out)
 
-    def _failed(self, error: DragomanError, out: list[bytes], chunk: bytes = b"") -> bytes:
+    def _failed(self, error: DragomanError, out: list[bytes]) -> bytes:
         """Tell the client of an error that no filter knew, in its own dialect.
 
         Raises an error that is not the upstream's fault: who runs the answer knows what to do, and calls `close`.
@@ -281,8 +281,8 @@ class Answer:
         told = self._encoder.feed(self._masked((Failed(error.fault),)))
         return b"".join([*out, self._framed(told)])
 
-    def _joined(self, out: list[bytes], chunk: bytes) -> bytes:
-        """Return what goes out for the frames of a chunk, if they pass as they came."""
+    def _joined(self, out: list[bytes]) -> bytes:
+        """Return what goes out for frames that pass."""
         return b"".join(out)
 
     def _add(self, step: Step, out: list[bytes]) -> None:

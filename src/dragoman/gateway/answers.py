@@ -43,15 +43,14 @@ class PassThrough(Answer):
     open, a missing end, bytes that are no frames (D7). The frame that is the violation does not go out.
     """
 
-    __slots__ = ("_asks_more", "_count", "_held", "_is_counted", "_ours", "_size", "_unasked", "_uncounted")
+    __slots__ = ("_asks_more", "_count", "_data", "_held", "_is_counted", "_ours", "_unasked", "_uncounted")
 
     def __init__(
         self, plan: Plan, world: World = REAL_WORLD, mask: Mask | None = None, budget: Budget | None = None
     ) -> None:
         super().__init__(structs.replace(plan, makers=()) if plan.makers else plan, world, mask, budget)
         self._passes = True
-        self._held: list[bytes] = []  # pieces of a frame that is not complete
-        self._size = 0  # of them
+        self._data = self._held = b""  # the bytes that are read now, and those of a frame that is not complete
         self._ours = b""  # written by the encoder, after the frames that pass
         self._count = 0  # frames that went out
         self._asks_more = bool(plan.notes)
@@ -59,10 +58,14 @@ class PassThrough(Answer):
         self._uncounted: list[Events] = []
         self._is_counted = True  # the encoder could follow all that passed
 
+    def feed(self, chunk: bytes) -> bytes:
+        self._data = self._held + chunk
+        return super().feed(chunk)
+
     def close(self, broken: Fault | None = None) -> bytes:
         if self.over:
             return b""
-        rest, self._held = b"".join(self._held), []
+        rest, self._held = self._held, b""
         for step in self._reader.close() if broken is None else [Step((Failed(broken),))]:
             self._add(step, [])
             rest = step.raw or rest  # the last frame may lack the line end without which clients do not read it
@@ -98,30 +101,27 @@ class PassThrough(Answer):
         if len(events) == 1 and isinstance(last, Delta):
             self._lane = self._open_lane(last, True)
 
-    def _failed(self, error: DragomanError, out: list[bytes], chunk: bytes = b"") -> bytes:
+    def _failed(self, error: DragomanError, out: list[bytes]) -> bytes:
         if isinstance(error, ClientFault):
             raise error
         self._add(Step((Failed(error.fault),)), out)
-        return self._joined(out, chunk)
+        return self._joined(out)
 
-    def _joined(self, out: list[bytes], chunk: bytes) -> bytes:
+    def _joined(self, out: list[bytes]) -> bytes:
         """The bytes that came, up to the end of the last frame that passes, and what the encoder has written."""
-        self._held.append(chunk)
-        self._size += len(chunk)
-        if self._reader.held == self._size and not self.over:
-            return b""  # a long frame is joined once, when it is complete
-        data, end = b"".join(self._held), 0
+        data, end = self._data, 0
         if self.over:
             for raw in out:
                 end = data.find(raw, end) + len(raw)
         else:
-            end = self._size - self._reader.held
-        self._held, self._size = [data[end:]], self._size - end
+            end = len(data) - self._reader.held
+        self._held = data[end:]
         self._count += len(out)
         data = data[:end]
-        while self._unasked:
-            before, _, after = data.rpartition(self._unasked.pop(0))  # they come late
+        for raw in self._unasked:
+            before, _, after = data.rpartition(raw)  # they come late
             data = before + after
+        self._unasked = []
         return data + self._ours if self._ours else data
 
     def _rewritten(self, step: Step, failed: Failed, is_unmasked: bool) -> bytes | None:
@@ -166,9 +166,16 @@ class WholeAsStream(Answer):
 
     __slots__ = ("_budget", "_pieces", "_plan", "_size")
 
-    def __init__(self, plan: Plan, mask: Mask | None, budget: Budget, encoder: Encoder | None) -> None:
-        super().__init__(plan, REAL_WORLD, mask, budget, encoder)
-        self._plan, self._budget = plan, budget
+    def __init__(
+        self,
+        plan: Plan,
+        world: World = REAL_WORLD,
+        mask: Mask | None = None,
+        budget: Budget | None = None,
+        encoder: Encoder | None = None,
+    ) -> None:
+        self._plan, self._budget = plan, budget or Budget()
+        super().__init__(plan, world, mask, self._budget, encoder)
         self._pieces: list[bytes] = []
         self._size = 0
 

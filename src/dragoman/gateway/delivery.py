@@ -152,7 +152,7 @@ class StreamDelivery:
         assert made is not None  # the answer has not begun
         encoder = None if store is None else store.encoder(made, budget=budget)
         if is_whole:
-            return WholeAsStream(made, mask, budget, encoder)
+            return WholeAsStream(made, mask=mask, budget=budget, encoder=encoder)
         if store is None and made.passes and passes_frames(made):
             return PassThrough(made, mask=mask, budget=budget)
         return Answer(made, mask=mask, budget=budget, encoder=encoder)
