@@ -41,7 +41,7 @@ class Spread:
 
 
 class Tally:
-    """What was counted of the requests of one way, as plain numbers: every request pays for them."""
+    """What was counted of the requests of one dialect, upstream and model."""
 
     __slots__ = ("first", "outcomes", "seconds", *_TOKENS)
 
@@ -49,20 +49,6 @@ class Tally:
         self.outcomes: dict[Outcome, int] = {}
         self.input = self.output = self.cache_read = self.cache_write = 0
         self.seconds, self.first = Spread(), Spread()
-
-    def count(self, record: Record) -> None:
-        outcome, usage = record.outcome, record.usage
-        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
-        if not record.upstream:
-            return
-        self.seconds.see(record.total)
-        if record.first_byte is not None:
-            self.first.see(record.first_byte)
-        if usage is not None:
-            self.input += usage.input
-            self.output += usage.output
-            self.cache_read += usage.cache_read
-            self.cache_write += usage.cache_write
 
     @property
     def tokens(self) -> dict[str, int]:
@@ -99,9 +85,19 @@ class Meters:
         tally = self.tallies.get(way)
         if tally is None:
             tally = self.tallies[way] = Tally()
-        tally.count(record)
+        tally.outcomes[record.outcome] = tally.outcomes.get(record.outcome, 0) + 1
         for note in record.notes:
             self.notes[note.rule] += 1
+        if not record.upstream:
+            return
+        tally.seconds.see(record.total)
+        if record.first_byte is not None:
+            tally.first.see(record.first_byte)
+        if (usage := record.usage) is not None:
+            tally.input += usage.input
+            tally.output += usage.output
+            tally.cache_read += usage.cache_read
+            tally.cache_write += usage.cache_write
 
 
 def exposition(meters: Meters, now: GaugeSnapshot) -> bytes:
