@@ -425,3 +425,11 @@ def test_where_a_name_was_changed_no_frame_passes_unread() -> None:
     made = plan(dialect, dialect, asked)
     assert [note.rule for note in made.notes] == ["tools.renamed", "openai.ask_usage"]
     assert not made.passes
+
+
+def test_a_long_frame_that_comes_in_pieces_passes_when_it_is_complete() -> None:
+    answer = PassThrough(asking())
+    frame = CHAT[1].replace(b"w0", b"w" * 100_000)
+    assert answer.feed(CHAT[0]) == CHAT[0]
+    assert [answer.feed(frame[at : at + 1000]) for at in range(0, len(frame) - 1000, 1000)] == [b""] * 100
+    assert answer.feed(frame[100_000:]) == frame

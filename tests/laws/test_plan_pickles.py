@@ -98,7 +98,7 @@ def test_s7_a_plan_from_the_worker_reads_answers_as_one_made_here(client: str, u
     assert structs.replace(found.request, body=body if found.verbatim else beside) == structs.replace(sent)
     notes = [note for some in found.notes for note in pickle.loads(some)]
     assert (tuple(notes), found.note, found.verbatim) == (made.notes, note, sent.body is request.body)
-    theirs = found.plan(speaks, target, notes)
+    theirs = structs.replace(found.plan, client=speaks, upstream=target, notes=tuple(notes))
     assert theirs.verbatim == made.verbatim and theirs.keeps_frames == made.keeps_frames
     assert outcome(theirs, upstream) == outcome(made, upstream)
 

@@ -1,8 +1,8 @@
-"""Where log lines go: written at once if that cannot block, else they wait in a small queue, else they are counted.
+"""The access log: one line a request, without secrets, written so that a log reader that stops stops nothing else.
 
-A log reader that stops reading must not stop a stream. A write of at most 4096 bytes to what `poll` calls writable does
-not block, so no thread is needed. A busy log is written fifty times a second: what comes between is written in one go.
-Lines about requests that were refused are capped: a storm of them is one line.
+A line is written at once if that cannot block, else it waits in a small queue, else it is counted. A write of at most
+4096 bytes to what `poll` calls writable does not block, so no thread is needed. A busy log is written fifty times a
+second: what comes between is written in one go. Lines about refused requests are capped: a storm of them is one line.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _poll(handle: int | None) -> select.poll | None:
     return poll
 
 
-# --- What the gateway tells about its work: one line a request, and no secret in it
+# --- lines
 
 
 Outcome: TypeAlias = Literal["ok", "refused", "failed", "broken", "gone", "cut", "bug"]

@@ -6,18 +6,21 @@ clients use has none of this.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import re
 import socket
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from dragoman.errors import LocalMisuse, NotAuthorised
+from dragoman.errors import DragomanError, LocalMisuse, NotAuthorised
 from dragoman.gateway.auth import KeyCheck
 from dragoman.gateway.secrets import make_private_folder
+from dragoman.http.client.client import Client, Timeouts
 from dragoman.http.exchange import HttpExchange
 from dragoman.http.server.serving import HttpServer, Listener
 from dragoman.wire import jsonio
@@ -25,6 +28,7 @@ from dragoman.wire.http import HttpRequest
 from dragoman.wire.jsonio import Json
 
 _SECONDS = 5.0
+_MOST_BYTES = 64 * 1024 * 1024  # of a status or of metrics
 _MOST = 32  # connections at once: each takes a file descriptor from the clients
 _NAMED = re.compile(r"(?:localhost|127\.0\.0\.1|\[::1\])(?::\d{1,5})?")  # as a Host header may name us
 _JSON, _METRICS, _PLAIN = "application/json", "text/plain; version=0.0.4; charset=utf-8", "text/plain; charset=utf-8"
@@ -183,15 +187,22 @@ def _answers(path: Path) -> bool:
 
 
 def ask(path: Path, what: str = "/status", method: str = "GET") -> bytes:
-    """What a running gateway says, for the command line. Raises OSError if none runs there."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.settimeout(_SECONDS)
-        asking.connect(str(path))
-        asking.sendall(f"{method} {what} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
-        pieces = []
-        while piece := asking.recv(65536):
-            pieces.append(piece)
-    return b"".join(pieces).partition(b"\r\n\r\n")[2]
+    """What a running gateway answers, for the command line. Raises OSError if none runs there."""
+    target, _, query = what.partition("?")
+    asking = _asked(path, HttpRequest(method, target, query))
+    with ThreadPoolExecutor(1) as thread:  # the caller may have a loop of its own, which waits
+        return thread.submit(asyncio.run, asking).result()
+
+
+async def _asked(path: Path, request: HttpRequest) -> bytes:
+    client = Client(unix=str(path))
+    try:
+        reply = await client.open("http://localhost", request, timeouts=Timeouts(head=_SECONDS, idle=_SECONDS))
+        return await reply.read(_MOST_BYTES)
+    except DragomanError as error:
+        raise OSError(f"the gateway at {path} does not answer: {error}") from None
+    finally:
+        await client.aclose()
 
 
 def status(path: Path) -> Json:

@@ -60,10 +60,10 @@ class Admission:
         self.configure(settings, key)
 
     def configure(self, settings: Server, key: str) -> None:
-        self.load.limits = settings.limits
+        self.load.resize(settings.limits)
         self._unproven.resize(settings.limits)
         self._guard, self._keys = Guard(settings.host, settings.hosts), KeyCheck(key)
-        self._proxies = TrustedProxies(settings.trusted_proxies)
+        self.proxies = TrustedProxies(settings.trusted_proxies)
         self._max_body = settings.max_body
         self._pace = Pace(rate=settings.min_body_rate)
         self._unproven_pace = Pace(SECONDS, settings.min_body_rate)
@@ -71,11 +71,6 @@ class Admission:
     def serves(self, exchange: Exchange[Account]) -> bool:
         """Whether a head is one that is served at all, key or not."""
         return self._guard.refusal(exchange.request, target=exchange.target, version=exchange.version) is None
-
-    def locate(self, exchange: Exchange[Account]) -> None:
-        """Set the address of the client that a trusted proxy speaks for."""
-        if self._proxies.networks:
-            exchange.client = self._proxies.client_of(exchange.client, exchange.request.headers)
 
     async def request(self, exchange: Exchange[Account]) -> HttpRequest:
         """Return a request that may ask, with its body. Raises ClientFault, Gone."""

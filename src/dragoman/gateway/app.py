@@ -1,9 +1,9 @@
-"""The gateway as an application: who may ask, in whose language, and a line about how it went.
+"""The gateway as an application: it answers a request, stage by stage, and writes a line about how it went.
 
-    guard (Host, Origin, head) → key → body → dialect → relay
+    admission (head, key, body) → routing (dialect, targets) → attempts (an upstream) → delivery (the client)
 
-Our own server calls `answer`; it can be mounted in another application, too, since it is an ASGI one. Without lifespan
-events it starts when it is first asked.
+Our own server calls `answer`. The gateway is an ASGI application, too, so it can be mounted in another one. Without
+lifespan events it starts with its first request.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from dragoman.gateway.config import Config, ConfigError, load
 from dragoman.gateway.context import RequestContext, Services
 from dragoman.gateway.explain import RefusalLog
 from dragoman.gateway.large import LargeRequest, matched_by_worker
-from dragoman.gateway.limits import Account, check_model, check_text, is_large
-from dragoman.gateway.meters import Meters, Moment
+from dragoman.gateway.limits import LONGEST_MODEL, Account, check_text, is_large, too_long_model
+from dragoman.gateway.metrics import GaugeSnapshot, Meters, exposition
 from dragoman.gateway.operations import serve
 from dragoman.gateway.policy import Patience
 from dragoman.gateway.redaction import Known, Redactor
@@ -186,17 +186,15 @@ class Gateway:
         return self._fleet
 
     def metrics(self) -> bytes:
-        from dragoman.gateway.exposition import text  # noqa: PLC0415  slow to load, and few ask
-
         log, backends = self._log, self._fleet.backends if self._fleet else ()
-        moment = Moment(
+        now = GaugeSnapshot(
             len(self._live),
             self.load.bytes,
             {"dropped": log.dropped, "capped": log.suppressed},
             list(self.breaker.left()),
             {(backend.name, name): seconds for backend in backends for name, seconds in backend.expiries()},
         )
-        shown = text(self._services.meters, moment).decode()
+        shown = exposition(self._services.meters, now).decode()
         return self.redactor.text(shown).encode()  # a label may be a client's text
 
     def status(self) -> dict[str, Json]:
@@ -289,7 +287,8 @@ class Gateway:
             await self._probe(exchange)
             return
         exchange.id = f"req_{self._ids}{next(self._count):08x}"
-        self._admission.locate(exchange)
+        if (proxies := self._admission.proxies).networks:
+            exchange.client = proxies.client_of(exchange.client, exchange.request.headers)
         record = Record(exchange.id, method, path, client=exchange.client)
         self._live.add(exchange)
         try:
@@ -303,7 +302,8 @@ class Gateway:
             assert fleet is not None
             exchange.watch()
             record.dialect, record.operation = matched.dialect.name, call.operation
-            check_model(call.model)
+            if len(call.model) > LONGEST_MODEL:
+                raise too_long_model(call.model)
             record.model = call.model
             if call.body is not None:
                 call = structs.replace(call, body=None)  # a stream may last, and the tree is large

@@ -100,8 +100,8 @@ class Question:
     def session(self) -> str:
         """What ties the requests of one conversation together, so that they share a credential and its caches."""
         headers = self.context.exchange.request.headers
-        told = {name: value for name, value in headers if name in _SESSION_HEADERS and value}
-        return next(told[name] for name in _SESSION_HEADERS if name in told) if told else self.asked.user
+        given = {name: value for name, value in headers if name in _SESSION_HEADERS and value}
+        return next(given[name] for name in _SESSION_HEADERS if name in given) if given else self.asked.user
 
     async def prepare(self, backend: Backend, model: str, *, counts: bool = False) -> Plan:
         """Plan the request for a target. Raises MalformedRequest, Unrepresentable, WorkerFailed, Overloaded."""
@@ -141,12 +141,13 @@ class Question:
     def _take(self, prepared: Prepared, backend: Backend) -> Plan:
         self.prepared, record = prepared, self.context.record
         record.notes, record.verbatim = list(prepared.plan.notes), prepared.plan.verbatim
-        self._announce(backend)
+        count = str(len(record.notes))
+        self.context.exchange.headers = (("dragoman-notes", count), ("dragoman-upstream", backend.name))
         return prepared.plan
 
-    def _announce(self, backend: Backend, note: Note | None = None) -> None:
+    def _add_note(self, note: Note, backend: Backend) -> None:
         notes = self.context.record.notes
-        if note is not None and note not in notes:
+        if note not in notes:
             notes.append(note)
         self.context.exchange.headers = (("dragoman-notes", str(len(notes))), ("dragoman-upstream", backend.name))
 
@@ -158,7 +159,8 @@ class Question:
         if prepared.cached is not None:
             return prepared.cached.request(given.body)
         if prepared.sent is not None:
-            self._announce(backend, prepared.note)
+            if prepared.note is not None:
+                self._add_note(prepared.note, backend)
             return backend.dressed(prepared.sent)
         if prepared.refusal is not None:
             raise prepared.refusal
@@ -167,7 +169,7 @@ class Question:
         if request.body is not given.body and context.exchange.account is not None:
             context.exchange.account.rendered(len(request.body))
         if note is not None:
-            self._announce(backend, note)
+            self._add_note(note, backend)
         request = backend.dressed(request)
         if self._plain is not None:
             backend.plans.keep(self._plain, prepared.plan, given, request)
@@ -178,15 +180,18 @@ class Question:
         assert self.prepared is not None
         return self.request(backend) if self.large else backend.dressed(counting(self.prepared.plan)[0])
 
-    def sent(self, ticket: Ticket, holder: Holder | None) -> InFlight:
+    def sent(self, ticket: Ticket, backend: Backend, credential: Credential) -> InFlight:
         """The request is sent: its messages are held no more, unless it is small or its answer is kept with them."""
-        prepared = self.prepared
+        context, prepared, holder = self.context, self.prepared, None
         assert prepared is not None
+        may_hold = context.client.stored is not None or self.asked.held
+        if may_hold and backend.dialect.codec.family == context.client.codec.family:
+            holder = Holder(context.exchange.owner, backend.name, backend.base_url, credential.name)
         made = prepared.plan
         if self._plain is None and self.large is None:
             made = structs.replace(made, asked=without_messages(made.asked), sent=without_messages(made.sent))
             self.prepared = self._conversation = None
-            account = self.context.exchange.account
+            account = context.exchange.account
             if account is not None and prepared.store is None:
                 account.decoded(beside_messages(made.asked, made.sent))
         return InFlight(self, ticket, holder, made, prepared.store)
@@ -212,7 +217,8 @@ class InFlight(Struct):
 
     def begun(self) -> None:
         """The answer says something. A stream may last, so what was asked is forgotten."""
-        self.ticket.accepted()
+        if self.ticket.probes:
+            self.ticket.accepted()
         self.plan = self.store = None
         self.question.begun()
 
@@ -243,22 +249,17 @@ class Delivery(Protocol):
 async def ask(context: RequestContext, question: Question, delivery: Delivery) -> None:
     """Ask the targets in turn. Raises what the first of them answered if none has served the request."""
     failure: DragomanError | None = None
-    retries = Retries(context.services.patience, is_job=question.asked.is_job)
+    retries = Retries(context.services.patience, question.asked.is_job)
     targets = context.fleet.config.routes.resolve(question.asked.model)
     for target in targets:
-        backend, is_bound = context.fleet.backend(target.upstream.name), False
+        backend, is_bound = context.fleet.by_name[target.upstream.name], False
         try:
             context.record.target(backend.name, backend.dialect.name, target.model)
-            made = (
-                question.plan(backend, target.model)
-                if question.large is None
-                else await question.prepare(backend, target.model)
-            )
-            sent = made.sent
+            sent = (await question.prepare(backend, target.model)).sent
             is_bound = sent.is_bound
             if sent.held:
                 _check_holder(context, backend, sent)
-            del made, sent  # they are not held while the request is answered
+            del sent  # it is not held while the request is answered
             await _ask_target(context, question, delivery, backend, target.model, retries, last=target is targets[-1])
             return
         except DragomanError as error:
@@ -282,7 +283,11 @@ async def _ask_target(
     last: bool,
 ) -> None:
     """Ask one target, with each of its credentials if need be, and again if that may help."""
-    credentials = _credentials(context, question, backend, model)
+    credentials = list(backend.all_credentials)
+    if len(credentials) > 1:
+        credentials = backend.credentials(question.session(), model)
+        if question.asked.held:
+            _holders_first(context, question, backend, credentials)
     backend.budget.requests.add(time.monotonic())
     failure: DragomanError | None = None
     while True:
@@ -326,7 +331,7 @@ async def _attempt(
             await backend.gate.wait()
         is_inside = True
         request = question.request(backend)
-        flight = question.sent(ticket, _holder(context, question, backend, credential))
+        flight = question.sent(ticket, backend, credential)
         assert flight.plan is not None
         try:
             reply = await backend.open(request, credential, flight.plan.sent)
@@ -352,7 +357,8 @@ async def _attempt(
             reply.close()
         if is_inside:
             backend.gate.leave()
-        ticket.close()
+        if ticket.probes:
+            ticket.close()
 
 
 def _check_holder(context: RequestContext, backend: Backend, sent: Conversation) -> None:
@@ -365,25 +371,13 @@ def _check_holder(context: RequestContext, backend: Backend, sent: Conversation)
             raise refusal_of(held)
 
 
-def _credentials(context: RequestContext, question: Question, backend: Backend, model: str) -> list[Credential]:
-    """Those of the upstream, in the order to try: first the one that made the response which is continued."""
-    credentials = list(backend.all_credentials)
-    if len(credentials) > 1:
-        credentials = backend.credentials(question.session(), model)
-    if not question.asked.held:
-        return credentials
+def _holders_first(
+    context: RequestContext, question: Question, backend: Backend, credentials: list[Credential]
+) -> None:
+    """Put the credential first that made the response which is continued."""
     holders = [context.services.holders.find(held.answer) for held in question.asked.held]
     made_with = {holder.credential for holder in holders if holder is not None and holder.upstream == backend.name}
-    return sorted(credentials, key=lambda each: each.name not in made_with)
-
-
-def _holder(context: RequestContext, question: Question, backend: Backend, credential: Credential) -> Holder | None:
-    """Who holds the answer, if the upstream may hold it."""
-    client = context.client
-    may_hold = client.stored is not None or question.asked.held
-    if not may_hold or backend.dialect.codec.family != client.codec.family:
-        return None
-    return Holder(context.exchange.owner, backend.name, backend.base_url, credential.name)
+    credentials.sort(key=lambda each: each.name not in made_with)
 
 
 def _explain(

@@ -34,7 +34,7 @@ from dragoman.upstream.credentials import Credential, CredentialFault, Fetch, Se
 from dragoman.wire.http import Headers, HttpRequest, HttpResponse
 from dragoman.wire.jsonio import Json
 
-# --- The credentials of an upstream, made from its configuration. Nothing is read or run before it is needed
+# --- the credentials of an upstream, made from its configuration. Nothing is read or run before it is needed
 
 
 SIMULATED = StaticKey("simulated", credentials.Secret("simulated"))  # a simulator wants some key, any key
@@ -394,7 +394,7 @@ class Fleet:
         self.config, self.bounds = config, Bounds.of(config.server)
         self._client = client
         self._breaker = breaker or Breaker()
-        self._backends: dict[str, Backend] = {}
+        self.by_name: dict[str, Backend] = {}
         self._embedded = AsyncExitStack()
         self._users = 0
         self._idle = asyncio.Event()
@@ -404,7 +404,7 @@ class Fleet:
             base_url = upstream.base_url
             if upstream.kind == "simulator":
                 base_url = await self._embed(upstream)
-            self._backends[upstream.name] = Backend(upstream, base_url, self._client, self._breaker)
+            self.by_name[upstream.name] = Backend(upstream, base_url, self._client, self._breaker)
 
     async def _embed(self, upstream: Upstream) -> str:
         from dragoman.simulator.server import Simulator  # noqa: PLC0415  only who uses it waits for it
@@ -414,12 +414,9 @@ class Fleet:
         await self._embedded.enter_async_context(simulator)
         return simulator.url
 
-    def backend(self, name: str) -> Backend:
-        return self._backends[name]
-
     @property
     def backends(self) -> Sequence[Backend]:
-        return tuple(self._backends.values())
+        return tuple(self.by_name.values())
 
     def __enter__(self) -> None:
         """Whoever is inside uses the fleet, and it is not put away."""

@@ -1,4 +1,4 @@
-"""Who is left alone, and until when: one mechanism for broken upstreams and for those that asked for a pause. Pure.
+"""Circuit breaker and cooldowns: one mechanism for upstreams that fail and for those that ask for a pause.
 
     asked ──5 failures in a row, or more than half of 20 within 30 s──> open ──a probe after 5, 10 … 120 s──> asked
       └──rate limit, quota, refused credential──> cooling ──its time is over, or a probe went well──> asked
@@ -167,31 +167,31 @@ class _Counts:
         return often or self.row >= tolerance.failures
 
 
-class Ticket:
+class Ticket(Struct):
     """One attempt. Say how it went, then `close`; a probe that ended without a verdict makes room for another."""
 
-    __slots__ = ("_breaker", "_probes", "_scope", "_since")
-
-    def __init__(self, breaker: Breaker | None, scope: Scope, since: float, probes: tuple[Rest, ...]) -> None:
-        self._breaker, self._scope, self._since, self._probes = breaker, scope, since, probes
+    breaker: Breaker | None
+    scope: Scope
+    since: float
+    probes: tuple[Rest, ...]
 
     def accepted(self) -> None:
-        """It has begun to answer: whatever rested because it did not, does so no longer."""
-        if self._breaker is not None:
-            self._breaker.wake(self._scope, self._since)
+        """The upstream has begun to answer: a rest that began before this attempt ends."""
+        if self.breaker is not None:
+            self.breaker.wake(self.scope, self.since)
 
     def succeeded(self) -> None:
-        if self._breaker is not None:
-            self._breaker.note_success(self._scope, self._since)
+        if self.breaker is not None:
+            self.breaker.note_success(self.scope, self.since)
 
     def failed(self, error: DragomanError) -> None:
-        if self._breaker is not None and not isinstance(error, ClientFault):
-            self._breaker.note_failure(self._scope, self._since, error)
+        if self.breaker is not None and not isinstance(error, ClientFault):
+            self.breaker.note_failure(self.scope, self.since, error)
 
     def close(self) -> None:
-        for rest in self._probes:
+        for rest in self.probes:
             rest.probing = False
-        self._probes = ()
+        self.probes = ()
 
 
 class Breaker:
@@ -402,7 +402,7 @@ def family(model: str) -> str:
     return _VERSION.sub("", model.lower())
 
 
-# --- Cooldowns on disk: a private file in the state folder, written whole a moment after the last change
+# --- cooldowns on disk: a private file in the state folder, written whole a moment after the last change
 
 
 FILE = "cooldowns.json"

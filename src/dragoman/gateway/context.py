@@ -17,7 +17,7 @@ from dragoman.gateway.backend import Fleet
 from dragoman.gateway.explain import Explaining, RefusalLog
 from dragoman.gateway.limits import Account
 from dragoman.gateway.memory import AnswerStore, Holders, Memory
-from dragoman.gateway.meters import Meters
+from dragoman.gateway.metrics import Meters
 from dragoman.gateway.policy import Patience
 from dragoman.gateway.preparing import CachedPlan
 from dragoman.gateway.response_buffer import KeepAlive

@@ -89,14 +89,14 @@ class StreamDelivery:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        buffer, record, is_told = self._buffer, self._context.record, False
+        buffer, record, is_reported = self._buffer, self._context.record, False
         try:
             if buffer.flowing and isinstance(error, asyncio.CancelledError) and not self._exchange.gone:
                 buffer.end(self._error(ENDING))
             elif buffer.flowing and isinstance(error, Exception):
                 self._note_broken(error)
                 await self._end(self._error(error.fault if isinstance(error, DragomanError) else BUG))
-                is_told = True
+                is_reported = True
         finally:
             buffer.close()
             if buffer.first_at is not None:
@@ -104,7 +104,7 @@ class StreamDelivery:
             if (answer := self._answer) is not None:
                 record.notes += answer.notes
                 record.usage, record.stop = answer.progress.usage, answer.progress.stop
-        return is_told
+        return is_reported
 
     # --- for the attempts
 
@@ -129,7 +129,7 @@ class StreamDelivery:
         buffer.feed_from(reply)
         broken: DragomanError | None = None
         try:
-            await reply.pump(self._hear, self._hushed)
+            await reply.pump(self._on_bytes, self._without_content)
         except (TransportError, UpstreamViolation) as error:
             broken = error
         finally:
@@ -163,7 +163,7 @@ class StreamDelivery:
             return last
         return self._client.binding.frame(stored.render_cut(self._mask(answer.fault)))
 
-    def _hear(self, chunk: bytes) -> None:
+    def _on_bytes(self, chunk: bytes) -> None:
         """The read callback."""
         if self._sniffs and (begin := chunk.lstrip()[:1]):
             self._sniffs = False
@@ -173,14 +173,14 @@ class StreamDelivery:
         assert answer is not None
         data = answer.feed(chunk)
         if self._flight is not None or answer.over:
-            self._turn(answer, data)
+            self._begin_or_end(answer, data)
         elif data:
             self._exchange.chunk(data)
 
-    def _hushed(self) -> int:
+    def _without_content(self) -> int:
         return 0 if self._answer is None else self._answer.hushed
 
-    def _turn(self, answer: Answer, data: bytes) -> None:
+    def _begin_or_end(self, answer: Answer, data: bytes) -> None:
         """The answer has yet to begin, or it is over."""
         buffer, flight = self._buffer, self._flight
         if self._reply is None:
@@ -255,8 +255,8 @@ def _failure(fault: Fault) -> DragomanError:
 
 def _kind(binding: Binding, hints: Mapping[str, Json]) -> str:
     """The content type of a stream, as a client of this binding asks for it; some choose among framings."""
-    said = {name: value for name, value in hints.items() if isinstance(value, str)}
-    return binding.wrap(Call("generate", "model", True, {}, said)).header("accept") or "application/octet-stream"
+    texts = {name: value for name, value in hints.items() if isinstance(value, str)}
+    return binding.wrap(Call("generate", "model", True, {}, texts)).header("accept") or "application/octet-stream"
 
 
 @lru_cache(64)

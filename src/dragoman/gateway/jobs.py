@@ -22,7 +22,6 @@ from dragoman.gateway.routing import Router, Unreadable
 from dragoman.model.blocks import Block, Extra
 from dragoman.model.budget import AnswerLimits, Budget
 from dragoman.model.conversation import Conversation, Output, ToolSpec, bare, without_messages
-from dragoman.model.filter import MakeBack
 from dragoman.model.notes import Note
 from dragoman.translate import Plan, Settings
 from dragoman.wire.http import HttpRequest
@@ -121,26 +120,16 @@ class PlanJob(Struct, frozen=True):
 
 
 class PlanResult(Struct, frozen=True):
-    """A plan without its dialects and messages, and the request that is sent."""
+    """A plan without messages and notes, and the request that is sent."""
 
-    asked: Conversation  # without messages
-    sent: Conversation
+    plan: Plan
     notes: tuple[bytes, ...]  # pickled, some at a time
-    makers: tuple[MakeBack, ...]
-    settings: Settings
-    passes: bool
-    finds_calls: bool
     said: bytes | None  # the conversation, pickled, if the answer is kept
     memory: int  # bytes that the plan takes in the gateway, about, if that is much
-    request: HttpRequest | None  # without its body, which travels beside it; None: it cannot be rendered
-    refusal: DragomanError | None  # why not
-    verbatim: bool  # the body is the client's own
-    note: Note | None  # about what is sent
-
-    def plan(self, client: Dialect, upstream: Dialect, notes: Sequence[Note]) -> Plan:
-        """The plan again, with the notes that were read from theirs."""
-        rest = (self.makers, self.settings, self.passes, self.finds_calls)
-        return Plan(client, upstream, self.asked, self.sent, tuple(notes), *rest)
+    request: HttpRequest | None = None  # without its body, which travels beside it; None: it cannot be rendered
+    refusal: DragomanError | None = None  # why not
+    verbatim: bool = False  # the body is the client's own
+    note: Note | None = None  # about what is sent
 
 
 class AnswerJob(Struct, frozen=True):
@@ -194,39 +183,19 @@ def read(job: ReadJob, body: bytes, router: Router) -> tuple[ReadResult, Read | 
 def plan(job: PlanJob, known: Read) -> tuple[PlanResult, bytes]:
     """Plan what was read for one target; gives the plan and the body to send. Raises ClientFault."""
     made, said = planned(job, known)
-    request: HttpRequest | None = None
-    refusal: DragomanError | None = None
-    note: Note | None = None
-    body = b""
-    verbatim = False
+    notes = tuple([pickle.dumps(made.notes[at : at + _NOTES]) for at in range(0, len(made.notes), _NOTES)])
+    asked = without_messages(made.asked) if known.dialect.continuation is not None else light(made.asked)
+    # What reads raw tool calls keeps the schemas of all tools.
+    memory = beside_messages(made.sent) if len(pickle.dumps(made.makers)) > _HEAVY_PLAN else 0
+    bare_plan = structs.replace(made, asked=asked, sent=light(made.sent), notes=())
+    result = PlanResult(bare_plan, notes, None if said is None else pickle.dumps(said), memory)
     try:
         request, note = counting(made) if job.counts else rendered(made, known.request, job.bounds.max_body)
-        verbatim = request.body is known.request.body
-        body = b"" if verbatim else request.body
-        request = structs.replace(request, body=b"")
     except DragomanError as error:
-        refusal = error
-    result = PlanResult(
-        without_messages(made.asked) if known.dialect.continuation is not None else light(made.asked),
-        light(made.sent),
-        tuple([pickle.dumps(made.notes[at : at + _NOTES]) for at in range(0, len(made.notes), _NOTES)]),
-        made.makers,
-        made.settings,
-        made.passes,
-        made.finds_calls,
-        None if said is None else pickle.dumps(said),
-        _memory(made),
-        request,
-        refusal,
-        verbatim,
-        note,
-    )
-    return result, body
-
-
-def _memory(made: Plan) -> int:
-    """Bytes that a plan takes without its conversation. What reads raw tool calls keeps the schemas of all tools."""
-    return beside_messages(made.sent) if len(pickle.dumps(made.makers)) > _HEAVY_PLAN else 0
+        return structs.replace(result, refusal=error), b""
+    verbatim = request.body is known.request.body
+    head = structs.replace(request, body=b"")
+    return structs.replace(result, request=head, verbatim=verbatim, note=note), b"" if verbatim else request.body
 
 
 def planned(job: PlanJob, known: Read) -> tuple[Plan, Conversation | None]:

@@ -81,7 +81,7 @@ class LargeRequest:
         for some in found.notes:
             notes += pickle.loads(some)
             await asyncio.sleep(0)  # there may be very many
-        made = found.plan(client, backend.dialect, notes)
+        made = structs.replace(found.plan, client=client, upstream=backend.dialect, notes=tuple(notes))
         if self._account is not None:
             self._account.decoded(found.memory + len(found.said or b""))
         store = None if found.said is None else memory.store(self._owner, client, found.said)

@@ -1,6 +1,7 @@
-"""Layers of settings: defaults < presets < file < environment < flags. Every value keeps its origin. Pure.
+"""The layers of a configuration: defaults < presets < file < environment < flags. Every value keeps its origin. Pure.
 
-A layer is flat: a place in the tree and what stands there. Tables of two layers mingle; a list replaces a list.
+A layer is flat: a place in the tree and what stands there. Tables of two layers mingle; a list replaces a list. What is
+wrong is a `Problem`: where (the file and line, the variable), what, and what to do.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from msgspec import Struct
 
 from dragoman.errors import LocalMisuse
 
-# --- What is wrong with a configuration, said so that a person can mend it: where, what, and what to do
+# --- what is wrong with a configuration
 
 
 Key: TypeAlias = tuple[str | int, ...]  # a place in the tree of settings: names, and numbers in lists
@@ -254,10 +255,9 @@ def _meant(name: str, top: Iterable[str]) -> str:
     return f"; did you mean {PREFIX}{found[0].upper()}?" if found else ""
 
 
-# --- On which line of a TOML text each key stands. tomllib does not tell, and a complaint without a line is half a
-# one.
+# --- lines of a TOML text, which tomllib does not tell
 #
-# It reads only texts that tomllib has read, so it checks nothing; where it loses its way it ends with what it found.
+# Only texts that tomllib has read are scanned, so nothing is checked; where the scan fails it ends with what it found.
 
 
 _BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")

@@ -29,7 +29,7 @@ _VALUE = 100  # bytes of a JSON value in memory, beside its text
 _TEXT = 2  # times its body that a decoded request may take and count as mostly text
 _REMOTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//")
 _BUSY = 1.0  # seconds after which to come back
-_LONGEST_MODEL = 2048  # characters, as many as AWS allows; names are remembered in tables and searched for versions
+LONGEST_MODEL = 2048  # characters, as many as AWS allows; names are remembered in tables and searched for versions
 _SMALL = 1024 * 1024  # bytes of a request, in which nearly all are
 _PEERS_LEAST = 256  # half of a small limit would be too little for a gateway with one client
 
@@ -74,10 +74,8 @@ def check_text(body: bytes, limits: RequestLimits) -> None:
         raise _too_many_values(limits)
 
 
-def check_model(name: str) -> None:
-    """Refuse a model's name that is longer than any is. Raises MalformedRequest."""
-    if len(name) > _LONGEST_MODEL:
-        raise MalformedRequest(f"a name of {len(name)} characters; the limit here is {_LONGEST_MODEL}", at="model")
+def too_long_model(name: str) -> MalformedRequest:
+    return MalformedRequest(f"a name of {len(name)} characters; the limit here is {LONGEST_MODEL}", at="model")
 
 
 def count_values(text: bytes) -> int:
@@ -221,12 +219,15 @@ class MemoryBudget:
     """
 
     def __init__(self, limits: RequestLimits) -> None:
-        self.limits = limits
+        self.resize(limits)
         self.requests = 0
         self.by_peer: dict[str, int] = {}  # requests
         self.asked = self.kept = 0
         self.small = 0  # bytes of small requests, as announced: a part of `asked`
         self.peak = self.most = 0  # the most bytes, and requests, since they were last read
+
+    def resize(self, limits: RequestLimits) -> None:
+        self.limits, self._most_of_peer = limits, peer_share(limits.peer_requests, limits.streams)
 
     @property
     def bytes(self) -> int:
@@ -237,7 +238,7 @@ class MemoryBudget:
         most = self.limits.streams
         if self.requests >= most:
             raise Overloaded(f"{most} requests are running, the limit here ({_SETTING}.streams)")
-        most = peer_share(self.limits.peer_requests, most)
+        most = self._most_of_peer
         if self.by_peer.get(peer, 0) >= most:
             raise Overloaded(f"{most} requests of this address are running, the limit here ({_SETTING}.peer_requests)")
         self.requests += 1
@@ -340,7 +341,7 @@ class Account:
         self.asked = self.kept = self._small = 0
 
 
-# --- What is freed stays ours between two requests, and goes back to the system after a burst of large or many ones.
+# --- memory that is freed is kept between two requests, and given back to the system after a burst of them
 #
 # By itself glibc gives the heap's end back whenever 128 KiB of it are free, and every answer of that size asks for it
 # again: each page is made empty once more. After a burst, on the other hand, it would keep what lies further inside.

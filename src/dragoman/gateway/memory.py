@@ -348,11 +348,10 @@ class _KeepingEncoder(Encoder):
                 self._budget.close()
 
 
-# --- Remember which upstream holds an answer, and which of its credentials made it.
+# --- which upstream holds an answer, and which of its credentials made it
 #
 # A request that continues, reads, deletes or cancels an answer must reach the upstream that holds it: no other one
-# knows
-# its id.
+# knows its id.
 
 
 MOST_ANSWERS = 10_000

@@ -61,7 +61,7 @@ async def _count(context: RequestContext, question: Question) -> None:
 async def _counted(context: RequestContext, question: Question) -> int | None:
     """The upstream's own count; None if it has none to give. Raises what it has against the request."""
     target = context.fleet.config.routes.resolve(context.call.model)[0]
-    backend = context.fleet.backend(target.upstream.name)
+    backend = context.fleet.by_name[target.upstream.name]
     counts = backend.dialect.counts
     try:
         context.record.target(backend.name, backend.dialect.name, target.model)

@@ -114,19 +114,17 @@ def pick_error(before: DragomanError | None, error: DragomanError) -> DragomanEr
     return error if not isinstance(error, Resting) or error.ready < before.ready else before
 
 
-class Retries:
+class Retries(Struct):
     """What one request has tried, and whether it may be sent again. A job may have started although it failed."""
 
-    __slots__ = ("_is_job", "_patience", "_tries", "violations")
-
-    def __init__(self, patience: Patience, *, is_job: bool) -> None:
-        self._patience, self._is_job = patience, is_job
-        self._tries = 0  # beyond the first
-        self.violations = 0  # answers that broke their own dialect
+    patience: Patience
+    is_job: bool
+    tries: int = 0  # beyond the first
+    violations: int = 0  # answers that broke their own dialect
 
     def may_have_started(self, error: DragomanError) -> bool:
         """Whether a job that was asked for may have started all the same: another request would start another job."""
-        if not self._is_job or isinstance(error, ConnectFailed | CredentialFault | ClientFault):
+        if not self.is_job or isinstance(error, ConnectFailed | CredentialFault | ClientFault):
             return False
         return not (isinstance(error, Refused) and (error.fault.status < 500 or error.fault.status in _NOT_STARTED))
 
@@ -142,12 +140,12 @@ class Retries:
         # There is no other credential. A pause that an upstream asked for is waited for, if there is no other target.
         if (error.hinted and last) if isinstance(error, Resting) else error.fault.kind == "rate_limit":
             step = "again"
-        if step != "again" or self._tries >= self._patience.retries:
+        if step != "again" or self.tries >= self.patience.retries:
             return None
-        wait = self._patience.wait(error, self._tries)
+        wait = self.patience.wait(error, self.tries)
         if wait is None or not (isinstance(error, Resting) or budget.allows(time.monotonic())):
             return None
-        self._tries += 1
+        self.tries += 1
         return wait
 
 

@@ -1,6 +1,7 @@
-"""What is done with a request between its dialect and its target: read it within limits, render it. Pure.
+"""What is done with a request between its dialect and its target: read it within limits, plan it, render it. Pure.
 
-The gateway does it for most requests, and the worker process for large ones.
+The gateway does it for most requests, and the worker process for large ones. `PlanCache` lets small requests of one
+shape follow the plan of the first.
 """
 
 from __future__ import annotations
@@ -80,9 +81,9 @@ def counting(made: Plan) -> tuple[HttpRequest, None]:
 # --- PlanCache: a plain request that passes unchanged follows the plan of the first request of its shape.
 #
 # Plain requests (`Dialect.plain`) of one shape differ only in texts and figures that no filter reads. So the first one
-# is
-# read, planned and rendered by the codec, and the others take its plan and its head. `tests/laws/test_plan_cache.py`
-# demands that they are sent and answered as if they were planned themselves. `dragoman_plan_cache_hits` counts them.
+# is read, planned and rendered by the codec, and the others take its plan and its head. A law demands that they are
+# sent and answered as if they were planned themselves (`tests/laws/test_plan_cache.py`). `dragoman_plan_cache_hits`
+# counts them.
 
 
 _MOST, _LONGEST = 256, 256  # entries, and characters of a model's name: clients name any model they like

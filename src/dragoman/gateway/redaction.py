@@ -1,4 +1,8 @@
-"""Keeps secrets out of what is written: by value in every usual spelling, by shape, by a header's name. Pure."""
+"""Keeps secrets and addresses out of what is written. Pure.
+
+Secrets are masked by value in every usual spelling, by shape, and by a header's name. The addresses of upstreams are
+taken out of the errors that clients get; the log has them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from dragoman.upstream.credentials import MASK, masked
 from dragoman.wire.http import Headers
 from dragoman.wire.jsonio import Json
 
-# --- The shapes of keys and tokens, so that those that are not configured here are masked, too. Pure.
+# --- the shapes of keys and tokens, so that those that are not configured here are masked, too
 #
 # Each shape begins with a mark that is always the same; a text without a mark is not searched. All take time in
 # proportion to the text: no repetition is inside another, and those that may match the same characters are bounded.
@@ -105,7 +109,7 @@ def without_shapes(text: str) -> str:
     return _NAMED.sub(rf"\1{MASK}", text) if any(name in low for name in _NAMES) else text
 
 
-# --- Keep the network addresses of upstreams out of errors that clients get. The log has them. Pure
+# --- network addresses of upstreams
 
 
 Known: TypeAlias = tuple[str, str]  # a URL, and the words that stand for it

@@ -1,4 +1,7 @@
-"""Whose language a request speaks: every dialect's binding is asked in turn, so a new one needs no edit here. Pure."""
+"""Routing: which dialect a request speaks, which upstreams answer for its model, and how a refusal is written. Pure.
+
+Every dialect's binding is asked in turn, so a new dialect needs no edit here.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,7 @@ class Router:
         return None
 
 
-# --- Which upstream answers for a model, and under which name. Pure.
+# --- which upstream answers for a model, and under which name
 #
 # In this order: a route with exactly this name; the first route whose pattern fits; UPSTREAM/MODEL; an upstream that
 # lists the name; the first upstream with a pattern that fits; the default route; a lone upstream that lists nothing.
@@ -243,7 +246,7 @@ def _literal(text: str) -> str:
     return "".join("." if char == "?" else re.escape(char) for char in text)
 
 
-# --- How the gateway says no: a fault in a client's own dialect, as an HTTP answer. Pure
+# --- refusals: a fault in a client's own dialect, as an HTTP answer
 
 
 BUG = Fault("server", "the gateway itself failed; its log says more under this request id", 500)

@@ -1,4 +1,6 @@
-"""Secrets: named by reference, found when first needed, never shown.
+"""Secrets, the private files that hold them, and the folders where those are.
+
+A secret is named by reference, found when it is first needed, and never shown:
 
 env:NAME             a variable of the environment
 file:PATH            the text of a file

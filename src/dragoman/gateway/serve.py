@@ -1,4 +1,10 @@
-"""Runs the gateway: a server with our application behind it, signals, the admin socket; in a thread for tests."""
+"""Runs the gateway: its server, signals, the admin socket; in a thread for tests.
+
+first signal   not ready any more; for a moment still listening, for balancers that are slow to notice; then only
+               what runs goes on, to its end or until its time is up
+second signal  what runs is cut, each stream with its dialect's error
+third          everything ends at once
+"""
 
 from __future__ import annotations
 
@@ -29,14 +35,6 @@ from dragoman.http.server.connection import Connection
 from dragoman.http.server.proxy_protocol import ProxiedConnection
 from dragoman.http.server.serving import Acceptor, HttpServer
 from dragoman.http.server.sockets import defer_accept
-
-# --- The life of the gateway's server: accept, sweep, and on a signal drain.
-#
-# first signal   not ready any more; for a moment still listening, for balancers that are slow to notice; then only
-#                what runs goes on, to its end or until its time is up
-# second signal  what runs is cut, each stream with its dialect's error
-# third          everything is let go of
-
 
 _LAST_WORDS = 2.0  # seconds between the last error of a stream and the end
 _LINGER = 3.0  # seconds that we listen after SIGTERM
@@ -141,7 +139,7 @@ class Server:
         share = peer_share(settings.limits.peer_connections, room)
 
         def most_of_peer(address: str) -> int:  # a proxy has the connections of many clients
-            return room if proxies.networks and proxies.trusts(address) else share
+            return room if proxies.trusts(address) else share
 
         def first(own: Connection, client: str) -> asyncio.BaseProtocol:
             if proxies.trusts(client):
@@ -152,7 +150,7 @@ class Server:
             listening,
             server,
             most=room,
-            most_of_peer=most_of_peer,
+            most_of_peer=most_of_peer if proxies.networks else lambda _: share,
             exhausted=self._exhausted,
             first=first if settings.proxy_protocol else None,
         )

@@ -1,4 +1,4 @@
-"""An upstream as the file tells it, and as the gateway uses it. Pure."""
+"""An upstream as the file describes it, and as the gateway uses it; the table files of raw tool calls that it names."""
 
 from __future__ import annotations
 
@@ -388,7 +388,7 @@ def address_problem(address: str) -> tuple[str, str] | None:
     return None
 
 
-# --- Read the table files of raw tool calls that a configuration names
+# --- table files of raw tool calls
 
 
 def with_table_files(upstreams: Mapping[str, Upstream], leaves: Leaves) -> dict[str, Upstream]:

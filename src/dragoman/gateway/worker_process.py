@@ -1,4 +1,10 @@
-"""What the gateway and its worker process say to each other: a head, a pickled job or reply, and a body beside it."""
+"""The worker process for large requests, from the gateway's side: started when it is needed, ended when it is idle.
+
+The two talk over a socket pair: a head, a pickled job or reply, and a body beside it. One job at a time, in the order
+in which they came. A worker that dies, or takes too long, is replaced, and the job is done once more; if the second
+worker fails too, that request gets an error, and no other does. A job whose request was given up ends its worker, since
+the worker cannot be interrupted otherwise.
+"""
 
 from __future__ import annotations
 
@@ -44,15 +50,6 @@ class Reply(Struct, frozen=True):
     result: Any = None
     error: DragomanError | None = None
     failed: Failed | None = None
-
-
-# --- The gateway's side of the worker process: it is started when it is first needed, and ended when it is idle.
-#
-# One job at a time, in the order in which they came. A worker that dies, or takes too long, is replaced, and the job
-# is
-# done once more; if the second worker fails too, that request gets an error, and no other does. A job whose request
-# was
-# given up ends its worker, since the worker cannot be interrupted otherwise.
 
 
 MODULE = "dragoman.gateway.worker"

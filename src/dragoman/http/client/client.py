@@ -63,7 +63,12 @@ class _Way:
 
 
 class Client:
-    def __init__(self, *, caps: PoolLimits | None = None, sweep_seconds: float = _SWEEP_SECONDS) -> None:
+    """With `unix` all connections go to that socket, whatever host a URL names."""
+
+    def __init__(
+        self, *, caps: PoolLimits | None = None, sweep_seconds: float = _SWEEP_SECONDS, unix: str = ""
+    ) -> None:
+        self._unix = unix
         self._caps = caps or PoolLimits()
         self._sweep_seconds = sweep_seconds
         self._ways: dict[tuple[str, Tls | None, str | None, str], _Way] = {}
@@ -143,6 +148,9 @@ class Client:
 
     async def _dial(self, way: _Way, timeouts: Timeouts, began: float) -> Connection:
         self._must_be_open()
+        if self._unix:
+            loop = asyncio.get_running_loop()
+            return (await loop.create_unix_connection(lambda: Connection(way.lane), self._unix))[1]
         left = max(began + timeouts.total - monotonic(), 0.0)
         within = Timeouts(dns=min(timeouts.dns, left), connect=min(timeouts.connect, left), tls=min(timeouts.tls, left))
         connection = await dial(

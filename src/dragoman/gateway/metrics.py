@@ -1,0 +1,165 @@
+"""Metrics: plain numbers, counted for every request, and their form for Prometheus, made when it is asked for."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from dragoman._version import __version__
+from dragoman.gateway.access_log import Outcome, Record
+
+_TOKENS = ("input", "output", "cache_read", "cache_write")  # kinds of them
+_WAY = ("dialect", "upstream", "model")
+_SCOPE = ("upstream", "credential", "models", "state")
+_MOST_MODELS = 100  # different values of a label
+_SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 300.0)
+
+Samples: TypeAlias = Iterable[tuple[tuple[str, ...], float]]  # the labels' values, and the number
+
+
+class Spread:
+    """How long things took: how many fell between each two bounds."""
+
+    __slots__ = ("_counts", "sum")
+
+    def __init__(self) -> None:
+        self.sum = 0.0
+        self._counts = [0] * (len(_SECONDS) + 1)
+
+    def see(self, seconds: float) -> None:
+        self._counts[bisect_left(_SECONDS, seconds)] += 1
+        self.sum += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """As Prometheus has them: each holds those below it."""
+        return list(zip((*map(str, _SECONDS), "+Inf"), accumulate(self._counts), strict=True))
+
+
+class Tally:
+    """What was counted of the requests of one dialect, upstream and model."""
+
+    __slots__ = ("first", "outcomes", "seconds", *_TOKENS)
+
+    def __init__(self) -> None:
+        self.outcomes: dict[Outcome, int] = {}
+        self.input = self.output = self.cache_read = self.cache_write = 0
+        self.seconds, self.first = Spread(), Spread()
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        return {kind: count for kind in _TOKENS if (count := getattr(self, kind))}
+
+
+class GaugeSnapshot(Struct, frozen=True):
+    """Values that are not counted: how they are at this moment."""
+
+    inflight: int  # requests under way
+    held: int  # bytes held for them
+    lines: dict[str, int]  # of the log, that were not written, by why not
+    resting: list[tuple[str, str, str, str, float]]  # who rests, how, and for how many seconds more
+    expiry: dict[tuple[str, str], float]  # of credentials, by upstream and name, in seconds
+
+
+class Meters:
+    """All that is counted. Labels come from closed sets, or are capped."""
+
+    def __init__(self) -> None:
+        self.tallies: dict[tuple[str, str, str], Tally] = {}
+        self.notes: Counter[str] = Counter()
+        self.retries: Counter[tuple[str, str]] = Counter()
+        self.plan_cache_hits: Counter[str] = Counter()  # by upstream
+        self._models: set[str] = set()
+
+    def request(self, record: Record) -> None:
+        model, models = record.used_model, self._models
+        if model not in models and len(models) >= _MOST_MODELS:
+            model = "other"
+        else:
+            models.add(model)
+        way = (record.dialect or "none", record.upstream or "none", model or "none")
+        tally = self.tallies.get(way)
+        if tally is None:
+            tally = self.tallies[way] = Tally()
+        tally.outcomes[record.outcome] = tally.outcomes.get(record.outcome, 0) + 1
+        for note in record.notes:
+            self.notes[note.rule] += 1
+        if not record.upstream:
+            return
+        tally.seconds.see(record.total)
+        if record.first_byte is not None:
+            tally.first.see(record.first_byte)
+        if (usage := record.usage) is not None:
+            tally.input += usage.input
+            tally.output += usage.output
+            tally.cache_read += usage.cache_read
+            tally.cache_write += usage.cache_write
+
+
+def exposition(meters: Meters, now: GaugeSnapshot) -> bytes:
+    """All metrics as Prometheus reads them."""
+    # The library is slow to load, and most gateways are never asked.
+    from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily  # noqa: PLC0415
+
+    requests = CounterMetricFamily("dragoman_requests", "Requests answered", labels=(*_WAY, "outcome"))
+    seconds = HistogramMetricFamily("dragoman_request_duration_seconds", "Whole time", labels=_WAY)
+    first = HistogramMetricFamily("dragoman_time_to_first_byte_seconds", "Time to the first byte", labels=_WAY)
+    tokens = CounterMetricFamily("dragoman_tokens", "Tokens as told by upstreams", labels=(*_WAY, "type"))
+    for labels, tally in meters.tallies.items():
+        for outcome, count in tally.outcomes.items():
+            requests.add_metric((*labels, outcome), count)
+        for family, spread in ((seconds, tally.seconds), (first, tally.first)):
+            if spread.sum:
+                family.add_metric(labels, spread.buckets(), spread.sum)
+        for kind, count in tally.tokens.items():
+            tokens.add_metric((*labels, kind), count)
+
+    def counter(name: str, about: str, labels: tuple[str, ...], samples: Samples) -> Any:
+        return _filled(CounterMetricFamily(f"dragoman_{name}", about, labels=labels), samples)
+
+    def gauge(name: str, about: str, labels: tuple[str, ...], samples: Samples) -> Any:
+        return _filled(GaugeMetricFamily(f"dragoman_{name}", about, labels=labels), samples)
+
+    resting = (((upstream, key, models, state), left) for upstream, key, models, state, left in now.resting)
+    families = [
+        *(requests, seconds, first, tokens),
+        counter("notes", "Changes made by translations", ("rule",), _single(meters.notes)),
+        counter("retries", "Attempts that failed", ("upstream", "kind"), meters.retries.items()),
+        counter(
+            "plan_cache_hits", "Requests that followed a cached plan", ("upstream",), _single(meters.plan_cache_hits)
+        ),
+        gauge("resting_seconds", "Seconds until a scope that rests is tried again", _SCOPE, resting),
+        gauge("unwritten_log_lines", "Dropped, or only counted", ("why",), _single(now.lines)),
+        gauge("inflight_bytes", "Bytes held for requests under way", (), [((), now.held)]),
+        gauge("inflight_requests", "Requests under way", (), [((), now.inflight)]),
+        gauge("credential_expiry_seconds", "Seconds until it ends", _SCOPE[:2], now.expiry.items()),
+        gauge("build_info", "The version", ("version",), [((__version__,), 1)]),
+    ]
+    registry = CollectorRegistry()
+    registry.register(_Collector(families))
+    return generate_latest(registry)
+
+
+class _Collector:
+    """What a registry reads."""
+
+    def __init__(self, families: list[Any]) -> None:
+        self.families = families
+
+    def collect(self) -> list[Any]:
+        return self.families
+
+
+def _filled(family: Any, samples: Samples) -> Any:
+    for values, number in samples:
+        family.add_metric(values, number)
+    return family
+
+
+def _single(counts: dict[str, int]) -> Samples:
+    return (((label,), count) for label, count in counts.items())
