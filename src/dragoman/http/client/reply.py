@@ -55,7 +55,7 @@ class Reply(Struct, eq=False):
 
     _lane: Lane
     _timeouts: Timeouts
-    _began: float
+    _end_by: float  # the end of the body, by the monotonic clock
     _bodiless: bool
     status: int = 0
     headers: Headers = ()
@@ -69,7 +69,6 @@ class Reply(Struct, eq=False):
     _end: int | None = None  # how many of the chunks belong to the answer, once it is whole
     _keep: bool = False  # the connection may be used again
     _refusal: BadFrame | None = None
-    _end_by: float = 0.0
     _seen: float = 0.0
     _connection: Connection | None = None
     _waiter: asyncio.Future[None] | None = None
@@ -86,11 +85,6 @@ class Reply(Struct, eq=False):
     _said_at: float = 0.0  # and when that was
 
     __repr__ = object.__repr__
-
-    def __post_init__(self) -> None:
-        self.on_body = self._chunks.append
-        self._parser = HttpResponseParser(self)
-        self._seen, self._end_by = self._began, self._began + self._timeouts.total
 
     async def pump(self, on_bytes: Callable[[bytes], None], hushed: Callable[[], int] | None = None) -> None:
         """Hand every piece of the body to `on_bytes`, from the read callback; return at the body's own end.
@@ -211,6 +205,8 @@ class Reply(Struct, eq=False):
         self._connection, transport = connection, connection.transport
         self._waiter = self._lane.loop.create_future()
         self._seen = monotonic()
+        self.on_body = self._chunks.append
+        self._parser = HttpResponseParser(self)
         connection.reply = self
         if transport is None or transport.is_closing():
             self.break_off(Reset(f"{self._lane.name} closed the connection"))
