@@ -105,6 +105,10 @@ class Source(Protocol):
     def resume(self) -> None: ...
 
 
+def _nothing() -> None:
+    pass
+
+
 class Exchange(Struct, Generic[A], eq=False):
     """What the gateway knows of a client. The answer is begun once: check `begun` first."""
 
@@ -127,6 +131,7 @@ class Exchange(Struct, Generic[A], eq=False):
     source: Source | None = None  # where the answer comes from: paused when the client does not keep up
     task: asyncio.Task[Any] | None = None  # that answers it
     sign: Callable[[], None] | None = None  # writes a sign of life into a stream
+    admitted: Callable[[], None] = _nothing  # to be called when the request has proven that it may ask
 
     __repr__ = object.__repr__  # the request holds keys and prompts
 
@@ -142,9 +147,6 @@ class Exchange(Struct, Generic[A], eq=False):
 
     def spoil(self, fault: Fault) -> None:
         """End the wait for the body with this fault."""
-
-    def admitted(self) -> None:
-        """The request has proven that it may ask."""
 
     # --- out
 
@@ -276,12 +278,6 @@ class HttpExchange(Exchange[Any], kw_only=True, eq=False):
             size, self._counts = self.size, True
         if self.account is not None:
             self.account.reserve(size)
-
-    def admitted(self) -> None:
-        connection = self.connection
-        if not connection.proven:
-            connection.proven = True
-            connection.server.roster.prove(connection)
 
     # --- for the connection
 

@@ -102,7 +102,7 @@ class Client:
         shared = way.lane
         if not shared.take_slot():
             await shared.wait(limits.total)
-        reply = Reply(shared, limits, began, request.method == "HEAD")
+        reply = Reply(shared, limits, began + limits.total, request.method == "HEAD")
         try:
             connection = None if fresh else shared.take()
             while not reply.status:  # a kept connection may turn out to be closed, a new one answers or fails

@@ -55,7 +55,7 @@ class Reply(Struct, eq=False):
 
     _lane: Lane
     _timeouts: Timeouts
-    _began: float
+    _end_by: float  # the end of the body, by the monotonic clock
     _bodiless: bool
     status: int = 0
     headers: Headers = ()
@@ -69,7 +69,6 @@ class Reply(Struct, eq=False):
     _end: int | None = None  # how many of the chunks belong to the answer, once it is whole
     _keep: bool = False  # the connection may be used again
     _refusal: BadFrame | None = None
-    _end_by: float = 0.0
     _seen: float = 0.0
     _connection: Connection | None = None
     _waiter: asyncio.Future[None] | None = None
@@ -86,11 +85,6 @@ class Reply(Struct, eq=False):
     _said_at: float = 0.0  # and when that was
 
     __repr__ = object.__repr__
-
-    def __post_init__(self) -> None:
-        self.on_body = self._chunks.append
-        self._parser = HttpResponseParser(self)
-        self._seen, self._end_by = self._began, self._began + self._timeouts.total
 
     async def pump(self, on_bytes: Callable[[bytes], None], hushed: Callable[[], int] | None = None) -> None:
         """Hand every piece of the body to `on_bytes`, from the read callback; return at the body's own end.
@@ -211,6 +205,8 @@ class Reply(Struct, eq=False):
         self._connection, transport = connection, connection.transport
         self._waiter = self._lane.loop.create_future()
         self._seen = monotonic()
+        self.on_body = self._chunks.append
+        self._parser = HttpResponseParser(self)
         connection.reply = self
         if transport is None or transport.is_closing():
             self.break_off(Reset(f"{self._lane.name} closed the connection"))
@@ -223,26 +219,33 @@ class Reply(Struct, eq=False):
     # --- for the connection
 
     def feed(self, data: bytes) -> None:
-        """Parse what has come, and give on what of it is body."""
+        """Parse what has come, give on what of it is body, and end with the end of the answer."""
         self.fresh = True
-        chunks, parser = self._chunks, self._parser
+        chunks, parser, sink, fault = self._chunks, self._parser, self._sink, None
         assert parser is not None
         try:
             parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade) as error:
-            self._conclude(error)
-            return
-        if self._end is not None:
-            self._conclude(None)
-        elif chunks:
-            body = b"".join(chunks)  # of one piece it makes no copy
+            fault = error
+        end, count = self._end, len(chunks)
+        if chunks:
+            body = b"".join(chunks if end is None else chunks[:end])  # of one piece it makes no copy
             chunks.clear()
             self._barren = 0
-            self._take(body)
-        else:
+            if sink is None:
+                self._hold(body)
+            elif body:
+                self._pieces += 1
+                try:
+                    sink(body)
+                except Exception as error:  # noqa: BLE001  whatever the reader raises belongs to whoever awaits `pump`
+                    self.fail(error)
+        elif end is None and fault is None:
             self._barren += len(data)
             if self._barren > HEAD_BYTES:
                 self.break_off(BadFrame(f"{self._lane.name} sent more than {HEAD_BYTES} bytes of head or trailers"))
+        if end is not None or fault is not None:
+            self._conclude(fault, keep=self._keep and fault is None and count == end)
 
     def connection_ended(self, *, in_order: bool) -> None:
         """Nothing more comes: that is the end of a body without a length, if it came in order."""
@@ -365,31 +368,20 @@ class Reply(Struct, eq=False):
 
     # --- within
 
-    def _take(self, body: bytes) -> None:
-        sink = self._sink
-        self._pieces += 1
-        if sink is None:
+    def _hold(self, body: bytes) -> None:
+        """Keep a piece of the body until somebody reads it."""
+        if body:
+            self._pieces += 1
             self._held.append(body)
             self._held_size += len(body)
             if self._connection is not None and self._held_size > HELD:
                 self._connection.pause()
-            return
-        try:
-            sink(body)
-        except Exception as error:  # noqa: BLE001  whatever the reader raises belongs to whoever awaits `pump`
-            self.fail(error)
 
-    def _conclude(self, fault: Exception | None) -> None:
-        """The answer is whole, or cannot be read on: hand out what came of it, then say how it ended."""
-        chunks, end = self._chunks, self._end
-        body = b"".join(chunks[:end])
-        keep = self._keep and fault is None and len(chunks) == end
-        chunks.clear()
-        if body:
-            self._take(body)
+    def _conclude(self, fault: Exception | None, *, keep: bool) -> None:
+        """The answer is whole, or cannot be read on: say how it ended."""
         if self._connection is None:  # the reader has closed it
             return
-        if end is None:
+        if self._end is None:
             self.break_off(self._refusal or BadFrame(f"{self._lane.name} sent what is not HTTP: {fault}"))
             return
         self._connection.release(keep=keep)

@@ -18,6 +18,7 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, cast
@@ -72,7 +73,6 @@ class Connection(Struct, asyncio.Protocol, eq=False):
     peer: str = ""  # what limits count it for
     since: float = 0.0  # from when on it has its grace, by the monotonic clock
     deadline: float = inf  # read by the sweeper
-    proven: bool = False  # a request of it was let in
     half_closed: bool = False  # the client sends nothing more
     reading: bool = True
     write: Callable[[bytes], None] = _nowhere  # the transport's own: no frame of ours for a chunk
@@ -246,6 +246,7 @@ class Connection(Struct, asyncio.Protocol, eq=False):
             self.server.loop.time(),
             client=self.client,
             last=version != "1.1" or parser.should_upgrade() or not parser.should_keep_alive(),
+            admitted=partial(self.server.roster.prove, self),
             connection=self,
             chunked=version != "1.0",
         )
