@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from dragoman.dialects.base import REAL_WORLD, Content, Reader, World
 from dragoman.errors import ClientFault, DragomanError, Fault
-from dragoman.filters.object_arguments import settle_reply
+from dragoman.filters.calls import settle_reply
 from dragoman.model.assemble import fold, unfold
 from dragoman.model.budget import Budget
 from dragoman.model.conversation import Reply, Stop, Usage

@@ -7,7 +7,7 @@ from hashlib import sha256
 
 import dragoman.dialects as registry
 from dragoman.agent.types import ToolUseBlock
-from dragoman.filters.rename_tools import rename
+from dragoman.filters.calls import rename
 
 
 def with_legal_ids(calls: Sequence[ToolUseBlock]) -> list[ToolUseBlock]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dragoman.agent.errors import BedrockResponseError
 from dragoman.agent.types import ToolUseBlock
-from dragoman.filters.object_arguments import as_object
+from dragoman.filters.calls import as_object
 from dragoman.wire import jsonio
 from dragoman.wire.fields import describe, is_blank
 

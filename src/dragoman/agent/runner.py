@@ -37,7 +37,7 @@ from dragoman.agent.types import (
 )
 from dragoman.agent.work import Job, Outcome, run_jobs
 from dragoman.errors import DragomanError, TransportError, UpstreamFault, UpstreamViolation
-from dragoman.filters.object_arguments import as_object
+from dragoman.filters.calls import as_object
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Reply, Usage, Why

@@ -23,7 +23,7 @@ from dragoman.errors import (
     MalformedRequest,
     UpstreamFault,
 )
-from dragoman.filters.refuse_held import refusal_of
+from dragoman.filters.request import refusal_of
 from dragoman.gateway.backend import Backend, Busy, Fleet, Refused
 from dragoman.gateway.breaker import Resting, Ticket
 from dragoman.gateway.exchange import Exchange

@@ -8,13 +8,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from dragoman.dialects.kiro.quirks.history import (
-    LONGEST_ASSISTANT,
-    LONGEST_RESULT,
-    LONGEST_USER,
-    BuildHistory,
-)
-from dragoman.dialects.kiro.quirks.size import FitSize
+from dragoman.dialects.kiro.quirks.request import FitSize
+from dragoman.dialects.kiro.quirks.turns import LONGEST_ASSISTANT, LONGEST_RESULT, LONGEST_USER, BuildHistory
 from dragoman.dialects.kiro.tokens import estimate_message
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Media, Reasoning, Seal, Text, ToolCall, ToolResult, Where

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from dragoman.dialects.kiro.models import model_of, name_of
-from dragoman.dialects.kiro.quirks.images import FitImages
+from dragoman.dialects.kiro.quirks.request import FitImages, WholeCharacters
 from dragoman.dialects.kiro.quirks.schemas import MOST_ADDED, clean
-from dragoman.dialects.kiro.quirks.surrogates import WholeCharacters
 from dragoman.dialects.kiro.quirks.tools import CleanSchemas
 from dragoman.dialects.kiro.schema_rules import schema_breaches
 from dragoman.errors import MalformedRequest, UnknownModel, Unrepresentable

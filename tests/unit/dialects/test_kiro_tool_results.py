@@ -10,8 +10,7 @@ import pytest
 import dragoman
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro import DIALECT, KiroBinding, KiroTargetBinding
-from dragoman.dialects.kiro.quirks.history import BuildHistory
-from dragoman.dialects.kiro.quirks.results import NO_OUTPUT, ReadResults
+from dragoman.dialects.kiro.quirks.turns import NO_OUTPUT, BuildHistory, ReadResults
 from dragoman.dialects.kiro.turns import object_of, parse_result, render_turn
 from dragoman.errors import MalformedRequest
 from dragoman.model.blocks import Media, Opaque, Text, ToolResult, Where

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 
-from dragoman.filters.alternate_turns import AlternateTurns
+from dragoman.filters.turns import AlternateTurns
 from dragoman.model.blocks import Block, Extra, Text, ToolResult, Where
 from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Message

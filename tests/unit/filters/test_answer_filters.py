@@ -16,10 +16,8 @@ from dragoman.filters import (
     SerializeBlocks,
     SettleStop,
     WrapTextTools,
-    object_arguments,
-    serialize_blocks,
 )
-from dragoman.filters.carry_seals import Mark, mark, unmark
+from dragoman.filters.seals import Mark, mark, unmark
 from dragoman.model import grammar
 from dragoman.model.assemble import fold
 from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
@@ -133,7 +131,7 @@ def test_a_call_that_goes_on_after_its_json_was_whole_fails_the_stream() -> None
 
 
 def test_what_is_held_is_bounded_and_past_it_the_stream_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serialize_blocks, "HELD_LIMIT", 10)
+    monkeypatch.setattr("dragoman.filters.answers.HELD_LIMIT", 10)
     back, _ = back_of(SerializeBlocks())
     back.feed((Started("r", "m"), BlockStarted(0, Text("")), BlockStarted(1, ToolCall("b", "g"))))
     assert back.feed((ArgumentsDelta(1, "x" * 10),)) == ()
@@ -204,7 +202,7 @@ def test_arguments_that_begin_as_an_object_stream_live() -> None:
 
 
 def test_arguments_that_are_no_object_are_held_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_arguments, "HELD_LIMIT", 5)
+    monkeypatch.setattr("dragoman.filters.calls.HELD_LIMIT", 5)
     back, _ = back_of(ObjectArguments(OBJECT, OBJECT))
     out = back.feed((Started("r", "m"), *call(0, "f", "abcdef", end=False)))
     assert isinstance(out[-1], Failed)

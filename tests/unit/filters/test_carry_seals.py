@@ -10,7 +10,7 @@ import dragoman.dialects as registry
 from dragoman.answer import ResponseFilters
 from dragoman.conformance.laws import NOBODY, encoded, read_back, still_world
 from dragoman.filters import CarrySeals
-from dragoman.filters.carry_seals import Mark, mark, unmark
+from dragoman.filters.seals import Mark, mark, unmark
 from dragoman.model import grammar
 from dragoman.model.assemble import fold, unfold
 from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall, ToolResult

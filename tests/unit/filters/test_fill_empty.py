@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from dragoman.filters.fill_empty import FillEmpty
+from dragoman.filters.turns import FillEmpty
 from dragoman.model.blocks import Block, Cache, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.facts import Facts

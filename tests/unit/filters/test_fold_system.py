@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from dragoman.filters.fold_system import FoldSystem
+from dragoman.filters.turns import FoldSystem
 from dragoman.model.blocks import Block, Cache, Text, ToolCall, ToolResult, Where
 from dragoman.model.canonical import canonical
 from dragoman.model.capabilities import Capabilities

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from dragoman.filters.pair_tools import PairTools
+from dragoman.filters.results import PairTools
 from dragoman.model.blocks import Block, Cache, Media, Opaque, Text, ToolCall, ToolResult, Where
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message

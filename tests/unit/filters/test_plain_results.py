@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from dragoman.errors import Unrepresentable
-from dragoman.filters.plain_results import PlainResults
+from dragoman.filters.results import PlainResults
 from dragoman.model.blocks import Block, Cache, Media, Opaque, Text, ToolResult, Where
 from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Message

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.filters.rename_tools import RenameTools, rename
+from dragoman.filters.calls import RenameTools, rename
 from dragoman.model import grammar
 from dragoman.model.blocks import Opaque, Text, ToolCall, ToolResult, Where
 from dragoman.model.capabilities import Alphabet, Capabilities

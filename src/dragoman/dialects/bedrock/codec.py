@@ -12,10 +12,17 @@ from dragoman.dialects.bedrock.encoder import BedrockEncoder
 from dragoman.dialects.bedrock.media import S3
 from dragoman.dialects.bedrock.models import vendor_of
 from dragoman.dialects.bedrock.nodes import FAMILY
-from dragoman.dialects.bedrock.quirks.media import AccompanyDocuments, FitMedia, NameDocuments
-from dragoman.dialects.bedrock.quirks.settings import FitWords, SettleCache
-from dragoman.dialects.bedrock.quirks.thinking import OwnReasoning
-from dragoman.dialects.bedrock.quirks.tools import NoChoice, SettleResults, SettleTools
+from dragoman.dialects.bedrock.quirks import (
+    AccompanyDocuments,
+    FitMedia,
+    FitWords,
+    NameDocuments,
+    NoChoice,
+    OwnReasoning,
+    SettleCache,
+    SettleResults,
+    SettleTools,
+)
 from dragoman.dialects.bedrock.rule_table import RULES
 from dragoman.dialects.bedrock.stream import BedrockDecoder
 from dragoman.dialects.rulebook import Breach

@@ -8,8 +8,8 @@ from hashlib import sha256
 
 from msgspec import Struct
 
+from dragoman.filters.calls import rename
 from dragoman.filters.raw_tools.values import Shape, fits, property_names, shape_of
-from dragoman.filters.rename_tools import rename
 from dragoman.model.capabilities import Alphabet
 from dragoman.model.conversation import ToolSpec
 from dragoman.wire import jsonio
