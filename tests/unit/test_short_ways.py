@@ -17,7 +17,6 @@ from bench.questions import question
 from dragoman.dialects.anthropic import request as anthropic_request
 from dragoman.dialects.base import Call
 from dragoman.dialects.kiro.quirks import request as kiro_surrogates
-from dragoman.dialects.kiro.quirks import turns as kiro_results
 from dragoman.dialects.kiro.tokens import estimate, estimate_input, estimate_message
 from dragoman.dialects.openai import messages as openai_messages
 from dragoman.dialects.openai.chunk import beside_the_stop, beside_the_usual
@@ -137,7 +136,6 @@ def paired_needs_no_pairing(asked: Conversation) -> None:
 SHORT_CUTS: list[tuple[Any, str, Any]] = [
     (pairing, "_paired", False),
     (renaming, "_allows", False),
-    (kiro_results, "_are_read", False),
     (kiro_surrogates, "_are_whole", False),
     (openai_messages, "_words", None),
 ]

@@ -36,7 +36,7 @@ from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockKeys, BlockStarted, Event
 from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import Back, Filter, MakeBack, Reads
+from dragoman.model.filter import Back, EachTool, Filter, MakeBack, Reads
 from dragoman.model.notes import Notes
 from dragoman.wire import jsonio
 
@@ -433,21 +433,14 @@ class _History:
 # --- GiveSchemas: a tool whose client gave no schema is sent with an empty one, where the target wants one
 
 
-class GiveSchemas(Filter):
+class GiveSchemas(EachTool):
     """Readers give such a tool the schema of no parameters and mark its place as bare."""
 
     name = "give_schemas"
     concerns: Features = frozenset({"bare_tools"})
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        if not any(tool.at.bare for tool in conversation.tools):
-            return conversation, None
-        tools = tuple([_with_schema(tool, notes) for tool in conversation.tools])
-        return structs.replace(conversation, tools=tools), None
-
-
-def _with_schema(tool: ToolSpec | Opaque, notes: Notes) -> ToolSpec | Opaque:
-    if not tool.at.bare or isinstance(tool, Opaque):
-        return tool
-    notes.added("tools.schema", tool.at.path, f"the tool {tool.name} has no schema; one without properties is sent")
-    return structs.replace(tool, at=Where(tool.at.path))
+    def tool(self, tool: ToolSpec | Opaque, notes: Notes) -> ToolSpec | Opaque:
+        if not tool.at.bare or isinstance(tool, Opaque):
+            return tool
+        notes.added("tools.schema", tool.at.path, f"the tool {tool.name} has no schema; one without properties is sent")
+        return structs.replace(tool, at=Where(tool.at.path))

@@ -19,7 +19,7 @@ from dragoman.model.canonical import canonical
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message
 from dragoman.model.facts import Facts, Features, Inventory
-from dragoman.model.filter import Filter, MakeBack
+from dragoman.model.filter import EachMessage, Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE, opaque_as_parts
 
@@ -246,7 +246,7 @@ ERROR = "Error"
 _RICH: Features = frozenset({"media", "opaque"})
 
 
-class PlainResults(Filter):
+class PlainResults(EachMessage):
     name = "plain_results"
 
     def __init__(self, upstream: Capabilities) -> None:
@@ -254,14 +254,7 @@ class PlainResults(Filter):
         self._errors = "result_errors" in upstream.traits
         self.concerns = _RICH if self._errors else _RICH | {"failed_results"}
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        before = len(notes)
-        messages = tuple([self._message(message, notes) for message in conversation.messages])
-        if len(notes) == before:
-            return conversation, None
-        return structs.replace(conversation, messages=messages), None
-
-    def _message(self, message: Message, notes: Notes) -> Message:
+    def message(self, message: Message, notes: Notes) -> Message:
         if message.role != "user":
             return message
         results: list[Block] = []

@@ -34,7 +34,7 @@ Feature: TypeAlias = Literal[
     # of messages, tools or system
     "seals",
     "citations",
-    "blank",  # a text of white space only, or a message without blocks
+    "blank",  # a text of white space only, a message without blocks, or a result without content
     "marks",  # cache marks
     "extras",  # fields that only one family knows, of the request or of anything in it
     "shapes",  # the reader took something in another shape than its dialect's own
@@ -165,6 +165,8 @@ def _of_messages(messages: tuple[Message, ...], held: Inventory) -> Features:
     if [words for words in held.words if not words or words.isspace()]:
         found.add("blank")
     if [message for message in messages if not message.blocks]:
+        found.add("blank")
+    if [result for result in held.results if not result.content]:
         found.add("blank")
     if "system" in roles:
         found.add("system_turns")

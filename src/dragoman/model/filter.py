@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import ClassVar, Protocol, TypeAlias
 
+from msgspec import structs
+
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall
-from dragoman.model.conversation import Conversation
+from dragoman.model.conversation import Conversation, Message, ToolSpec
 from dragoman.model.events import BlockKeys, BlockStarted, Delta, Event, Events
 from dragoman.model.facts import Facts, Features
 from dragoman.model.lane import LaneWatch
@@ -83,3 +86,35 @@ class Filter(Protocol):
         The conversation has the canonical form. `facts` says what it holds.
         """
         return conversation, None
+
+
+class EachMessage(Filter):
+    """A filter that looks at one message at a time, or at one block at a time."""
+
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        messages = tuple([self.message(message, notes) for message in conversation.messages])
+        if messages == conversation.messages:
+            return conversation, None
+        return structs.replace(conversation, messages=messages), None
+
+    def message(self, message: Message, notes: Notes) -> Message:
+        """Return the message, changed or the same."""
+        blocks = tuple([each for block in message.blocks for each in self.block(block, notes)])
+        return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
+
+    def block(self, block: Block, notes: Notes) -> Iterable[Block]:
+        """Return what becomes of a block."""
+        return (block,)
+
+
+class EachTool(Filter):
+    """A filter that looks at one declared tool at a time."""
+
+    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
+        before = len(notes)
+        tools = tuple([self.tool(tool, notes) for tool in conversation.tools])
+        return (conversation if len(notes) == before else structs.replace(conversation, tools=tools)), None
+
+    @abstractmethod
+    def tool(self, tool: ToolSpec | Opaque, notes: Notes) -> ToolSpec | Opaque:
+        """Return the tool, changed or the same."""

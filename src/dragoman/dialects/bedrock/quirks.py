@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Cache, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
 from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import Filter, MakeBack
+from dragoman.model.filter import EachMessage, Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.model.parts import missing_media_line
 
@@ -150,24 +150,18 @@ def _unique(name: str, taken: set[str]) -> str:
     return unique
 
 
-class AccompanyDocuments(Filter):
+class AccompanyDocuments(EachMessage):
     """A message that holds a document holds text as well."""
 
     name = "bedrock.accompany_documents"
     concerns: Features = frozenset({"media"})
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        before = len(notes)
-        messages = tuple(_accompanied(message, notes) for message in conversation.messages)
-        return (conversation if len(notes) == before else structs.replace(conversation, messages=messages)), None
-
-
-def _accompanied(message: Message, notes: Notes) -> Message:
-    documents = any(isinstance(block, Media) and block.kind == "document" for block in message.blocks)
-    if not documents or any(isinstance(block, Text) for block in message.blocks):
-        return message
-    notes.added("bedrock.document.text", message.at.path, f"a document needs a text beside it; {_FILLER!r} is sent")
-    return structs.replace(message, blocks=(*message.blocks, Text(_FILLER, at=message.at)))
+    def message(self, message: Message, notes: Notes) -> Message:
+        documents = any(isinstance(block, Media) and block.kind == "document" for block in message.blocks)
+        if not documents or any(isinstance(block, Text) for block in message.blocks):
+            return message
+        notes.added("bedrock.document.text", message.at.path, f"a document needs a text beside it; {_FILLER!r} is sent")
+        return structs.replace(message, blocks=(*message.blocks, Text(_FILLER, at=message.at)))
 
 
 # --- Cache points, the user and the output schema within what the service takes
@@ -272,7 +266,7 @@ def _legal_user(user: str) -> str:
 # --- Reasoning as the models behind the service take it back
 
 
-class OwnReasoning(Filter):
+class OwnReasoning(EachMessage):
     """Reasoning in the two forms that the service has, as far as the model takes it back."""
 
     name = "bedrock.own_reasoning"
@@ -282,27 +276,17 @@ class OwnReasoning(Filter):
     def __init__(self, vendor: Vendor) -> None:
         self._takes = vendor.reasoning
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        before = len(notes)
-        messages = tuple(self._message(message, notes) for message in conversation.messages)
-        return (conversation if len(notes) == before else structs.replace(conversation, messages=messages)), None
-
-    def _message(self, message: Message, notes: Notes) -> Message:
-        before = len(notes)
-        blocks = tuple(kept for block in message.blocks if (kept := self._block(block, notes)) is not None)
-        return message if len(notes) == before else structs.replace(message, blocks=blocks)
-
-    def _block(self, block: Block, notes: Notes) -> Block | None:
+    def block(self, block: Block, notes: Notes) -> Iterable[Block]:
         if not isinstance(block, Reasoning):
-            return block
+            return (block,)
         reason = self._objection(block)
         if reason:
             notes.dropped("bedrock.reasoning.refused", block.at.path, reason)
-            return None
+            return ()
         if block.seal is not None and block.seal.kind == "redacted" and block.text:
             notes.dropped("bedrock.reasoning.redacted", block.at.path, "redacted reasoning has no text here")
-            return structs.replace(block, text="")
-        return block
+            return (structs.replace(block, text=""),)
+        return (block,)
 
     def _objection(self, block: Reasoning) -> str:
         if self._takes == "none":

@@ -14,7 +14,7 @@ from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResu
 from dragoman.model.canonical import canonical
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
 from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import Filter, MakeBack
+from dragoman.model.filter import EachTool, Filter, MakeBack
 from dragoman.model.notes import Action, Notes
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE, join_texts, opaque_as_parts
 
@@ -125,17 +125,15 @@ _SPARE = 9  # tools beyond `max_tools` that only history needs: with its default
 STUB = "Used earlier in this conversation; not available now."
 
 
-class GiveDescriptions(Filter):
+class GiveDescriptions(EachTool):
     """A tool without a description is described by its name, as the client spells it (D13)."""
 
     name = "kiro.give_descriptions"
-    concerns: Features = frozenset({"undescribed_tools"})
     before = "rename_tools"
+    concerns: Features = frozenset({"undescribed_tools"})
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        before = len(notes)
-        tools = tuple([_given(tool, notes) if isinstance(tool, ToolSpec) else tool for tool in conversation.tools])
-        return (conversation if len(notes) == before else structs.replace(conversation, tools=tools)), None
+    def tool(self, tool: ToolSpec | Opaque, notes: Notes) -> ToolSpec | Opaque:
+        return tool if isinstance(tool, Opaque) else _given(tool, notes)
 
 
 def _given(tool: ToolSpec, notes: Notes) -> ToolSpec:

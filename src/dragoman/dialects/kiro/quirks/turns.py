@@ -6,46 +6,31 @@ The log names the place and the call, never what was said.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import structs
 
 from dragoman.dialects.kiro.nodes import LOG
 from dragoman.dialects.kiro.quirks.thinking import replayable, wrapped
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts, Features, Inventory
-from dragoman.model.filter import Filter, MakeBack
+from dragoman.model.facts import Facts, Features
+from dragoman.model.filter import EachMessage, Filter, MakeBack
 from dragoman.model.notes import Notes
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, join_texts, opaque_as_parts
 
 NO_OUTPUT = "(no output)"
 
 
-class ReadResults(Filter):
+class ReadResults(EachMessage):
     """No result without text (rule 32), and no part in one that the service cannot read."""
 
     name = "kiro.read_results"
-    concerns: Features = frozenset({"results"})
+    concerns: Features = frozenset({"blank", "media", "opaque"})
     before = "drop_foreign"
 
-    def forward(self, conversation: Conversation, notes: Notes, facts: Facts) -> tuple[Conversation, MakeBack | None]:
-        if _are_read(facts.inventory(conversation)):
-            return conversation, None
-        before = len(notes)
-        messages = tuple([_message(message, notes) for message in conversation.messages])
-        return (conversation if len(notes) == before else structs.replace(conversation, messages=messages)), None
-
-
-def _message(message: Message, notes: Notes) -> Message:
-    blocks: tuple[Block, ...] = tuple(
-        [_result(block, notes) if isinstance(block, ToolResult) else block for block in message.blocks]
-    )
-    return message if blocks == message.blocks else structs.replace(message, blocks=blocks)
-
-
-def _are_read(held: Inventory) -> bool:
-    """Whether every result holds something, and nothing but texts that say something."""
-    said = [part for part in held.parts if type(part) is Text and part.text and not part.text.isspace()]
-    return len(said) == len(held.parts) and not [result for result in held.results if not result.content]
+    def block(self, block: Block, notes: Notes) -> Iterable[Block]:
+        return (_result(block, notes) if isinstance(block, ToolResult) else block,)
 
 
 def _result(result: ToolResult, notes: Notes) -> ToolResult:
