@@ -152,17 +152,21 @@ class _Lane(Struct, frozen=True, gc=False):
     def write(self, first: Frame, others: Iterator[Frame], out: list[bytes]) -> Frame | None:
         """Write the deltas of the lane from `first` on. Return the next frame that is none of them, if there is one."""
         kind, read, search = self.source.kind, self.source.read, self.search
-        before, after, as_it_came, encode = self.before, self.after, self.as_it_came, encode_text
         texts: list[str] = []
-        rest: Frame | None = None
+        rest, as_it_came = None, self.as_it_came
         for frame in chain((first,), others):
-            text = read(frame.data) if frame.kind == kind and not frame.error else ""
+            text = "" if frame.kind != kind or frame.error else read(frame.data)
             if not text or (search is not None and search(text) is not None):
                 rest = frame
                 break
             texts.append(text)
-            out.append(frame.raw if as_it_came else before + encode(text) + after)
-        if texts and self.listeners:
+            if as_it_came:
+                out.append(frame.raw)
+        if not texts:
+            return rest
+        if not as_it_came:
+            out.append(self.before + (self.after + self.before).join(map(encode_text, texts)) + self.after)
+        if self.listeners:
             written = "".join(texts)
             for listener in self.listeners:
                 listener(written)
@@ -228,7 +232,7 @@ class Answer:
             return b""
         out: list[bytes] = []
         reader, has_content = self._reader, False
-        frames = reader.frames(chunk)
+        frames = iter(reader.frames(chunk))
         try:
             for each in frames:
                 frame: Frame | None = each
@@ -240,6 +244,8 @@ class Answer:
                 if step is not None:
                     has_content = self._content.is_in(step.events) or has_content
                     self._add(step, out)
+                if reader.over:
+                    break
             if reader.failure is not None and (broken := reader.broken()) is not None:
                 has_content = True
                 self._add(broken, out)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -348,7 +348,12 @@ class Reader:
 
     def feed(self, chunk: bytes) -> list[Step]:
         """Take more bytes and give the steps they complete."""
-        steps = [step for frame in self.frames(chunk) if (step := self.step(frame)) is not None]
+        steps: list[Step] = []
+        for frame in self.frames(chunk):
+            if (step := self.step(frame)) is not None:
+                steps.append(step)
+            if self.over:
+                break
         return steps if (broken := self.broken()) is None else [*steps, broken]
 
     def close(self, broken: Fault | None = None) -> list[Step]:
@@ -369,19 +374,18 @@ class Reader:
             steps.append(Step(self._decoder.close(broken)))
         return steps
 
-    def frames(self, chunk: bytes) -> Iterator[Frame]:
-        """Give the frames that these bytes complete, until the stream is over."""
-        try:
-            frames = iter(()) if self.over else self._frames.feed(chunk)
-            if self._held.size or self._frames.held:
-                self._held.set(self._frames.held)
-            for frame in frames:
-                yield frame
-                if self.over:
-                    self._held.set(0)
-                    break
-        except DragomanError as error:
-            self.failure = error
+    def frames(self, chunk: bytes) -> list[Frame]:
+        """Return the frames that these bytes complete. Those behind the end of the stream mean nothing."""
+        frames: list[Frame] = []
+        if not self.over:
+            try:
+                made = self._frames.feed(chunk)
+                if self._held.size or self._frames.held:
+                    self._held.set(self._frames.held)
+                frames.extend(made)
+            except DragomanError as error:
+                self.failure = error
+        return frames
 
     def broken(self) -> Step | None:
         """The step of an error that the frame decoder met after the last frame. Raises one of this side."""
@@ -402,6 +406,7 @@ class Reader:
             return None
         if events and type(events[-1]) in _LAST:
             self.over = True
+            self._held.set(0)
         return Step(events, frame.raw)
 
     def fail(self, error: DragomanError) -> Step:
@@ -410,6 +415,7 @@ class Reader:
             raise error
         self.error = error.with_traceback(None)  # its frames would keep what was being read
         self.over = True
+        self._held.set(0)
         return Step((Failed(error.fault),))
 
 

@@ -97,6 +97,8 @@ class Passing:
             has_content = self._content.is_in(step.events) or has_content
             if (end := self._heard(step, count)) is not None:
                 return end
+            if reader.over:
+                break
         if (broken := reader.broken()) is not None:
             return self._ended_with(broken, count)
         if not has_content:

@@ -147,24 +147,23 @@ _NO_CHOICE, _NO_FORM, _NO_THOUGHT = ToolChoice(), Output(), Thinking()
 
 def _of_messages(messages: tuple[Message, ...], held: Inventory) -> Features:
     found: set[Feature] = {_BY_KIND[kind] for kind in held.kinds if kind is not Text}
-    texts, roles = held.texts, [message.role for message in messages]
+    texts, others, roles = held.texts, held.others, [message.role for message in messages]
     if held.parts:
         texts = texts + [part for part in held.parts if type(part) is Text]
-        found.update([_BY_KIND[type(part)] for part in held.parts if type(part) is not Text])
-        others = (*held.others, *[part for part in held.parts if type(part) is not Text])
-    else:
-        others = tuple(held.others)
+        others = others + [part for part in held.parts if not isinstance(part, Text)]
+        found.update([_BY_KIND[type(part)] for part in others])
     if odd := [text for text in texts if text.cache or text.seal or text.citations or text.extra]:
         _add_odd(found, odd)
-    if held.calls or held.results or held.thoughts or others:
+    if not held.kinds <= {Text}:
         _add_odd(found, [call for call in held.calls if call.form != "json" or call.cache or call.seal or call.extra])
         _add_odd(found, [result for result in held.results if result.is_error or result.cache or result.extra])
         _add_odd(found, (*held.thoughts, *others))
-    if [message for message in messages if message.extra]:
-        found.add("extras")
+    for message in [message for message in messages if message.extra or not message.blocks]:
+        if message.extra:
+            found.add("extras")
+        if not message.blocks:
+            found.add("blank")
     if [words for words in held.words if not words or words.isspace()]:
-        found.add("blank")
-    if [message for message in messages if not message.blocks]:
         found.add("blank")
     if [result for result in held.results if not result.content]:
         found.add("blank")
