@@ -1,6 +1,10 @@
-"""Filters: the changes a target needs. Pure, composable, each with its notes and its own way back.
+"""Filters: the changes a target needs. Pure, composable, each with its notes and its own answer half.
 
-Their order is one table in translate.py. A filter changes what a conversation says; how it is spelt is the codec's.
+Their order is one table in translate.py, which alone calls them; they touch nothing but the conversation and the events
+they are given. A filter changes what a conversation says; how it is spelt is the codec's. By what they change: the
+request as a whole (`request`), settings (`limits`), turns (`turns`), tools that are offered (`offers`), calls (`calls`)
+and their results (`results`), what only one family knows (`foreign`, `seals`), answers alone (`answers`), and calls
+that a model wrote as text (`raw_tools`).
 """
 
 from __future__ import annotations
