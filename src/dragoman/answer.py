@@ -13,12 +13,12 @@ from dragoman.dialects.base import REAL_WORLD, Content, Reader, World
 from dragoman.errors import ClientFault, DragomanError, Fault
 from dragoman.filters.calls import settle_reply
 from dragoman.model.assemble import fold, unfold
-from dragoman.model.budget import Budget
 from dragoman.model.conversation import Reply, Stop, Usage
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockKeys,
     BlockStarted,
+    Budget,
     Delta,
     Event,
     Events,
@@ -31,9 +31,19 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
-from dragoman.model.filter import BLOCKS, Kind, Reads
-from dragoman.model.lane import UNSEEN, LaneSource, LaneWatch, Listener, Search
-from dragoman.model.notes import MOST_OF_ANSWER, Note, Notes
+from dragoman.model.filter import (
+    BLOCKS,
+    MOST_OF_ANSWER,
+    UNSEEN,
+    Kind,
+    LaneSource,
+    LaneWatch,
+    Listener,
+    Note,
+    Notes,
+    Reads,
+    Search,
+)
 from dragoman.translate import Plan
 from dragoman.wire.frame import Frame, Payload
 from dragoman.wire.jsonio import encode_text
@@ -140,7 +150,7 @@ _GAP = b"\0gap\0"  # what no payload holds
 
 
 class _Lane(Struct, frozen=True, gc=False):
-    """The short way of the deltas of one block (lane.py), put together from all parts."""
+    """The short way of the deltas of one block (model/filter.py), put together from all parts."""
 
     source: LaneSource
     search: Search | None  # finds the reason for the general way in a text

@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.dialects.rulebook import Breach
 from dragoman.gateway.explain import MOST, MOST_BYTES, Refusal, Ring, Sent, explain
-from dragoman.model.notes import Note
+from dragoman.model.filter import Note
 from dragoman.simulator import parse, running_simulator
 from tests.gateway.house import KEY, house, kept_refusal, messages, upstream
 

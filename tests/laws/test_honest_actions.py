@@ -12,7 +12,7 @@ import dragoman.dialects as registry
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.filters.results import MOVED, NO_OUTPUT, NO_RESULT
 from dragoman.filters.turns import FILLER
-from dragoman.model.notes import Note
+from dragoman.model.filter import Note
 from tests.laws.bodies import BODIES, MODEL, MORE, Path, paths, replaced, strings, without
 
 ALL = [*BODIES.items(), *MORE]

@@ -30,8 +30,8 @@ from dragoman.gateway.offload.jobs import (
 )
 from dragoman.gateway.offload.worker import Worker
 from dragoman.gateway.whole_reply import told_whole
-from dragoman.model.budget import AnswerLimits
 from dragoman.model.conversation import without_messages
+from dragoman.model.events import AnswerLimits
 from dragoman.translate import Plan, Settings
 from dragoman.wire.http import HttpRequest
 from tests.laws.bodies import BODIES

@@ -27,10 +27,8 @@ from dragoman.filters import calls as renaming
 from dragoman.filters import results as pairing
 from dragoman.gateway.limits import RequestLimits, check_tree
 from dragoman.model.blocks import Cache, Reasoning, Seal, Text, ToolResult, Where
-from dragoman.model.canonical import canonical
-from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts, inventory
-from dragoman.model.notes import Notes
+from dragoman.model.conversation import Conversation, Message, canonical
+from dragoman.model.filter import Facts, Notes, inventory
 from dragoman.translate import plan
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest

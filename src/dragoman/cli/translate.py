@@ -13,7 +13,7 @@ from dragoman.api import Translated
 from dragoman.cli.files import Unreadable, chunks, complain, read
 from dragoman.cli.terminal import one_line
 from dragoman.errors import DragomanError, LocalMisuse
-from dragoman.model.notes import Note
+from dragoman.model.filter import Note
 from dragoman.wire import jsonio
 
 

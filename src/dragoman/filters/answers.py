@@ -33,9 +33,7 @@ from dragoman.model.events import (
     TextDelta,
     event_size,
 )
-from dragoman.model.filter import BLOCKS, NEVER, Back, Filter, Reads
-from dragoman.model.lane import UNSEEN, LaneWatch
-from dragoman.model.notes import Notes
+from dragoman.model.filter import BLOCKS, NEVER, UNSEEN, Back, Filter, LaneWatch, Notes, Reads
 from dragoman.wire.jsonscan import ObjectScanner
 
 HELD_LIMIT = 4 * 1024 * 1024  # characters held back in one stream

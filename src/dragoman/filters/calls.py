@@ -13,8 +13,7 @@ from hashlib import sha256
 from msgspec import Struct, structs
 
 from dragoman.errors import Fault
-from dragoman.model.blocks import Block, Extra, Opaque, ToolCall, ToolResult, Where
-from dragoman.model.budget import Budget, KeptText
+from dragoman.model.blocks import NAME_AT_HOME, Block, Extra, Opaque, ToolCall, ToolResult, Where
 from dragoman.model.capabilities import Alphabet, Capabilities
 from dragoman.model.conversation import Choice, Conversation, Message, Reply, ToolChoice, ToolSpec, Why
 from dragoman.model.events import (
@@ -22,20 +21,18 @@ from dragoman.model.events import (
     BlockEnded,
     BlockKeys,
     BlockStarted,
+    Budget,
     Delta,
     Event,
     Events,
     Failed,
+    KeptText,
     Sealed,
     Started,
     Stopped,
     event_size,
 )
-from dragoman.model.facts import Facts
-from dragoman.model.filter import NEVER, Back, Filter, MakeBack, Reads
-from dragoman.model.lane import LaneWatch
-from dragoman.model.naming import NAME_AT_HOME
-from dragoman.model.notes import Notes
+from dragoman.model.filter import NEVER, Back, Facts, Filter, LaneWatch, MakeBack, Notes, Reads
 from dragoman.wire import jsonio
 from dragoman.wire.jsonscan import ObjectScanner
 

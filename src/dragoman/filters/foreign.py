@@ -10,7 +10,7 @@ from typing import TypeVar
 from msgspec import Struct, structs
 
 from dragoman.errors import MalformedRequest, Unrepresentable
-from dragoman.model.blocks import Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
+from dragoman.model.blocks import OUTER, Block, Extra, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, wire_name
 from dragoman.model.capabilities import Capabilities, Place
 from dragoman.model.conversation import Conversation, Message, Role, ToolChoice, ToolSpec
 from dragoman.model.events import (
@@ -29,11 +29,20 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
-from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import BLOCKS, Back, Filter, MakeBack, Reads
-from dragoman.model.lane import UNSEEN, LaneWatch
-from dragoman.model.naming import OUTER, wire_name
-from dragoman.model.notes import MOST_OF_ANSWER, Action, Notes
+from dragoman.model.filter import (
+    BLOCKS,
+    MOST_OF_ANSWER,
+    UNSEEN,
+    Action,
+    Back,
+    Facts,
+    Features,
+    Filter,
+    LaneWatch,
+    MakeBack,
+    Notes,
+    Reads,
+)
 from dragoman.model.parts import UNREADABLE, missing_media_line, opaque_as_parts, part_text, server_tool_text
 from dragoman.wire.jsonio import Json
 

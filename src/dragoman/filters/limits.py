@@ -12,9 +12,7 @@ from dragoman.filters.foreign import tool_name
 from dragoman.model.blocks import Block, Opaque, Reasoning, ToolCall, ToolResult
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, Output, Thinking, ToolChoice, ToolSpec
-from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import Filter, MakeBack
-from dragoman.model.notes import Action, Notes
+from dragoman.model.filter import Action, Facts, Features, Filter, MakeBack, Notes
 from dragoman.wire.jsonio import Json
 
 SCALE = ("minimal", "low", "medium", "high", "xhigh", "max")  # every effort any dialect knows, least first

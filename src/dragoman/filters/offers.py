@@ -31,13 +31,10 @@ from dragoman.model.blocks import (
     Untranslatable,
     Where,
 )
-from dragoman.model.budget import KeptText
 from dragoman.model.capabilities import Capabilities
 from dragoman.model.conversation import Conversation, Message, ToolSpec
-from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockKeys, BlockStarted, Event
-from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import Back, EachTool, Filter, MakeBack, Reads
-from dragoman.model.notes import Notes
+from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockKeys, BlockStarted, Event, KeptText
+from dragoman.model.filter import Back, EachTool, Facts, Features, Filter, MakeBack, Notes, Reads
 from dragoman.wire import jsonio
 
 PLACEHOLDER = "DeferredToolPlaceholder"  # Claude Code declares it so that `tools` holds a deferred tool

@@ -15,12 +15,9 @@ from collections.abc import Iterable, Iterator
 from msgspec import structs
 
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResult
-from dragoman.model.canonical import canonical
 from dragoman.model.capabilities import Capabilities
-from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts, Features, Inventory
-from dragoman.model.filter import EachMessage, Filter, MakeBack
-from dragoman.model.notes import Notes
+from dragoman.model.conversation import Conversation, Message, canonical
+from dragoman.model.filter import EachMessage, Facts, Features, Filter, Inventory, MakeBack, Notes
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE, opaque_as_parts
 
 NO_RESULT = "(no result)"

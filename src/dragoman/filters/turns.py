@@ -15,12 +15,9 @@ from typing import TypeVar
 from msgspec import structs
 
 from dragoman.model.blocks import Block, Cache, Extra, Reasoning, Text, ToolResult
-from dragoman.model.canonical import canonical, spaced
 from dragoman.model.capabilities import Capabilities
-from dragoman.model.conversation import Conversation, Message, Role
-from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import Filter, MakeBack
-from dragoman.model.notes import Action, Notes
+from dragoman.model.conversation import Conversation, Message, Role, canonical, spaced
+from dragoman.model.filter import Action, Facts, Features, Filter, MakeBack, Notes
 
 PREFIX = "x-anthropic-billing-header:"  # Claude Code itself recognises the block by exactly this
 

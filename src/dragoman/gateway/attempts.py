@@ -42,7 +42,7 @@ from dragoman.gateway.plan_cache import CachedPlan
 from dragoman.gateway.policy import Patience, next_step, not_held, to_tell
 from dragoman.http.client.client import Reply
 from dragoman.model.conversation import Conversation, without_messages
-from dragoman.model.notes import Note
+from dragoman.model.filter import Note
 from dragoman.translate import Plan
 from dragoman.upstream.credentials import Credential, CredentialFault
 from dragoman.wire.http import HttpRequest, HttpResponse

@@ -20,7 +20,7 @@ from dragoman.errors import Fault
 from dragoman.gateway.private import make_private_folder, read_private, remove_parts, write_private
 from dragoman.gateway.problems import ConfigError
 from dragoman.gateway.redaction import Redactor
-from dragoman.model.notes import Note
+from dragoman.model.filter import Note
 from dragoman.translate import Plan
 from dragoman.wire import jsonio
 from dragoman.wire.http import HttpRequest, HttpResponse

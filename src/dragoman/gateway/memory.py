@@ -28,9 +28,8 @@ from dragoman.gateway.limits import Overloaded, count_values, is_large
 from dragoman.http.exchange import Owner
 from dragoman.model.assemble import Assembly
 from dragoman.model.blocks import Block
-from dragoman.model.budget import Budget
 from dragoman.model.conversation import Conversation, Reply
-from dragoman.model.events import Events, Failed, Finished
+from dragoman.model.events import Budget, Events, Failed, Finished
 from dragoman.translate import Plan, Settings
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload

@@ -17,7 +17,7 @@ from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.sink import Cap, Sink
 from dragoman.http.addresses import is_loopback
 from dragoman.model.conversation import Stop, Usage
-from dragoman.model.notes import Note
+from dragoman.model.filter import Note
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 

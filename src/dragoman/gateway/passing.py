@@ -13,10 +13,8 @@ from typing import Protocol
 from dragoman.answer import Mask, Progress, note_unread
 from dragoman.dialects.base import REAL_WORLD, Content, Encoder, Reader, World
 from dragoman.errors import DragomanError, Fault
-from dragoman.model.budget import Budget
-from dragoman.model.events import FINISHED, BlockKeys, Delta, Events, Failed, Step
-from dragoman.model.lane import LaneSource
-from dragoman.model.notes import MOST_OF_ANSWER, Note, Notes
+from dragoman.model.events import FINISHED, BlockKeys, Budget, Delta, Events, Failed, Step
+from dragoman.model.filter import MOST_OF_ANSWER, LaneSource, Note, Notes
 from dragoman.translate import Plan
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload

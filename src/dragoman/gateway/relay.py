@@ -33,8 +33,8 @@ from dragoman.gateway.stored import StoredAnswer
 from dragoman.gateway.streaming import Stream
 from dragoman.gateway.whole_reply import Told, told_whole
 from dragoman.http.client.client import Reply
-from dragoman.model.budget import Budget
 from dragoman.model.conversation import Conversation, without_messages
+from dragoman.model.events import Budget
 from dragoman.translate import Plan
 from dragoman.wire.http import Headers, HttpResponse
 

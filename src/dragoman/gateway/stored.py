@@ -24,7 +24,7 @@ from dragoman.gateway.exchange import Exchange
 from dragoman.gateway.observe import Record
 from dragoman.http.client.client import Reply
 from dragoman.http.exchange import Owner
-from dragoman.model.budget import Budget, KeptSize
+from dragoman.model.events import Budget, KeptSize
 from dragoman.upstream.credentials import Credential
 from dragoman.wire import jsonio
 from dragoman.wire.http import Headers

@@ -22,8 +22,7 @@ from dragoman.gateway.passing import Passing, Telling
 from dragoman.gateway.refusing import BUG, ENDING
 from dragoman.gateway.whole_answer import WholeAnswer
 from dragoman.http.client.client import Reply
-from dragoman.model.budget import Budget
-from dragoman.model.events import Failed
+from dragoman.model.events import Budget, Failed
 from dragoman.translate import Plan
 from dragoman.wire.http import Headers
 from dragoman.wire.jsonio import Json

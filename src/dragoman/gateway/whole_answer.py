@@ -6,8 +6,8 @@ from dragoman.answer import MOST_WHOLE, Answer, Mask, Progress
 from dragoman.dialects.base import REAL_WORLD, World
 from dragoman.errors import BadFrame, DragomanError, Fault, UpstreamFault, UpstreamViolation
 from dragoman.gateway.limits import json_memory
-from dragoman.model.budget import Budget
-from dragoman.model.notes import Note
+from dragoman.model.events import Budget
+from dragoman.model.filter import Note
 from dragoman.translate import Plan
 
 

@@ -12,9 +12,9 @@ from msgspec import Struct
 from dragoman.answer import is_event_stream, reply_whole
 from dragoman.dialects.base import REAL_WORLD
 from dragoman.errors import BadFrame, UpstreamFault, UpstreamViolation
-from dragoman.model.budget import Budget
 from dragoman.model.conversation import Reply, Stop, Usage
-from dragoman.model.notes import Note
+from dragoman.model.events import Budget
+from dragoman.model.filter import Note
 from dragoman.translate import Plan
 
 

@@ -14,8 +14,7 @@ from dragoman.dialects.kiro.tokens import estimate_message
 from dragoman.errors import DragomanError, Unrepresentable
 from dragoman.model.blocks import Media, Reasoning, Seal, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts
-from dragoman.model.notes import Note, Notes
+from dragoman.model.filter import Facts, Note, Notes
 from tests.growth import grows_linearly
 from tests.unit.dialects.kiro_talk import (
     WEATHER,

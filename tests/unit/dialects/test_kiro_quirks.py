@@ -16,8 +16,7 @@ from dragoman.dialects.kiro.schema_rules import schema_breaches
 from dragoman.errors import MalformedRequest, UnknownModel, Unrepresentable
 from dragoman.model.blocks import Media, Text, ToolCall
 from dragoman.model.conversation import Conversation, Message, ToolSpec
-from dragoman.model.facts import Facts
-from dragoman.model.notes import Notes
+from dragoman.model.filter import Facts, Notes
 from dragoman.wire import jsonio
 from tests.unit.dialects.kiro_talk import (
     WEATHER,

@@ -14,7 +14,7 @@ import dragoman
 from dragoman.dialects.base import Reader, World
 from dragoman.dialects.openai import DIALECT
 from dragoman.errors import DragomanError, Fault, MissingField, OutOfOrder
-from dragoman.model.assemble import fold
+from dragoman.model.assemble import check, fold
 from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, ToolCall
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
 from dragoman.model.events import (
@@ -33,7 +33,6 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
-from dragoman.model.grammar import check
 from dragoman.wire.frame import Frame
 
 CODEC = DIALECT.codec

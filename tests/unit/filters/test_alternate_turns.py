@@ -9,8 +9,7 @@ from dragoman.filters.turns import AlternateTurns
 from dragoman.model.blocks import Block, Extra, Text, ToolResult, Where
 from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts
-from dragoman.model.notes import Note, Notes
+from dragoman.model.filter import Facts, Note, Notes
 from tests import strategies
 
 FREE = Capabilities(turns="free")

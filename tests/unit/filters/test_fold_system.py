@@ -5,11 +5,9 @@ from hypothesis import given
 
 from dragoman.filters.turns import FoldSystem
 from dragoman.model.blocks import Block, Cache, Text, ToolCall, ToolResult, Where
-from dragoman.model.canonical import canonical
 from dragoman.model.capabilities import Capabilities
-from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts
-from dragoman.model.notes import Note, Notes
+from dragoman.model.conversation import Conversation, Message, canonical
+from dragoman.model.filter import Facts, Note, Notes
 from tests import strategies
 
 LEADING = Capabilities(system="leading")

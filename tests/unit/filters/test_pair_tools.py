@@ -4,10 +4,8 @@ from hypothesis import given
 
 from dragoman.filters.results import PairTools
 from dragoman.model.blocks import Block, Cache, Media, Opaque, Text, ToolCall, ToolResult, Where
-from dragoman.model.canonical import canonical
-from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts
-from dragoman.model.notes import Note, Notes
+from dragoman.model.conversation import Conversation, Message, canonical
+from dragoman.model.filter import Facts, Note, Notes
 from tests import strategies
 
 

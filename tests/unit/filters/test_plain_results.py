@@ -8,8 +8,7 @@ from dragoman.filters.results import PlainResults
 from dragoman.model.blocks import Block, Cache, Media, Opaque, Text, ToolResult, Where
 from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts
-from dragoman.model.notes import Note, Notes
+from dragoman.model.filter import Facts, Note, Notes
 
 PLAIN = Capabilities()
 RICH = Capabilities(result_media=frozenset({"image", "document"}), traits=traits("result_errors"))

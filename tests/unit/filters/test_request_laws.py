@@ -9,12 +9,9 @@ from hypothesis import given, note
 from dragoman.filters.calls import RenameTools
 from dragoman.filters.results import PairTools, PlainResults
 from dragoman.filters.turns import AlternateTurns, FillEmpty, FoldSystem
-from dragoman.model.canonical import canonical
 from dragoman.model.capabilities import Capabilities
-from dragoman.model.conversation import Conversation
-from dragoman.model.facts import Facts
-from dragoman.model.filter import Filter
-from dragoman.model.notes import Note, Notes
+from dragoman.model.conversation import Conversation, canonical
+from dragoman.model.filter import Facts, Filter, Note, Notes
 from tests import strategies
 
 Fitting = Callable[[Capabilities], Sequence[Filter]]

@@ -24,10 +24,9 @@ from dragoman.model.blocks import (
     ToolCall,
     ToolResult,
     Where,
+    to_keep,
 )
-from dragoman.model.media_forms import read_tool_media
-from dragoman.model.naming import to_keep
-from dragoman.model.parts import other_fields_text, part_text, read_bad_media, read_loose_part
+from dragoman.model.parts import other_fields_text, part_text, read_bad_media, read_loose_part, read_tool_media
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 

@@ -15,11 +15,9 @@ from dragoman.dialects.anthropic.rule_table import RULES
 from dragoman.dialects.anthropic.stream import AnthropicDecoder
 from dragoman.dialects.base import World
 from dragoman.errors import Fault
-from dragoman.model.budget import Budget
-from dragoman.model.capabilities import Alphabet, Capabilities, traits
+from dragoman.model.capabilities import Alphabet, Capabilities, reads_results_by_order, traits
 from dragoman.model.conversation import Conversation
-from dragoman.model.events import BlockKeys
-from dragoman.model.families import reads_results_by_order
+from dragoman.model.events import BlockKeys, Budget
 from dragoman.model.filter import Filter
 from dragoman.wire.http import HttpResponse
 

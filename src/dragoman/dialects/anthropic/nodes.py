@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dragoman.dialects.anthropic.meanings import is_no_op, meaning_of
 from dragoman.dialects.kit.kept import Kept
-from dragoman.model.blocks import Cache, Extra, Opaque, Where
-from dragoman.model.naming import OUTER, to_keep
+from dragoman.model.blocks import OUTER, Cache, Extra, Opaque, Where, to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 

@@ -7,9 +7,7 @@ from msgspec import structs
 from dragoman.dialects.kit.tools import with_object_schema
 from dragoman.model.blocks import Block, Opaque, Reasoning, Text
 from dragoman.model.conversation import Conversation, Message, ToolSpec
-from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import EachMessage, EachTool, Filter, MakeBack
-from dragoman.model.notes import Notes
+from dragoman.model.filter import EachMessage, EachTool, Facts, Features, Filter, MakeBack, Notes
 
 _QUESTION = "Continue"
 _NOTHING = "."  # no message may be empty

@@ -15,12 +15,12 @@ from dragoman.dialects.bedrock.nodes import FAMILY, with_extra
 from dragoman.dialects.bedrock.reply import render_stop, render_usage
 from dragoman.errors import LocalMisuse
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.budget import Budget, text_size
 from dragoman.model.conversation import Stop, Usage, Why
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
     BlockStarted,
+    Budget,
     Cited,
     Event,
     Events,
@@ -33,6 +33,7 @@ from dragoman.model.events import (
     Stopped,
     TextDelta,
     UsageReported,
+    text_size,
 )
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dragoman.dialects.kit.kept import Kept
-from dragoman.model.blocks import Cache, Extra
-from dragoman.model.naming import to_keep
+from dragoman.model.blocks import Cache, Extra, to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 

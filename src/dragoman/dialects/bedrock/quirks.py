@@ -17,9 +17,7 @@ from dragoman.dialects.kit.tools import with_object_schema
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Cache, Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
-from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import EachMessage, Filter, MakeBack
-from dragoman.model.notes import Notes
+from dragoman.model.filter import EachMessage, Facts, Features, Filter, MakeBack, Notes
 from dragoman.model.parts import missing_media_line
 
 # --- Media as the service takes it: formats that it knows, S3 but no other addresses, documents with names and

@@ -30,10 +30,8 @@ from dragoman.dialects.bedrock.nodes import (
 from dragoman.dialects.bedrock.settings import Settings, render_choice, render_settings
 from dragoman.dialects.kit.tools import tool_body
 from dragoman.errors import MalformedRequest, Unrepresentable
-from dragoman.model.blocks import Opaque, Text, Where
-from dragoman.model.canonical import canonical
-from dragoman.model.conversation import Conversation, Held, Message, Role, ToolChoice, ToolSpec
-from dragoman.model.naming import to_keep
+from dragoman.model.blocks import Opaque, Text, Where, to_keep
+from dragoman.model.conversation import Conversation, Held, Message, Role, ToolChoice, ToolSpec, canonical
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 

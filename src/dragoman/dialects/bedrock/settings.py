@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from dragoman.dialects.bedrock.models import Vendor
 from dragoman.dialects.bedrock.nodes import with_extra
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import Extra, Where
+from dragoman.model.blocks import Extra, Where, to_keep
 from dragoman.model.conversation import Conversation, Output, Thinking, ToolChoice
-from dragoman.model.naming import to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json

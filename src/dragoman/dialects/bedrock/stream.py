@@ -27,7 +27,6 @@ from dragoman.dialects.bedrock.nodes import FAMILY, extra
 from dragoman.dialects.bedrock.reply import malformed_fault, parse_stop, parse_usage
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model.blocks import Reasoning, Seal, Text, ToolCall, Where
-from dragoman.model.budget import Budget, KeptText, json_size
 from dragoman.model.conversation import Conversation, Stop, Why
 from dragoman.model.events import (
     FINISHED,
@@ -35,11 +34,13 @@ from dragoman.model.events import (
     BlockEnded,
     BlockKeys,
     BlockStarted,
+    Budget,
     Cited,
     Delta,
     Event,
     Events,
     Failed,
+    KeptText,
     OpaqueEvent,
     ReasoningDelta,
     Sealed,
@@ -47,8 +48,9 @@ from dragoman.model.events import (
     Stopped,
     TextDelta,
     UsageReported,
+    json_size,
 )
-from dragoman.model.lane import LaneSource
+from dragoman.model.filter import LaneSource
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame

@@ -15,10 +15,9 @@ from dragoman.dialects.gemini.rule_table import RULES
 from dragoman.dialects.gemini.settings import KNOBS
 from dragoman.dialects.gemini.stream import GeminiDecoder
 from dragoman.errors import Fault
-from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Alphabet, Capabilities, traits
 from dragoman.model.conversation import Conversation
-from dragoman.model.events import BlockKeys
+from dragoman.model.events import BlockKeys, Budget
 from dragoman.model.filter import Filter
 from dragoman.wire.http import HttpResponse
 

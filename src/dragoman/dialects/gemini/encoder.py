@@ -18,17 +18,18 @@ from dragoman.dialects.gemini.usage import render_usage
 from dragoman.dialects.kit.tools import render_arguments
 from dragoman.errors import LocalMisuse
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.budget import Budget, KeptText, json_size, text_size
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
     BlockStarted,
+    Budget,
     Cited,
     Event,
     Events,
     Failed,
     Finished,
+    KeptText,
     OpaqueEvent,
     ReasoningDelta,
     Sealed,
@@ -36,6 +37,8 @@ from dragoman.model.events import (
     Stopped,
     TextDelta,
     UsageReported,
+    json_size,
+    text_size,
 )
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload

@@ -8,8 +8,7 @@ from typing import Literal
 from dragoman.dialects.gemini.nodes import child, extra_of, names, with_extra
 from dragoman.dialects.kit.media import base64_bytes
 from dragoman.errors import DragomanError
-from dragoman.model.blocks import Media, Where
-from dragoman.model.naming import to_keep
+from dragoman.model.blocks import Media, Where, to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from dragoman.dialects.kit.kept import Kept
 from dragoman.errors import DragomanError
-from dragoman.model.naming import WORD
+from dragoman.model.blocks import WORD
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 

@@ -22,8 +22,7 @@ from dragoman.dialects.gemini.results import parse_result, render_result
 from dragoman.dialects.kit.tools import render_arguments
 from dragoman.dialects.kit.values import json_text
 from dragoman.errors import DragomanError, Unrepresentable
-from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where
-from dragoman.model.naming import to_keep
+from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Seal, Text, ToolCall, ToolResult, Where, to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 

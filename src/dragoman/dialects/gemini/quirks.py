@@ -11,9 +11,7 @@ from dragoman.dialects.gemini.media import NAMED
 from dragoman.dialects.gemini.nodes import FAMILY, own_fields
 from dragoman.model.blocks import Block, Media, Seal, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Thinking
-from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import EachMessage, Filter, MakeBack
-from dragoman.model.notes import Notes
+from dragoman.model.filter import EachMessage, Facts, Features, Filter, MakeBack, Notes
 from dragoman.model.parts import join_texts
 
 SKIP = "skip_thought_signature_validator"

@@ -13,10 +13,9 @@ from dragoman.dialects.gemini.parts import parse_part, render_part
 from dragoman.dialects.gemini.sources import FIELDS, parse_sources, render_sources
 from dragoman.dialects.gemini.usage import parse_usage, render_usage
 from dragoman.errors import BadFrame, Fault, LocalMisuse, MissingField, UpstreamFault
-from dragoman.model.blocks import Block, Opaque, Reasoning, Text, ToolCall
+from dragoman.model.blocks import Block, Opaque, Reasoning, Text, ToolCall, to_keep
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Why
-from dragoman.model.naming import to_keep
-from dragoman.model.stops import failure_kind, known_stop
+from dragoman.model.usage import failure_kind, known_stop
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json, Raw

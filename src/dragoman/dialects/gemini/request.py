@@ -13,10 +13,8 @@ from dragoman.dialects.gemini.parts import parse_part, render_part
 from dragoman.dialects.gemini.settings import Settings, render_settings
 from dragoman.dialects.gemini.tools import parse_choice, parse_tools, render_choice, render_tools
 from dragoman.errors import MalformedRequest, Unrepresentable
-from dragoman.model.blocks import Block, Extra, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
-from dragoman.model.canonical import canonical
-from dragoman.model.conversation import Conversation, Held, Message, Role
-from dragoman.model.naming import to_keep
+from dragoman.model.blocks import Block, Extra, Opaque, Reasoning, Text, ToolCall, ToolResult, Where, to_keep
+from dragoman.model.conversation import Conversation, Held, Message, Role, canonical
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 

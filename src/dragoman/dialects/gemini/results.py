@@ -9,8 +9,7 @@ from dragoman.dialects.gemini.nodes import FAMILY, MINTED, extra_of, names, own_
 from dragoman.dialects.gemini.pairs import Pairs
 from dragoman.dialects.kit.values import json_text
 from dragoman.errors import DragomanError
-from dragoman.model.blocks import Media, Opaque, Text, ToolCall, ToolResult, Where
-from dragoman.model.naming import to_keep
+from dragoman.model.blocks import Media, Opaque, Text, ToolCall, ToolResult, Where, to_keep
 from dragoman.model.parts import read_bad_media, read_loose_part
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields

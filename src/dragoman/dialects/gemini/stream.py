@@ -28,8 +28,7 @@ from dragoman.dialects.gemini.reply import (
 from dragoman.dialects.gemini.sources import parse_sources
 from dragoman.dialects.gemini.usage import parse_usage
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated, UpstreamFault
-from dragoman.model.blocks import Block, Opaque, Reasoning, Text, ToolCall, ToolResult
-from dragoman.model.budget import json_size
+from dragoman.model.blocks import Block, Opaque, Reasoning, Text, ToolCall, ToolResult, to_keep
 from dragoman.model.conversation import Conversation, Stop, Why
 from dragoman.model.events import (
     FINISHED,
@@ -48,8 +47,8 @@ from dragoman.model.events import (
     Stopped,
     TextDelta,
     UsageReported,
+    json_size,
 )
-from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.frame import Frame
 from dragoman.wire.jsonio import Json

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dragoman.dialects.gemini.nodes import extra_of, names, own_fields, with_extra
+from dragoman.model.blocks import to_keep
 from dragoman.model.conversation import Usage
-from dragoman.model.naming import to_keep
 from dragoman.model.usage import LARGEST, count, inclusive_usage
 from dragoman.wire.jsonio import Json
 

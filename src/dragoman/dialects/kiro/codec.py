@@ -36,10 +36,9 @@ from dragoman.dialects.kiro.rule_table import RULES
 from dragoman.dialects.kiro.stream import KiroDecoder
 from dragoman.dialects.rulebook import Breach
 from dragoman.errors import Fault, LocalMisuse
-from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Capabilities, traits
 from dragoman.model.conversation import Conversation, Reply
-from dragoman.model.events import BlockKeys
+from dragoman.model.events import BlockKeys, Budget
 from dragoman.model.filter import Filter
 from dragoman.wire.http import HttpResponse
 

@@ -18,12 +18,12 @@ from dragoman.dialects.kiro.stream import REASONS
 from dragoman.dialects.kiro.tokens import Counting
 from dragoman.errors import LocalMisuse
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.budget import Budget
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
     BlockStarted,
+    Budget,
     Cited,
     Event,
     Events,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 
 from dragoman.dialects.kit.kept import Kept
-from dragoman.model.blocks import Extra
-from dragoman.model.facts import Inventory
-from dragoman.model.naming import to_keep
+from dragoman.model.blocks import Extra, to_keep
+from dragoman.model.filter import Inventory
 from dragoman.wire.jsonio import Json
 
 FAMILY = "kiro"

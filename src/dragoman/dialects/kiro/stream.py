@@ -30,7 +30,6 @@ from dragoman.dialects.kiro.nodes import FAMILY, extra_of
 from dragoman.dialects.kiro.tokens import Counter, Counting, estimate_input, usage_of
 from dragoman.errors import BadFrame, Fault, MissingField, OutOfOrder, Truncated
 from dragoman.model.blocks import Block, Reasoning, Seal, Text, ToolCall
-from dragoman.model.budget import KeptText, json_size
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
 from dragoman.model.events import (
     FINISHED,
@@ -42,6 +41,7 @@ from dragoman.model.events import (
     Event,
     Events,
     Failed,
+    KeptText,
     OpaqueEvent,
     ReasoningDelta,
     Sealed,
@@ -49,8 +49,9 @@ from dragoman.model.events import (
     Stopped,
     TextDelta,
     UsageReported,
+    json_size,
 )
-from dragoman.model.lane import LaneSource
+from dragoman.model.filter import LaneSource
 from dragoman.model.usage import count, exclusive_usage
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields

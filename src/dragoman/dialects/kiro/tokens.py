@@ -7,7 +7,7 @@ from typing import Protocol
 
 from dragoman.model.blocks import Block, Media, Reasoning, Text, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message, Usage
-from dragoman.model.facts import Inventory, inventory
+from dragoman.model.filter import Inventory, inventory
 from dragoman.model.usage import count
 from dragoman.wire import jsonio
 

@@ -13,11 +13,20 @@ from dragoman.dialects.openai.chunk import CallPart, FunctionPart, more_argument
 from dragoman.dialects.openai.parts import JsonObject, arguments_text, extra_of
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.errors import MissingField
-from dragoman.model.blocks import ToolCall
-from dragoman.model.budget import Budget, KeptText, json_size, text_size
-from dragoman.model.events import ArgumentsDelta, BlockEnded, BlockKeys, BlockStarted, Event, OpaqueEvent
-from dragoman.model.lane import LaneSource
-from dragoman.model.naming import to_keep
+from dragoman.model.blocks import ToolCall, to_keep
+from dragoman.model.events import (
+    ArgumentsDelta,
+    BlockEnded,
+    BlockKeys,
+    BlockStarted,
+    Budget,
+    Event,
+    KeptText,
+    OpaqueEvent,
+    json_size,
+    text_size,
+)
+from dragoman.model.filter import LaneSource
 from dragoman.wire import jsonio
 from dragoman.wire.fields import is_blank
 

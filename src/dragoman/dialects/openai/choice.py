@@ -12,23 +12,24 @@ from dragoman.dialects.openai.reply import parse_images, parse_stop
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.dialects.openai.sources import parse_annotations
 from dragoman.errors import MissingField, OutOfOrder
-from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text
-from dragoman.model.budget import Budget, KeptText, json_size
+from dragoman.model.blocks import Extra, Media, Opaque, Reasoning, Seal, Text, to_keep
 from dragoman.model.conversation import Stop
 from dragoman.model.events import (
     BlockEnded,
     BlockKeys,
     BlockStarted,
+    Budget,
     Cited,
     Event,
+    KeptText,
     OpaqueEvent,
     ReasoningDelta,
     Sealed,
     Stopped,
     TextDelta,
+    json_size,
 )
-from dragoman.model.lane import LaneSource
-from dragoman.model.naming import to_keep
+from dragoman.model.filter import LaneSource
 from dragoman.wire.jsonio import Json
 
 _SHORT_FIELD = extra_of({"~field": "reasoning"})  # so that one stream keeps to one field, whoever writes its frames

@@ -15,10 +15,9 @@ from dragoman.dialects.openai.rule_table import RULES
 from dragoman.dialects.openai.settings import FAMILY, OpenaiSettings
 from dragoman.dialects.openai.stream import OpenaiDecoder
 from dragoman.errors import Fault, MalformedRequest
-from dragoman.model.budget import Budget
 from dragoman.model.capabilities import Alphabet, Capabilities, traits
 from dragoman.model.conversation import Conversation, Reply
-from dragoman.model.events import BlockKeys
+from dragoman.model.events import BlockKeys, Budget
 from dragoman.model.filter import Filter
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import JsonError

@@ -22,18 +22,19 @@ from dragoman.dialects.openai.sources import render_annotations
 from dragoman.dialects.openai.tools import render_older_call
 from dragoman.dialects.openai.usage import render_usage
 from dragoman.model.blocks import Media, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.budget import Budget, KeptText
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
     BlockStarted,
+    Budget,
     Cited,
     Delta,
     Event,
     Events,
     Failed,
     Finished,
+    KeptText,
     OpaqueEvent,
     ReasoningDelta,
     Sealed,
@@ -43,7 +44,7 @@ from dragoman.model.events import (
     UsageReported,
     event_size,
 )
-from dragoman.model.lane import LaneTarget
+from dragoman.model.filter import LaneTarget
 from dragoman.wire.frame import Payload
 from dragoman.wire.jsonio import encode, quote
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dragoman.dialects.kit.openai_errors import JsonObject, fault_of, status_of
 from dragoman.errors import Fault
-from dragoman.model.stops import failure_kind
+from dragoman.model.usage import failure_kind
 
 
 def stopped_by_error(word: str, choice: JsonObject) -> Fault | None:

@@ -12,8 +12,7 @@ from dragoman.dialects.kit.kept import Kept, cannot, describe
 from dragoman.dialects.kit.media import FILE_TYPES, base64_text, is_url
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.errors import MalformedRequest
-from dragoman.model.blocks import Block, Extra, Media, Opaque, Text, ToolCall, ToolResult, Where
-from dragoman.model.naming import OUTER, WORD, to_keep
+from dragoman.model.blocks import OUTER, WORD, Block, Extra, Media, Opaque, Text, ToolCall, ToolResult, Where, to_keep
 from dragoman.model.parts import join_texts, part_text, read_bad_media, read_loose_part
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields

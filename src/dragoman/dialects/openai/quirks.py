@@ -9,9 +9,7 @@ from dragoman.dialects.openai.parts import is_older, own_fields
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.model.blocks import Extra
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import EachMessage, Filter, MakeBack
-from dragoman.model.notes import Notes
+from dragoman.model.filter import EachMessage, Facts, Features, Filter, MakeBack, Notes
 from dragoman.wire.jsonio import Json
 
 

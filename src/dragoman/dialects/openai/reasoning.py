@@ -10,8 +10,7 @@ from typing import TypeAlias
 
 from dragoman.dialects.openai.parts import JsonObject, extra_of, flat_text, own_fields, wire_fields
 from dragoman.dialects.openai.settings import FAMILY, REASONING_FIELDS, OpenaiSettings
-from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Where
-from dragoman.model.naming import to_keep
+from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Where, to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 

@@ -28,10 +28,9 @@ from dragoman.dialects.openai.sources import BESIDE, parse_annotations, parse_so
 from dragoman.dialects.openai.tools import render_call, render_older_call
 from dragoman.dialects.openai.usage import parse_usage, render_usage
 from dragoman.errors import BadFrame, MalformedRequest, MissingField, UpstreamFault
-from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, Where
+from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, Where, to_keep
 from dragoman.model.conversation import Choice, Conversation, Reply, Stop, Why
-from dragoman.model.naming import to_keep
-from dragoman.model.stops import NO_REASON, known_stop
+from dragoman.model.usage import NO_REASON, known_stop
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json

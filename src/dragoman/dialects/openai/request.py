@@ -11,9 +11,8 @@ from dragoman.dialects.openai.responses_body import Oddities, chat_body, is_resp
 from dragoman.dialects.openai.settings import MAX_TOKENS_FIELDS, OpenaiSettings
 from dragoman.dialects.openai.tools import parse_choice, parse_tools, render_choice, render_tools
 from dragoman.errors import Unrepresentable
-from dragoman.model.canonical import canonical
-from dragoman.model.conversation import Conversation, Output, Thinking
-from dragoman.model.naming import SHAPES, to_keep
+from dragoman.model.blocks import SHAPES, to_keep
+from dragoman.model.conversation import Conversation, Output, Thinking, canonical
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from dragoman.dialects.openai.parts import JsonObject, flat_text
 from dragoman.errors import MalformedRequest
-from dragoman.model.notes import Action
+from dragoman.model.filter import Action
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 

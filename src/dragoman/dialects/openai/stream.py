@@ -30,7 +30,6 @@ from dragoman.dialects.openai.sources import parse_sources
 from dragoman.dialects.openai.usage import parse_usage
 from dragoman.errors import Fault, MalformedRequest, MissingField, Truncated, UpstreamFault
 from dragoman.model.blocks import Opaque
-from dragoman.model.budget import json_size
 from dragoman.model.conversation import Conversation
 from dragoman.model.events import (
     FINISHED,
@@ -42,9 +41,10 @@ from dragoman.model.events import (
     OpaqueEvent,
     Started,
     UsageReported,
+    json_size,
 )
-from dragoman.model.lane import LaneSource
-from dragoman.model.stops import NO_REASON
+from dragoman.model.filter import LaneSource
+from dragoman.model.usage import NO_REASON
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Frame
 

@@ -17,9 +17,8 @@ from dragoman.dialects.openai.parts import (
 from dragoman.dialects.openai.responses_body import Oddities
 from dragoman.dialects.openai.settings import FAMILY
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import Extra, Opaque, ToolCall, Where
+from dragoman.model.blocks import Extra, Opaque, ToolCall, Where, to_keep
 from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec
-from dragoman.model.naming import to_keep
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 

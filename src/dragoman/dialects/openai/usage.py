@@ -6,9 +6,8 @@ from msgspec import structs
 
 from dragoman.dialects.kit.values import members
 from dragoman.dialects.openai.parts import JsonObject, extra_of, wire_fields
-from dragoman.model.blocks import Extra
+from dragoman.model.blocks import Extra, to_keep
 from dragoman.model.conversation import Usage
-from dragoman.model.naming import to_keep
 from dragoman.model.usage import count, first_count, inclusive_usage
 from dragoman.wire.jsonio import Json
 

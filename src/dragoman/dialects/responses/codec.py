@@ -17,11 +17,9 @@ from dragoman.dialects.responses.quirks import JoinAnswers, LeastTokens
 from dragoman.dialects.responses.rule_table import RULES
 from dragoman.dialects.responses.stream import ResponsesDecoder
 from dragoman.errors import Fault, MalformedRequest
-from dragoman.model.budget import Budget
-from dragoman.model.capabilities import Alphabet, Capabilities, traits
+from dragoman.model.capabilities import Alphabet, Capabilities, reads_results_by_order, traits
 from dragoman.model.conversation import Conversation
-from dragoman.model.events import BlockKeys
-from dragoman.model.families import reads_results_by_order
+from dragoman.model.events import BlockKeys, Budget
 from dragoman.model.filter import Filter
 from dragoman.wire.http import HttpResponse
 from dragoman.wire.jsonio import JsonError

@@ -19,17 +19,18 @@ from dragoman.dialects.responses.reply import Envelope, ItemWriter, output_part
 from dragoman.dialects.responses.thoughts import IN_CONTENT
 from dragoman.errors import Fault
 from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Text, ToolCall
-from dragoman.model.budget import Budget, KeptText, json_size, text_size
 from dragoman.model.conversation import Conversation, Stop, Usage, Why
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
     BlockStarted,
+    Budget,
     Cited,
     Event,
     Events,
     Failed,
     Finished,
+    KeptText,
     OpaqueEvent,
     ReasoningDelta,
     Sealed,
@@ -37,6 +38,8 @@ from dragoman.model.events import (
     Stopped,
     TextDelta,
     UsageReported,
+    json_size,
+    text_size,
 )
 from dragoman.wire import jsonio
 from dragoman.wire.frame import Payload

@@ -20,18 +20,21 @@ from dragoman.dialects.responses.thoughts import IN_CONTENT, SEAM
 from dragoman.dialects.responses.tools import Declared
 from dragoman.errors import OutOfOrder
 from dragoman.model.blocks import Block, Opaque, Reasoning, Seal, Text, ToolCall, Where
-from dragoman.model.budget import Budget, KeptText, json_size, text_size
 from dragoman.model.events import (
     ArgumentsDelta,
     BlockEnded,
     BlockKeys,
     BlockStarted,
+    Budget,
     Cited,
     Event,
     Events,
+    KeptText,
     ReasoningDelta,
     Sealed,
     TextDelta,
+    json_size,
+    text_size,
 )
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields

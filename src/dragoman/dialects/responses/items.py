@@ -30,9 +30,21 @@ from dragoman.dialects.responses.parts import (
 )
 from dragoman.dialects.responses.thoughts import parse_reasoning, render_reasoning
 from dragoman.dialects.responses.tools import CALL_TYPE, both_names, joined, named_so
-from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, Untranslatable, Where
+from dragoman.model.blocks import (
+    OUTER,
+    Block,
+    Media,
+    Opaque,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+    Untranslatable,
+    Where,
+    of_what_it_came_in,
+    to_keep,
+)
 from dragoman.model.conversation import Message, Role
-from dragoman.model.naming import OUTER, of_what_it_came_in, to_keep
 from dragoman.wire import jsonio
 from dragoman.wire.fields import Fields
 from dragoman.wire.fields import describe as describe_json

@@ -6,8 +6,7 @@ from typing import TypeAlias
 
 from dragoman.dialects.kit.kept import Kept, cannot, describe
 from dragoman.dialects.kit.values import members, text
-from dragoman.model.blocks import Media, Text, ToolCall, ToolResult
-from dragoman.model.naming import WORD
+from dragoman.model.blocks import WORD, Media, Text, ToolCall, ToolResult
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 

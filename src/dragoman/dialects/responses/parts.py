@@ -12,8 +12,7 @@ from dragoman.dialects.kit.kept import cannot, describe
 from dragoman.dialects.kit.media import FILE_TYPES, base64_text, is_url
 from dragoman.dialects.responses.nodes import FAMILY, JsonObject, extra_of, own_fields, plain, wire_fields
 from dragoman.errors import MalformedRequest
-from dragoman.model.blocks import Block, Extra, Media, Opaque, Source, Text, Where
-from dragoman.model.naming import OUTER, to_keep
+from dragoman.model.blocks import OUTER, Block, Extra, Media, Opaque, Source, Text, Where, to_keep
 from dragoman.model.parts import read_bad_media, read_loose_part
 from dragoman.wire.fields import Fields
 from dragoman.wire.fields import describe as describe_json

@@ -19,10 +19,8 @@ from dragoman.dialects.responses.tools import (
     render_tools,
 )
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import Block, Text, Where
-from dragoman.model.canonical import canonical
-from dragoman.model.conversation import Conversation, Message, Output, Thinking
-from dragoman.model.naming import to_keep
+from dragoman.model.blocks import Block, Text, Where, to_keep
+from dragoman.model.conversation import Conversation, Message, Output, Thinking, canonical
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 

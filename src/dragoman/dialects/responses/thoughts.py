@@ -10,8 +10,7 @@ from collections.abc import Iterable
 
 from dragoman.dialects.kit.kept import cannot
 from dragoman.dialects.responses.nodes import FAMILY, JsonObject, extra_of, own_fields, text_of, wire_fields
-from dragoman.model.blocks import Reasoning, Seal, Where
-from dragoman.model.naming import to_keep
+from dragoman.model.blocks import Reasoning, Seal, Where, to_keep
 from dragoman.wire.fields import Fields
 from dragoman.wire.jsonio import Json
 

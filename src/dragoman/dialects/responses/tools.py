@@ -14,9 +14,18 @@ from msgspec import structs
 
 from dragoman.dialects.responses.nodes import FAMILY, JsonObject, extra_of, object_of, own_fields, text_of, wire_fields
 from dragoman.errors import Unrepresentable
-from dragoman.model.blocks import ClientTool, Extra, Opaque, ToolCall, Where
+from dragoman.model.blocks import (
+    NAME_AT_HOME,
+    OUTER,
+    ClientTool,
+    Extra,
+    Opaque,
+    ToolCall,
+    Where,
+    of_what_it_came_in,
+    to_keep,
+)
 from dragoman.model.conversation import Conversation, ToolChoice, ToolSpec
-from dragoman.model.naming import NAME_AT_HOME, OUTER, of_what_it_came_in, to_keep
 from dragoman.wire.fields import Fields, describe
 from dragoman.wire.jsonio import Json
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dragoman.dialects.responses.nodes import JsonObject, extra_of, object_of, wire_fields
+from dragoman.model.blocks import to_keep
 from dragoman.model.conversation import Usage
-from dragoman.model.naming import to_keep
 from dragoman.model.usage import count, inclusive_usage
 from dragoman.wire.jsonio import Json
 

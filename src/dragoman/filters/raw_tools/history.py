@@ -13,7 +13,7 @@ from msgspec import structs
 from dragoman.filters.raw_tools.names import canonical_id
 from dragoman.model.blocks import Block, ToolCall, ToolResult
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.notes import Notes
+from dragoman.model.filter import Notes
 
 
 def number_calls(conversation: Conversation, notes: Notes) -> Conversation:

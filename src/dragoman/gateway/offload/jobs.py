@@ -25,10 +25,9 @@ from dragoman.gateway.redaction import Redactor
 from dragoman.gateway.router import Router, Unreadable
 from dragoman.gateway.whole_reply import Told, told_whole
 from dragoman.model.blocks import Block, Extra
-from dragoman.model.budget import AnswerLimits, Budget
 from dragoman.model.conversation import Conversation, Output, ToolSpec, bare, without_messages
-from dragoman.model.filter import MakeBack
-from dragoman.model.notes import Note
+from dragoman.model.events import AnswerLimits, Budget
+from dragoman.model.filter import MakeBack, Note
 from dragoman.translate import Plan, Settings
 from dragoman.upstream.credentials import with_headers
 from dragoman.wire import jsonio

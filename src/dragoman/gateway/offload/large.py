@@ -18,7 +18,7 @@ from dragoman.gateway.offload.jobs import Bounds, PlanJob, PlanResult, ReadJob, 
 from dragoman.gateway.offload.process import Unavailable, WorkerProcess
 from dragoman.gateway.router import Matched, Router, Unreadable
 from dragoman.model.conversation import Conversation
-from dragoman.model.notes import Note
+from dragoman.model.filter import Note
 from dragoman.translate import Plan
 from dragoman.wire.http import HttpRequest
 

@@ -28,10 +28,7 @@ from dragoman.model.events import (
     Stopped,
     TextDelta,
 )
-from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import BLOCKS, Back, Filter, MakeBack, Reads
-from dragoman.model.lane import UNSEEN, LaneWatch
-from dragoman.model.notes import Notes
+from dragoman.model.filter import BLOCKS, UNSEEN, Back, Facts, Features, Filter, LaneWatch, MakeBack, Notes, Reads
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json
 from dragoman.wire.jsonscan import ObjectScanner

@@ -31,9 +31,7 @@ from dragoman.model.events import (
     TextDelta,
     UsageReported,
 )
-from dragoman.model.facts import Facts, Features, Inventory
-from dragoman.model.filter import NEVER, Back, Filter, MakeBack, Reads
-from dragoman.model.notes import Action, Notes
+from dragoman.model.filter import NEVER, Action, Back, Facts, Features, Filter, Inventory, MakeBack, Notes, Reads
 from dragoman.wire import jsonio
 from dragoman.wire.jsonio import Json, ObjectText, Raw
 

@@ -17,9 +17,7 @@ from dragoman.dialects.kiro.nodes import FAMILY
 from dragoman.model.blocks import Block, Reasoning, Text
 from dragoman.model.conversation import Conversation, Thinking
 from dragoman.model.events import BlockEnded, BlockKeys, BlockStarted, Event, ReasoningDelta, TextDelta
-from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import Back, EachMessage, Filter, MakeBack, Reads
-from dragoman.model.notes import Notes
+from dragoman.model.filter import Back, EachMessage, Facts, Features, Filter, MakeBack, Notes, Reads
 from dragoman.wire.markers import Markers
 
 HISTORY_TAGS = ("<kiro_thinking>", "</kiro_thinking>")

@@ -11,11 +11,8 @@ from dragoman.dialects.kiro.quirks.schemas import ANNOTATIONS, Room, clean
 from dragoman.dialects.kiro.request import NO_PARAMETERS
 from dragoman.errors import Unrepresentable
 from dragoman.model.blocks import Block, Media, Opaque, Text, ToolCall, ToolResult
-from dragoman.model.canonical import canonical
-from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec
-from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import EachTool, Filter, MakeBack
-from dragoman.model.notes import Action, Notes
+from dragoman.model.conversation import Conversation, Message, ToolChoice, ToolSpec, canonical
+from dragoman.model.filter import Action, EachTool, Facts, Features, Filter, MakeBack, Notes
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, UNREADABLE_NOTE, join_texts, opaque_as_parts
 
 # --- Tools that cannot be offered here: their calls and their results become text (D13)

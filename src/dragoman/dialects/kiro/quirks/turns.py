@@ -14,9 +14,7 @@ from dragoman.dialects.kiro.nodes import LOG
 from dragoman.dialects.kiro.quirks.thinking import replayable, wrapped
 from dragoman.model.blocks import Block, Media, Opaque, Reasoning, Text, ToolCall, ToolResult, Where
 from dragoman.model.conversation import Conversation, Message
-from dragoman.model.facts import Facts, Features
-from dragoman.model.filter import EachMessage, Filter, MakeBack
-from dragoman.model.notes import Notes
+from dragoman.model.filter import EachMessage, Facts, Features, Filter, MakeBack, Notes
 from dragoman.model.parts import UNREADABLE, UNREADABLE_LINE, join_texts, opaque_as_parts
 
 NO_OUTPUT = "(no output)"
